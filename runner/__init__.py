@@ -1,0 +1,1 @@
+"""Beam pipelines on Spark through PySpark."""

@@ -1,0 +1,1 @@
+"""The epoch protocol: pure rules, no Spark, no Beam."""

@@ -1,0 +1,1 @@
+"""Where commit records and state runs live: file systems behind one interface."""

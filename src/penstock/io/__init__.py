@@ -1,0 +1,1 @@
+"""Sources and sinks: one package a system (`penstock.io.spanner`, `penstock.io.files`, …)."""

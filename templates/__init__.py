@@ -1,0 +1,1 @@
+"""Pipeline templates: parameter specs (YAML), validation and the `penstock` command line."""
