@@ -1,0 +1,296 @@
+"""One fused stage in process: Beam's own bundle processor, driven by our loop. Beam's worker internals.
+
+Beam's `process_bundle` pulls from a data channel and returns when the bundle is over. We start the operations
+ourselves, feed elements as they arrive from the exchange, fire timers when all input is in, and finish: so
+output leaves while input still comes, and several stages can be open in one task.
+
+`operations.py` and this module are the only ones that touch `apache_beam.runners.worker`; `KNOWN_BEAM` names the
+versions whose internals are known to fit.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from apache_beam import coders
+from apache_beam.coders import coder_impl
+from apache_beam.portability.api import beam_fn_api_pb2, beam_runner_api_pb2
+from apache_beam.runners import pipeline_context
+from apache_beam.runners.worker import statesampler
+from apache_beam.runners.worker.bundle_processor import BundleProcessor, ExecutionContext, TimerInfo
+from apache_beam.transforms import userstate
+from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, WindowedValue
+
+from penstock.runner import operations
+from penstock.runner.plan import Plan, Stage
+from penstock.runner.userstate import StateHandler, domain_of
+
+KNOWN_BEAM = ("2.77.",)
+"""Prefixes of the Beam versions whose worker internals this module was tried with."""
+
+
+class PlanContext:
+    """The coders and windowings of a plan, decoded once per process."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.components = beam_runner_api_pb2.Components.FromString(plan.components)
+        self._context = pipeline_context.PipelineContext(self.components)
+
+    def windowing(self, collection: str) -> Any:
+        """The windowing of a PCollection."""
+        strategy = self.components.pcollections[collection].windowing_strategy_id
+        return self._context.windowing_strategies.get_by_id(strategy)
+
+    def coder(self, collection: str) -> coders.WindowedValueCoder:
+        """The coder of a PCollection's windowed values."""
+        proto = self.components.pcollections[collection]
+        strategy = self.components.windowing_strategies[proto.windowing_strategy_id]
+        return coders.WindowedValueCoder(
+            self._context.coders.get_by_id(proto.coder_id),
+            self._context.coders.get_by_id(strategy.window_coder_id),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The rest of a read: the encoded element and restriction, its watermark, and how long it asked to wait."""
+
+    element: bytes
+    watermark_us: int | None
+    delay_us: int
+
+
+@dataclass(slots=True)
+class Budget:
+    """When to cut a read: at `deadline` (of `time.monotonic`), or after so many records or bytes."""
+
+    deadline: float
+    records: int
+    bytes: int
+
+
+class StageProcessor:
+    """A stage made ready to run bundle after bundle in this process."""
+
+    def __init__(self, context: PlanContext, stage: Stage) -> None:
+        self.stage = stage
+        self.context = context
+        self.state = StateHandler()
+        self._processor = BundleProcessor(frozenset(), _descriptor(context, stage), self.state, _NoChannels())
+        self._ops: Mapping[str, Any] = self._processor.ops
+        self._source = self._ops[stage.source]
+        self._sinks = [op for op in self._ops.values() if isinstance(op, operations.SinkOperation)]
+        self._read = self._ops[stage.reads] if stage.reads else None
+        self._execution: Any = None
+        self._used = False
+        for family, is_event_time in self._timer_families():
+            self.state.timer_coder(family).domain = domain_of(is_event_time)
+        collection = self._input_collection()
+        self.coder = context.coder(collection)
+        self._coder_impl = self.coder.get_impl()
+        self.windowing = context.windowing(collection)
+
+    def _input_collection(self) -> str:
+        if self.stage.inputs:
+            return self.context.plan.edges[self.stage.inputs[0]].collection
+        proto = beam_runner_api_pb2.PTransform.FromString(self.stage.transforms[self.stage.source])
+        (collection,) = proto.outputs.values()
+        return str(collection)
+
+    def _timer_families(self) -> Iterator[tuple[str, bool]]:
+        for _, family in self._processor.timers_info:
+            proto = beam_runner_api_pb2.PTransform.FromString(self.stage.transforms[self.stage.state])
+            payload = beam_runner_api_pb2.ParDoPayload.FromString(proto.spec.payload)
+            domain = payload.timer_family_specs[family].time_domain
+            yield family, domain == beam_runner_api_pb2.TimeDomain.EVENT_TIME
+
+    # One bundle: start, any number of inputs, finish.
+
+    def start(self, partition: int, partitions: int, send: operations.Send) -> None:
+        """Begin a bundle whose output goes to `send`."""
+        if self._used:
+            self._processor.reset()
+        self._used = True
+        edges = self.context.plan.edges
+        for sink in self._sinks:
+            sink.writers = [
+                operations.writer_for(
+                    edges[e], self.context.coder(edges[e].collection), partition, partitions, send
+                )
+                for e in sink.edges
+            ]
+        self._execution = ExecutionContext(instruction_id=f"{self.stage.index}")
+        self._processor.state_sampler.start()
+        for transform, family in self._processor.timers_info:
+            capture = TimerInfo(self.state.timer_coder(family), _NO_STREAM)
+            self._ops[transform].add_timer_info(family, capture)
+        for op in reversed(self._ops.values()):
+            op.execution_context = self._execution
+            op.start()
+
+    def elements(self, block: bytes) -> Iterator[WindowedValue]:
+        """Decode a block of the stage's input."""
+        stream = coder_impl.create_InputStream(block)
+        while stream.size() > 0:
+            yield self._coder_impl.decode_from_stream(stream, True)
+
+    def process(self, element: WindowedValue) -> None:
+        """Run one element through the stage."""
+        statesampler.set_current_tracker(self._processor.state_sampler)
+        self._source.process(element)
+
+    def process_to_the_end(self, element: WindowedValue) -> None:
+        """Run an element of a splittable DoFn until nothing is left of it, waiting where it asks to."""
+        self.process(element)
+        while self._execution.delayed_applications:
+            _, residual = self._execution.delayed_applications.pop(0)
+            time.sleep(_delay_us(residual) / 1e6)
+            self.process(residual.residual_value)
+
+    def read(self, block: bytes, budget: Budget) -> list[Cut]:
+        """Run a restriction until it ends, defers or the budget is used up; return what is left of it."""
+        (element,) = self.elements(block)
+        with _Cutter(self._read, budget, self.written) as cutter:
+            self.process(element)
+        left = cutter.residuals + [residual for _, residual in self._execution.delayed_applications]
+        self._execution.delayed_applications.clear()
+        return [self._cut(residual) for residual in left]
+
+    def fire(self, family: str, key: Any, window: Any, tag: str, fire_us: int, hold_us: int) -> None:
+        """Run the callback of a user's timer."""
+        statesampler.set_current_tracker(self._processor.state_sampler)
+        timer = userstate.Timer(
+            user_key=key,
+            dynamic_timer_tag=tag,
+            windows=(window,),
+            clear_bit=False,
+            fire_timestamp=Timestamp(micros=fire_us),
+            hold_timestamp=Timestamp(micros=hold_us),
+            paneinfo=PANE_INFO_UNKNOWN,
+        )
+        self._ops[self.stage.state].process_timer(family, timer)
+
+    def finish(self) -> list[bytes]:
+        """End the bundle; return its metrics as serialised `MonitoringInfo`s."""
+        statesampler.set_current_tracker(self._processor.state_sampler)
+        for op in self._ops.values():
+            op.finish()
+        for sink in self._sinks:
+            for writer in sink.writers:
+                writer.flush()
+        self._processor.state_sampler.stop_if_still_running()
+        return [info.SerializeToString() for info in self._processor.monitoring_infos()]
+
+    def written(self) -> tuple[int, int]:
+        """Records and bytes written to edges in this bundle."""
+        writers = [writer for sink in self._sinks for writer in sink.writers]
+        return sum(w.records for w in writers), sum(w.bytes for w in writers)
+
+    def discard(self) -> None:
+        """Give up after an error; the processor must not be used again."""
+        self._processor.state_sampler.stop_if_still_running()
+
+    def _cut(self, residual: Any) -> Cut:
+        mark = residual.current_watermark
+        return Cut(
+            element=self._coder_impl.encode_nested(residual.residual_value),
+            watermark_us=None if mark is None else mark.micros,
+            delay_us=_delay_us(residual),
+        )
+
+
+class _Cutter:
+    """Splits a running restriction at fraction 0 from a thread of its own once the budget is used up.
+
+    It asks the reading operation itself, not the bundle: Beam's split of a bundle never reaches a tracker
+    whose progress is complete, and so an idle, caught-up reader would run for ever.
+    """
+
+    _LOOK_S = 0.01
+
+    def __init__(self, op: Any, budget: Budget, written: Any) -> None:
+        self._op = op
+        self._budget = budget
+        self._written = written
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="penstock-cut", daemon=True)
+        self.residuals: list[Any] = []
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> _Cutter:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._over.set()
+        self._thread.join()
+        if self._error is not None and error is None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            while not self._over.wait(self._LOOK_S):
+                if self._used_up() and self._split():
+                    return
+        except BaseException as error:
+            self._error = error
+
+    def _used_up(self) -> bool:
+        records, size = self._written()
+        budget = self._budget
+        return time.monotonic() >= budget.deadline or records >= budget.records or size >= budget.bytes
+
+    def _split(self) -> bool:
+        split = self._op.try_split(0.0)
+        if split is None:
+            return False
+        _, residuals = split
+        self.residuals = [residual for _, residual in residuals]
+        return True
+
+
+class _NoStream:
+    """Stands in for a timer's output stream; timers are captured where they would be encoded."""
+
+    def maybe_flush(self) -> None:
+        """Nothing is buffered."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+_NO_STREAM = _NoStream()
+
+
+class _NoChannels:
+    """Stands in for Beam's data plane, which nothing of ours uses."""
+
+    def create_data_channel(self, port: Any) -> Any:
+        raise AssertionError("a stage of ours has no data channel")
+
+    def create_data_channel_from_url(self, url: str) -> Any:
+        raise AssertionError("a stage of ours has no data channel")
+
+
+def _delay_us(residual: Any) -> int:
+    return residual.deferred_timestamp.micros if residual.deferred_timestamp else 0
+
+
+def _descriptor(context: PlanContext, stage: Stage) -> beam_fn_api_pb2.ProcessBundleDescriptor:
+    components = context.components
+    return beam_fn_api_pb2.ProcessBundleDescriptor(
+        id=f"stage-{stage.index}",
+        transforms={
+            name: beam_runner_api_pb2.PTransform.FromString(data) for name, data in stage.transforms.items()
+        },
+        pcollections=dict(components.pcollections.items()),
+        coders=dict(components.coders.items()),
+        windowing_strategies=dict(components.windowing_strategies.items()),
+        environments=dict(components.environments.items()),
+    )

@@ -1,0 +1,206 @@
+"""User state, timers and group buffers as keys and values of a state store. Pure but for the store.
+
+Everything of one (key, window) lies together, so that an expired window is found and forgotten by one scan:
+
+    c <key> <window> <state id>            head of a cell: its only chunk, or how many chunks follow
+    c <key> <window> <state id> <n>        chunk n of a cell that was appended to
+    t <key> <window> <family> <tag>        a timer: domain, fire time, hold
+    e|p|h <time> <key> <window> <…>        index of timers by event time, processing time and hold
+
+A cell is a list of chunks because appending is what happens most: a bag that grows by one chunk an epoch costs
+that chunk, not the bag. Lengths are four bytes, times eight (µs, shifted to sort as unsigned).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+_LENGTH = struct.Struct(">I")
+_TIME = struct.Struct(">Q")
+_TIMER = struct.Struct(">cqq")
+_SHIFT = 1 << 63
+_CHUNKED = b"\x01"
+_SINGLE = b"\x00"
+
+EVENT, PROCESSING, HOLD = b"e", b"p", b"h"
+NO_HOLD_US = (1 << 63) - 1
+"""Hold of a timer that holds no watermark."""
+
+
+class Store(Protocol):
+    """The part of a state store that cells and timers need; keys of one key group lie together, sorted."""
+
+    def get(self, key_group: int, key: bytes) -> bytes | None: ...
+    def put(self, key_group: int, key: bytes, value: bytes) -> None: ...
+    def delete(self, key_group: int, key: bytes) -> None: ...
+    def scan(
+        self, first: int, last: int, prefix: bytes, stop: bytes | None = None
+    ) -> Iterator[tuple[int, bytes, bytes]]: ...
+
+
+def joined(*parts: bytes) -> bytes:
+    """Length-prefixed parts, so that no part can be taken for another."""
+    return b"".join(_LENGTH.pack(len(part)) + part for part in parts)
+
+
+def parted(data: bytes) -> list[bytes]:
+    """The inverse of `joined`."""
+    parts, at = [], 0
+    while at < len(data):
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size
+        parts.append(data[at : at + length])
+        at += length
+    return parts
+
+
+class Cells:
+    """Bags of bytes by (key group, key, window, state id)."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def chunks(self, key_group: int, key: bytes, window: bytes, name: bytes) -> list[bytes]:
+        """The chunks of a cell in the order in which they were appended; empty if there is none."""
+        cell = self._cell(key, window, name)
+        head = self._store.get(key_group, cell)
+        if head is None:
+            return []
+        if head[:1] == _SINGLE:
+            return [head[1:]]
+        found = [self._store.get(key_group, _chunk(cell, n)) for n in range(_count(head))]
+        return [chunk for chunk in found if chunk is not None]
+
+    def append(self, key_group: int, key: bytes, window: bytes, name: bytes, chunk: bytes) -> None:
+        """Add a chunk to a cell."""
+        cell = self._cell(key, window, name)
+        head = self._store.get(key_group, cell)
+        if head is None:
+            self._store.put(key_group, cell, _SINGLE + chunk)
+            return
+        count = _count(head)
+        if head[:1] == _SINGLE:
+            self._store.put(key_group, _chunk(cell, 0), head[1:])
+        self._store.put(key_group, _chunk(cell, count), chunk)
+        self._store.put(key_group, cell, _CHUNKED + _LENGTH.pack(count + 1))
+
+    def clear(self, key_group: int, key: bytes, window: bytes, name: bytes) -> None:
+        """Forget a cell."""
+        cell = self._cell(key, window, name)
+        head = self._store.get(key_group, cell)
+        if head is None:
+            return
+        if head[:1] == _CHUNKED:
+            for n in range(_count(head)):
+                self._store.delete(key_group, _chunk(cell, n))
+        self._store.delete(key_group, cell)
+
+    def forget(self, key_group: int, key: bytes, window: bytes) -> None:
+        """Forget all cells of a key and window."""
+        found = list(self._store.scan(key_group, key_group, b"c" + joined(key, window)))
+        for _, entry, _ in found:
+            self._store.delete(key_group, entry)
+
+    @staticmethod
+    def _cell(key: bytes, window: bytes, name: bytes) -> bytes:
+        return b"c" + joined(key, window, name)
+
+
+def _chunk(cell: bytes, number: int) -> bytes:
+    return cell + _LENGTH.pack(4) + _LENGTH.pack(number)
+
+
+def _count(head: bytes) -> int:
+    if head[:1] == _SINGLE:
+        return 1
+    count: int = _LENGTH.unpack_from(head, 1)[0]
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class TimerEntry:
+    """A pending timer. Times in µs since the epoch; `hold_us` is `NO_HOLD_US` if it holds no watermark."""
+
+    key_group: int
+    key: bytes
+    window: bytes
+    family: bytes
+    tag: bytes
+    domain: bytes
+    fire_us: int
+    hold_us: int
+
+
+class Timers:
+    """Pending timers of a range of key groups, found by key or in the order in which they fire."""
+
+    def __init__(self, store: Store, first: int, last: int) -> None:
+        self._store = store
+        self._first = first
+        self._last = last
+
+    def set(self, timer: TimerEntry) -> None:
+        """Set a timer, replacing the one of the same key, window, family and tag."""
+        self.clear(timer.key_group, timer.key, timer.window, timer.family, timer.tag)
+        identity = joined(timer.key, timer.window, timer.family, timer.tag)
+        record = _TIMER.pack(timer.domain, timer.fire_us, timer.hold_us)
+        self._store.put(timer.key_group, b"t" + identity, record)
+        self._store.put(timer.key_group, timer.domain + _time(timer.fire_us) + identity, b"")
+        if timer.hold_us != NO_HOLD_US:
+            self._store.put(timer.key_group, HOLD + _time(timer.hold_us) + identity, b"")
+
+    def get(
+        self, key_group: int, key: bytes, window: bytes, family: bytes, tag: bytes
+    ) -> TimerEntry | None:
+        """The pending timer of this identity."""
+        record = self._store.get(key_group, b"t" + joined(key, window, family, tag))
+        if record is None:
+            return None
+        domain, fire, hold = _TIMER.unpack(record)
+        return TimerEntry(key_group, key, window, family, tag, domain, fire, hold)
+
+    def clear(self, key_group: int, key: bytes, window: bytes, family: bytes, tag: bytes) -> None:
+        """Forget a timer; nothing happens if there is none."""
+        identity = joined(key, window, family, tag)
+        record = self._store.get(key_group, b"t" + identity)
+        if record is None:
+            return
+        domain, fire, hold = _TIMER.unpack(record)
+        self._store.delete(key_group, b"t" + identity)
+        self._store.delete(key_group, domain + _time(fire) + identity)
+        if hold != NO_HOLD_US:
+            self._store.delete(key_group, HOLD + _time(hold) + identity)
+
+    def forget(self, key_group: int, key: bytes, window: bytes) -> None:
+        """Forget all timers of a key and window."""
+        found = list(self._store.scan(key_group, key_group, b"t" + joined(key, window)))
+        for _, entry, _ in found:
+            self.clear(key_group, *parted(entry[1:]))
+
+    def take_due(self, domain: bytes, limit_us: int) -> list[TimerEntry]:
+        """Remove and return the timers of a domain with fire time ≤ `limit_us`, earliest first."""
+        due = []
+        for group in range(self._first, self._last + 1):
+            found = list(self._store.scan(group, group, domain, domain + _time(limit_us + 1)))
+            for _, entry, _ in found:
+                timer = self.get(group, *parted(entry[9:]))
+                if timer is not None:
+                    due.append(timer)
+                    self.clear(group, timer.key, timer.window, timer.family, timer.tag)
+        return sorted(due, key=lambda timer: timer.fire_us)
+
+    def earliest(self, domain: bytes) -> int | None:
+        """The earliest time in the index of a domain (EVENT, PROCESSING or HOLD), in µs."""
+        times = []
+        for group in range(self._first, self._last + 1):
+            for _, entry, _ in self._store.scan(group, group, domain):
+                times.append(_TIME.unpack_from(entry, 1)[0] - _SHIFT)
+                break
+        return min(times, default=None)
+
+
+def _time(time_us: int) -> bytes:
+    return _TIME.pack(min(max(time_us + _SHIFT, 0), (1 << 64) - 1))

@@ -1,0 +1,118 @@
+"""What cannot run here is refused by name, all of it at once, before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from apache_beam.portability import common_urns, python_urns
+from apache_beam.portability.api import beam_runner_api_pb2 as api
+
+_PAR_DO = common_urns.primitives.PAR_DO.urn
+_GBK = common_urns.primitives.GROUP_BY_KEY.urn
+_RUNS = frozenset(
+    [
+        _PAR_DO,
+        _GBK,
+        common_urns.primitives.IMPULSE.urn,
+        common_urns.primitives.FLATTEN.urn,
+        common_urns.primitives.ASSIGN_WINDOWS.urn,
+        common_urns.primitives.MAP_WINDOWS.urn,
+        common_urns.deprecated_primitives.READ.urn,
+        common_urns.composites.RESHUFFLE.urn,
+        common_urns.composites.COMBINE_PER_KEY.urn,
+        common_urns.combine_components.COMBINE_PER_KEY_PRECOMBINE.urn,
+        common_urns.combine_components.COMBINE_PER_KEY_MERGE_ACCUMULATORS.urn,
+        common_urns.combine_components.COMBINE_PER_KEY_EXTRACT_OUTPUTS.urn,
+        common_urns.combine_components.COMBINE_PER_KEY_CONVERT_TO_ACCUMULATORS.urn,
+        common_urns.combine_components.COMBINE_GROUPED_VALUES.urn,
+        python_urns.GENERIC_COMPOSITE_TRANSFORM,
+        "beam:dofn:identity:0.1",
+    ]
+)
+_COMBINE = common_urns.composites.COMBINE_PER_KEY.urn
+
+
+class UnsupportedPipelineError(NotImplementedError):
+    """The pipeline uses what this runner does not run; the message names each transform and feature."""
+
+
+def refuse_unsupported(pipeline: api.Pipeline, *, streaming: bool) -> None:
+    """Check a whole pipeline.
+
+    Raises:
+        UnsupportedPipelineError: naming every transform that cannot run, and why.
+    """
+    found = [f"- {name}: {why}" for name, why in _problems(pipeline, streaming)]
+    if found:
+        raise UnsupportedPipelineError(
+            "PySparkRunner cannot run this pipeline; nothing was started:\n" + "\n".join(found)
+        )
+
+
+def _problems(pipeline: api.Pipeline, streaming: bool) -> Iterator[tuple[str, str]]:
+    for name, transform in _leaves(pipeline):
+        urn = transform.spec.urn
+        if urn not in _RUNS:
+            yield name, f"the primitive {urn or '(none)'} is not one that it knows"
+        elif urn == _PAR_DO:
+            payload = api.ParDoPayload.FromString(transform.spec.payload)
+            for applies, why in _PAR_DO_LIMITS:
+                if applies(payload):
+                    yield name, why
+        elif urn in (_GBK, _COMBINE):
+            for why in _windowing_limits(transform, pipeline.components, streaming):
+                yield name, why
+
+
+def _leaves(pipeline: api.Pipeline) -> Iterator[tuple[str, api.PTransform]]:
+    transforms = pipeline.components.transforms
+    waiting = list(pipeline.root_transform_ids)
+    while waiting:
+        transform = transforms[waiting.pop()]
+        composite = transform.spec.urn in (_COMBINE, common_urns.composites.RESHUFFLE.urn)
+        if transform.subtransforms and not composite:
+            waiting.extend(transform.subtransforms)
+        elif set(transform.outputs.values()) - set(transform.inputs.values()):
+            yield transform.unique_name, transform
+
+
+def _ordered_or_multimap(payload: api.ParDoPayload) -> bool:
+    return any(
+        spec.WhichOneof("spec") in ("ordered_list_spec", "multimap_spec", "map_spec")
+        for spec in payload.state_specs.values()
+    )
+
+
+_PAR_DO_LIMITS: tuple[tuple[Callable[[api.ParDoPayload], bool], str], ...] = (
+    (
+        lambda p: bool(p.side_inputs),
+        "side inputs are not supported yet; pass the data as a constructor argument or join with CoGroupByKey",
+    ),
+    (
+        lambda p: bool(p.requests_finalization),
+        "bundle finalization is not supported; publish with penstock.publish.PublishAfterCommit",
+    ),
+    (lambda p: bool(p.requires_time_sorted_input), "time-sorted input is not supported"),
+    (_ordered_or_multimap, "ordered-list, map and multimap state are not supported yet"),
+)
+
+
+def _windowing_limits(
+    transform: api.PTransform, components: api.Components, streaming: bool
+) -> Iterator[str]:
+    (pcoll,) = transform.inputs.values()
+    strategy = components.windowing_strategies[components.pcollections[pcoll].windowing_strategy_id]
+    if strategy.merge_status == api.MergeStatus.NEEDS_MERGE:
+        yield "merging windows (sessions) are not supported yet; use fixed, sliding or global windows"
+    if not _fires_once(strategy.trigger):
+        yield f"the trigger {strategy.trigger.WhichOneof('trigger')} is not supported yet; use the default trigger"
+    if streaming and strategy.allowed_lateness > 0:
+        yield "allowed lateness is not supported yet in streaming; leave it at 0"
+
+
+def _fires_once(trigger: api.Trigger) -> bool:
+    kind = trigger.WhichOneof("trigger")
+    if kind == "after_end_of_window":
+        late = trigger.after_end_of_window
+        return not (late.HasField("early_firings") or late.HasField("late_firings"))
+    return kind in (None, "default", "never")

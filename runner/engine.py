@@ -1,0 +1,93 @@
+"""The only room that imports pyspark: run an epoch's levels as one Spark job.
+
+Two primitives, *run tasks* and *exchange blocks*, are all that is asked of Spark: a level is a
+`mapPartitionsWithIndex`, an exchange is a shuffle of (target, frame) pairs by target.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from penstock.runner.epoch import EpochInput, TaskReport
+from penstock.runner.frames import Frame
+from penstock.runner.plan import Plan
+from penstock.runner.protocol.pins import Control, Taken, pinned
+
+
+class SparkEngine:
+    """Runs the epochs of one plan on a Spark session."""
+
+    def __init__(self, spark: Any, plan: Plan) -> None:
+        self._context = spark.sparkContext
+        self._plan = plan
+        self._shipped = self._context.broadcast(plan)
+
+    def run(self, epoch: EpochInput, description: str, group: str) -> list[TaskReport]:
+        """Run one epoch; return the reports of all its tasks.
+
+        Raises:
+            EpochAborted: the tasks did not all work on the same attempts of each other.
+            py4j errors: Spark failed.
+        """
+        self._context.setJobGroup(group, description, interruptOnCancel=True)
+        n, depth = epoch.partitions, self._plan.depth
+        rdd = self._context.parallelize(range(n), n)
+        rdd = rdd.mapPartitionsWithIndex(_level(self._shipped, 0, epoch))
+        for level in range(1, depth):
+            rdd = rdd.partitionBy(n, _as_is).mapPartitionsWithIndex(_level(self._shipped, level, epoch))
+        frames = [Frame.unpack(data) for _, data in rdd.collect()]
+        return checked(frames, [n] * depth)
+
+    def close(self) -> None:
+        """Free what the plan holds in Spark."""
+        self._shipped.destroy()
+
+
+def checked(frames: Iterable[Frame], shape: list[int]) -> list[TaskReport]:
+    """The reports in control frames, if they all belong to one consistent run of the epoch.
+
+    A report of a failure is handed on whatever else is missing: below a failed task nothing is complete.
+
+    Raises:
+        EpochAborted: see `pinned`; or a task says that its input did not fit together.
+    """
+    controls = [Control(f.level, f.partition, f.nonce, pickle.loads(f.payload)) for f in frames]
+    failed = [c.payload for c in controls if c.payload.failure is not None]
+    if failed:
+        return failed
+    taken = [
+        Taken(level, partition, nonce, by=control.nonce)
+        for control in controls
+        for level, partition, nonce in control.payload.taken
+    ]
+    pins = pinned(controls, taken, shape)
+    reports: list[TaskReport] = [control.payload for control in pins.values()]
+    refuse_problems(reports)
+    return reports
+
+
+def refuse_problems(reports: Iterable[TaskReport]) -> None:
+    """Abort the epoch if a task's input did not fit together."""
+    from penstock.runner.protocol.errors import EpochAborted
+
+    for report in reports:
+        if report.problem:
+            raise EpochAborted(report.problem)
+
+
+def _as_is(target: int) -> int:
+    return target
+
+
+def _level(shipped: Any, level: int, epoch: EpochInput) -> Any:
+    """The function of one level's tasks."""
+
+    def run(partition: int, packets: Iterator[Any]) -> Iterator[tuple[int, bytes]]:
+        from penstock.runner.task import run_level
+
+        frames = () if level == 0 else (data for _, data in packets)
+        return run_level(shipped.value, level, partition, epoch, frames)
+
+    return run

@@ -1,0 +1,114 @@
+"""What the driver tells the tasks of an epoch, and what they tell it back. Plain values, pickled by Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from penstock.runner.protocol.record import StateRun
+
+BEGINNING_US = -(1 << 62)
+"""Below every Beam timestamp: the watermark of what has not been heard of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one partition starts the epoch with.
+
+    `residuals` are (step, element id, encoded element, watermark in µs); `publications` are (step, encoded
+    element) and run before anything else.
+    """
+
+    impulse: bool = False
+    residuals: tuple[tuple[str, str, bytes, int], ...] = ()
+    publications: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StateOf:
+    """What the record says of one stateful transform: its runs, and the earliest timers by key groups.
+
+    `timers` are (first group, last group, earliest event time, earliest processing time, earliest hold).
+    """
+
+    runs: tuple[StateRun, ...] = ()
+    timers: tuple[tuple[int, int, int | None, int | None, int | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EpochInput:
+    """The epoch as all its tasks see it. Times in µs, `seconds` of reading at most.
+
+    `watermarks` are those of the last record, by the names in `names.py`; `folder` is where state runs
+    live, empty in batch.
+    """
+
+    job: str
+    generation: int
+    number: int
+    partitions: int
+    seconds: float
+    max_records: int
+    max_bytes: int
+    parts: tuple[Part, ...]
+    watermarks: Mapping[str, int]
+    state: Mapping[str, StateOf]
+    folder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A residual: what is left of a read."""
+
+    step: str
+    element_id: str
+    element: bytes
+    watermark_us: int
+    delay_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A user's exception, or ours, in a task: `error` itself if it pickles, else its text."""
+
+    summary: str
+    trace: str
+    where: str
+    error: bytes | None
+
+
+@dataclass(slots=True)
+class TaskReport:
+    """What one task attempt tells the driver.
+
+    `arrived` are (step, encoded element) that the record must carry; `timers` as in `StateOf`, for the
+    task's key groups; `watermarks` by name, for this partition; `taken` are (level, partition, nonce) of the
+    producers that it took its input from.
+    """
+
+    left: list[Left] = field(default_factory=list)
+    arrived: list[tuple[str, bytes]] = field(default_factory=list)
+    runs: dict[str, tuple[StateRun, ...]] = field(default_factory=dict)
+    timers: dict[str, tuple[int, int, int | None, int | None, int | None]] = field(default_factory=dict)
+    watermarks: dict[str, int] = field(default_factory=dict)
+    metrics: list[bytes] = field(default_factory=list)
+    taken: list[tuple[int, int, str]] = field(default_factory=list)
+    dropped: int = 0
+    records: int = 0
+    problem: str = ""
+    failure: Failure | None = None
+
+
+def cut_name(step: str) -> str:
+    """Name of the watermark of what reaches a carried step."""
+    return "cut " + step
+
+
+def input_name(state: str) -> str:
+    """Name of the input watermark of a stateful transform, by which lateness is judged."""
+    return "in " + state
+
+
+def output_name(step: str) -> str:
+    """Name of the output watermark of a step that reads."""
+    return "out " + step

@@ -1,0 +1,407 @@
+"""From Beam's pipeline proto to a plan: optimise, cut, lay out in levels. Runs on the driver only.
+
+Beam's own translations fuse and lift; four phases of ours stand between them. `cut_reads` and
+`cut_publications` end the epoch before a splittable DoFn and before a post-commit step (whatever
+reaches them is carried by the commit record), `expand_reshuffles` makes a Reshuffle one exchange without
+a grouping, and `drop_carried_reshuffles` takes away the one that only other runners need.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from apache_beam.portability import common_urns
+from apache_beam.portability.api import beam_runner_api_pb2 as api
+from apache_beam.runners.portability.fn_api_runner import translations as beam_phases
+from apache_beam.runners.worker import bundle_processor
+
+from penstock.runner import plan as plans
+from penstock.runner.plan import Edge, Origin, Plan, Routing
+
+POST_COMMIT = "penstock:post_commit:v1"
+CARRIED_RESHUFFLE = "penstock:carried_reshuffle:v1"
+SOURCE_URN = "penstock:source:v1"
+SINK_URN = "penstock:sink:v1"
+
+_WRITE = bundle_processor.DATA_OUTPUT_URN
+_READ = bundle_processor.DATA_INPUT_URN
+_PAR_DO = common_urns.primitives.PAR_DO.urn
+_GBK = common_urns.primitives.GROUP_BY_KEY.urn
+_FLATTEN = common_urns.primitives.FLATTEN.urn
+_RESHUFFLE = common_urns.composites.RESHUFFLE.urn
+_PROCESS = common_urns.sdf_components.PROCESS_SIZED_ELEMENTS_AND_RESTRICTIONS.urn
+_KNOWN_URNS = frozenset([_FLATTEN, _GBK, _RESHUFFLE])
+_ROUTING = {
+    "materialize": Routing.LOCAL,
+    "spread": Routing.SPREAD,
+    "group": Routing.GROUPED,
+    "residual": Routing.RESIDUAL,
+    "publish": Routing.PUBLISH,
+}
+
+Phase = Callable[[list[beam_phases.Stage], beam_phases.TransformContext], Iterable[beam_phases.Stage]]
+
+
+def is_streaming(pipeline: api.Pipeline) -> bool:
+    """Whether any PCollection of the pipeline is unbounded."""
+    unbounded = api.IsBounded.UNBOUNDED
+    return any(c.is_bounded == unbounded for c in pipeline.components.pcollections.values())
+
+
+def build_plan(pipeline: api.Pipeline, *, streaming: bool) -> Plan:
+    """Optimise a pipeline that `checks.refuse_unsupported` has let through, and lay it out in levels."""
+    pipeline = _one_environment(pipeline)
+    context, stages = beam_phases.create_and_optimize_stages(
+        pipeline, _phases(streaming), known_runner_urns=_KNOWN_URNS
+    )
+    edges, wiring = _edges(stages, context.components)
+    levels = _levels(len(stages), edges)
+    placed = tuple(_placed(edge, levels) for edge in edges)
+    built = tuple(
+        _stage(index, stage, levels[index], placed, wiring, context.components)
+        for index, stage in enumerate(stages)
+    )
+    return Plan(
+        id=uuid.uuid4().hex,
+        components=_shared_components(context.components),
+        stages=built,
+        edges=placed,
+        streaming=streaming,
+    )
+
+
+def _phases(streaming: bool) -> list[Phase]:
+    return [
+        beam_phases.annotate_downstream_side_inputs,
+        beam_phases.pack_combiners,
+        beam_phases.lift_combiners,
+        beam_phases.annotate_stateful_dofns_as_roots,
+        beam_phases.read_to_impulse,
+        beam_phases.expand_sdf,
+        *([cut_reads] if streaming else []),
+        drop_carried_reshuffles,
+        cut_publications,
+        expand_reshuffles,
+        beam_phases.expand_gbk,
+        beam_phases.sink_flattens,
+        beam_phases.greedily_fuse,
+        beam_phases.impulse_to_input,
+        beam_phases.sort_stages,
+        beam_phases.add_impulse_to_dangling_transforms,
+    ]
+
+
+def _one_environment(pipeline: api.Pipeline) -> api.Pipeline:
+    """Resource hints give transforms environments of their own; here all run in one kind of worker."""
+    copy = api.Pipeline()
+    copy.CopyFrom(pipeline)
+    used = [t.environment_id for t in copy.components.transforms.values() if t.environment_id]
+    for transform in copy.components.transforms.values():
+        if transform.environment_id:
+            transform.environment_id = used[0]
+    return copy
+
+
+# Phases. Each takes and returns stages of one transform, before fusion.
+
+
+def cut_reads(
+    stages: list[beam_phases.Stage], context: beam_phases.TransformContext
+) -> Iterator[beam_phases.Stage]:
+    """End the epoch before each splittable DoFn; the Reshuffle that Beam puts there is not needed then."""
+    by_output = {
+        pcoll: s
+        for s in stages
+        for t in s.transforms
+        if t.spec.urn == _RESHUFFLE
+        for pcoll in t.outputs.values()
+    }
+    reads = [s for s in stages if s.transforms[0].spec.urn == _PROCESS]
+    dropped = {id(by_output[pcoll]) for s in reads for pcoll in _main_inputs(s) if pcoll in by_output}
+    for stage in stages:
+        if id(stage) in dropped:
+            continue
+        if stage not in reads:
+            yield stage
+            continue
+        (transform,) = stage.transforms
+        (pcoll,) = _main_inputs(stage)
+        source = by_output[pcoll].transforms[0] if pcoll in by_output else None
+        written = next(iter(source.inputs.values())) if source else pcoll
+        yield from _cut(stage, written, pcoll, "residual", step_name(transform), context)
+
+
+def cut_publications(
+    stages: list[beam_phases.Stage], context: beam_phases.TransformContext
+) -> Iterator[beam_phases.Stage]:
+    """End the epoch before each transform with the post-commit mark."""
+    for stage in stages:
+        (transform,) = stage.transforms
+        if POST_COMMIT not in transform.annotations or transform.spec.urn != _PAR_DO:
+            yield stage
+            continue
+        (pcoll,) = _main_inputs(stage)
+        carried = _copy_of(pcoll, context)
+        for tag, name in list(transform.inputs.items()):
+            if name == pcoll:
+                transform.inputs[tag] = carried
+        yield from _cut(stage, pcoll, carried, "publish", transform.unique_name, context)
+
+
+def drop_carried_reshuffles(
+    stages: list[beam_phases.Stage], context: beam_phases.TransformContext
+) -> Iterator[beam_phases.Stage]:
+    """Remove the Reshuffle before a post-commit step: the commit record carries those elements."""
+    stands_for = {}
+    for stage in stages:
+        (transform,) = stage.transforms
+        if CARRIED_RESHUFFLE in transform.annotations and transform.spec.urn == _RESHUFFLE:
+            (given,), (made,) = transform.inputs.values(), transform.outputs.values()
+            stands_for[made] = given
+    for stage in stages:
+        (transform,) = stage.transforms
+        if any(made in stands_for for made in transform.outputs.values()):
+            continue
+        for tag, pcoll in list(transform.inputs.items()):
+            transform.inputs[tag] = stands_for.get(pcoll, pcoll)
+        yield stage
+
+
+def expand_reshuffles(
+    stages: list[beam_phases.Stage], context: beam_phases.TransformContext
+) -> Iterator[beam_phases.Stage]:
+    """Turn each Reshuffle into a write and a read of one exchange: windows, timestamps and panes stay."""
+    for stage in stages:
+        (transform,) = stage.transforms
+        if transform.spec.urn != _RESHUFFLE:
+            yield stage
+            continue
+        (given,), (made,) = transform.inputs.values(), transform.outputs.values()
+        context.components.pcollections[made].coder_id = context.components.pcollections[given].coder_id
+        yield from _write_and_read(transform.unique_name, given, made, "spread", stage)
+
+
+def _cut(
+    stage: beam_phases.Stage,
+    written: str,
+    read: str,
+    kind: str,
+    step: str,
+    context: beam_phases.TransformContext,
+) -> Iterator[beam_phases.Stage]:
+    write, source = _write_and_read(step, written, read, kind, stage)
+    write.must_follow = frozenset()
+    stage.must_follow = stage.must_follow | frozenset([write])
+    yield write
+    yield source
+    yield stage
+
+
+def _write_and_read(
+    name: str, written: str, read: str, kind: str, like: beam_phases.Stage
+) -> tuple[beam_phases.Stage, beam_phases.Stage]:
+    buffer = beam_phases.create_buffer_id(name, kind=kind)
+    write = beam_phases.Stage(
+        f"{name}/Write {kind}",
+        [_end(f"{name}/Write {kind}", _WRITE, buffer, inputs={"in": written})],
+        downstream_side_inputs=frozenset(),
+        must_follow=like.must_follow,
+    )
+    source = beam_phases.Stage(
+        f"{name}/Read {kind}",
+        [_end(f"{name}/Read {kind}", _READ, buffer, outputs={"out": read})],
+        downstream_side_inputs=like.downstream_side_inputs,
+        must_follow=frozenset([write]) | like.must_follow,
+    )
+    return write, source
+
+
+def _end(
+    name: str,
+    urn: str,
+    buffer: bytes,
+    inputs: Mapping[str, str] | None = None,
+    outputs: Mapping[str, str] | None = None,
+) -> api.PTransform:
+    spec = api.FunctionSpec(urn=urn, payload=buffer)
+    return api.PTransform(unique_name=name, spec=spec, inputs=inputs, outputs=outputs)
+
+
+def _copy_of(pcoll: str, context: beam_phases.TransformContext) -> str:
+    collections_ = context.components.pcollections
+    name = beam_phases.unique_name(collections_, pcoll + "_carried")
+    collections_[name].CopyFrom(collections_[pcoll])
+    collections_[name].unique_name = name
+    return name
+
+
+def _main_inputs(stage: beam_phases.Stage) -> list[str]:
+    (transform,) = stage.transforms
+    sides = set(beam_phases.side_inputs(transform))
+    return [pcoll for tag, pcoll in transform.inputs.items() if tag not in sides]
+
+
+def step_name(transform: api.PTransform) -> str:
+    """The user's name of a splittable DoFn, which Beam expands into several transforms."""
+    return str(transform.unique_name).removesuffix("/Process")
+
+
+# From fused stages to edges and levels.
+
+
+def _edges(
+    stages: list[beam_phases.Stage], components: api.Components
+) -> tuple[list[Edge], dict[bytes, list[int]]]:
+    writers: dict[bytes, list[int]] = collections.defaultdict(list)
+    for index, stage in enumerate(stages):
+        for transform in stage.transforms:
+            if transform.spec.urn == _WRITE:
+                writers[transform.spec.payload].append(index)
+    edges: list[Edge] = []
+    wiring: dict[bytes, list[int]] = collections.defaultdict(list)
+    for consumer, stage in enumerate(stages):
+        source = _source_of(stage)
+        buffer = source.spec.payload
+        if buffer == beam_phases.IMPULSE_BUFFER:
+            continue
+        kind, name = beam_phases.split_buffer_id(buffer)
+        routing = _ROUTING[kind]
+        if routing is Routing.LOCAL and _stateful(stage):
+            routing = Routing.KEYED
+        (read,) = source.outputs.values()
+        collection = read
+        if routing is Routing.GROUPED:
+            (collection,) = components.transforms[name].inputs.values()
+        wiring[buffer].append(len(edges))
+        edges.append(
+            Edge(
+                index=len(edges),
+                name=name if routing.carried else stage.name,
+                collection=collection,
+                routing=routing,
+                level=0,
+                producers=tuple(sorted(set(writers[buffer]))),
+                consumer=consumer,
+            )
+        )
+    return edges, wiring
+
+
+def _levels(count: int, edges: list[Edge]) -> list[int]:
+    """The level of each stage; stages come in topological order."""
+    levels = [0] * count
+    for stage in range(count):
+        for edge in edges:
+            if edge.consumer == stage and not edge.routing.carried:
+                levels[stage] = _level_of(edge, levels)
+    return levels
+
+
+def _level_of(edge: Edge, levels: list[int]) -> int:
+    return max((levels[p] for p in edge.producers), default=0) + (not edge.routing.stays)
+
+
+def _placed(edge: Edge, levels: list[int]) -> Edge:
+    return dataclasses.replace(edge, level=_level_of(edge, levels))
+
+
+def _stage(
+    index: int,
+    stage: beam_phases.Stage,
+    level: int,
+    edges: tuple[Edge, ...],
+    wiring: Mapping[bytes, list[int]],
+    components: api.Components,
+) -> plans.Stage:
+    source = _source_of(stage)
+    inputs = tuple(e for e in edges if e.consumer == index)
+    origin = _origin(source, inputs)
+    process = next((t for t in stage.transforms if t.spec.urn == _PROCESS), None)
+    grouped = next((e for e in inputs if e.routing is Routing.GROUPED), None)
+    stateful = _stateful(stage)
+    outputs: list[int] = []
+    transforms = {}
+    for transform in stage.transforms:
+        if transform.spec.urn == _WRITE:
+            targets = wiring.get(transform.spec.payload, [])
+            outputs.extend(targets)
+            spec = api.FunctionSpec(urn=SINK_URN, payload=json.dumps(targets).encode())
+        elif transform.spec.urn == _READ:
+            spec = api.FunctionSpec(urn=SOURCE_URN)
+        else:
+            spec = transform.spec
+        made = api.PTransform()
+        made.CopyFrom(transform)
+        made.spec.CopyFrom(spec)
+        del made.subtransforms[:]
+        transforms[_descriptor_name(transform, stage)] = made.SerializeToString()
+    return plans.Stage(
+        index=index,
+        name=stage.name,
+        level=level,
+        origin=origin,
+        source=_descriptor_name(source, stage),
+        transforms=transforms,
+        inputs=tuple(e.index for e in inputs),
+        outputs=tuple(outputs),
+        step=inputs[0].name if inputs and inputs[0].routing.carried else "",
+        reads=process.unique_name if process is not None else "",
+        state=_state_name(source, grouped, stateful, components),
+        grouped=grouped.collection if grouped else "",
+    )
+
+
+def _descriptor_name(transform: api.PTransform, stage: beam_phases.Stage) -> str:
+    """The unique name, but for a read that Beam named like the transform it stands for (Impulse)."""
+    twins = [t for t in stage.transforms if t.unique_name == transform.unique_name]
+    if transform.spec.urn == _READ and len(twins) > 1:
+        return str(transform.unique_name) + "/Read"
+    return str(transform.unique_name)
+
+
+def _origin(source: api.PTransform, inputs: tuple[Edge, ...]) -> Origin:
+    if source.spec.payload == beam_phases.IMPULSE_BUFFER:
+        return Origin.IMPULSE
+    routing = inputs[0].routing
+    if routing is Routing.RESIDUAL:
+        return Origin.RESIDUAL
+    return Origin.PUBLISH if routing is Routing.PUBLISH else Origin.EDGE
+
+
+def _source_of(stage: beam_phases.Stage) -> api.PTransform:
+    (source,) = (t for t in stage.transforms if t.spec.urn == _READ)
+    return source
+
+
+def _stateful(stage: beam_phases.Stage) -> api.PTransform | None:
+    for transform in stage.transforms:
+        if transform.spec.urn == _PAR_DO:
+            payload = api.ParDoPayload.FromString(transform.spec.payload)
+            if payload.state_specs or payload.timer_family_specs:
+                return transform
+    return None
+
+
+def _state_name(
+    source: api.PTransform,
+    grouped: Edge | None,
+    stateful: api.PTransform | None,
+    components: api.Components,
+) -> str:
+    if stateful is not None:
+        return str(stateful.unique_name)
+    if grouped is not None:
+        _, name = beam_phases.split_buffer_id(source.spec.payload)
+        return str(components.transforms[name].unique_name)
+    return ""
+
+
+def _shared_components(components: api.Components) -> bytes:
+    shared = api.Components()
+    shared.CopyFrom(components)
+    shared.transforms.clear()
+    return bytes(shared.SerializeToString(deterministic=True))

@@ -1,0 +1,239 @@
+"""The two ends of a fused stage: where elements come in, and where they leave for an edge.
+
+Beam's own ends speak its data plane: bytes in, bytes out, one stream. Ours know the exchange. A sink encodes
+an element once, straight into the block of the partition that it goes to; a source takes a decoded element.
+One of the rooms that import Beam's worker internals, which are no public API (see `bundle.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from apache_beam import coders
+from apache_beam.coders import coder_impl
+from apache_beam.runners import common
+from apache_beam.runners.worker import operations
+from apache_beam.runners.worker.bundle_processor import BeamTransformFactory
+from apache_beam.utils.windowed_value import WindowedValue
+
+from penstock.runner.frames import FRAME_BYTES
+from penstock.runner.graph import SINK_URN, SOURCE_URN
+from penstock.runner.keys import key_group, partition_of
+from penstock.runner.plan import Edge, Routing
+
+Send = Callable[[int, int, bytes], None]
+"""Takes (edge, target partition, encoded elements)."""
+
+
+class SourceOperation(operations.Operation):
+    """Takes decoded elements in, one at a time, through `process`."""
+
+    def __init__(
+        self,
+        name_context: common.NameContext,
+        consumers: Iterable[operations.Operation],
+        counter_factory: Any,
+        state_sampler: Any,
+        windowed_coder: coders.Coder,
+    ) -> None:
+        super().__init__(name_context, None, counter_factory, state_sampler)
+        self.windowed_coder = windowed_coder
+        self.first_consumers = list(consumers)
+        for consumer in self.first_consumers:
+            self.add_receiver(consumer, 0)
+
+    def setup(self, data_sampler: Any = None) -> None:
+        super().setup(data_sampler)
+        self.receivers = [
+            operations.ConsumerSet.create(
+                counter_factory=self.counter_factory,
+                step_name=self.name_context.step_name,
+                output_index=0,
+                consumers=self.first_consumers,
+                coder=self.windowed_coder,
+                producer_type_hints=self._get_runtime_performance_hints(),
+                producer_batch_converter=self.get_output_batch_converter(),
+            )
+        ]
+
+    def process(self, windowed_value: WindowedValue) -> None:
+        self.output(windowed_value)
+
+
+class SinkOperation(operations.Operation):
+    """Hands each element to the writers of its edges; `writers` is set for each bundle."""
+
+    def __init__(
+        self,
+        name_context: common.NameContext,
+        counter_factory: Any,
+        state_sampler: Any,
+        windowed_coder: coders.Coder,
+        edges: list[int],
+    ) -> None:
+        super().__init__(name_context, None, counter_factory, state_sampler)
+        self.windowed_coder = windowed_coder
+        self.edges = edges
+        self.writers: list[Writer] = []
+
+    def process(self, windowed_value: WindowedValue) -> None:
+        for writer in self.writers:
+            writer.write(windowed_value)
+
+
+@BeamTransformFactory.register_urn(SOURCE_URN, None)
+def _create_source(
+    factory: Any, transform_id: str, proto: Any, payload: Any, consumers: dict[str, list[Any]]
+) -> SourceOperation:
+    return SourceOperation(
+        common.NameContext(proto.unique_name, transform_id),
+        [op for ops in consumers.values() for op in ops],
+        factory.counter_factory,
+        factory.state_sampler,
+        factory.get_only_output_coder(proto),
+    )
+
+
+@BeamTransformFactory.register_urn(SINK_URN, bytes)
+def _create_sink(
+    factory: Any, transform_id: str, proto: Any, payload: bytes, consumers: dict[str, list[Any]]
+) -> SinkOperation:
+    return SinkOperation(
+        common.NameContext(proto.unique_name, transform_id),
+        factory.counter_factory,
+        factory.state_sampler,
+        factory.get_only_input_coder(proto),
+        json.loads(payload),
+    )
+
+
+class Writer:
+    """Encodes the elements of one edge in one bundle; counts what it has written."""
+
+    def __init__(self, edge: Edge, coder: coders.Coder, partition: int, partitions: int, send: Send) -> None:
+        self._edge = edge.index
+        self._coder = coder.get_impl()
+        self._partition = partition
+        self._partitions = partitions
+        self._send = send
+        self._streams: dict[int, Any] = {}
+        self.records = 0
+        self.sent_bytes = 0
+
+    @property
+    def bytes(self) -> int:
+        """Encoded bytes so far."""
+        return self.sent_bytes + sum(stream.size() for stream in self._streams.values())
+
+    def write(self, element: WindowedValue) -> None:
+        """Encode an element into the block of its partition."""
+        self._append(self._partition, element)
+
+    def flush(self) -> None:
+        """Send what is left."""
+        for target in list(self._streams):
+            self._flush(target)
+
+    def _append(self, target: int, element: WindowedValue) -> None:
+        stream = self._stream(target)
+        self._coder.encode_to_stream(element, stream, True)
+        self.records += 1
+        if stream.size() >= FRAME_BYTES:
+            self._flush(target)
+
+    def _stream(self, target: int) -> Any:
+        stream = self._streams.get(target)
+        if stream is None:
+            stream = self._streams[target] = coder_impl.create_OutputStream()
+        return stream
+
+    def _flush(self, target: int) -> None:
+        block = self._streams.pop(target).get()
+        self.sent_bytes += len(block)
+        self._send(self._edge, target, block)
+
+
+class SpreadWriter(Writer):
+    """Deals elements round-robin over all partitions."""
+
+    def __init__(self, edge: Edge, coder: coders.Coder, partition: int, partitions: int, send: Send) -> None:
+        super().__init__(edge, coder, partition, partitions, send)
+        self._next = partition
+
+    def write(self, element: WindowedValue) -> None:
+        self._next = (self._next + 1) % self._partitions
+        self._append(self._next, element)
+
+
+class KeyedWriter(Writer):
+    """Sends each element to the partition that owns its key's group."""
+
+    def __init__(self, edge: Edge, coder: coders.Coder, partition: int, partitions: int, send: Send) -> None:
+        super().__init__(edge, coder, partition, partitions, send)
+        self._key_coder = coder.wrapped_value_coder.key_coder().get_impl()
+
+    def write(self, element: WindowedValue) -> None:
+        group = key_group(self._key_coder.encode_nested(element.value[0]))
+        self._append(partition_of(group, self._partitions), element)
+
+
+class GroupedWriter(Writer):
+    """Like `KeyedWriter`, in the form that a grouping takes: key, window, timestamp, value, each window once."""
+
+    def __init__(self, edge: Edge, coder: coders.Coder, partition: int, partitions: int, send: Send) -> None:
+        super().__init__(edge, coder, partition, partitions, send)
+        pair = coder.wrapped_value_coder
+        self._key_coder = pair.key_coder().get_impl()
+        self._value_coder = pair.value_coder().get_impl()
+        self._window_coder = coder.window_coder.get_impl()
+        self._windows: dict[Any, bytes] = {}
+
+    def write(self, element: WindowedValue) -> None:
+        key, value = element.value
+        encoded = self._key_coder.encode_nested(key)
+        target = partition_of(key_group(encoded), self._partitions)
+        stream = self._stream(target)
+        data = self._value_coder.encode_nested(value)
+        for window in element.windows:
+            stream.write(encoded, True)
+            stream.write(self._encoded_window(window), True)
+            stream.write_bigendian_int64(element.timestamp.micros)
+            stream.write(data, True)
+            self.records += 1
+        if stream.size() >= FRAME_BYTES:
+            self._flush(target)
+
+    def _encoded_window(self, window: Any) -> bytes:
+        known = self._windows.get(window)
+        if known is None:
+            if len(self._windows) > 1000:
+                self._windows.clear()
+            known = self._windows[window] = self._window_coder.encode_nested(window)
+        return known
+
+
+class CarriedWriter(Writer):
+    """Sends each element, in each of its windows, as a block of its own: the commit record carries it."""
+
+    def write(self, element: WindowedValue) -> None:
+        for window in element.windows:
+            alone = WindowedValue(element.value, element.timestamp, (window,), element.pane_info)
+            self.records += 1
+            self._send(self._edge, self._partition, self._coder.encode_nested(alone))
+
+
+_WRITERS: dict[Routing, type[Writer]] = {
+    Routing.LOCAL: Writer,
+    Routing.SPREAD: SpreadWriter,
+    Routing.KEYED: KeyedWriter,
+    Routing.GROUPED: GroupedWriter,
+    Routing.RESIDUAL: CarriedWriter,
+    Routing.PUBLISH: CarriedWriter,
+}
+
+
+def writer_for(edge: Edge, coder: coders.Coder, partition: int, partitions: int, send: Send) -> Writer:
+    """The writer that routes the elements of an edge."""
+    return _WRITERS[edge.routing](edge, coder, partition, partitions, send)

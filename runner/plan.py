@@ -1,0 +1,137 @@
+"""The executable plan of a pipeline: stages, the edges between them, and the level each stage runs at.
+
+A plan is plain data: it is built once on the driver (`graph.py`), broadcast to the workers, and says
+nothing about Spark. Protos travel as bytes, so that a worker parses only the stages it runs.
+
+Levels. An epoch is one Spark job: `level 0 → exchange → level 1 → …`. Stages that start an epoch (Impulse,
+splittable DoFns that read, post-commit steps) stand at level 0. An edge that may change the partition leads
+one level down; an edge that stays in its partition (a Flatten, what the record carries) stays in its level,
+where the same task runs both ends. An edge may skip levels; the tasks between hand its frames on untouched.
+
+Identity. What a checkpoint remembers (residuals, publications, state, timers, watermarks) is tied to the
+*unique name* of a user's transform, never to a fused stage or an id that Beam makes up.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+class Routing(enum.Enum):
+    """How elements of an edge find their partition."""
+
+    LOCAL = "local"
+    """Stay in the partition of the producer: nothing depends on where the element goes."""
+    SPREAD = "spread"
+    """Dealt round-robin: a Reshuffle, which exists to break up what is crowded."""
+    KEYED = "keyed"
+    """By key group of the key; the consumer is a stateful DoFn."""
+    GROUPED = "grouped"
+    """By key group; the consumer is the reading half of a GroupByKey."""
+    RESIDUAL = "residual"
+    """Carried by the commit record to the splittable DoFn that reads in the next epochs."""
+    PUBLISH = "publish"
+    """Carried by the commit record to a post-commit step at the head of the next epoch."""
+
+    @property
+    def carried(self) -> bool:
+        """Whether elements end their epoch here and enter the next one at level 0."""
+        return self in (Routing.RESIDUAL, Routing.PUBLISH)
+
+    @property
+    def stays(self) -> bool:
+        """Whether elements keep the partition of their producer."""
+        return self is Routing.LOCAL or self.carried
+
+
+class Origin(enum.Enum):
+    """What feeds a stage."""
+
+    IMPULSE = "impulse"
+    EDGE = "edge"
+    RESIDUAL = "residual"
+    PUBLISH = "publish"
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One PCollection on its way to one consumer.
+
+    `collection` is the PCollection whose coder and windowing the elements have when they are written.
+    `name` is the consumer's unique transform name (for carried edges: the step that the record names).
+    `level` is the level at which the edge is taken in; `producers` are indexes into `Plan.stages`.
+    """
+
+    index: int
+    name: str
+    collection: str
+    routing: Routing
+    level: int
+    producers: tuple[int, ...]
+    consumer: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A fused stage: Beam transforms that run in one go, in process.
+
+    `transforms` are proto bytes by unique name; `source` is the one that takes the input in. `step` is the
+    name under which the commit record carries the stage's input (residuals, Publications). `reads` is the
+    transform that processes restrictions, `state` the stateful transform or GroupByKey whose state the
+    stage keeps, `grouped` the PCollection that a GroupByKey groups; each empty where it does not apply.
+    """
+
+    index: int
+    name: str
+    level: int
+    origin: Origin
+    source: str
+    transforms: Mapping[str, bytes]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    step: str = ""
+    reads: str = ""
+    state: str = ""
+    grouped: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything a worker needs to run any stage of the pipeline.
+
+    `components` are the pipeline's PCollections, coders, windowing strategies and environments
+    (serialised `Components` without transforms); `streaming` says whether the record carries what is
+    left of a read, or a read goes on until it is done (batch).
+    """
+
+    id: str
+    components: bytes
+    stages: tuple[Stage, ...]
+    edges: tuple[Edge, ...]
+    streaming: bool
+
+    @property
+    def depth(self) -> int:
+        """Number of levels: one more than the highest level of a stage or of the end of an edge."""
+        return 1 + max([0, *(s.level for s in self.stages), *(e.level for e in self.edges)])
+
+    def at(self, level: int) -> tuple[Stage, ...]:
+        """The stages of one level, in the order in which they run."""
+        return tuple(stage for stage in self.stages if stage.level == level)
+
+    def carried_at(self, level: int) -> tuple[Edge, ...]:
+        """The edges that end at `level` in the commit record."""
+        return tuple(e for e in self.edges if e.routing.carried and e.level == level)
+
+    def durable_names(self) -> frozenset[str]:
+        """Names that may own something in a commit record: state, residuals, publications."""
+        return frozenset(
+            [s.state for s in self.stages if s.state] + [e.name for e in self.edges if e.routing.carried]
+        )
+
+    def last_level_fed_by(self, level: int) -> int:
+        """The highest level that takes in an edge produced at `level` (at least `level`)."""
+        producers = {stage.index for stage in self.stages if stage.level == level}
+        return max([level, *(e.level for e in self.edges if producers & set(e.producers))])

@@ -1,0 +1,386 @@
+"""One task: all stages of one level, for one partition, in one epoch. No Spark in here.
+
+    frames of the level above  →  stages, in order  →  frames for the levels below, a report, a control record
+
+The task never raises for what a stage does: a user's exception is a fact for the driver, not a reason for
+Spark to try again on its own. It travels in the control record; the levels below do nothing then.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import time
+import traceback
+import uuid
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from penstock.publish import Attempt, running_attempt
+from penstock.runner.bundle import Budget, PlanContext, StageProcessor
+from penstock.runner.epoch import (
+    BEGINNING_US,
+    EpochInput,
+    Failure,
+    Left,
+    TaskReport,
+    cut_name,
+    input_name,
+    output_name,
+)
+from penstock.runner.frames import Frame, InOrder, Kind
+from penstock.runner.keys import KEY_GROUPS, groups_of
+from penstock.runner.plan import Edge, Origin, Plan, Routing, Stage
+from penstock.runner.stagerun import MAX_US, Setting, StageRun, run_of
+from penstock.runner.taskstate import TaskState
+
+logger = logging.getLogger(__name__)
+
+Packet = tuple[int, bytes]
+"""(target partition, packed frame)."""
+
+_contexts: dict[str, PlanContext] = {}
+_idle: dict[tuple[str, int], list[StageProcessor]] = {}
+
+
+def run_level(
+    plan: Plan, level: int, partition: int, epoch: EpochInput, frames: Iterable[bytes]
+) -> Iterator[Packet]:
+    """Run a level's stages for one partition; yield what goes to the next level, or to the driver.
+
+    `frames` are those that the level above has sent to this partition (none at level 0). Of the last level
+    only control records come out.
+    """
+    task = _Task(plan, level, partition, epoch)
+    try:
+        yield from task.run(frames)
+    finally:
+        task.close()
+
+
+class _Failed(Exception):
+    """A task above has failed; nothing that depends on it is done."""
+
+
+class _Task:
+    def __init__(self, plan: Plan, level: int, partition: int, epoch: EpochInput) -> None:
+        self.plan = plan
+        self.level = level
+        self.partition = partition
+        self.epoch = epoch
+        self.nonce = uuid.uuid4().hex[:16]
+        self.report = TaskReport()
+        self._stages = plan.at(level)
+        self._runs: dict[int, StageRun] = {}
+        self._processors: dict[int, StageProcessor] = {}
+        self._pending: deque[tuple[int, int, bytes]] = deque()
+        self._sent: dict[tuple[int, int], int] = {}
+        self._counted: dict[tuple[int, int, int], int] = {}
+        self._expected: dict[tuple[int, int, int], int] = {}
+        self._nonces: dict[tuple[int, int], str] = {}
+        self._watermarks: dict[tuple[int, int], int] = {}
+        self._attempt = Attempt(epoch.job, epoch.generation, epoch.number, self.nonce)
+        groups = groups_of(partition, epoch.partitions)
+        self._groups = (groups.start, groups.stop - 1) if groups else (KEY_GROUPS, KEY_GROUPS - 1)
+        self._state = TaskState(epoch, self.nonce, *self._groups)
+        self._where = ""
+
+    def run(self, frames: Iterable[bytes]) -> Iterator[Packet]:
+        """Take all frames in, run the stages, and report."""
+        order, failed = InOrder(), False
+        for data in frames:
+            frame = Frame.unpack(data)
+            if frame.kind is Kind.CONTROL:
+                yield self.partition, data
+                continue
+            self._note(frame)
+            if frame.kind is Kind.REPORT:
+                yield from self._hand_on(frame, data)
+                failed = failed or self._read_report(frame)
+            elif self.plan.edges[frame.edge].level > self.level:
+                yield self.partition, data
+            elif not failed and self.report.failure is None:
+                for ready in order.take(frame):
+                    yield from self._guarded(self._take, ready)
+        if failed:
+            self.report.problem = "a task above it failed"
+        else:
+            self._check_complete()
+        if not self.report.problem and self.report.failure is None:
+            yield from self._guarded(self._work)
+        yield from self._close_off()
+
+    def close(self) -> None:
+        """Keep what can be used again; drop what an error may have left half done."""
+        good = self.report.failure is None and not self.report.problem
+        for index, processor in self._processors.items():
+            if good:
+                _idle.setdefault((self.plan.id, index), []).append(processor)
+            else:
+                self._runs[index].discard()
+
+    # Input.
+
+    def _note(self, frame: Frame) -> None:
+        producer = (frame.level, frame.partition)
+        known = self._nonces.setdefault(producer, frame.nonce)
+        if known != frame.nonce:
+            self.report.problem = f"task {frame.partition} of level {frame.level} came in two attempts"
+        if frame.kind is Kind.DATA:
+            lane = (*producer, frame.edge)
+            self._counted[lane] = self._counted.get(lane, 0) + 1
+
+    def _hand_on(self, frame: Frame, data: bytes) -> Iterator[Packet]:
+        if self.plan.last_level_fed_by(frame.level) > self.level:
+            yield self.partition, data
+
+    def _read_report(self, frame: Frame) -> bool:
+        failed, counts, watermarks = pickle.loads(frame.payload)
+        for edge, count in counts.items():
+            if self.plan.edges[edge].level < self.level:
+                continue
+            self._expected[(frame.level, frame.partition, edge)] = count
+        for stage, watermark in watermarks.items():
+            self._watermarks[(stage, frame.partition)] = watermark
+        return bool(failed)
+
+    def _check_complete(self) -> None:
+        """Compare what came with what the reports promised; a difference voids the epoch."""
+        if self.level and len(self._producers_above()) != self.epoch.partitions:
+            self.report.problem = f"got reports of {len(self._producers_above())} tasks of the level above"
+        elif self._counted != {lane: count for lane, count in self._expected.items() if count}:
+            self.report.problem = "the blocks that came are not those that were sent"
+
+    def _producers_above(self) -> list[tuple[int, int]]:
+        return [producer for producer in self._nonces if producer[0] == self.level - 1]
+
+    # Work.
+
+    def _guarded(self, work: Any, *args: Any) -> Iterator[Packet]:
+        """Run a piece of work, then send what it has made; an exception becomes a failure."""
+        try:
+            with running_attempt(self._attempt):
+                work(*args)
+        except Exception as error:
+            self.report.failure = _failure(error, self._where)
+            self._pending.clear()
+            return
+        yield from self._sendable()
+
+    def _take(self, frame: Frame) -> None:
+        edge = self.plan.edges[frame.edge]
+        self._run(self.plan.stages[edge.consumer]).take(frame.payload)
+        self._pass_locally()
+
+    def _work(self) -> None:
+        if self.level == 0:
+            self._publish()
+            self._impulse()
+            self._read()
+        outputs: dict[int, int] = {}
+        for stage in self._stages:
+            watermark = self._input_watermark(stage, outputs)
+            outputs[stage.index] = self._finish(stage, watermark)
+            self._pass_locally()
+        for edge in self.plan.carried_at(self.level):
+            self.report.watermarks[cut_name(edge.name)] = self._edge_watermark(edge, outputs)
+        self._outputs = outputs
+
+    def _publish(self) -> None:
+        for step, element in self._part().publications:
+            (stage,) = [s for s in self._stages if s.origin is Origin.PUBLISH and s.step == step]
+            self._run(stage).take(element)
+            self._pass_locally()
+
+    def _impulse(self) -> None:
+        if self._part().impulse:
+            for stage in self._stages:
+                if stage.origin is Origin.IMPULSE:
+                    self._run(stage).take(_IMPULSE)
+                    self._pass_locally()
+
+    def _read(self) -> None:
+        residuals = self._part().residuals
+        end = time.monotonic() + self.epoch.seconds
+        for index, (step, element_id, element, watermark) in enumerate(residuals):
+            (stage,) = [s for s in self._stages if s.origin is Origin.RESIDUAL and s.step == step]
+            share = max(0.0, end - time.monotonic()) / (len(residuals) - index)
+            budget = Budget(time.monotonic() + share, self.epoch.max_records, self.epoch.max_bytes)
+            for cut in self._run(stage).read(element, budget):
+                mark = watermark if cut.watermark_us is None else max(watermark, cut.watermark_us)
+                self.report.left.append(Left(step, element_id, cut.element, mark, cut.delay_us))
+            self._pass_locally()
+
+    def _part(self) -> Any:
+        return self.epoch.parts[self.partition]
+
+    def _run(self, stage: Stage) -> StageRun:
+        self._where = stage.name
+        run = self._runs.get(stage.index)
+        if run is None:
+            run = self._runs[stage.index] = run_of(self._processor(stage), self._setting(stage))
+        return run
+
+    def _processor(self, stage: Stage) -> StageProcessor:
+        idle = _idle.get((self.plan.id, stage.index))
+        processor = idle.pop() if idle else StageProcessor(_context(self.plan), stage)
+        self._processors[stage.index] = processor
+        return processor
+
+    def _setting(self, stage: Stage) -> Setting:
+        event, processing, _ = self._known_timers(stage)
+        return Setting(
+            partition=self.partition,
+            partitions=self.epoch.partitions,
+            first=self._groups[0],
+            last=self._groups[1],
+            send=lambda edge, target, block: self._pending.append((edge, target, block)),
+            state=self._state,
+            now_us=lambda: time.time_ns() // 1000,
+            lateness_us=self.epoch.watermarks.get(input_name(stage.state), BEGINNING_US),
+            bounded=not self.plan.streaming,
+            event_due_us=event,
+            processing_due_us=processing,
+        )
+
+    def _known_timers(self, stage: Stage) -> tuple[int | None, int | None, int | None]:
+        known = self.epoch.state.get(stage.state)
+        mine = [
+            times
+            for first, last, *times in (known.timers if known else ())
+            if first <= self._groups[1] and last >= self._groups[0]
+        ]
+        event, processing, hold = (
+            min((times[i] for times in mine if times[i] is not None), default=None) for i in range(3)
+        )
+        return event, processing, hold
+
+    def _finish(self, stage: Stage, watermark: int) -> int:
+        """End a stage's bundle; return its output watermark."""
+        self._where = stage.name
+        if stage.state:
+            self.report.watermarks[input_name(stage.state)] = watermark
+        if stage.index not in self._runs and not self._due(stage, watermark):
+            return self._output_watermark(stage, watermark, self._known_timers(stage)[2])
+        outcome = self._run(stage).finish(watermark)
+        self.report.metrics.extend(outcome.metrics)
+        self.report.dropped += outcome.dropped
+        if outcome.timers is not None:
+            self.report.timers[stage.state] = (*self._groups, *outcome.timers, outcome.hold_us)
+        return self._output_watermark(stage, outcome.watermark_us, None)
+
+    def _due(self, stage: Stage, watermark: int) -> bool:
+        event, processing, _ = self._known_timers(stage)
+        now = time.time_ns() // 1000
+        return (event is not None and event <= watermark) or (processing is not None and processing <= now)
+
+    def _output_watermark(self, stage: Stage, watermark: int, hold: int | None) -> int:
+        if hold is not None:
+            watermark = min(watermark, hold)
+        if stage.origin is Origin.RESIDUAL:
+            marks = [left.watermark_us for left in self.report.left if left.step == stage.step]
+            watermark = min([watermark, *marks])
+            watermark = max(watermark, self.epoch.watermarks.get(output_name(stage.step), BEGINNING_US))
+            self.report.watermarks[output_name(stage.step)] = watermark
+        return watermark
+
+    # Watermarks.
+
+    def _input_watermark(self, stage: Stage, outputs: dict[int, int]) -> int:
+        if stage.origin is Origin.IMPULSE:
+            return MAX_US
+        if stage.origin is not Origin.EDGE:
+            return self.epoch.watermarks.get(cut_name(stage.step), BEGINNING_US)
+        (edge,) = (self.plan.edges[e] for e in stage.inputs)
+        known = self.epoch.watermarks.get(input_name(stage.state), BEGINNING_US) if stage.state else BEGINNING_US
+        return max(known, self._edge_watermark(edge, outputs))
+
+    def _edge_watermark(self, edge: Edge, outputs: dict[int, int]) -> int:
+        """The lowest watermark of the producers; of those that stay in their partition only our own counts."""
+        marks = [self._producer_watermark(edge, producer, outputs) for producer in edge.producers]
+        return min(marks, default=MAX_US)
+
+    def _producer_watermark(self, edge: Edge, producer: int, outputs: dict[int, int]) -> int:
+        if producer in outputs:
+            return outputs[producer]
+        if edge.routing.stays:
+            return self._watermarks[(producer, self.partition)]
+        return min(self._watermarks[(producer, p)] for p in range(self.epoch.partitions))
+
+    # Output.
+
+    def _pass_locally(self) -> None:
+        """Feed what stays in this partition to its stage in this task; keep what the record carries."""
+        waiting, self._pending = self._pending, deque()
+        leaving: deque[tuple[int, int, bytes]] = deque()
+        while waiting:
+            number, target, block = waiting.popleft()
+            edge = self.plan.edges[number]
+            if edge.routing.carried:
+                self.report.arrived.append((edge.name, block))
+            elif edge.level == self.level and edge.routing is Routing.LOCAL:
+                self._run(self.plan.stages[edge.consumer]).take(block)
+                waiting.extend(self._pending)
+                self._pending.clear()
+            else:
+                leaving.append((number, target, block))
+        self._pending = leaving
+
+    def _sendable(self) -> Iterator[Packet]:
+        while self._pending:
+            edge, target, block = self._pending.popleft()
+            number = self._sent.get((edge, target), 0)
+            self._sent[(edge, target)] = number + 1
+            yield target, self._frame(Kind.DATA, edge, number, block)
+
+    def _close_off(self) -> Iterator[Packet]:
+        """Seal state, tell each consumer what to expect, and the driver everything."""
+        self.report.taken = [(level, p, self._nonces[(level, p)]) for level, p in self._producers_above()]
+        if self.report.failure is None and not self.report.problem:
+            try:
+                self.report.runs = self._state.seal()
+            except Exception as error:
+                self.report.failure = _failure(error, "writing state")
+        if self.level + 1 < self.plan.depth:
+            failed = self.report.failure is not None or bool(self.report.problem)
+            marks = {} if failed else self._outputs
+            for target in range(self.epoch.partitions):
+                counts = {edge: n for (edge, to), n in self._sent.items() if to == target}
+                payload = pickle.dumps((failed, counts, marks), pickle.HIGHEST_PROTOCOL)
+                yield target, self._frame(Kind.REPORT, 0, 0, payload)
+        payload = pickle.dumps(self.report, pickle.HIGHEST_PROTOCOL)
+        yield self.partition, self._frame(Kind.CONTROL, 0, 0, payload)
+
+    def _frame(self, kind: Kind, edge: int, number: int, payload: bytes) -> bytes:
+        return Frame(kind, self.level, self.partition, self.nonce, edge, number, payload).pack()
+
+
+def _context(plan: Plan) -> PlanContext:
+    context = _contexts.get(plan.id)
+    if context is None:
+        context = _contexts[plan.id] = PlanContext(plan)
+    return context
+
+
+def _failure(error: Exception, where: str) -> Failure:
+    summary = "".join(traceback.format_exception_only(error)).strip()
+    try:
+        pickled = pickle.dumps(error)
+        pickle.loads(pickled)
+    except Exception as unpicklable:
+        logger.debug("the exception does not pickle (%s); its text goes instead", type(unpicklable).__name__)
+        pickled = None
+    trace = "".join(traceback.format_exception(error))
+    return Failure(summary, trace, where, pickled)
+
+
+def _impulse_block() -> bytes:
+    from apache_beam import coders
+    from apache_beam.transforms.window import GlobalWindows
+
+    coder = coders.WindowedValueCoder(coders.BytesCoder(), coders.coders.GlobalWindowCoder())
+    return coder.get_impl().encode_nested(GlobalWindows.windowed_value(b""))
+
+
+_IMPULSE = _impulse_block()

@@ -1,0 +1,74 @@
+"""The state that one task has open: one store a stateful transform, sealed together when the task ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sortedcontainers import SortedDict
+
+from penstock.runner.cells import Store
+from penstock.runner.epoch import EpochInput, StateOf
+from penstock.runner.protocol.names import RunName
+from penstock.runner.protocol.record import StateRun
+from penstock.runner.store.filesystem import LocalFileSystem
+from penstock.runner.store.state import StateStore
+
+
+class MemoryStore:
+    """A store that ends with its task: batch keeps no state between tasks."""
+
+    def __init__(self) -> None:
+        self._entries: SortedDict = SortedDict()
+
+    def get(self, key_group: int, key: bytes) -> bytes | None:
+        """The value of a key, None if there is none."""
+        value: bytes | None = self._entries.get((key_group, key))
+        return value
+
+    def put(self, key_group: int, key: bytes, value: bytes) -> None:
+        """Set a key."""
+        self._entries[(key_group, key)] = value
+
+    def delete(self, key_group: int, key: bytes) -> None:
+        """Forget a key; a missing one is fine."""
+        self._entries.pop((key_group, key), None)
+
+    def scan(
+        self, first: int, last: int, prefix: bytes, stop: bytes | None = None
+    ) -> Iterator[tuple[int, bytes, bytes]]:
+        """Yield (group, key, value) of keys with `prefix` and below `stop`, ascending by group and key."""
+        for group in range(first, last + 1):
+            for entry in self._entries.irange((group, prefix)):
+                if entry[0] != group or not entry[1].startswith(prefix) or (stop and entry[1] >= stop):
+                    break
+                yield group, entry[1], self._entries[entry]
+
+
+class TaskState:
+    """Opens the stores of a task's key groups as the record left them; `seal` writes what has changed."""
+
+    def __init__(self, epoch: EpochInput, nonce: str, first: int, last: int) -> None:
+        self._epoch = epoch
+        self._nonce = nonce
+        self._first, self._last = first, last
+        self._stores: dict[str, StateStore] = {}
+        self._passing: dict[str, MemoryStore] = {}
+
+    def open(self, name: str) -> Store:
+        """The store of a stateful transform."""
+        if not self._epoch.folder:
+            return self._passing.setdefault(name, MemoryStore())
+        if name not in self._stores:
+            runs = self._epoch.state.get(name, StateOf()).runs
+            self._stores[name] = StateStore.open(
+                LocalFileSystem(), self._epoch.folder, runs, self._first, self._last, stage=name
+            )
+        return self._stores[name]
+
+    def seal(self) -> dict[str, tuple[StateRun, ...]]:
+        """Write the changes; return, for each store that was opened, all runs of the task's key groups."""
+        sealed = {}
+        for name, store in self._stores.items():
+            run = RunName(self._epoch.generation, self._epoch.number, self._nonce, name)
+            sealed[name] = tuple(store.seal(run))
+        return sealed
