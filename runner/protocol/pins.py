@@ -31,7 +31,7 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Attempt `by`, of a task one level below, took its block of task (level, partition) from attempt `nonce`."""
+    """Attempt `by`, of a task one level below, took its block of (level, partition) from attempt `nonce`."""
 
     level: int
     partition: int
