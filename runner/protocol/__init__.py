@@ -1,1 +1,46 @@
-"""The epoch protocol: pure rules, no Spark, no Beam."""
+"""The epoch protocol: pure rules, no Spark, no Beam (`docs/protocol.md`).
+
+coordinator = Coordinator(Checkpoint.open(folder))
+coordinator.take_over()
+run_epochs(coordinator, epoch, retries=3)       # epoch(record, attempt) -> EpochState | None
+"""
+
+from penstock.runner.protocol.coordinator import Attempt, Coordinator, Swept
+from penstock.runner.protocol.errors import (
+    CheckpointError,
+    CommitUnknown,
+    EpochAborted,
+    EpochFailed,
+    OutcomeUnknown,
+    RunMissing,
+    Superseded,
+)
+from penstock.runner.protocol.loop import Epoch, run_epochs
+from penstock.runner.protocol.names import RunName
+from penstock.runner.protocol.pins import Control, Taken, pinned
+from penstock.runner.protocol.record import CommitRecord, EpochState, Publication, Residual, StateRun, Timers
+
+__all__ = [
+    "Attempt",
+    "CheckpointError",
+    "CommitRecord",
+    "CommitUnknown",
+    "Control",
+    "Coordinator",
+    "Epoch",
+    "EpochAborted",
+    "EpochFailed",
+    "EpochState",
+    "OutcomeUnknown",
+    "Publication",
+    "Residual",
+    "RunMissing",
+    "RunName",
+    "StateRun",
+    "Superseded",
+    "Swept",
+    "Taken",
+    "Timers",
+    "pinned",
+    "run_epochs",
+]

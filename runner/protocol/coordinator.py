@@ -1,0 +1,262 @@
+"""The driver's side of the protocol: take over, begin, commit, look, sweep.
+
+The coordinator knows no Spark, no Beam and no storage: time, nonces and pauses are handed in, the records are
+behind `Ledger`. `docs/protocol.md` says which crash leads where.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from penstock.runner.protocol.errors import CommitUnknown, OutcomeUnknown, Superseded
+from penstock.runner.protocol.ledger import Kept, Ledger
+from penstock.runner.protocol.names import run_age
+from penstock.runner.protocol.record import (
+    CommitRecord,
+    EpochState,
+    decode_record,
+    encode_record,
+    record_digest,
+)
+
+KEEP_RECORDS = 8
+"""Old records that stay for the curious; the protocol itself needs only the last one."""
+
+PUT_TRIES = 8
+"""How often a create is tried while its outcome is unknown, with pauses of 0.1 s to 12.8 s after each."""
+
+SWEEP_LIMIT = 1000
+"""Files that one sweep deletes at most."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Attempt:
+    """One try of one epoch; names made from all four never collide.
+
+    (`generation`, `epoch`) rises with every commit, `nonce` differs for each try.
+    """
+
+    job: str
+    generation: int
+    epoch: int
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep has deleted; `more` says that it stopped at its limit."""
+
+    runs: int = 0
+    records: int = 0
+    leftovers: int = 0
+    more: bool = False
+
+
+def wall_clock_us() -> int:
+    """Return the time in microseconds since 1970."""
+    return time.time_ns() // 1000
+
+
+def new_nonce() -> str:
+    """Return twelve fresh hexadecimal digits."""
+    return uuid.uuid4().hex[:12]
+
+
+def describe_writer(now_us: int, nonce: str) -> str:
+    """Return the name of this process for records and messages: who, where, since when."""
+    return f"process {os.getpid()} on {socket.gethostname()}, started {_utc(now_us)} ({nonce})"
+
+
+class Coordinator:
+    """One driver's hold on a checkpoint.
+
+    Until `take_over` has returned, nothing may be published or deleted. After `Superseded` the coordinator is
+    of no use any more.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        clock: Callable[[], int] = wall_clock_us,
+        nonces: Callable[[], str] = new_nonce,
+        pause: Callable[[float], None] = time.sleep,
+        writer: str | None = None,
+        keep_records: int = KEEP_RECORDS,
+    ) -> None:
+        if keep_records < 1:
+            raise ValueError(f"keep_records={keep_records}: the last record must always stay")
+        self._ledger = ledger
+        self._clock = clock
+        self._nonces = nonces
+        self._pause = pause
+        self._keep_records = keep_records
+        self._writer = writer or describe_writer(clock(), nonces())
+        self._own: Kept | None = None
+
+    @property
+    def record(self) -> CommitRecord:
+        """The last record that this driver has committed itself."""
+        return self._held.record
+
+    @property
+    def _held(self) -> Kept:
+        if self._own is None:
+            raise RuntimeError("the coordinator holds no record: call take_over() first")
+        return self._own
+
+    def take_over(self) -> CommitRecord:
+        """Commit a record that carries the last one over unchanged; its number is this driver's generation.
+
+        A driver that loses the number to another one reads again: whoever was faster, the newest take-over
+        wins.
+
+        Raises:
+            Superseded: a still newer driver has taken over meanwhile.
+            CheckpointError: the last record cannot be read.
+            OSError: the record could not be created.
+        """
+        while True:
+            record = self._carried_over(self._ledger.last())
+            data = encode_record(record)
+            if self._put(record.number, data):
+                return self._hold(record, data)
+
+    def _carried_over(self, last: Kept | None) -> CommitRecord:
+        number = last.record.number + 1 if last else 1
+        return CommitRecord(
+            number=number,
+            generation=number,
+            writer=self._writer,
+            parent=last.digest if last else None,
+            committed_us=self._clock(),
+            kind="takeover" if last else "initial",
+            epochs=last.record.epochs if last else 0,
+            state=last.record.state if last else EpochState(),
+        )
+
+    def begin(self) -> Attempt:
+        """Name a new try of the epoch that follows the last record."""
+        record = self.record
+        return Attempt(self._ledger.job, record.generation, record.number + 1, self._nonces())
+
+    def commit(self, attempt: Attempt, state: EpochState) -> CommitRecord:
+        """Commit what `attempt` made of the last record, as one atomic step.
+
+        Raises:
+            Superseded: another driver has taken over; nothing of this attempt counts.
+            CommitUnknown: storage never said what became of the record. Stop; the next take-over finds out.
+            OSError: the record was not created; the epoch may be repeated.
+            ValueError: `attempt` is not a try of the next epoch.
+        """
+        held = self._held
+        if (attempt.generation, attempt.epoch) != (held.record.generation, held.record.number + 1):
+            raise ValueError(
+                f"epoch {attempt.epoch} does not follow record {held.record.number}; call begin() for it"
+            )
+        record = replace(
+            held.record,
+            number=attempt.epoch,
+            parent=held.digest,
+            committed_us=self._clock(),
+            kind="epoch",
+            epochs=held.record.epochs + 1,
+            state=state,
+        )
+        data = encode_record(record)
+        if not self._put(record.number, data):
+            raise self._superseded(record.number)
+        return self._hold(record, data)
+
+    def check_superseded(self) -> None:
+        """Look for a record above the own one (an idle driver does so too).
+
+        Raises:
+            Superseded: there is one.
+        """
+        self._look_above(self._held.record.number)
+
+    def sweep(self, limit: int = SWEEP_LIMIT) -> Swept:
+        """Delete at most `limit` files that the own last record shows to be of no more use.
+
+        Those are state runs with (generation, epoch) at or below the record's own that it does not name, and
+        records older than the newest few. What another driver may still need has a higher age or is named
+        by the own record too, so it does no harm to be paused in here and to finish long after a take-over.
+        """
+        record = self.record
+        runs = self._dead_runs(record)
+        records = [n for n in self._ledger.record_numbers() if n <= record.number - self._keep_records]
+        for name in runs[:limit]:
+            self._ledger.delete_run(name)
+        for number in records[: max(0, limit - len(runs))]:
+            self._ledger.delete_record(number)
+        return Swept(
+            runs=min(len(runs), limit),
+            records=min(len(records), max(0, limit - len(runs))),
+            leftovers=self._ledger.delete_leftovers(),
+            more=len(runs) + len(records) > limit,
+        )
+
+    def _dead_runs(self, record: CommitRecord) -> list[str]:
+        named = {run.name for run in record.state.state_runs}
+        mine = (record.generation, record.number)
+        ages = ((name, run_age(name)) for name in self._ledger.run_names() if name not in named)
+        return [name for name, age in ages if age is not None and age <= mine]
+
+    def _put(self, number: int, data: bytes) -> bool:
+        """Create the record; True when it is this driver's, however often it took to learn that."""
+        if self._create(number, data):
+            return True
+        try:
+            return self._ledger.read_record(number) == data
+        except FileNotFoundError:  # deleted since: only a newer driver does that
+            return False
+
+    def _create(self, number: int, data: bytes) -> bool:
+        for tried in range(PUT_TRIES):
+            try:
+                return self._ledger.create_record(number, data)
+            except OutcomeUnknown as error:
+                unknown = error
+                self._pause(0.1 * 2**tried)
+        raise CommitUnknown(
+            f"{self._ledger.folder} did not say, {PUT_TRIES} times, whether record {number} was created. "
+            "Once the storage answers again, start the pipeline again: it finds out and goes on"
+        ) from unknown
+
+    def _hold(self, record: CommitRecord, data: bytes) -> CommitRecord:
+        """Take a record that was created as the own last one, unless there is a higher one.
+
+        Old records may be deleted under a paused driver; its create then succeeds although it lost long ago.
+        """
+        self._look_above(record.number)
+        self._own = Kept(record, record_digest(data))
+        return record
+
+    def _look_above(self, number: int) -> None:
+        if (highest := max(self._ledger.record_numbers(), default=0)) > number:
+            raise self._superseded(highest)
+
+    def _superseded(self, number: int) -> Superseded:
+        return Superseded(
+            f"another driver has taken over {self._ledger.folder}: {self._who(number)}. This driver "
+            "stops; what it did since its last record does not count. Let one driver at a time use a "
+            "--checkpoint_dir"
+        )
+
+    def _who(self, number: int) -> str:
+        try:
+            record = decode_record(self._ledger.read_record(number))
+        except FileNotFoundError:
+            return f"record {number} was written and deleted again by a newer one"
+        return f"record {number} is by {record.writer}, at {_utc(record.committed_us)}"
+
+
+def _utc(time_us: int) -> str:
+    return datetime.fromtimestamp(time_us / 1e6, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

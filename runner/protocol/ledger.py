@@ -1,0 +1,52 @@
+"""What the protocol asks of a checkpoint; `penstock.runner.store.Checkpoint` is one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.runner.protocol.record import CommitRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A record as it is stored, with the digest of its bytes."""
+
+    record: CommitRecord
+    digest: str
+
+
+class Ledger(Protocol):
+    """The commit records and the names of the state runs of one job."""
+
+    @property
+    def job(self) -> str:
+        """The job's name, minted when the checkpoint was created."""
+
+    @property
+    def folder(self) -> str:
+        """Where it is, for messages."""
+
+    def last(self) -> Kept | None:
+        """Return the record with the highest number, None in a new checkpoint."""
+
+    def record_numbers(self) -> list[int]:
+        """Return the numbers of all records that are there, ascending. Old ones may be missing."""
+
+    def create_record(self, number: int, data: bytes) -> bool:
+        """Create record `number` if it is absent; see `FileSystem.create_if_absent`."""
+
+    def read_record(self, number: int) -> bytes:
+        """Return a record's bytes, or raise FileNotFoundError."""
+
+    def delete_record(self, number: int) -> None:
+        """Delete a record; a missing one is fine."""
+
+    def run_names(self) -> list[str]:
+        """Return the names of all state runs that are there, whoever wrote them."""
+
+    def delete_run(self, name: str) -> None:
+        """Delete a state run; a missing one is fine."""
+
+    def delete_leftovers(self) -> int:
+        """Delete what writers that were killed long ago left half done; return how many files went."""

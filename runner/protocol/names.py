@@ -1,0 +1,52 @@
+"""Names of state runs: they say who wrote the file, so that they never collide and clean-up can judge them.
+
+    0000000012-0000000017-9f2c41d08a63-5e884898da280471-00000-00063.run
+    generation epoch      nonce        stage (hash)     key groups, inclusive
+
+The epoch number alone is not enough: an epoch that is tried again writes other data under the same number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+_PATTERN = re.compile(r"(\d{10,})-(\d{10,})-([0-9a-z]+)-([0-9a-f]{16})-(\d{5})-(\d{5})\.run")
+
+
+@dataclass(frozen=True, slots=True)
+class RunName:
+    """Who writes a state run: driver generation, epoch, nonce of the task attempt; and for which stage."""
+
+    generation: int
+    epoch: int
+    nonce: str
+    stage: str
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[0-9a-z]+", self.nonce):
+            raise ValueError(f"a nonce is made of digits and small letters, not {self.nonce!r}")
+
+    def file_name(self, first_key_group: int, last_key_group: int) -> str:
+        """Return the file's name; key groups are inclusive."""
+        stage = hashlib.sha256(self.stage.encode()).hexdigest()[:16]
+        return (
+            f"{self.generation:010d}-{self.epoch:010d}-{self.nonce}-{stage}"
+            f"-{first_key_group:05d}-{last_key_group:05d}.run"
+        )
+
+
+def run_age(name: str) -> tuple[int, int] | None:
+    """Return the (generation, epoch) that a state run's name carries; None for a name of another form.
+
+    Of two runs that hold the same key the one with the higher age is newer.
+    """
+    match = _PATTERN.fullmatch(name)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def run_key_groups(name: str) -> range | None:
+    """Return the key groups that a run's file may hold; None for a name of another form."""
+    match = _PATTERN.fullmatch(name)
+    return range(int(match[5]), int(match[6]) + 1) if match else None

@@ -1,0 +1,290 @@
+"""The commit record: everything the next epoch depends on, as plain values, and its bytes.
+
+A record is one text file: a header line `penstock-record <format> <sha256 of the body>`, then the body as
+canonical JSON (sorted keys, no spaces, bytes in base64). Equal records have equal bytes, and the digest in
+the header names the record: its successor carries it as `parent`, so records form a chain.
+
+Reading is forward compatible within a format: fields that a newer version added are ignored. Whatever an
+older version must not ignore raises the format number, and an older version refuses it.
+
+No Beam and no Spark in here: elements are bytes that the runner has encoded.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar, get_args
+
+from penstock.runner.protocol.errors import CheckpointError
+
+FORMAT = 1
+"""Format of the record's bytes; a reader refuses a higher one."""
+
+_MAGIC = "penstock-record"
+
+Json = Any
+"""A value that JSON can hold; NaN and infinities are refused."""
+
+Kind = Literal["initial", "takeover", "epoch"]
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """The rest of one element of a splittable DoFn, which the next epoch goes on with.
+
+    `element` is the encoded windowed value with its restriction for `transform`; `element_id` was minted
+    when the runner first saw the element, so two equal elements stay two. `watermark_us` holds the output
+    watermark; the residual is not due before `not_before_us` (both microseconds since 1970).
+    """
+
+    transform: str
+    element_id: str
+    element: bytes
+    watermark_us: int
+    not_before_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """One encoded element that reached the post-commit step `transform`, to be run by the next epoch."""
+
+    transform: str
+    element: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StateRun:
+    """An immutable sorted file of state, and the part of it that counts.
+
+    Only key groups `first_key_group` to `last_key_group` (both inclusive) of the file are meant, whatever
+    else it holds: after a rescaling two entries may name one file and share it out. `name` carries
+    (generation, epoch), and of two runs that hold the same key the later name wins. `entries` and `size`
+    (bytes) describe the whole file, `checksum` is the CRC-32 of its bytes.
+    """
+
+    stage: str
+    name: str
+    first_key_group: int
+    last_key_group: int
+    entries: int
+    size: int
+    checksum: int
+
+    def __post_init__(self) -> None:
+        _check_key_groups(self.first_key_group, self.last_key_group)
+
+
+@dataclass(frozen=True, slots=True)
+class Timers:
+    """When the first timer of a stage's key groups is due, per time domain; None: there is none.
+
+    Key groups are inclusive; times are microseconds since 1970.
+    """
+
+    stage: str
+    first_key_group: int
+    last_key_group: int
+    event_us: int | None
+    processing_us: int | None
+
+    def __post_init__(self) -> None:
+        _check_key_groups(self.first_key_group, self.last_key_group)
+
+    @property
+    def pending(self) -> bool:
+        """Whether any timer is set."""
+        return self.event_us is not None or self.processing_us is not None
+
+
+@dataclass(frozen=True, slots=True)
+class EpochState:
+    """Where the pipeline stands between two epochs; the next epoch is a function of it.
+
+    `watermarks` maps names to microseconds. `counters` (metrics) and `extra` are the runner's own JSON
+    values, carried and not looked into. `done` says that nothing is left to do, ever: a done state with
+    residuals, publications or timers is refused.
+    """
+
+    residuals: tuple[Residual, ...] = ()
+    publications: tuple[Publication, ...] = ()
+    state_runs: tuple[StateRun, ...] = ()
+    timers: tuple[Timers, ...] = ()
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    counters: Json = None
+    extra: Mapping[str, Json] = field(default_factory=dict)
+    done: bool = False
+
+    def __post_init__(self) -> None:
+        if self.done and self.outstanding:
+            raise ValueError(f"a state with {self.outstanding} is not done; run another epoch before DONE")
+
+    @property
+    def outstanding(self) -> str:
+        """Say what keeps the pipeline from being done, as '2 residuals, 1 timers'; '' when nothing does."""
+        counts = {
+            "residuals": len(self.residuals),
+            "publications": len(self.publications),
+            "timers": sum(timers.pending for timers in self.timers),
+        }
+        return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRecord:
+    """One atomic step of the pipeline.
+
+    `number` rises by one from 1. `generation` is the number of the record by which the writing driver took
+    over. `writer` names that driver for people (host, process, start) and is unique. `parent` is the digest
+    of record `number - 1`, None for the first. `epochs` counts the epochs committed so far in the life of
+    the checkpoint: it is 0 until the pipeline's first epoch is in, whoever took over meanwhile.
+    """
+
+    number: int
+    generation: int
+    writer: str
+    parent: str | None
+    committed_us: int
+    kind: Kind
+    epochs: int
+    state: EpochState
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.generation <= self.number:
+            raise ValueError(f"record {self.number} cannot be of generation {self.generation}")
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"record {self.number} is of the unknown kind {self.kind!r}")
+
+
+def encode_record(record: CommitRecord) -> bytes:
+    """Return the record's bytes; equal records give equal bytes.
+
+    Raises:
+        TypeError, ValueError: `counters` or `extra` hold something that JSON cannot.
+    """
+    body = json.dumps(_pack(record), sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+    return f"{_MAGIC} {FORMAT} {hashlib.sha256(body).hexdigest()}\n".encode("ascii") + body
+
+
+def decode_record(data: bytes, *, source: str = "the record") -> CommitRecord:
+    """Read a record from its bytes; `source` names it in errors.
+
+    Raises:
+        CheckpointError: not a record, of a newer format, cut off, or changed on the way.
+    """
+    digest = record_digest(data, source=source)
+    body = data.partition(b"\n")[2]
+    if hashlib.sha256(body).hexdigest() != digest:
+        raise CheckpointError(_damaged(source, "its checksum does not fit"))
+    try:
+        return _unpack(json.loads(body))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(_damaged(source, f"{type(error).__name__} while reading it")) from error
+
+
+def record_digest(data: bytes, *, source: str = "the record") -> str:
+    """Return the digest in a record's header: the name of exactly these bytes (the body is not looked at).
+
+    Raises:
+        CheckpointError: not a record, or of a newer format.
+    """
+    words = data.partition(b"\n")[0].decode("ascii", "replace").split(" ")
+    if len(words) != 3 or words[0] != _MAGIC or not words[1].isdigit():
+        raise CheckpointError(_damaged(source, "it does not begin like a commit record"))
+    if int(words[1]) > FORMAT:
+        raise CheckpointError(
+            f"{source} has format {words[1]}, this version of penstock reads up to {FORMAT}; "
+            "run it with the version that wrote it, or a newer one"
+        )
+    return words[2]
+
+
+def _damaged(source: str, why: str) -> str:
+    return (
+        f"{source} is damaged: {why}. Restore the checkpoint folder from a backup, or start anew with "
+        "another --checkpoint_dir; do not delete the record, an older one would publish again what is "
+        "published already"
+    )
+
+
+def _check_key_groups(first: int, last: int) -> None:
+    if not 0 <= first <= last:
+        raise ValueError(f"key groups {first} to {last} (inclusive) are no range")
+
+
+def _pack(record: CommitRecord) -> dict[str, Json]:
+    state = record.state
+    return {
+        "number": record.number,
+        "generation": record.generation,
+        "writer": record.writer,
+        "parent": record.parent,
+        "committed_us": record.committed_us,
+        "kind": record.kind,
+        "epochs": record.epochs,
+        "residuals": [
+            [r.transform, r.element_id, _text(r.element), r.watermark_us, r.not_before_us]
+            for r in state.residuals
+        ],
+        "publications": [[p.transform, _text(p.element)] for p in state.publications],
+        "state_runs": [
+            [r.stage, r.name, r.first_key_group, r.last_key_group, r.entries, r.size, r.checksum]
+            for r in state.state_runs
+        ],
+        "timers": [
+            [t.stage, t.first_key_group, t.last_key_group, t.event_us, t.processing_us] for t in state.timers
+        ],
+        "watermarks": dict(state.watermarks),
+        "counters": state.counters,
+        "extra": dict(state.extra),
+        "done": state.done,
+    }
+
+
+def _unpack(body: Mapping[str, Json]) -> CommitRecord:
+    return CommitRecord(
+        number=body["number"],
+        generation=body["generation"],
+        writer=body["writer"],
+        parent=body["parent"],
+        committed_us=body["committed_us"],
+        kind=body["kind"],
+        epochs=body["epochs"],
+        state=EpochState(
+            residuals=_rows(body["residuals"], _residual),
+            publications=_rows(body["publications"], _publication),
+            state_runs=_rows(body["state_runs"], lambda row: StateRun(*row[:7])),
+            timers=_rows(body["timers"], lambda row: Timers(*row[:5])),
+            watermarks=body["watermarks"],
+            counters=body["counters"],
+            extra=body["extra"],
+            done=body["done"],
+        ),
+    )
+
+
+def _rows(rows: list[list[Json]], make: Callable[[list[Json]], _T]) -> tuple[_T, ...]:
+    return tuple(make(row) for row in rows)
+
+
+def _residual(row: list[Json]) -> Residual:
+    transform, element_id, element, watermark_us, not_before_us = row[:5]
+    return Residual(transform, element_id, _bytes(element), watermark_us, not_before_us)
+
+
+def _publication(row: list[Json]) -> Publication:
+    transform, element = row[:2]
+    return Publication(transform, _bytes(element))
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)

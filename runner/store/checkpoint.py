@@ -1,0 +1,186 @@
+"""The checkpoint folder: what it holds, how it is made, opened and refused.
+
+    <folder>/            0700
+      FORMAT             version, job, key groups, time of creation (JSON); written once
+      records/           000000000017.record, one per commit; the highest number is where the job stands
+      state/             state runs, immutable (see `protocol.names`)
+
+`docs/protocol.md` says what may be deleted by hand (nothing that the last record names).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from penstock.runner.protocol.coordinator import wall_clock_us
+from penstock.runner.protocol.errors import CheckpointError
+from penstock.runner.protocol.ledger import Kept
+from penstock.runner.protocol.record import CommitRecord, decode_record, record_digest
+from penstock.runner.store.filesystem import FileSystem, LocalFileSystem
+
+VERSION = 1
+"""Version of the folder's layout; a higher one is refused."""
+
+KEY_GROUPS = 128
+"""Key groups of a new job; the number is fixed for its life and bounds its parallelism."""
+
+MAX_KEY_GROUPS = 32768
+LEFTOVER_AGE_S = 3600.0
+
+_RECORD = re.compile(r"(\d{12,})\.record")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One job's folder, opened; a `Ledger` of commit records and the home of the job's state runs."""
+
+    folder: str
+    job: str
+    key_groups: int
+    filesystem: FileSystem
+
+    @classmethod
+    def open(
+        cls,
+        folder: str,
+        *,
+        fresh: bool = False,
+        key_groups: int | None = None,
+        filesystem: FileSystem | None = None,
+        clock: Callable[[], int] = wall_clock_us,
+        nonces: Callable[[], str] = lambda: uuid.uuid4().hex[:8],
+    ) -> Checkpoint:
+        """Open the checkpoint in `folder`, or create one where there is nothing.
+
+        `key_groups` counts for a new checkpoint (None: 128); an existing one keeps its own number. With
+        `fresh` the folder must be empty or missing. Nothing is decided here between two drivers: see
+        `Coordinator`.
+
+        Raises:
+            CheckpointError: not usable as asked; the message says what to do.
+        """
+        storage = filesystem or LocalFileSystem()
+        job = f"{datetime.fromtimestamp(clock() // 10**6, UTC):%Y%m%dT%H%M%S}-{nonces()}"
+        try:
+            storage.make_private(folder)
+            format_file = _read_or_create(storage, folder, fresh, _new_format(job, key_groups, clock()))
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot use {folder} for checkpoints: {error}. Give --checkpoint_dir a folder that this "
+                "user can write to, on a file system with hard links"
+            ) from error
+        return _opened(folder, format_file, key_groups, storage)
+
+    @property
+    def state_folder(self) -> str:
+        """Where the job's state runs are."""
+        return f"{self.folder}/state"
+
+    @property
+    def _records(self) -> str:
+        return f"{self.folder}/records"
+
+    def _record_path(self, number: int) -> str:
+        return f"{self._records}/{number:012d}.record"
+
+    def last_record(self) -> CommitRecord | None:
+        """Return the last commit record, None in a new checkpoint. Reading changes nothing."""
+        last = self.last()
+        return last.record if last else None
+
+    def last(self) -> Kept | None:
+        """Return the record with the highest number and its digest, None in a new checkpoint."""
+        while numbers := self.record_numbers():
+            path = self._record_path(numbers[-1])
+            try:
+                data = self.filesystem.read(path)
+            except FileNotFoundError:  # deleted since by a driver that has committed newer ones: look again
+                continue
+            return Kept(decode_record(data, source=path), record_digest(data, source=path))
+        return None
+
+    def record_numbers(self) -> list[int]:
+        """Return the numbers of all records that are there, ascending."""
+        matches = (_RECORD.fullmatch(name) for name in self.filesystem.list(self._records))
+        return sorted(int(match[1]) for match in matches if match)
+
+    def create_record(self, number: int, data: bytes) -> bool:
+        """Create record `number` if it is absent; see `FileSystem.create_if_absent`."""
+        return self.filesystem.create_if_absent(self._record_path(number), data)
+
+    def read_record(self, number: int) -> bytes:
+        """Return a record's bytes, or raise FileNotFoundError."""
+        return self.filesystem.read(self._record_path(number))
+
+    def delete_record(self, number: int) -> None:
+        """Delete a record; a missing one is fine."""
+        self.filesystem.delete(self._record_path(number))
+
+    def run_names(self) -> list[str]:
+        """Return the names of all state runs that are there."""
+        return self.filesystem.list(self.state_folder)
+
+    def delete_run(self, name: str) -> None:
+        """Delete a state run; a missing one is fine."""
+        self.filesystem.delete(f"{self.state_folder}/{name}")
+
+    def delete_leftovers(self) -> int:
+        """Delete what killed creates left half done over an hour ago; return how many files went."""
+        folders = (self.folder, self._records)
+        return sum(self.filesystem.delete_leftovers(folder, LEFTOVER_AGE_S) for folder in folders)
+
+
+def _new_format(job: str, key_groups: int | None, now_us: int) -> bytes:
+    groups = KEY_GROUPS if key_groups is None else key_groups
+    if not 1 <= groups <= MAX_KEY_GROUPS:
+        raise CheckpointError(f"key_groups is {groups}; a job has 1 to {MAX_KEY_GROUPS}")
+    content = {"version": VERSION, "job": job, "key_groups": groups, "created_us": now_us}
+    return json.dumps({"penstock-checkpoint": content}, sort_keys=True).encode("ascii") + b"\n"
+
+
+def _read_or_create(storage: FileSystem, folder: str, fresh: bool, new: bytes) -> bytes:
+    names = storage.list(folder)
+    if fresh and names:
+        raise CheckpointError(
+            f"{folder} is not empty, and --fresh never overwrites. Leave --fresh out to go on from the "
+            "checkpoint, or give --checkpoint_dir another folder"
+        )
+    if names and "FORMAT" not in names:
+        raise CheckpointError(
+            f"{folder} is no checkpoint: it holds {len(names)} files or folders and no FORMAT. Give "
+            "--checkpoint_dir an empty folder, or one that a pipeline has made"
+        )
+    if not names and storage.create_if_absent(f"{folder}/FORMAT", new):
+        return new
+    if fresh:
+        raise CheckpointError(
+            f"another driver has just made a checkpoint in {folder}; start without --fresh to take it over"
+        )
+    return storage.read(f"{folder}/FORMAT")
+
+
+def _opened(folder: str, data: bytes, key_groups: int | None, storage: FileSystem) -> Checkpoint:
+    try:
+        content = json.loads(data)["penstock-checkpoint"]
+        version, job, groups = int(content["version"]), str(content["job"]), int(content["key_groups"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{folder}/FORMAT is not what penstock writes. Restore it from a backup, or give another "
+            "--checkpoint_dir"
+        ) from error
+    if version > VERSION:
+        raise CheckpointError(
+            f"{folder} has layout version {version}, this version of penstock knows {VERSION}; run it "
+            "with the version that made it, or a newer one"
+        )
+    if key_groups not in (None, groups):
+        raise CheckpointError(
+            f"the checkpoint in {folder} was made with {groups} key groups, which cannot change to "
+            f"{key_groups}; leave the setting out, or start anew in another folder"
+        )
+    return Checkpoint(folder, job, groups, storage)

@@ -1,0 +1,218 @@
+"""State runs: immutable sorted files of keys and values, each an SQLite database.
+
+    run(k BLOB PRIMARY KEY, v BLOB) WITHOUT ROWID          -- v is NULL: the key was deleted (a tombstone)
+
+`k` is the key group in two bytes, big-endian, then the key, so that a file is ordered by (key group, key). A
+run is built in memory, written once and never changed, so it may be cached under its name for ever. SQLite is
+the well-kept library for the sorted part; what it has no word for, damage at rest, is found by a CRC-32
+that the commit record keeps and that each process checks when it first opens a run. That costs a read of
+the file, but a run lives until about as much again has been written, so it stays a constant share of the
+writing.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from penstock.runner.protocol.errors import CheckpointError, RunMissing
+from penstock.runner.protocol.record import StateRun
+from penstock.runner.store.filesystem import FileSystem
+
+Entry = tuple[bytes, bytes | None]
+"""(run key, value or None for a tombstone)."""
+
+ABSENT: Final = object()
+"""What `Run.get` returns for a key that the run does not hold."""
+
+IN_MEMORY_BYTES = 4 << 20
+"""Runs up to this size are held in memory; larger ones are read page by page where the file is local."""
+
+CACHE_BYTES = 128 << 20
+CACHE_RUNS = 256
+
+_CHUNK = 1 << 20
+_SCHEMA = "CREATE TABLE run(k BLOB PRIMARY KEY, v BLOB) WITHOUT ROWID"
+
+
+def run_key(key_group: int, key: bytes) -> bytes:
+    """Return the key under which a run holds `key`; run keys sort by (key group, key)."""
+    return key_group.to_bytes(2, "big") + key
+
+
+def key_of(run_key: bytes) -> tuple[int, bytes]:
+    """Return (key group, key): the inverse of `run_key`."""
+    return int.from_bytes(run_key[:2], "big"), run_key[2:]
+
+
+def successor(prefix: bytes) -> bytes:
+    """Return the smallest run key above all that begin with `prefix` (which has a byte below 0xff)."""
+    head = prefix.rstrip(b"\xff")
+    return head[:-1] + bytes([head[-1] + 1])
+
+
+class Run:
+    """One opened run; reads only, from any thread."""
+
+    def __init__(self, database: sqlite3.Connection, held_bytes: int) -> None:
+        self._database = database
+        self.held_bytes = held_bytes
+        """Memory that the run takes while it is open."""
+
+    def __del__(self) -> None:
+        self._database.close()
+
+    def get(self, key: bytes) -> bytes | object | None:
+        """Return the value, None for a tombstone, ABSENT if the run does not know the key."""
+        row = self._database.execute("SELECT v FROM run WHERE k = ?", (key,)).fetchone()
+        return ABSENT if row is None else row[0]
+
+    def scan(self, lower: bytes, upper: bytes) -> Iterator[Entry]:
+        """Return the entries with lower <= key < upper, ascending, tombstones included."""
+        return self._database.execute(
+            "SELECT k, v FROM run WHERE k >= ? AND k < ? ORDER BY k", (lower, upper)
+        )
+
+
+class RunBuilder:
+    """A run in the making: later entries replace earlier ones with the same key."""
+
+    def __init__(self) -> None:
+        self._database = _connect(":memory:")
+        self._database.execute("PRAGMA journal_mode = OFF")
+        self._database.execute(_SCHEMA)
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Put entries in, quickest in ascending order."""
+        with self._database:
+            self._database.executemany("INSERT OR REPLACE INTO run VALUES (?, ?)", entries)
+
+    def tombstones(self) -> list[bytes]:
+        """Return the keys that are marked as deleted."""
+        return [key for (key,) in self._database.execute("SELECT k FROM run WHERE v IS NULL")]
+
+    def drop(self, keys: Iterable[bytes]) -> None:
+        """Take entries out."""
+        with self._database:
+            self._database.executemany("DELETE FROM run WHERE k = ?", ((key,) for key in keys))
+
+    def count(self) -> int:
+        """Return the number of entries, tombstones included."""
+        count: int = self._database.execute("SELECT count(*) FROM run").fetchone()[0]
+        return count
+
+    def finish(self) -> tuple[bytes, Run]:
+        """Return the file's bytes and the run itself, opened. The builder is of no use afterwards."""
+        data = self._database.serialize()
+        return data, Run(self._database, len(data))
+
+
+def open_run(filesystem: FileSystem, path: str, run: StateRun) -> Run:
+    """Open a run's file and check that it is the one that the commit record means.
+
+    Raises:
+        RunMissing: there is no such file.
+        CheckpointError: the file was cut off or changed.
+    """
+    local = filesystem.local_path(path)
+    try:
+        if local is not None and run.size > IN_MEMORY_BYTES:
+            return _open_in_place(local, path, run)
+        data = filesystem.read(path)
+    except FileNotFoundError as error:
+        raise RunMissing(
+            f"the state run {path} of {run.stage!r} is gone. If another driver has taken over, this one "
+            "stops; otherwise restore the checkpoint folder from a backup, or start anew in another one"
+        ) from error
+    _check(path, run, len(data), zlib.crc32(data))
+    database = _connect(":memory:")
+    database.deserialize(data)
+    return Run(database, len(data))
+
+
+def _open_in_place(local: str, path: str, run: StateRun) -> Run:
+    _check(path, run, Path(local).stat().st_size, _checksum(local))
+    database = _connect(f"file:{quote(os.path.abspath(local))}?mode=ro&immutable=1")
+    database.execute("PRAGMA mmap_size = 1073741824")
+    return Run(database, 0)
+
+
+def _checksum(local: str) -> int:
+    checksum = 0
+    with open(local, "rb") as file:
+        while chunk := file.read(_CHUNK):
+            checksum = zlib.crc32(chunk, checksum)
+    return checksum
+
+
+def _check(path: str, run: StateRun, size: int, checksum: int) -> None:
+    if (size, checksum) != (run.size, run.checksum):
+        raise CheckpointError(
+            f"the state run {path} of {run.stage!r} is damaged: {size} bytes with checksum {checksum:08x} "
+            f"instead of {run.size} with {run.checksum:08x}. Restore the checkpoint folder from a backup, "
+            "or start anew in another one"
+        )
+
+
+def _connect(database: str) -> sqlite3.Connection:
+    # One connection may serve several threads: SQLite's serialized mode, which CPython's build asks for.
+    return sqlite3.connect(database, uri=True, check_same_thread=False, cached_statements=8)
+
+
+class RunCache:
+    """Opened runs by name, the least recently used dropped. Right for ever: names are never used twice."""
+
+    def __init__(self, limit_bytes: int = CACHE_BYTES, limit_runs: int = CACHE_RUNS) -> None:
+        self._limit_bytes = limit_bytes
+        self._limit_runs = limit_runs
+        self._runs: OrderedDict[tuple[FileSystem, str], Run] = OrderedDict()
+        self._held_bytes = 0
+        self._lock = threading.Lock()
+
+    def open(self, filesystem: FileSystem, path: str, run: StateRun) -> Run:
+        """Return the run, opened now or earlier; raises what `open_run` raises."""
+        with self._lock:
+            if opened := self._runs.get((filesystem, path)):
+                self._runs.move_to_end((filesystem, path))
+                return opened
+        opened = open_run(filesystem, path, run)
+        self.keep(filesystem, path, opened)
+        return opened
+
+    def keep(self, filesystem: FileSystem, path: str, opened: Run) -> None:
+        """Remember an opened run under its name; drop others beyond the limits (who uses one keeps it)."""
+        with self._lock:
+            before = self._runs.pop((filesystem, path), None)
+            self._runs[filesystem, path] = opened
+            self._held_bytes += opened.held_bytes - (before.held_bytes if before else 0)
+            while len(self._runs) > 1 and self._over():
+                self._held_bytes -= self._runs.popitem(last=False)[1].held_bytes
+
+    def _over(self) -> bool:
+        return len(self._runs) > self._limit_runs or self._held_bytes > self._limit_bytes
+
+
+_shared = RunCache()
+_forgotten: list[RunCache] = []
+
+
+def shared_cache() -> RunCache:
+    """Return the cache of this process."""
+    return _shared
+
+
+def _start_over() -> None:
+    """In a forked child: begin an empty cache. SQLite's connections must be neither used nor closed there."""
+    global _shared
+    _forgotten.append(_shared)
+    _shared = RunCache()
+
+
+os.register_at_fork(after_in_child=_start_over)

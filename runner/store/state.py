@@ -1,0 +1,308 @@
+"""Keyed state of one stage in one task attempt: sorted runs below, a write buffer on top.
+
+A read looks into the buffer, then into the runs from the newest to the oldest; the first that knows the key
+wins. `seal` writes what has changed as at most one new run. So that reads stay few and space is given
+back, it takes in those newest runs that are not much larger than what it writes anyway (size tiers): n
+sealed bytes are rewritten O(log n) times, there are O(log n) runs, and the runs together are at most about
+three times as large as what is alive. A tombstone goes as soon as no older run holds its key.
+
+What an attempt seals is named by no record until the driver commits; a failed attempt leaves orphans only.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from operator import itemgetter
+
+from penstock.runner.protocol.errors import CheckpointError
+from penstock.runner.protocol.names import RunName, run_age, run_key_groups
+from penstock.runner.protocol.record import StateRun
+from penstock.runner.store.filesystem import FileSystem
+from penstock.runner.store.runs import (
+    ABSENT,
+    Entry,
+    Run,
+    RunBuilder,
+    RunCache,
+    key_of,
+    run_key,
+    shared_cache,
+    successor,
+)
+
+TIER = 2
+"""A run is merged when it is at most this many times as large as all that is newer than it."""
+
+SMALL_BYTES = 64 << 10
+"""What is written counts as at least so large: to merge small runs is cheaper than to look into many."""
+
+
+class StateStore:
+    """The state of key groups `first` to `last` (inclusive) of one stage. Not for several threads."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        folder: str,
+        runs: Sequence[StateRun],
+        first: int,
+        last: int,
+        cache: RunCache,
+    ) -> None:
+        self._filesystem = filesystem
+        self._folder = folder
+        self._runs = list(runs)
+        self._first = first
+        self._last = last
+        self._cache = cache
+        self._buffer: dict[bytes, bytes | None] = {}
+        self._sorted: list[bytes] | None = None
+        self._opened: dict[str, Run] = {}
+
+    @classmethod
+    def open(
+        cls,
+        filesystem: FileSystem,
+        folder: str,
+        runs: Sequence[StateRun],
+        first: int,
+        last: int,
+        *,
+        cache: RunCache | None = None,
+    ) -> StateStore:
+        """Open the state that `runs`, all of one stage and in any order, hold for key groups first to last.
+
+        Runs of other key groups are left out, wider ones are read only as far as they count. Files are opened
+        when they are first read. `folder` is `Checkpoint.state_folder`; `cache` is the process's own by
+        default.
+
+        Raises:
+            ValueError: the runs are of several stages.
+            CheckpointError: the runs contradict each other.
+        """
+        if len({run.stage for run in runs}) > 1:
+            raise ValueError(f"runs of several stages: {sorted({run.stage for run in runs})}")
+        clipped = [_clip(run, first, last) for run in runs if _overlap(run, first, last)]
+        clipped.sort(key=_age)
+        _check_order(clipped)
+        return cls(filesystem, folder, clipped, first, last, cache or shared_cache())
+
+    @property
+    def runs(self) -> tuple[StateRun, ...]:
+        """The runs that hold the sealed state of these key groups, oldest first."""
+        return tuple(self._runs)
+
+    def get(self, key_group: int, key: bytes) -> bytes | None:
+        """Return the value, None if there is none.
+
+        Raises:
+            RunMissing, CheckpointError: a run cannot be read; every reading method may raise them.
+        """
+        wanted = self._key(key_group, key)
+        if wanted in self._buffer:
+            return self._buffer[wanted]
+        return _newest(self._covering(key_group), wanted)
+
+    def put(self, key_group: int, key: bytes, value: bytes) -> None:
+        """Set the value of a key."""
+        self._write(self._key(key_group, key), value)
+
+    def delete(self, key_group: int, key: bytes) -> None:
+        """Remove a key; a missing one is fine."""
+        self._write(self._key(key_group, key), None)
+
+    def clear(self, key_group: int, prefix: bytes = b"") -> int:
+        """Remove all keys of a key group that begin with `prefix`; return how many there were."""
+        keys = [key for _, key, _ in self.scan(key_group, key_group, prefix)]
+        for key in keys:
+            self.delete(key_group, key)
+        return len(keys)
+
+    def scan(
+        self,
+        first: int,
+        last: int,
+        prefix: bytes = b"",
+        stop: bytes | None = None,
+    ) -> Iterator[tuple[int, bytes, bytes]]:
+        """Return (key group, key, value) of all keys that begin with `prefix` and lie below `stop`,
+        ascending.
+
+        Key groups first to last are inclusive and come one after the other; `stop` is exclusive, None for no
+        limit. The scan sees the state as it was when `scan` was called: writing meanwhile is fine.
+        """
+        self._key(first, b""), self._key(last, b"")
+        buffered = self._snapshot(run_key(first, b""), successor(run_key(last, b"")))
+        if not prefix and stop is None:
+            bounds = [(run_key(first, b""), successor(run_key(last, b"")))]
+        else:
+            bounds = [_bounds(group, prefix, stop) for group in range(first, last + 1)]
+        runs = [(run, self._open(run)) for run in self._runs if _overlap(run, first, last)]
+        return _alive(runs, buffered, bounds)
+
+    def seal(self, name: RunName) -> tuple[StateRun, ...]:
+        """Write what has changed since the store was opened or sealed, durably, as at most one run.
+
+        Returns the runs that now hold the state of these key groups, for the commit record; without changes
+        those from before, and no file is written. `name` must not have been used for these key groups before.
+
+        Raises:
+            OSError: the file could not be written (or FileExistsError: the name was used); nothing is
+            changed.
+        """
+        if not self._buffer:
+            return self.runs
+        kept, taken = self._tiers()
+        builder = self._merged(taken)
+        self._drop_needless_tombstones(builder, kept)
+        added = self._written(builder, name) if builder.count() else []
+        self._runs = kept + added
+        self._buffer, self._sorted = {}, None
+        return self.runs
+
+    def _key(self, key_group: int, key: bytes) -> bytes:
+        if not self._first <= key_group <= self._last:
+            raise ValueError(f"key group {key_group} is not among {self._first} to {self._last} (inclusive)")
+        return run_key(key_group, key)
+
+    def _write(self, key: bytes, value: bytes | None) -> None:
+        if self._sorted is not None and key not in self._buffer:
+            bisect.insort(self._sorted, key)
+        self._buffer[key] = value
+
+    def _open(self, run: StateRun) -> Run:
+        opened = self._opened.get(run.name)
+        if opened is None:
+            opened = self._cache.open(self._filesystem, f"{self._folder}/{run.name}", run)
+            self._opened[run.name] = opened
+        return opened
+
+    def _covering(self, key_group: int) -> Iterator[Run]:
+        """Open, newest first and one by one, the runs that count for a key group."""
+        for run in reversed(self._runs):
+            if run.first_key_group <= key_group <= run.last_key_group:
+                yield self._open(run)
+
+    def _snapshot(self, lower: bytes, upper: bytes) -> list[Entry]:
+        if self._sorted is None:
+            self._sorted = sorted(self._buffer)
+        begin, end = bisect.bisect_left(self._sorted, lower), bisect.bisect_left(self._sorted, upper)
+        return [(key, self._buffer[key]) for key in self._sorted[begin:end]]
+
+    def _tiers(self) -> tuple[list[StateRun], list[StateRun]]:
+        """Divide the runs: those that stay as they are, and the newest ones that the next run takes in."""
+        size = max(SMALL_BYTES, sum(len(key) + len(value or b"") for key, value in self._buffer.items()))
+        split = len(self._runs)
+        while split and _share(self._runs[split - 1]) <= TIER * size:
+            split -= 1
+            size += _share(self._runs[split])
+        return self._runs[:split], self._runs[split:]
+
+    def _merged(self, taken: Sequence[StateRun]) -> RunBuilder:
+        builder = RunBuilder()
+        for run in taken:  # oldest first: newer entries replace
+            builder.add(self._open(run).scan(*_whole(run)))
+        builder.add(sorted(self._buffer.items()))
+        return builder
+
+    def _drop_needless_tombstones(self, builder: RunBuilder, older: Sequence[StateRun]) -> None:
+        """Drop tombstones of keys that no older run holds: nothing is left that they would hide."""
+        opened = [(run, self._open(run)) for run in older] if (dead := builder.tombstones()) else []
+        builder.drop(key for key in dead if not any(_holds(run, file, key) for run, file in opened))
+
+    def _written(self, builder: RunBuilder, name: RunName) -> list[StateRun]:
+        entries = builder.count()
+        data, opened = builder.finish()
+        file_name = name.file_name(self._first, self._last)
+        path = f"{self._folder}/{file_name}"
+        self._filesystem.write(path, data)
+        self._cache.keep(self._filesystem, path, opened)
+        checksum = zlib.crc32(data)
+        return [StateRun(name.stage, file_name, self._first, self._last, entries, len(data), checksum)]
+
+
+def _newest(runs: Iterator[Run], key: bytes) -> bytes | None:
+    for run in runs:
+        value = run.get(key)
+        if value is not ABSENT:
+            return value  # type: ignore[return-value]  # ABSENT is the only other object
+    return None
+
+
+def _holds(run: StateRun, opened: Run, key: bytes) -> bool:
+    return run.first_key_group <= key_of(key)[0] <= run.last_key_group and opened.get(key) is not ABSENT
+
+
+def _alive(
+    runs: Sequence[tuple[StateRun, Run]],
+    buffered: Sequence[Entry],
+    bounds: Sequence[tuple[bytes, bytes]],
+) -> Iterator[tuple[int, bytes, bytes]]:
+    """Merge runs (oldest first) and buffer within each of the bounds; the newest entry of a key counts."""
+    for lower, upper in bounds:
+        begin = bisect.bisect_left(buffered, lower, key=itemgetter(0))
+        end = bisect.bisect_left(buffered, upper, key=itemgetter(0))
+        sources = [iter(buffered[begin:end])]
+        sources += [opened.scan(*_within(run, lower, upper)) for run, opened in reversed(runs)]
+        before = None
+        for key, value in heapq.merge(*sources, key=itemgetter(0)):  # equal keys come in the order of sources
+            if key != before and value is not None:
+                yield *key_of(key), value
+            before = key
+
+
+def _bounds(key_group: int, prefix: bytes, stop: bytes | None) -> tuple[bytes, bytes]:
+    """Return the run keys [lower, upper) of one key group's keys with a prefix and below `stop`."""
+    lower = run_key(key_group, prefix)
+    upper = successor(lower)
+    return lower, upper if stop is None else min(upper, run_key(key_group, stop))
+
+
+def _within(run: StateRun, lower: bytes, upper: bytes) -> tuple[bytes, bytes]:
+    first, beyond = _whole(run)
+    return max(lower, first), min(upper, beyond)
+
+
+def _whole(run: StateRun) -> tuple[bytes, bytes]:
+    """Return the run keys [lower, upper) that count of a run."""
+    return run_key(run.first_key_group, b""), successor(run_key(run.last_key_group, b""))
+
+
+def _overlap(run: StateRun, first: int, last: int) -> bool:
+    return run.first_key_group <= last and first <= run.last_key_group
+
+
+def _clip(run: StateRun, first: int, last: int) -> StateRun:
+    return replace(
+        run,
+        first_key_group=max(first, run.first_key_group),
+        last_key_group=min(last, run.last_key_group),
+    )
+
+
+def _share(run: StateRun) -> int:
+    """Estimate the bytes of a run that count: its file's, in proportion to the key groups."""
+    groups = run_key_groups(run.name)
+    counting = run.last_key_group - run.first_key_group + 1
+    return run.size * counting // max(len(groups or ()), counting)
+
+
+def _age(run: StateRun) -> tuple[int, int]:
+    age = run_age(run.name)
+    if age is None:
+        raise CheckpointError(f"{run.name!r} is no name of a state run; was the commit record edited?")
+    return age
+
+
+def _check_order(runs: Sequence[StateRun]) -> None:
+    """Refuse two runs of one age for one key group: which of them counts nobody could say."""
+    for index, run in enumerate(runs):
+        for other in runs[index + 1 :]:
+            if _age(other) == _age(run) and _overlap(other, run.first_key_group, run.last_key_group):
+                raise CheckpointError(
+                    f"state runs {run.name!r} and {other.name!r} both claim the same key groups"
+                )
