@@ -1,7 +1,7 @@
-"""What a running pipeline says, and how: a live line on a terminal, JSON lines for programs, plain lines else.
+"""What a running pipeline says, and how: a live line on a terminal, JSON lines for programs, or plain lines.
 
-Everything goes to standard error. Log records of `penstock.*` show from INFO on, those of all other libraries
-from ERROR on: Beam and the Google clients warn about their own set-up on every import.
+Everything goes to standard error. Log records of `penstock.*` show from INFO on, those of all other
+libraries from ERROR on: Beam and the Google clients warn about their own set-up on every import.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import sys
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from enum import StrEnum
@@ -32,6 +33,7 @@ class Style(StrEnum):
     NONE = "none"
 
 
+RATE_SECONDS = 5.0
 SECONDS_BETWEEN = {Style.LIVE: 0.5, Style.LINE: 2.0, Style.JSON: 5.0}
 
 
@@ -43,9 +45,9 @@ def style_for(stream: TextIO, asked: str) -> Style:
 
 
 class Reporter(AbstractContextManager["Reporter"]):
-    """Shows snapshots in one style, each kind as often as its readers can use; usable as a context manager.
+    """Shows snapshots in one style, as often as its readers can use them; a context manager.
 
-    The rate in a line is that since the line before it.
+    The rate in a line is that of the last `RATE_SECONDS`: shorter, it would show the beat of the epochs.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class Reporter(AbstractContextManager["Reporter"]):
         self._style = style
         self._stream = stream or sys.stderr
         self._clock = clock
-        self._shown: Snapshot | None = None
+        self._recent: deque[Snapshot] = deque()
         self._shown_at = float("-inf")
         self._console = Console(file=self._stream)
         self._live: Live | None = None
@@ -79,14 +81,14 @@ class Reporter(AbstractContextManager["Reporter"]):
 
     def show(self, now: Snapshot) -> None:
         """Show `now`, whether due or not."""
-        before = self._shown or now
+        before = self._before(now)
         if self._live:
             self._live.update(Text(as_line(before, now), no_wrap=True, overflow="ellipsis"), refresh=True)
         elif self._style is Style.LINE:
             self._write(as_line(before, now))
         elif self._style is Style.JSON:
             self._write(as_json(before, now))
-        self._shown, self._shown_at = now, self._clock()
+        self._shown_at = self._clock()
 
     def say(self, event: str, text: str, **fields: Any) -> None:
         """Say one thing that matters, in any style; programs get it as the event of that name."""
@@ -100,6 +102,13 @@ class Reporter(AbstractContextManager["Reporter"]):
     def log_handler(self) -> logging.Handler:
         """Return a handler that shows log records between the progress lines, in the same style."""
         return _SayHandler(self)
+
+    def _before(self, now: Snapshot) -> Snapshot:
+        """Return the oldest look of the last `RATE_SECONDS`, or the last one if that is older."""
+        while len(self._recent) > 1 and now.at - self._recent[1].at >= RATE_SECONDS:
+            self._recent.popleft()
+        self._recent.append(now)
+        return self._recent[0]
 
     def _write(self, line: str) -> None:
         self._stream.write(line + "\n")

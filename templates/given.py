@@ -144,7 +144,7 @@ class _JobReader:
         return None
 
     def _entries(self, node: MappingNode) -> Iterator[tuple[str, Node, Node]]:
-        """Yield (name, key node, value node); a name that stands twice is a mistake, and its first value counts."""
+        """Yield (name, key node, value node); of a name that stands twice, only the first, and a problem."""
         seen: dict[str, Node] = {}
         for key, value in node.value:
             name = str(key.value)
