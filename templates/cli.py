@@ -67,7 +67,7 @@ def describe(name: str, json_: bool, example: bool) -> None:
 
 def _runner_options(command: Command) -> Command:
     """Add a flag for each option of the runner, and those that say what is given."""
-    for name, parameter in reversed(RUNNER.items()):
+    for name, parameter in reversed(list(RUNNER.items())):
         if parameter.type == "boolean":
             option = click.option(runner_flag(name), name, is_flag=True, default=None, help=parameter.help)
         else:

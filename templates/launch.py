@@ -42,6 +42,9 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
+_KINDS = {Exit.CONFIGURATION: "configuration", Exit.PREFLIGHT: "not started", Exit.FAILED: "failed"}
+
+
 class Interrupts:
     """Counts SIGINT and SIGTERM. The first asks for a stop with a checkpoint, the second ends the process.
 
@@ -74,7 +77,7 @@ class Interrupts:
 
 
 def launch(configuration: Configuration, reporter: Reporter, resume: str, *, debug: bool = False) -> Exit:
-    """Build the template's pipeline, run it on Spark until it ends or is interrupted, and return how it ended.
+    """Build the template's pipeline, run it on Spark until it ends or is interrupted; return how it ended.
 
     `resume` is the command that goes on after an interrupt. Every failure becomes one message; with `debug`
     its traceback is logged too.
@@ -138,9 +141,7 @@ class _Session:
 
     def fail(self, code: Exit, error: BaseException) -> Exit:
         """Say in one message what failed, with what to do where the error knows it; returns `code`."""
-        kind = {Exit.CONFIGURATION: "configuration", Exit.PREFLIGHT: "not started", Exit.FAILED: "failed"}[
-            code
-        ]
+        kind = _KINDS[code]
         self._reporter.say("error", f"{kind}: {message_of(error)}", kind=kind, exit_code=int(code))
         if self._debug:
             logging.getLogger("penstock").error("traceback", exc_info=error)

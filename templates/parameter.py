@@ -8,6 +8,7 @@ Every value arrives as text, from a flag, the environment or a YAML scalar, and 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Literal, TypeAlias
 
@@ -19,16 +20,7 @@ Value: TypeAlias = str | int | float | bool
 Kind = Literal["string", "integer", "number", "boolean", "timestamp"]
 
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:\d\d)(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
-_TRUTH = {
-    "true": True,
-    "yes": True,
-    "on": True,
-    "1": True,
-    "false": False,
-    "no": False,
-    "off": False,
-    "0": False,
-}
+_TRUTH = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
 REFERENCE = re.compile(r"\$\{\w+:")
 
 
@@ -41,8 +33,8 @@ class Parameter(BaseModel):
     """The specification of one parameter, as a template's YAML gives it under the parameter's name.
 
     `pattern` must match the whole text, and `pattern_help` says in words what it asks for. `minimum` and
-    `maximum` are inclusive. `repeated` means a list in a file and one flag per value. `secret` values are never
-    shown. A parameter that is neither required nor has a default is left out when it is not given.
+    `maximum` are inclusive. `repeated` means a list in a file and one flag per value. `secret` values are
+    never shown. A parameter that is neither required nor has a default is left out when it is not given.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -74,8 +66,8 @@ class Parameter(BaseModel):
         """Return the value that `text` stands for.
 
         Raises:
-            ValueError: a clause that says what is wrong with it and what is asked for; it shows the text unless
-                the parameter is secret.
+            ValueError: a clause that says what is wrong with it and what is asked for; it shows the text
+                unless the parameter is secret.
         """
         if REFERENCE.search(text):
             raise ValueError(
@@ -100,13 +92,9 @@ class Parameter(BaseModel):
         if isinstance(value, (str, bool)):
             return
         if self.minimum is not None and value < self.minimum:
-            raise ValueError(
-                f"{self._shown(show(value))} is less than the smallest value, {self.minimum:.15g}"
-            )
+            raise ValueError(f"{self._shown(show(value))} is less than the least, {self.minimum:.15g}")
         if self.maximum is not None and value > self.maximum:
-            raise ValueError(
-                f"{self._shown(show(value))} is more than the largest value, {self.maximum:.15g}"
-            )
+            raise ValueError(f"{self._shown(show(value))} is more than the most, {self.maximum:.15g}")
 
     def _shown(self, text: str) -> str:
         return "the given secret" if self.secret else repr(text)
@@ -155,7 +143,7 @@ def _read_timestamp(text: str) -> str:
     return text
 
 
-_READERS = {
+_READERS: dict[Kind, Callable[[str], Value]] = {
     "string": _read_text,
     "integer": _read_integer,
     "number": _read_number,
@@ -163,7 +151,7 @@ _READERS = {
     "timestamp": _read_timestamp,
 }
 
-_ASKED = {
+_ASKED: dict[Kind, str] = {
     "string": "a text of at least one character",
     "integer": "a whole number",
     "number": "a number",

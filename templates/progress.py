@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-COUNTED = ("records", "mods", "splits", "merges", "moves")
+LINEAGE = ("splits", "merges", "moves")
+COUNTED = ("records", "mods", *LINEAGE)
 """Counters that sources keep, in a namespace `penstock.io.<system>`."""
 
 
@@ -56,6 +57,11 @@ class Snapshot:
         """Seconds that the watermark is behind `at`; never negative, since commit clocks may run ahead."""
         return None if self.watermark is None else max(0.0, self.at - self.watermark)
 
+    @property
+    def changes(self) -> int:
+        """Changed rows since the pipeline's first start; records, where a source counts no rows."""
+        return self.counters.get("mods", self.counters.get("records", 0))
+
 
 def look(at: float, progress: Progress, counters: Iterable[tuple[str, str, int]]) -> Snapshot:
     """Return what `progress` and the committed counters (namespace, name, value) say at time `at`."""
@@ -73,25 +79,18 @@ def look(at: float, progress: Progress, counters: Iterable[tuple[str, str, int]]
 
 
 def rate(before: Snapshot, now: Snapshot) -> float:
-    """Return changed rows a second (records, where a source counts no mods) between two looks."""
-    name = "mods" if "mods" in now.counters else "records"
+    """Return changes a second between two looks."""
     seconds = now.at - before.at
-    gained = now.counters.get(name, 0) - before.counters.get(name, 0)
-    return gained / seconds if seconds > 0 else 0.0
+    return (now.changes - before.changes) / seconds if seconds > 0 else 0.0
 
 
 def as_line(before: Snapshot, now: Snapshot) -> str:
     """Return the line that a person watches."""
-    parts = [
-        f"{rate(before, now):,.0f}/s",
-        f"{now.counters.get('mods', now.counters.get('records', 0)):,} in all",
-    ]
+    parts = [f"{rate(before, now):,.0f}/s", f"{now.changes:,} in all"]
     parts.append("watermark -" if now.lag is None else f"watermark {_span(now.lag)} behind")
     if now.open is not None:
         parts.append(f"partitions {now.open} open, {now.waiting} waiting")
-        parts.append(
-            ", ".join(f"{now.counters.get(name, 0)} {name}" for name in ("splits", "merges", "moves"))
-        )
+        parts.append(", ".join(f"{now.counters.get(name, 0)} {name}" for name in LINEAGE))
     parts.append(f"epoch {now.epoch}")
     if now.committed_at is not None:
         parts.append(f"checkpoint {_span(max(0.0, now.at - now.committed_at))} ago")

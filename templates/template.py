@@ -16,7 +16,7 @@ ParameterName = Annotated[str, Field(pattern=r"[a-z][a-z0-9_]*")]
 
 
 class Template(BaseModel):
-    """A pipeline that can be started by name: its parameters, what it guarantees, the function that builds it.
+    """A pipeline that can be started by name: parameters, guarantees, and the function that builds it.
 
     `pipeline` is `module:function`. The function takes a Beam pipeline and one keyword argument for each
     parameter that has a value, and applies its transforms. A `streaming` template needs a checkpoint folder.
