@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
+
+from penstock import __version__
 from penstock.templates.configuration import Configuration, ConfigurationError, configure, runner_flag
 from penstock.templates.console import Reporter, ignore_import_warnings, send_logs_to, style_for
 from penstock.templates.describe import as_text, job_file
@@ -27,8 +29,6 @@ from penstock.templates.given import Given, Job, Problem, from_environment, from
 from penstock.templates.launch import Exit, launch
 from penstock.templates.runner import ONCE, RUNNER
 from penstock.templates.template import Template, UnknownTemplateError, template_named, templates
-
-from penstock import __version__
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

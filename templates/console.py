@@ -18,10 +18,11 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any, TextIO
 
-from penstock.templates.progress import Snapshot, as_json, as_line
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
+
+from penstock.templates.progress import Snapshot, as_json, as_line
 
 
 class Style(StrEnum):

@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from penstock.templates.nearest import did_you_mean
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from penstock.templates.nearest import did_you_mean
 
 SECTIONS = ("template", "parameters", "runner")
 _NULL = "tag:yaml.org,2002:null"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -25,7 +25,10 @@ REFERENCE = re.compile(r"\$\{\w+:")
 
 
 def _compiles(pattern: str) -> str:
-    re.compile(pattern)
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from error
     return pattern
 
 
@@ -135,12 +138,12 @@ def _read_boolean(text: str) -> bool:
 
 
 def _read_timestamp(text: str) -> str:
-    """Return RFC 3339 text unchanged: it may carry nanoseconds, which `datetime` would drop."""
+    """Return the time as RFC 3339 in UTC, with the digits given: nanoseconds, which `datetime` would drop."""
     parts = _TIMESTAMP.fullmatch(text)
     if not parts:
         raise ValueError("not RFC 3339")
-    datetime.fromisoformat(f"{parts[1]}T{parts[2]}{parts[4].upper()}")
-    return text
+    whole = datetime.fromisoformat(f"{parts[1]}T{parts[2]}{parts[4].upper()}").astimezone(UTC)
+    return f"{whole.replace(tzinfo=None).isoformat()}{parts[3] or ''}Z"
 
 
 _READERS: dict[Kind, Callable[[str], Value]] = {

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from importlib.resources import files
 from typing import Annotated, Any
 
-from penstock.templates.nearest import did_you_mean
-from penstock.templates.parameter import Parameter
 from pydantic import BaseModel, ConfigDict, Field
 from ruamel.yaml import YAML
+
+from penstock.templates.nearest import did_you_mean
+from penstock.templates.parameter import Parameter
 
 ParameterName = Annotated[str, Field(pattern=r"[a-z][a-z0-9_]*")]
 
