@@ -1,0 +1,52 @@
+# One command each: `make run` shows it, `make test` proves it. Set-up into .venv is part of every target and
+# costs nothing when setup.cfg and pyproject.toml have not changed since.
+
+PYTHON ?=
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+EXTRAS := spark,test,lint
+DEMO ?= benchmarks.demo
+ARGS ?=
+
+.PHONY: run test check campaign mutants lint types bench clean help
+.DEFAULT_GOAL := help
+
+help:       ## what there is
+	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+run: $(READY)       ## the demo: Spanner emulator, Spark, a kill, a proof (about a minute)
+	$(BIN)/python -m $(DEMO) $(ARGS)
+
+test: $(READY)      ## every test (under 15 minutes on two cores)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: lint         ## the fast part (under 2 minutes)
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+campaign: $(READY)  ## the full numbers; writes docs/evidence/*.json
+	PENSTOCK_CAMPAIGN=1 $(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python tests/mutants/run.py --evidence docs/evidence/mutants.json
+
+mutants: $(READY)   ## each patch in tests/mutants must turn its test red
+	$(BIN)/python tests/mutants/run.py $(ARGS)
+
+lint: $(READY)      ## ruff: rules and format
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+
+types: $(READY)     ## strict mypy on what ships
+	$(BIN)/python tools/layout.py .types
+	cd .types && MYPYPATH=. ../$(BIN)/python -m mypy --config-file ../pyproject.toml -p penstock
+
+bench: $(READY)     ## every benchmark, with its ratios
+	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" $(ARGS); done
+
+clean:      ## remove what the other targets made
+	rm -rf $(VENV) .types build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis penstock-run
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The Java runtime from pip is added only where the machine has none that Spark 4 can use.
+$(READY): setup.cfg pyproject.toml tools/setup.sh
+	@PYTHON="$(PYTHON)" sh tools/setup.sh "$(VENV)" "$(EXTRAS)"
+	@touch $@

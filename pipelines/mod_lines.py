@@ -1,0 +1,65 @@
+"""A data change record as lines of JSON: one object for each changed row, with Spanner's field names. Pure.
+
+    {"commit_timestamp":"2026-01-31T12:00:00.123456789Z","record_sequence":"00000000", … ,
+     "mod_index":0,"number_of_mods":2,"keys":{…},"new_values":{…},"old_values":{…}}
+
+The three objects at the end are the text that Spanner sent: an INT64 or NUMERIC stays a string, a column that
+was not sent is absent, one that is NULL is null. A side that Spanner sent as NULL is null.
+(`commit_timestamp`, `server_transaction_id`, `record_sequence`, `mod_index`) identifies a line and orders all
+lines. Column types are left out: they would be most of each line and are the same in almost all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from penstock.io.spanner.record import DataChangeRecord, format_timestamp
+
+
+class ModLine(NamedTuple):
+    """One changed row on its way to a file: its table, its primary key (JSON text), its line (no newline)."""
+
+    table: str
+    keys: str
+    line: str
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def mod_lines(record: DataChangeRecord) -> Iterator[ModLine]:
+    """Yield one line for each mod of `record`, in its order."""
+    head = _encode(_shared(record))[:-1]
+    for index, mod in enumerate(record.mods):
+        keys = _side(mod.keys)
+        line = (
+            f'{head},"mod_index":{index},"number_of_mods":{len(record.mods)},"keys":{keys}'
+            f',"new_values":{_side(mod.new_values)},"old_values":{_side(mod.old_values)}}}'
+        )
+        yield ModLine(record.table_name, keys, line)
+
+
+def _shared(record: DataChangeRecord) -> dict[str, object]:
+    """Return the fields that all mods of a record share, in the order of Spanner's documentation."""
+    return {
+        "commit_timestamp": format_timestamp(record.commit_timestamp),
+        "record_sequence": record.record_sequence,
+        "server_transaction_id": record.server_transaction_id,
+        "is_last_record_in_transaction_in_partition": record.is_last_record_in_transaction_in_partition,
+        "table_name": record.table_name,
+        "mod_type": record.mod_type,
+        "value_capture_type": record.value_capture_type,
+        "number_of_records_in_transaction": record.number_of_records_in_transaction,
+        "number_of_partitions_in_transaction": record.number_of_partitions_in_transaction,
+        "transaction_tag": record.transaction_tag,
+        "is_system_transaction": record.is_system_transaction,
+    }
+
+
+def _side(text: str) -> str:
+    """Return a side as it stands in a line; a bare line break is space, since strings have it escaped."""
+    if not text:
+        return "null"
+    return text.replace("\n", " ").replace("\r", " ") if "\n" in text or "\r" in text else text

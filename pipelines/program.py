@@ -1,0 +1,78 @@
+"""A pipeline's build function as a program: its keyword arguments become flags, all other flags go to Beam.
+
+    --project=p --output=/data --checkpoint_dir=/checkpoints --epoch_seconds=1
+
+The runner is `PySparkRunner` unless `--runner` says otherwise. Under spark-submit, the session is the one
+that was submitted, with its master and its settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+
+DEFAULT_RUNNER = "penstock.runner.PySparkRunner"
+
+SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Environment variable that spark-submit sets for the Python program that it starts."""
+
+
+def run_program(build: Callable[..., Any], arguments: Sequence[str] | None = None) -> int:
+    """Build a pipeline from command-line arguments (None: those of this process), run it, wait until it ends.
+
+    SIGINT stops it with a checkpoint where the runner can. Returns the exit code 0; every failure raises.
+    """
+    logging.basicConfig(level=logging.WARNING)
+    logging.getLogger("penstock").setLevel(logging.INFO)
+    given, beam_arguments = _parser(build).parse_known_args(arguments)
+    if SUBMITTED in os.environ:
+        _submitted_session()
+    pipeline = beam.Pipeline(options=PipelineOptions(with_runner(beam_arguments)))
+    build(pipeline, **{name: value for name, value in vars(given).items() if value is not None})
+    result = pipeline.run()
+    try:
+        result.wait_until_finish()
+    except KeyboardInterrupt:
+        getattr(result, "stop", result.cancel)()
+        result.wait_until_finish()
+    return 0
+
+
+def with_runner(arguments: Sequence[str]) -> list[str]:
+    """Return Beam's arguments with our runner in front, where they name none."""
+    named = any(each == "--runner" or each.startswith("--runner=") for each in arguments)
+    return list(arguments) if named else [f"--runner={DEFAULT_RUNNER}", *arguments]
+
+
+def _parser(build: Callable[..., Any]) -> argparse.ArgumentParser:
+    """Return a parser for the keyword arguments of `build`; one without a default is required.
+
+    A flag is never abbreviated: Beam has hundreds, and `--s` must not become one of ours.
+    """
+    summary = (inspect.getdoc(build) or "").partition("\n")[0]
+    parser = argparse.ArgumentParser(description=summary, allow_abbrev=False)
+    for name, parameter in inspect.signature(build).parameters.items():
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            required = parameter.default is inspect.Parameter.empty
+            parser.add_argument(f"--{name}", type=_reader(parameter), required=required)
+    return parser
+
+
+def _reader(parameter: inspect.Parameter) -> Callable[[str], Any]:
+    """Return what reads the text of a flag, by the parameter's annotation (which is text: it is lazy)."""
+    types: dict[str, Callable[[str], Any]] = {"int": int, "float": float}
+    return types.get(str(parameter.annotation).removesuffix(" | None"), str)
+
+
+def _submitted_session() -> None:
+    """Make the submitted session the active one, which the runner takes over."""
+    from pyspark.sql import SparkSession
+
+    SparkSession.builder.getOrCreate()

@@ -1,0 +1,84 @@
+"""A Spanner change stream into JSON Lines files, one line a changed row, exactly once.
+
+    penstock run spanner-to-files --set project=… --checkpoint-dir …
+    python -m penstock.pipelines.spanner_to_files --project=… --checkpoint_dir=…
+    spark-submit …/spanner_to_files.py --project=… --checkpoint_dir=…
+
+Order: within (table, hour, shard), the order of file names and then of lines is the commit order of each
+primary key. After a crash nothing is lost and nothing is doubled. State: the lines that wait for the next
+roll. The watermark is the source's, held back by what is not yet published.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import apache_beam as beam
+
+from penstock.io.files import WriteJsonLines
+from penstock.io.spanner import ReadFromSpannerChangeStream
+from penstock.pipelines.mod_lines import ModLine, mod_lines
+from penstock.pipelines.program import run_program
+
+
+def spanner_to_files(
+    pipeline: beam.Pipeline,
+    *,
+    project: str,
+    instance: str,
+    database: str,
+    change_stream: str,
+    output: str,
+    start: str | None = None,
+    end: str | None = None,
+    heartbeat_ms: int = 1000,
+    poll_ms: int = 200,
+    unavailable_seconds: float = 600,
+    shards: int = 1,
+    roll_seconds: float = 10,
+) -> beam.PCollection:
+    """Apply the whole pipeline to `pipeline`; returns the published files.
+
+    The arguments are the parameters of the template `spanner-to-files`, which says what each means.
+    `start` and `end` are inclusive and RFC 3339 in UTC.
+    """
+    records = pipeline | "ReadChangeStream" >> ReadFromSpannerChangeStream(
+        project=project,
+        instance=instance,
+        database=database,
+        change_stream=change_stream,
+        start=start,
+        end=end,
+        heartbeat_ms=heartbeat_ms,
+        poll_ms=poll_ms,
+        unavailable_timeout=unavailable_seconds,
+    )
+    lines = records | "ToLines" >> beam.FlatMap(mod_lines).with_output_types(ModLine)
+    return lines | "WriteFiles" >> WriteJsonLines(
+        output, table=_table, key=_key, format=_line, shards=shards, roll_seconds=roll_seconds
+    )
+
+
+def _table(line: ModLine) -> str:
+    return line.table
+
+
+def _key(line: ModLine) -> tuple[str, str]:
+    return line.table, line.keys
+
+
+def _line(line: ModLine) -> str:
+    return line.line
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the pipeline as a program; see `run_program`."""
+    return run_program(spanner_to_files, arguments)
+
+
+if __name__ == "__main__":
+    # As a script this module is `__main__`, which no worker can import: run the one that they can.
+    from penstock.pipelines import spanner_to_files as importable
+
+    sys.exit(importable.main())

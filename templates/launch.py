@@ -1,0 +1,195 @@
+"""Start a configured pipeline and stay with it: progress, Ctrl-C, and one exit code for how it ended.
+
+| code | meaning |
+|---|---|
+| 0 | done |
+| 2 | usage or configuration: something given cannot work |
+| 3 | preflight: refused before anything was read (access, a missing stream, a taken checkpoint folder) |
+| 4 | the pipeline failed while it ran |
+| 130 | interrupted; what is committed is safe, and the message says how to go on |
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from types import FrameType
+from typing import Any
+
+from penstock.templates.configuration import Configuration
+from penstock.templates.console import Reporter
+from penstock.templates.progress import Snapshot, look
+
+POLL_MS = 250
+"""How long one wait for the pipeline takes; the longest time until a Ctrl-C is noticed."""
+
+ENDED = frozenset({"DONE", "FAILED", "CANCELLED", "DRAINED", "STOPPED"})
+"""States in which nothing runs any more; STOPPED is a stop with a checkpoint."""
+
+
+class Exit(IntEnum):
+    """Exit codes; see the module's table."""
+
+    DONE = 0
+    CONFIGURATION = 2
+    PREFLIGHT = 3
+    FAILED = 4
+    INTERRUPTED = 130
+
+
+_KINDS = {Exit.CONFIGURATION: "configuration", Exit.PREFLIGHT: "not started", Exit.FAILED: "failed"}
+
+
+class Interrupts:
+    """Counts SIGINT and SIGTERM. The first asks for a stop with a checkpoint, the second ends the process.
+
+    `install` again after anything that may have set handlers of its own: a Spark context does.
+    """
+
+    def __init__(self, abort: Callable[[], None]) -> None:
+        self.count = 0
+        self._abort = abort
+
+    def install(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._received)
+
+    def _received(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        if self.count > 1:
+            self._abort()
+
+    @contextmanager
+    def installed(self) -> Iterator[Interrupts]:
+        """Count within a block; afterwards the handlers are those from before."""
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        self.install()
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def launch(configuration: Configuration, reporter: Reporter, resume: str, *, debug: bool = False) -> Exit:
+    """Build the template's pipeline, run it on Spark until it ends or is interrupted; return how it ended.
+
+    `resume` is the command that goes on after an interrupt. Every failure becomes one message; with `debug`
+    its traceback is logged too.
+    """
+    session = _Session(reporter, resume, debug)
+    with Interrupts(session.abort).installed() as interrupts:
+        try:
+            pipeline = build(configuration)
+        except (ValueError, TypeError) as error:
+            return session.fail(Exit.CONFIGURATION, error)
+        except Exception as error:
+            return session.fail(Exit.PREFLIGHT, error)
+        try:
+            result = pipeline.run()
+        except KeyboardInterrupt:  # from the handler that a new Spark context has put in place of ours
+            return session.interrupted_early()
+        except Exception as error:
+            return session.fail(Exit.PREFLIGHT, error)
+        interrupts.install()
+        return session.watch(result, interrupts)
+
+
+def build(configuration: Configuration) -> Any:
+    """Return the template's Beam pipeline with the runner's options; nothing is started."""
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    pipeline = beam.Pipeline(options=PipelineOptions(configuration.runner_arguments()))
+    configuration.template.build_function()(pipeline, **configuration.parameters)
+    return pipeline
+
+
+class _Session:
+    """One run, seen from the terminal."""
+
+    def __init__(
+        self, reporter: Reporter, resume: str, debug: bool, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._reporter = reporter
+        self._resume = resume
+        self._debug = debug
+        self._clock = clock
+
+    def watch(self, result: Any, interrupts: Interrupts) -> Exit:
+        """Show progress until the pipeline has ended; the first interrupt asks it to stop."""
+        stopping = False
+        try:
+            while result.state not in ENDED:
+                result.wait_until_finish(duration=POLL_MS)
+                if interrupts.count and not stopping:
+                    stopping = True
+                    self._reporter.say("stopping", "stopping at the next checkpoint; Ctrl-C again aborts")
+                    result.stop()
+                if self._reporter.due():
+                    self._reporter.show(self._look(result))
+            result.wait_until_finish()
+        except Exception as error:
+            return self.fail(Exit.FAILED, error)
+        self._reporter.show(self._look(result))
+        return self._end(result.state, stopping)
+
+    def fail(self, code: Exit, error: BaseException) -> Exit:
+        """Say in one message what failed, with what to do where the error knows it; returns `code`."""
+        kind = _KINDS[code]
+        self._reporter.say("error", f"{kind}: {message_of(error)}", kind=kind, exit_code=int(code))
+        if self._debug:
+            logging.getLogger("penstock").error("traceback", exc_info=error)
+        if code is Exit.FAILED:
+            self._say_how_to_go_on()
+        return code
+
+    def interrupted_early(self) -> Exit:
+        """Say that the start itself was interrupted."""
+        self._reporter.say("stopped", "interrupted while starting")
+        self._say_how_to_go_on()
+        return Exit.INTERRUPTED
+
+    def abort(self) -> None:
+        """End this process at once, as a crash would: no commit is cut, since a commit is one atomic step.
+
+        Runs in a signal handler, which may have interrupted a write to the same stream, so it writes past the
+        stream's buffer. The JVM ends when it sees its driver gone.
+        """
+        text = f"\naborted; everything up to the last checkpoint is safe; go on with:\n  {self._resume}\n"
+        os.write(2, text.encode())
+        os._exit(Exit.INTERRUPTED)
+
+    def _end(self, state: str, stopping: bool) -> Exit:
+        if state in ("DONE", "DRAINED"):
+            self._reporter.say("done", "done")
+            return Exit.DONE
+        if state in ("STOPPED", "CANCELLED") and stopping:
+            self._reporter.say("stopped", "stopped with a checkpoint")
+            self._say_how_to_go_on()
+            return Exit.INTERRUPTED
+        self._reporter.say("error", f"the pipeline ended as {state}", exit_code=int(Exit.FAILED))
+        self._say_how_to_go_on()
+        return Exit.FAILED
+
+    def _say_how_to_go_on(self) -> None:
+        self._reporter.say("resume", f"go on with:\n  {self._resume}", command=self._resume)
+
+    def _look(self, result: Any) -> Snapshot:
+        return look(self._clock(), result.progress(), committed_counters(result.metrics()))
+
+
+def committed_counters(metrics: Any) -> list[tuple[str, str, int]]:
+    """Return (namespace, name, value) of each counter in Beam's MetricResults, as of the last commit."""
+    found = metrics.query()["counters"]
+    return [(each.key.metric.namespace, each.key.metric.name, each.committed or 0) for each in found]
+
+
+def message_of(error: BaseException) -> str:
+    """Return the error's own sentence, or its type where it has none."""
+    return str(error) or type(error).__name__

@@ -1,0 +1,163 @@
+"""One parameter of a template: what it is called, what it accepts, how its text is read.
+
+Every value arrives as text, from a flag, the environment or a YAML scalar, and is read by one rule, so that
+`heartbeat_ms: 1000` in a file and `--set heartbeat_ms=1000` cannot mean two things, and a project called
+`0123` or a database called `on` stays what was written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+Value: TypeAlias = str | int | float | bool
+"""What one text is read as; a repeated parameter is a list of them."""
+
+Kind = Literal["string", "integer", "number", "boolean", "timestamp"]
+
+_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:\d\d)(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
+_TRUTH = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
+REFERENCE = re.compile(r"\$\{\w+:")
+
+
+def _compiles(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from error
+    return pattern
+
+
+class Parameter(BaseModel):
+    """The specification of one parameter, as a template's YAML gives it under the parameter's name.
+
+    `pattern` must match the whole text, and `pattern_help` says in words what it asks for. `minimum` and
+    `maximum` are inclusive. `repeated` means a list in a file and one flag per value. `secret` values are
+    never shown. A parameter that is neither required nor has a default is left out when it is not given.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    type: Kind = "string"
+    help: Annotated[str, Field(min_length=1)]
+    required: bool = False
+    default: Value | None = None
+    example: str | None = None
+    pattern: Annotated[str, AfterValidator(_compiles)] | None = None
+    pattern_help: str | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    repeated: bool = False
+    secret: bool = False
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Parameter:
+        if self.required and self.default is not None:
+            raise ValueError("a required parameter has no default")
+        if self.pattern and not self.pattern_help:
+            raise ValueError("a pattern needs a pattern_help that says it in words")
+        if self.default is not None and self.read(show(self.default)) != self.default:
+            raise ValueError(f"the default is no {self.type} as written")
+        return self
+
+    def read(self, text: str) -> Value:
+        """Return the value that `text` stands for.
+
+        Raises:
+            ValueError: a clause that says what is wrong with it and what is asked for; it shows the text
+                unless the parameter is secret.
+        """
+        if REFERENCE.search(text):
+            raise ValueError(
+                "references such as ${env:NAME} are reserved and not resolved by this version; "
+                "use the environment variable of the parameter itself"
+            )
+        if self.pattern and not re.fullmatch(self.pattern, text):
+            raise ValueError(f"{self._shown(text)} is not {self.pattern_help}{self._hint()}")
+        if self.choices and text not in self.choices:
+            raise ValueError(f"{self._shown(text)} is not one of {', '.join(self.choices)}")
+        value = self._typed(text)
+        self._check_range(value)
+        return value
+
+    def _typed(self, text: str) -> Value:
+        try:
+            return _READERS[self.type](text)
+        except ValueError:
+            raise ValueError(f"{self._shown(text)} is not {_ASKED[self.type]}{self._hint()}") from None
+
+    def _check_range(self, value: Value) -> None:
+        if isinstance(value, (str, bool)):
+            return
+        if self.minimum is not None and value < self.minimum:
+            raise ValueError(f"{self._shown(show(value))} is less than the least, {self.minimum:.15g}")
+        if self.maximum is not None and value > self.maximum:
+            raise ValueError(f"{self._shown(show(value))} is more than the most, {self.maximum:.15g}")
+
+    def _shown(self, text: str) -> str:
+        return "the given secret" if self.secret else repr(text)
+
+    def _hint(self) -> str:
+        return f", such as {self.example}" if self.example else ""
+
+
+def show(value: Value) -> str:
+    """Return the text that `Parameter.read` turns back into `value`."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _read_text(text: str) -> str:
+    if not text:
+        raise ValueError("empty")
+    return text
+
+
+def _read_integer(text: str) -> int:
+    """Decimal digits with an optional sign; `_` between digits is allowed as in Python and YAML 1.1."""
+    return int(text)
+
+
+def _read_number(text: str) -> float:
+    value = float(text)
+    if value != value or value in (float("inf"), float("-inf")):
+        raise ValueError("not finite")
+    return value
+
+
+def _read_boolean(text: str) -> bool:
+    if (found := _TRUTH.get(text.lower())) is None:
+        raise ValueError("no truth value")
+    return found
+
+
+def _read_timestamp(text: str) -> str:
+    """Return the time as RFC 3339 in UTC, with the digits given: nanoseconds, which `datetime` would drop."""
+    parts = _TIMESTAMP.fullmatch(text)
+    if not parts:
+        raise ValueError("not RFC 3339")
+    whole = datetime.fromisoformat(f"{parts[1]}T{parts[2]}{parts[4].upper()}").astimezone(UTC)
+    return f"{whole.replace(tzinfo=None).isoformat()}{parts[3] or ''}Z"
+
+
+_READERS: dict[Kind, Callable[[str], Value]] = {
+    "string": _read_text,
+    "integer": _read_integer,
+    "number": _read_number,
+    "boolean": _read_boolean,
+    "timestamp": _read_timestamp,
+}
+
+_ASKED: dict[Kind, str] = {
+    "string": "a text of at least one character",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "timestamp": "a time in RFC 3339 with its zone (2026-01-31T00:00:00Z)",
+}

@@ -1,0 +1,69 @@
+"""What a template is, and where templates come from: the YAML files beside this module."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from ruamel.yaml import YAML
+
+from penstock.templates.nearest import did_you_mean
+from penstock.templates.parameter import Parameter
+
+ParameterName = Annotated[str, Field(pattern=r"[a-z][a-z0-9_]*")]
+
+
+class Template(BaseModel):
+    """A pipeline that can be started by name: parameters, guarantees, and the function that builds it.
+
+    `pipeline` is `module:function`. The function takes a Beam pipeline and one keyword argument for each
+    parameter that has a value, and applies its transforms. A `streaming` template needs a checkpoint folder.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Annotated[str, Field(pattern=r"[a-z][a-z0-9-]*")]
+    summary: Annotated[str, Field(min_length=1, max_length=90)]
+    description: str
+    pipeline: Annotated[str, Field(pattern=r"[\w.]+:\w+")]
+    streaming: bool
+    guarantees: tuple[str, ...]
+    parameters: Mapping[ParameterName, Parameter]
+
+    def build_function(self) -> Callable[..., Any]:
+        """Import and return the function that builds the pipeline."""
+        module, _, function = self.pipeline.partition(":")
+        built: Callable[..., Any] = getattr(importlib.import_module(module), function)
+        return built
+
+
+class UnknownTemplateError(LookupError):
+    """No template has this name; the message names the nearest one and how to list them."""
+
+
+def load_template(text: str) -> Template:
+    """Return the template that a YAML text describes; raises pydantic's ValidationError if it is not one."""
+    return Template.model_validate(YAML(typ="safe").load(text))
+
+
+def templates() -> dict[str, Template]:
+    """Return all templates of the package by name, in alphabetical order."""
+    found = [load_template(entry.read_text("utf-8")) for entry in _specifications()]
+    return {template.name: template for template in sorted(found, key=lambda template: template.name)}
+
+
+def template_named(name: str) -> Template:
+    """Return the template called `name`; raises UnknownTemplateError."""
+    known = templates()
+    if name not in known:
+        raise UnknownTemplateError(
+            f"there is no template {name!r}{did_you_mean(name, known)}; `penstock list` shows all of them"
+        )
+    return known[name]
+
+
+def _specifications() -> list[Any]:
+    return [entry for entry in files(__package__).iterdir() if entry.name.endswith(".yaml")]

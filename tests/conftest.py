@@ -1,0 +1,154 @@
+"""What every test shares: one Spark session, what a machine must have, Hypothesis profiles, campaign sizes.
+
+A test that needs Java or the emulator *fails* where they are missing, and says how to get them: a skipped
+test would prove nothing and look green.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).resolve().parent.parent
+CAMPAIGN = os.environ.get("PENSTOCK_CAMPAIGN", "") not in ("", "0")
+
+settings.register_profile(
+    "test", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "campaign", settings.get_profile("test"), derandomize=False, max_examples=2_000, print_blob=True
+)
+settings.load_profile("campaign" if CAMPAIGN else "test")
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """How much a test does: a small part in `make test`, the full numbers in `make campaign`.
+
+    `seed` starts every pseudo-random choice of a run; PENSTOCK_SEED replays one.
+    """
+
+    full: bool
+    seed: int
+    evidence: Path
+
+    def size(self, small: int, full: int) -> int:
+        """Return how many rounds to run."""
+        return full if self.full else small
+
+    def random(self, salt: str = "") -> random.Random:
+        """Return a generator that depends on the seed and `salt` only."""
+        return random.Random(f"{self.seed}/{salt}")
+
+    def record(self, name: str, **figures: Any) -> None:
+        """Write docs/evidence/`name`.json with commit, seed and figures; nothing outside a campaign."""
+        if self.full:
+            facts = {"commit": _commit(), "seed": self.seed, "recorded": _now(), "figures": figures}
+            self.evidence.mkdir(parents=True, exist_ok=True)
+            (self.evidence / f"{name}.json").write_text(json.dumps(facts, indent=2, sort_keys=True) + "\n")
+
+
+def _commit() -> str:
+    """The commit that is checked out, with `+` when the work tree has changes."""
+    git = ["git", "-C", str(ROOT)]
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    dirty = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", ":!docs/evidence"], check=False)
+    return (head.stdout.strip() or "unknown") + ("+" if dirty.returncode else "")
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _seed() -> int:
+    given = os.environ.get("PENSTOCK_SEED")
+    return int(given) if given else (random.SystemRandom().randrange(1 << 31) if CAMPAIGN else 1)
+
+
+_CAMPAIGN = Campaign(CAMPAIGN, _seed(), ROOT / "docs" / "evidence")
+
+
+def pytest_report_header() -> str:
+    kind = "campaign (full numbers)" if CAMPAIGN else "test"
+    return f"penstock: {kind}, PENSTOCK_SEED={_CAMPAIGN.seed}"
+
+
+@pytest.fixture(scope="session")
+def campaign() -> Campaign:
+    """The size and the seed of this run, and where its evidence goes."""
+    return _CAMPAIGN
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Quick tests first: what is broken shows early, and Spark starts only when all else is green."""
+    items.sort(key=lambda item: sum(weight for name, weight in _WEIGHTS if item.get_closest_marker(name)))
+
+
+_WEIGHTS = (("spark", 1), ("emulator", 2), ("slow", 4))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker, missing in (("spark", _missing_spark), ("emulator", _missing_emulator)):
+        if item.get_closest_marker(marker) and (remedy := missing()):
+            pytest.fail(f"this test needs {marker}: {remedy}", pytrace=False)
+
+
+def _missing_spark() -> str | None:
+    """Return how to get what Spark needs, or None; on success JAVA_HOME names the Java that was found."""
+    from penstock.runner.java import JavaNotFoundError, find_java
+
+    try:
+        os.environ["JAVA_HOME"] = find_java().home
+    except JavaNotFoundError as error:
+        return str(error)
+    return None
+
+
+def _missing_emulator() -> str | None:
+    from penstock.io.spanner import emulator
+
+    try:
+        emulator.find_binaries()
+    except emulator.EmulatorNotFoundError as error:
+        return str(error)
+    return None
+
+
+SPARK_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.python.unix.domain.socket.enabled": "true",
+    # A loaded machine: a late heartbeat or a slow worker start is no reason to fail a test.
+    "spark.network.timeout": "600s",
+    "spark.executor.heartbeatInterval": "60s",
+    "spark.python.worker.faulthandler.enabled": "true",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """One Spark session for the whole run: `local[2,4]`, so that a killed worker's task is tried again."""
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master("local[2,4]").appName("penstock-tests")
+    for name, value in SPARK_SETTINGS.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()

@@ -1,0 +1,117 @@
+"""Which Java is taken, and what is said when there is none."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from penstock.runner import java as java_module
+from penstock.runner.java import JavaNotFoundError, find_java, launcher, parse_settings
+
+
+def settings_of(version: str, home: str = "/opt/java") -> str:
+    """What `java -XshowSettings:properties -version` prints, shortened."""
+    return f"Property settings:\n    java.home = {home}\n    java.specification.version = {version}\n"
+
+
+def make_java(folder: Path, version: str) -> Path:
+    """A fake Java home whose `java` says it is of `version`."""
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{settings_of(version, str(folder))}END\n")
+    java.chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize(("text", "version"), [("17", 17), ("25", 25), ("1.8", 8), ("9", 9)])
+def test_the_feature_version_is_read_from_what_java_says_of_itself(text: str, version: int) -> None:
+    assert parse_settings(settings_of(text)) == ("/opt/java", version)
+
+
+def test_output_that_is_no_java_gives_nothing() -> None:
+    assert parse_settings("The operation couldn't be completed. Unable to locate a Java Runtime.") is None
+
+
+def test_java_home_wins_over_path(tmp_path: Path) -> None:
+    home = make_java(tmp_path / "home", "21")
+    on_path = make_java(tmp_path / "path", "17")
+    found = find_java({"JAVA_HOME": str(home), "PATH": str(on_path / "bin")})
+    assert (found.home, found.version) == (str(home), 21)
+
+
+def test_an_old_java_home_gives_way_to_a_new_java_on_path(tmp_path: Path) -> None:
+    home = make_java(tmp_path / "home", "11")
+    on_path = make_java(tmp_path / "path", "17")
+    found = find_java({"JAVA_HOME": str(home), "PATH": f"{on_path / 'bin'}:/bin:/usr/bin"}, bundled=False)
+    assert (found.home, found.version) == (str(on_path), 17)
+
+
+def test_a_java_home_that_is_not_there_gives_way_too(tmp_path: Path) -> None:
+    on_path = make_java(tmp_path / "path", "17")
+    environment = {"JAVA_HOME": str(tmp_path / "gone"), "PATH": f"{on_path / 'bin'}:/bin:/usr/bin"}
+    assert find_java(environment).home == str(on_path)
+
+
+def test_without_any_java_the_error_names_what_was_looked_at_and_both_remedies(tmp_path: Path) -> None:
+    home = make_java(tmp_path / "home", "1.8")
+    with pytest.raises(JavaNotFoundError) as caught:
+        find_java({"JAVA_HOME": str(home), "PATH": str(tmp_path)}, bundled=False)
+    sentence = str(caught.value)
+    assert f"JAVA_HOME ({home}): version 8 is older than 17" in sentence
+    assert "apt-get install openjdk-17-jre-headless" in sentence
+    assert "pip install 'penstock[java]'" in sentence
+
+
+def test_a_java_that_hangs_is_no_java(tmp_path: Path) -> None:
+    def hang(executable: str) -> str:
+        raise subprocess.TimeoutExpired(executable, 60)
+
+    with pytest.raises(JavaNotFoundError, match="does not run"):
+        find_java({"JAVA_HOME": str(tmp_path), "PATH": ""}, describe=hang, bundled=False)
+
+
+def run_launcher(tmp_path: Path, *arguments: str) -> list[str]:
+    """Run the launcher for a `java` that prints its arguments, one a line."""
+    real = tmp_path / "it's here" / "java"
+    real.parent.mkdir()
+    real.write_text('#!/bin/sh\nfor a; do printf "%s\\n" "$a"; done\n')
+    real.chmod(0o755)
+    script = tmp_path / "launcher"
+    script.write_text(launcher(str(real)))
+    done = subprocess.run(["/bin/sh", str(script), *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_the_launcher_drops_the_one_flag_and_nothing_else(tmp_path: Path) -> None:
+    given = [
+        "-cp",
+        "a b:*",
+        "--add-modules=jdk.incubator.vector",
+        "--add-modules=java.sql",
+        "",
+        "x'y\"z$HOME",
+    ]
+    kept = [argument for argument in given if argument != "--add-modules=jdk.incubator.vector"]
+    assert run_launcher(tmp_path, *given) == kept
+
+
+def test_the_launcher_is_three_lines() -> None:
+    assert len(launcher("/opt/java").splitlines()) == 3
+
+
+def test_the_private_home_is_made_once_and_only_for_its_owner(tmp_path: Path) -> None:
+    home = java_module._private_home(launcher("/opt/java"), tmp_path / "java-25")
+    script = home / "bin" / "java"
+    first = script.stat()
+    assert java_module._private_home(launcher("/opt/java"), tmp_path / "java-25") == home
+    assert script.stat().st_ino == first.st_ino
+    assert first.st_mode & 0o777 == 0o700
+
+
+def test_a_cache_that_cannot_be_written_does_not_stop_the_search(tmp_path: Path) -> None:
+    taken = tmp_path / "cache"
+    taken.write_text("a file where a folder should be")
+    home = java_module._private_home(launcher("/opt/java"), taken / "java-25")
+    assert (home / "bin" / "java").read_text() == launcher("/opt/java")

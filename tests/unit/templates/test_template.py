@@ -1,0 +1,70 @@
+"""Every template that ships: its description, its example, and the pipeline that takes its values."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from penstock.templates.configuration import configure
+from penstock.templates.describe import as_text, job_file
+from penstock.templates.given import read_job
+from penstock.templates.template import Template, UnknownTemplateError, template_named, templates
+
+SHIPPED = list(templates().values())
+
+
+@pytest.fixture(params=SHIPPED, ids=lambda each: each.name)
+def shipped(request: pytest.FixtureRequest) -> Template:
+    template: Template = request.param
+    return template
+
+
+def test_there_are_templates() -> None:
+    assert "spanner-to-files" in {each.name for each in SHIPPED}
+
+
+def test_an_unknown_template_says_which_was_probably_meant() -> None:
+    with pytest.raises(UnknownTemplateError, match="did you mean 'spanner-to-files'"):
+        template_named("spaner_to_files")
+
+
+def test_the_example_is_a_valid_job(shipped: Template) -> None:
+    job = read_job(job_file(shipped), "job.yaml")
+    assert job.problems == ()
+    configuration = configure(shipped, [job.parameters], [job.runner])
+    required = {name for name, each in shipped.parameters.items() if each.required}
+    assert required <= set(configuration.parameters)
+
+
+def test_the_example_is_valid_with_every_comment_taken_away(shipped: Template) -> None:
+    lines = [line.replace("  # ", "  ", 1) for line in job_file(shipped).splitlines() if _is_setting(line)]
+    job = read_job("\n".join(lines), "job.yaml")
+    assert job.problems == ()
+    configuration = configure(shipped, [job.parameters], [job.runner])
+    assert set(configuration.parameters) == set(shipped.parameters)
+
+
+def _is_setting(line: str) -> bool:
+    name = line.removeprefix("  # ").strip().partition(":")[0]
+    return bool(name) and name.replace("_", "").isalnum() and ": " not in name and not line.startswith("#")
+
+
+def test_the_description_names_every_parameter_and_guarantee(shipped: Template) -> None:
+    text = " ".join(as_text(shipped).split())
+    for name in shipped.parameters:
+        assert f" {name} (" in text
+    for guarantee in shipped.guarantees:
+        assert " ".join(guarantee.split()) in text
+
+
+def test_the_pipeline_takes_exactly_the_parameters(shipped: Template) -> None:
+    taken = inspect.signature(shipped.build_function()).parameters
+    assert list(taken)[1:] == list(shipped.parameters)
+
+
+def test_the_pipeline_and_the_template_agree_on_defaults(shipped: Template) -> None:
+    taken = inspect.signature(shipped.build_function()).parameters
+    for name, parameter in shipped.parameters.items():
+        default = inspect.Parameter.empty if parameter.required else parameter.default
+        assert taken[name].default == default, name

