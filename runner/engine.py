@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from penstock.runner.epoch import EpochInput, TaskReport
 from penstock.runner.frames import Frame
 from penstock.runner.plan import Plan
+from penstock.runner.protocol.errors import EpochAborted
 from penstock.runner.protocol.pins import Control, Taken, pinned
 
 
@@ -35,8 +37,9 @@ class SparkEngine:
         n, depth = epoch.partitions, self._plan.depth
         rdd = self._context.parallelize(range(n), n)
         rdd = rdd.mapPartitionsWithIndex(_level(self._shipped, 0, epoch))
+        below = replace(epoch, parts=())
         for level in range(1, depth):
-            rdd = rdd.partitionBy(n, _as_is).mapPartitionsWithIndex(_level(self._shipped, level, epoch))
+            rdd = rdd.partitionBy(n, _as_is).mapPartitionsWithIndex(_level(self._shipped, level, below))
         frames = [Frame.unpack(data) for _, data in rdd.collect()]
         return checked(frames, [n] * depth)
 
@@ -70,8 +73,6 @@ def checked(frames: Iterable[Frame], shape: list[int]) -> list[TaskReport]:
 
 def refuse_problems(reports: Iterable[TaskReport]) -> None:
     """Abort the epoch if a task's input did not fit together."""
-    from penstock.runner.protocol.errors import EpochAborted
-
     for report in reports:
         if report.problem:
             raise EpochAborted(report.problem)

@@ -15,11 +15,11 @@ BEGINNING_US = -(1 << 62)
 class Part:
     """What one partition starts the epoch with.
 
-    `residuals` are (step, element id, encoded element, watermark in µs); `publications` are (step, encoded
+    `impulses` are the steps of Impulses that fire; `residuals` are (step, element id, encoded element, watermark in µs); `publications` are (step, encoded
     element) and run before anything else.
     """
 
-    impulse: bool = False
+    impulses: tuple[str, ...] = ()
     residuals: tuple[tuple[str, str, bytes, int], ...] = ()
     publications: tuple[tuple[str, bytes], ...] = ()
 

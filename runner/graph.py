@@ -19,11 +19,10 @@ from apache_beam.portability.api import beam_runner_api_pb2 as api
 from apache_beam.runners.portability.fn_api_runner import translations as beam_phases
 from apache_beam.runners.worker import bundle_processor
 
+from penstock.publish import CARRIED_RESHUFFLE, POST_COMMIT
 from penstock.runner import plan as plans
 from penstock.runner.plan import Edge, Origin, Plan, Routing
 
-POST_COMMIT = "penstock:post_commit:v1"
-CARRIED_RESHUFFLE = "penstock:carried_reshuffle:v1"
 SOURCE_URN = "penstock:source:v1"
 SINK_URN = "penstock:sink:v1"
 
@@ -348,7 +347,7 @@ def _stage(
         transforms=transforms,
         inputs=tuple(e.index for e in inputs),
         outputs=tuple(outputs),
-        step=inputs[0].name if inputs and inputs[0].routing.carried else "",
+        step=_step(source, origin, inputs),
         reads=process.unique_name if process is not None else "",
         state=_state_name(source, grouped, stateful, components),
         grouped=grouped.collection if grouped else "",
@@ -370,6 +369,12 @@ def _origin(source: api.PTransform, inputs: tuple[Edge, ...]) -> Origin:
     if routing is Routing.RESIDUAL:
         return Origin.RESIDUAL
     return Origin.PUBLISH if routing is Routing.PUBLISH else Origin.EDGE
+
+
+def _step(source: api.PTransform, origin: Origin, inputs: tuple[Edge, ...]) -> str:
+    if origin is Origin.IMPULSE:
+        return str(source.unique_name)
+    return "" if origin is Origin.EDGE else inputs[0].name
 
 
 def _source_of(stage: beam_phases.Stage) -> api.PTransform:

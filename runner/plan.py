@@ -78,7 +78,7 @@ class Stage:
     """A fused stage: Beam transforms that run in one go, in process.
 
     `transforms` are proto bytes by unique name; `source` is the one that takes the input in. `step` is the
-    name under which the commit record carries the stage's input (residuals, Publications). `reads` is the
+    name by which the commit record knows what starts the stage (Impulse, residuals, Publications). `reads` is the
     transform that processes restrictions, `state` the stateful transform or GroupByKey whose state the
     stage keeps, `grouped` the PCollection that a GroupByKey groups; each empty where it does not apply.
     """

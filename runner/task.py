@@ -194,11 +194,10 @@ class _Task:
             self._pass_locally()
 
     def _impulse(self) -> None:
-        if self._part().impulse:
-            for stage in self._stages:
-                if stage.origin is Origin.IMPULSE:
-                    self._run(stage).take(_IMPULSE)
-                    self._pass_locally()
+        for stage in self._stages:
+            if stage.origin is Origin.IMPULSE and stage.step in self._part().impulses:
+                self._run(stage).take(_IMPULSE)
+                self._pass_locally()
 
     def _read(self) -> None:
         residuals = self._part().residuals

@@ -61,7 +61,7 @@ class TaskState:
         if name not in self._stores:
             runs = self._epoch.state.get(name, StateOf()).runs
             self._stores[name] = StateStore.open(
-                LocalFileSystem(), self._epoch.folder, runs, self._first, self._last, stage=name
+                LocalFileSystem(), self._epoch.folder, runs, self._first, self._last
             )
         return self._stores[name]
 

@@ -1,0 +1,35 @@
+"""Lets post-commit DoFns delete what failed epochs staged (see `penstock.publish.CleansUp`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from apache_beam.internal import pickler
+from apache_beam.portability.api import beam_runner_api_pb2 as api
+
+from penstock.publish import CleansUp
+from penstock.runner.bundle import PlanContext
+from penstock.runner.plan import Origin, Plan
+from penstock.runner.protocol.record import CommitRecord
+
+
+def clean_ups(plan: Plan, record: CommitRecord) -> Iterator[Callable[[str], None]]:
+    """Yield, for each post-commit step that cleans up, a function of the job's name that does it.
+
+    `record` must be one that this driver has committed itself.
+    """
+    context = PlanContext(plan)
+    for stage in plan.stages:
+        if stage.origin is not Origin.PUBLISH:
+            continue
+        proto = api.PTransform.FromString(stage.transforms[stage.step])
+        fn = pickler.loads(api.ParDoPayload.FromString(proto.spec.payload).do_fn.payload)[0]
+        if isinstance(fn, CleansUp):
+            coder = context.coder(plan.edges[stage.inputs[0]].collection).get_impl()
+            named: list[Any] = [
+                coder.decode_nested(p.element).value
+                for p in record.state.publications
+                if p.transform == stage.step
+            ]
+            yield lambda job, fn=fn, named=named: fn.clean_up(job, record.generation, record.number, named)

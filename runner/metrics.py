@@ -1,0 +1,95 @@
+"""Beam metrics: each task's monitoring infos merged into the pipeline's, at commit only.
+
+What a failed epoch counted is thrown away with it. User metrics and element counts live in the commit record,
+so that they go on after a restart; execution times do not.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from apache_beam import coders
+from apache_beam.metrics import monitoring_infos
+from apache_beam.metrics.execution import MetricResult
+from apache_beam.metrics.metric import MetricResults
+from apache_beam.portability.api import metrics_pb2
+from apache_beam.runners.portability import portable_metrics
+
+_Info = metrics_pb2.MonitoringInfo
+_KEPT = frozenset([monitoring_infos.ELEMENT_COUNT_URN])
+
+
+def merged(infos: Iterable[_Info]) -> list[_Info]:
+    """Merge infos of one key: sums and distributions add up, gauges keep the latest, sets unite."""
+    by_key: dict[Any, _Info] = {}
+    for info in infos:
+        key = monitoring_infos.to_key(info)
+        known = by_key.get(key)
+        by_key[key] = info if known is None else _merge(known, info)
+    return list(by_key.values())
+
+
+def worth_keeping(serialised: Iterable[bytes]) -> Iterable[_Info]:
+    """Those infos of a task that the pipeline keeps."""
+    for data in serialised:
+        info = _Info.FromString(data)
+        if monitoring_infos.is_user_monitoring_info(info) or info.urn in _KEPT:
+            yield info
+
+
+def to_json(infos: Iterable[_Info]) -> list[str]:
+    """Infos as values that a commit record can hold."""
+    return sorted(base64.b64encode(i.SerializeToString(deterministic=True)).decode() for i in infos)
+
+
+def from_json(values: Iterable[str] | None) -> list[_Info]:
+    """The inverse of `to_json`; None is an empty list."""
+    return [_Info.FromString(base64.b64decode(value)) for value in values or ()]
+
+
+class Metrics(MetricResults):
+    """Committed metrics, queried as Beam queries them."""
+
+    def __init__(self, infos: Iterable[_Info]) -> None:
+        self._groups = portable_metrics.from_monitoring_infos(list(infos), user_metrics_only=True)
+
+    def query(self, filter: Any = None) -> dict[str, list[MetricResult]]:
+        """Return committed values; attempted ones are the same, since a failed epoch counts nothing."""
+        names = (self.COUNTERS, self.DISTRIBUTIONS, self.GAUGES, self.STRINGSETS, self.BOUNDED_TRIES)
+        return {
+            name: [MetricResult(key, v, v) for key, v in group.items() if self.matches(filter, key)]
+            for name, group in zip(names, self._groups, strict=True)
+        }
+
+
+def _merge(a: _Info, b: _Info) -> _Info:
+    combine = _COMBINERS.get(a.type)
+    if combine is None:
+        return b
+    made = _Info()
+    made.CopyFrom(a)
+    made.payload = combine(a.payload, b.payload)
+    return made
+
+
+def _later_gauge(a: bytes, b: bytes) -> bytes:
+    return max(a, b, key=lambda payload: coders.VarIntCoder().get_impl().decode(payload[:_varint(payload)]))
+
+
+def _varint(payload: bytes) -> int:
+    return next(i for i, byte in enumerate(payload) if byte < 128) + 1
+
+
+def _union(a: bytes, b: bytes) -> bytes:
+    coder = coders.IterableCoder(coders.StrUtf8Coder())
+    return bytes(coder.encode(sorted({*coder.decode(a), *coder.decode(b)})))
+
+
+_COMBINERS: dict[str, Callable[[bytes, bytes], bytes]] = {
+    monitoring_infos.SUM_INT64_TYPE: monitoring_infos.sum_payload_combiner,
+    monitoring_infos.DISTRIBUTION_INT64_TYPE: monitoring_infos.distribution_payload_combiner,
+    monitoring_infos.LATEST_INT64_TYPE: _later_gauge,
+    monitoring_infos.STRING_SET_TYPE: _union,
+}

@@ -1,0 +1,102 @@
+"""Options of the runner, as Beam `PipelineOptions`.
+
+None of them may be called like an option of another runner: Beam collects the options of all classes that
+are imported, and a clash (Flink's `--parallelism`) breaks every pipeline in the process.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from apache_beam.options.pipeline_options import PipelineOptions
+
+
+class PySparkOptions(PipelineOptions):
+    """How a pipeline runs on Spark, and how a stream keeps its checkpoint."""
+
+    @classmethod
+    def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--spark_master",
+            default=None,
+            help="Spark master, for a session of the runner's own. Default local[*,4]: all cores, and a task "
+            "that lost its worker is tried four times. Under spark-submit the one given there counts.",
+        )
+        parser.add_argument(
+            "--spark_conf",
+            action="append",
+            default=None,
+            metavar="KEY=VALUE",
+            help="A Spark setting for the runner's own session; may be repeated.",
+        )
+        parser.add_argument(
+            "--spark_parallelism",
+            type=int,
+            default=None,
+            help="Tasks a level, at most 128. Default: the number of slots of the session.",
+        )
+        parser.add_argument(
+            "--checkpoint_dir",
+            default=None,
+            help="Folder of the stream's checkpoint; required for streaming. An existing one is resumed.",
+        )
+        parser.add_argument(
+            "--fresh",
+            action="store_true",
+            help="Start a new checkpoint; refuse a folder that holds one.",
+        )
+        parser.add_argument(
+            "--drop_state",
+            action="append",
+            default=None,
+            metavar="NAME",
+            help="Forget the state, residuals or publications of a step that the pipeline no longer has; "
+            "may be repeated.",
+        )
+        parser.add_argument(
+            "--epoch_seconds",
+            type=float,
+            default=0.5,
+            help="How long an epoch reads, in seconds. Default 0.5.",
+        )
+        parser.add_argument(
+            "--epoch_max_records",
+            type=int,
+            default=200_000,
+            help="Records after which a reading task ends its part of the epoch. Default 200000.",
+        )
+        parser.add_argument(
+            "--epoch_max_bytes",
+            type=int,
+            default=64 << 20,
+            help="Encoded bytes after which a reading task ends its part of the epoch. Default 64 MiB.",
+        )
+        parser.add_argument(
+            "--epoch_retries",
+            type=int,
+            default=3,
+            help="How often a failed epoch is tried again before the pipeline is FAILED. Default 3.",
+        )
+
+    def validate(self, validator: Any) -> list[str]:
+        """Return what is wrong with the values, a sentence each."""
+        return list(problems(self))
+
+
+def problems(options: PySparkOptions) -> list[str]:
+    """What is wrong with the options' values, each sentence with its fix."""
+    found = []
+    if options.epoch_seconds <= 0:
+        found.append(f"--epoch_seconds={options.epoch_seconds} must be above 0, for example 0.5")
+    for name in ("epoch_max_records", "epoch_max_bytes"):
+        if getattr(options, name) < 1:
+            found.append(f"--{name}={getattr(options, name)} must be at least 1")
+    if options.epoch_retries < 0:
+        found.append(f"--epoch_retries={options.epoch_retries} must be 0 or more")
+    if options.spark_parallelism is not None and not 1 <= options.spark_parallelism <= 128:
+        found.append(f"--spark_parallelism={options.spark_parallelism} must be between 1 and 128")
+    for setting in options.spark_conf or ():
+        if "=" not in setting:
+            found.append(f"--spark_conf={setting} must have the form key=value")
+    return found

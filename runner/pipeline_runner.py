@@ -1,0 +1,230 @@
+"""`PySparkRunner`: a Beam `PipelineRunner` that runs pipelines as Spark jobs."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Collection
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions, TypeOptions
+from apache_beam.options.value_provider import RuntimeValueProvider
+from apache_beam.runners.pipeline_utils import group_by_key_input_visitor
+from apache_beam.portability.api import beam_runner_api_pb2 as api
+from apache_beam.runners.runner import PipelineRunner, PipelineState
+from apache_beam.transforms import environments
+
+from penstock.runner import graph
+from penstock.runner.bundle import KNOWN_BEAM, PlanContext
+from penstock.runner.checks import refuse_unsupported
+from penstock.runner.cleanup import clean_ups
+from penstock.runner.driver import Driver, Pace, orphans, without
+from penstock.runner.keys import KEY_GROUPS
+from penstock.runner.options import PySparkOptions, problems
+from penstock.runner.plan import Plan
+from penstock.runner.protocol.coordinator import Attempt, Coordinator
+from penstock.runner.protocol.errors import CheckpointError, EpochAborted, EpochFailed
+from penstock.runner.protocol.loop import run_epochs
+from penstock.runner.protocol.record import CommitRecord, EpochState
+from penstock.runner.residuals import Residuals
+from penstock.runner.result import PySparkPipelineResult
+from penstock.runner.session import session, slots
+
+logger = logging.getLogger(__name__)
+
+
+class PySparkRunner(PipelineRunner):
+    """Runs Beam pipelines on Spark.
+
+    `PySparkRunner()` uses the active Spark session, else it starts one of its own from `--spark_master` and
+    `--spark_conf`; `PySparkRunner(spark=session)` uses the one it is given and leaves it as it is. Batch
+    pipelines run to their end; a pipeline with an unbounded PCollection (or `--streaming`) runs in
+    epochs and needs `--checkpoint_dir`.
+    """
+
+    def __init__(self, spark: Any = None) -> None:
+        super().__init__()
+        self._spark = spark
+
+    def is_fnapi_compatible(self) -> bool:
+        """Pipelines come as portable protos."""
+        return True
+
+    def default_environment(self, options: PipelineOptions) -> environments.Environment:
+        """Workers run in Spark's own Python processes."""
+        return environments.EmbeddedPythonEnvironment.default()
+
+    def run_pipeline(self, pipeline: beam.Pipeline, options: PipelineOptions) -> PySparkPipelineResult:
+        """Start a pipeline and return at once.
+
+        Raises:
+            ValueError: an option has a bad value; all of them are named.
+            UnsupportedPipelineError: the pipeline uses what this runner does not run.
+            CheckpointError: the checkpoint cannot be used as asked.
+        """
+        RuntimeValueProvider.set_runtime_options({})
+        pipeline.visit(
+            group_by_key_input_visitor(
+                not options.view_as(TypeOptions).allow_non_deterministic_key_coders
+            )
+        )
+        proto = pipeline.to_runner_api(default_environment=self.default_environment(options))
+        return self.run_proto(proto, options)
+
+    def run_proto(self, proto: api.Pipeline, options: PipelineOptions) -> PySparkPipelineResult:
+        """Start a pipeline given as a proto; see `run_pipeline`."""
+        _check_beam()
+        settings = options.view_as(PySparkOptions)
+        if wrong := problems(settings):
+            raise ValueError("; ".join(wrong))
+        streaming = graph.is_streaming(proto) or bool(options.view_as(StandardOptions).streaming)
+        refuse_unsupported(proto, streaming=streaming)
+        plan = graph.build_plan(proto, streaming=streaming)
+        if not streaming:
+            return self._start_batch(plan, settings)
+        return self._start_stream(plan, settings)
+
+    def _start_batch(self, plan: Plan, settings: PySparkOptions) -> PySparkPipelineResult:
+        spark = self._session(settings)
+        result = PySparkPipelineResult()
+        work = _Work(spark, plan, settings, result)
+        result.run_in_background(work.batch, work.cancel)
+        return result
+
+    def _start_stream(self, plan: Plan, settings: PySparkOptions) -> PySparkPipelineResult:
+        checkpoint = _opened_checkpoint(settings)
+        _refuse_orphans(checkpoint.last_record(), plan, settings.drop_state or ())
+        spark = self._session(settings)
+        result = PySparkPipelineResult(Residuals(PlanContext(plan)))
+        work = _Work(spark, plan, settings, result)
+        result.run_in_background(lambda: work.stream(checkpoint), work.cancel)
+        return result
+
+    def _session(self, settings: PySparkOptions) -> Any:
+        if self._spark is not None:
+            return self._spark
+        conf = dict(setting.split("=", 1) for setting in settings.spark_conf or ())
+        return session(settings.spark_master, conf)
+
+
+class _Work:
+    """What the driver thread of one pipeline does."""
+
+    def __init__(
+        self, spark: Any, plan: Plan, settings: PySparkOptions, result: PySparkPipelineResult
+    ) -> None:
+        from penstock.runner.engine import SparkEngine
+
+        self._spark = spark
+        self._plan = plan
+        self._settings = settings
+        self._result = result
+        self._engine = SparkEngine(spark, plan)
+        self._job = ""
+
+    def cancel(self) -> None:
+        """Cancel the Spark job that runs."""
+        self._spark.sparkContext.cancelJobGroup(f"penstock-{self._job}")
+
+    def batch(self) -> str:
+        """Run to the end; return the final state."""
+        self._job = "batch-" + uuid.uuid4().hex[:12]
+        driver = self._driver(Residuals(PlanContext(self._plan)), folder="")
+        record = _in_memory(1, EpochState())
+        while not record.state.done and not self._result.stopping:
+            state = self._tried(driver, record)
+            record = _in_memory(record.number + 1, state) if state is not None else record
+            self._result.committed(record)
+        self._engine.close()
+        return str(PipelineState.DONE if record.state.done else PipelineState.CANCELLED)
+
+    def stream(self, checkpoint: Any) -> str:
+        """Run epochs until the pipeline is done, stopped or superseded; return the final state."""
+        self._job = checkpoint.job
+        coordinator = Coordinator(checkpoint)
+        record = coordinator.take_over()
+        logger.info("took over %s with record %d", checkpoint.folder, record.number)
+        self._result.committed(record)
+        driver = self._driver(
+            Residuals(PlanContext(self._plan)),
+            folder=checkpoint.state_folder,
+            dropped=self._settings.drop_state or (),
+        )
+        record = run_epochs(
+            coordinator,
+            driver,
+            retries=self._settings.epoch_retries,
+            stop=lambda last: self._result.stopping,
+            on_commit=self._result.committed,
+            on_sweep=lambda last, swept: self._clean_up(last),
+        )
+        self._engine.close()
+        if not record.state.done:
+            return str(PipelineState.STOPPED)
+        return str(PipelineState.DRAINED if record.state.extra.get("draining") else PipelineState.DONE)
+
+    def _driver(self, residuals: Residuals, folder: str, dropped: Collection[str] = ()) -> Driver:
+        settings = self._settings
+        return Driver(
+            self._plan,
+            self._engine,
+            residuals,
+            partitions=min(settings.spark_parallelism or slots(self._spark), KEY_GROUPS),
+            pace=Pace(settings.epoch_seconds, settings.epoch_max_records, settings.epoch_max_bytes),
+            folder=folder,
+            name="penstock",
+            dropped=dropped,
+            draining=lambda: self._result.draining,
+        )
+
+    def _tried(self, driver: Driver, record: CommitRecord) -> EpochState | None:
+        """One epoch of a batch pipeline; only what Spark mixed up is tried again, a user's error is final."""
+        for tried in range(self._settings.epoch_retries + 1):
+            attempt = Attempt(self._job, 1, record.number + 1, uuid.uuid4().hex[:12])
+            try:
+                return driver(record, attempt)
+            except EpochAborted as error:
+                aborted = error
+                logger.warning("try %d was aborted: %s", tried + 1, error)
+        raise EpochFailed(f"aborted {self._settings.epoch_retries + 1} times") from aborted
+
+    def _clean_up(self, record: CommitRecord) -> None:
+        """Let sinks delete what failed epochs staged; only called after a commit of our own."""
+        for clean in clean_ups(self._plan, record):
+            clean(self._job)
+
+
+def _in_memory(number: int, state: EpochState) -> CommitRecord:
+    return CommitRecord(number, 1, "batch", None, 0, "epoch", number - 1, state)
+
+
+def _opened_checkpoint(settings: PySparkOptions) -> Any:
+    from penstock.runner.store.checkpoint import Checkpoint
+
+    if not settings.checkpoint_dir:
+        raise CheckpointError(
+            "a streaming pipeline needs --checkpoint_dir: a folder that outlives the driver, for example "
+            "--checkpoint_dir=/var/lib/penstock/orders"
+        )
+    return Checkpoint.open(settings.checkpoint_dir, fresh=settings.fresh, key_groups=KEY_GROUPS)
+
+
+def _refuse_orphans(last: CommitRecord | None, plan: Plan, dropped: Collection[str]) -> None:
+    if last is None:
+        return
+    left = orphans(without(last.state, dropped), plan)
+    if left:
+        raise CheckpointError(
+            "the checkpoint holds what this pipeline has no step for:\n"
+            + "\n".join(f"- {line}" for line in left)
+            + "\nGive the steps their old names back, or forget what they left with --drop_state NAME."
+        )
+
+
+def _check_beam() -> None:
+    if not beam.__version__.startswith(KNOWN_BEAM):
+        raise RuntimeError(
+            f"this version of penstock runs with apache-beam {', '.join(v + 'x' for v in KNOWN_BEAM)}, "
+            f"not {beam.__version__}: it uses Beam's worker internals. Install a matching version."
+        )

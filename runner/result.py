@@ -1,0 +1,158 @@
+"""What `Pipeline.run` returns: a pipeline that runs, or has run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from apache_beam.runners.runner import PipelineResult, PipelineState
+
+from penstock.runner import metrics
+from penstock.runner.epoch import output_name
+from penstock.runner.protocol.record import CommitRecord
+from penstock.runner.residuals import Residuals, ResidualView
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a pipeline stands after its last commit.
+
+    `epoch` is the number of the record, `generation` that of the driver's take-over, `epochs` how many the
+    job has committed in its life. Times in µs since 1970; `watermark_us` is the lowest of all steps that read,
+    None before the first. `publications` wait for the next epoch.
+    """
+
+    epoch: int
+    generation: int
+    epochs: int
+    committed_us: int | None
+    watermark_us: int | None
+    residuals: tuple[ResidualView, ...]
+    publications: int
+
+
+class PySparkPipelineResult(PipelineResult):
+    """A pipeline on Spark. Batch pipelines and streams have the same result; a stream can be stopped.
+
+    `stop` ends after the current epoch and keeps the checkpoint, so that the next run goes on; `drain` ends
+    the pipeline for good: what is unbounded is read no further, windows close, and everything is published.
+    """
+
+    def __init__(self, residuals: Residuals | None = None) -> None:
+        super().__init__(PipelineState.STARTING)
+        self._residuals = residuals
+        self._record: CommitRecord | None = None
+        self._error: BaseException | None = None
+        self._finished = threading.Event()
+        self._stop = threading.Event()
+        self._drain = threading.Event()
+        self._cancel_job: Callable[[], None] = lambda: None
+        self._thread: threading.Thread | None = None
+
+    # For whoever waits.
+
+    def wait_until_finish(self, duration: int | None = None) -> str | None:
+        """Wait at most `duration` milliseconds (None: for ever); return the final state, None if it still runs.
+
+        Raises:
+            the error that the pipeline FAILED with; a user's exception with the worker's traceback as a note.
+        """
+        if not self._finished.wait(None if duration is None else duration / 1000):
+            return None
+        if self._error is not None:
+            raise self._error
+        return str(self.state)
+
+    def stop(self) -> None:
+        """Ask the pipeline to stop after the current epoch's commit; its checkpoint can be resumed."""
+        self._stop.set()
+
+    def drain(self) -> None:
+        """Ask the pipeline to end: read what is bounded, close windows, publish everything."""
+        if not self._finished.is_set():
+            self._state = PipelineState.DRAINING
+        self._drain.set()
+
+    def cancel(self) -> str:
+        """Stop at once; the epoch that runs is thrown away, the checkpoint stays as it is."""
+        if not self._finished.is_set():
+            self._state = PipelineState.CANCELLING
+            self._stop.set()
+            self._cancel_job()
+            self._finished.wait(60)
+        return str(self.state)
+
+    def metrics(self) -> metrics.Metrics:
+        """Committed metrics."""
+        record = self._record
+        return metrics.Metrics(metrics.from_json(record.state.counters if record else None))
+
+    @property
+    def watermarks(self) -> Mapping[str, int]:
+        """Output watermark of each step that reads, in µs, as of the last commit."""
+        marks = self._record.state.watermarks if self._record else {}
+        prefix = output_name("")
+        return {name.removeprefix(prefix): m for name, m in marks.items() if name.startswith(prefix)}
+
+    def residuals(self) -> tuple[ResidualView, ...]:
+        """What is left to read, as of the last commit."""
+        if self._record is None or self._residuals is None:
+            return ()
+        return self._residuals.views(self._record.state.residuals)
+
+    def progress(self) -> Progress:
+        """Where the pipeline stands after its last commit."""
+        record = self._record
+        if record is None:
+            return Progress(0, 0, 0, None, None, (), 0)
+        return Progress(
+            epoch=record.number,
+            generation=record.generation,
+            epochs=record.epochs,
+            committed_us=record.committed_us,
+            watermark_us=min(self.watermarks.values(), default=None),
+            residuals=self.residuals(),
+            publications=len(record.state.publications),
+        )
+
+    # For the runner.
+
+    def run_in_background(self, work: Callable[[], str], cancel_job: Callable[[], None]) -> None:
+        """Run `work` in a thread; its return value is the final state."""
+        self._cancel_job = cancel_job
+        self._state = PipelineState.RUNNING
+        self._thread = threading.Thread(target=self._run, args=(work,), name="penstock-driver", daemon=True)
+        self._thread.start()
+
+    def committed(self, record: CommitRecord) -> None:
+        """Take note of a record."""
+        self._record = record
+
+    @property
+    def stopping(self) -> bool:
+        """Whether somebody has asked to stop."""
+        return self._stop.is_set()
+
+    @property
+    def draining(self) -> bool:
+        """Whether somebody has asked to drain."""
+        return self._drain.is_set()
+
+    def _run(self, work: Callable[[], str]) -> None:
+        try:
+            self._state = work()
+        except BaseException as error:
+            self._fail(error)
+        finally:
+            self._finished.set()
+
+    def _fail(self, error: BaseException) -> None:
+        if self._state == PipelineState.CANCELLING:
+            self._state = PipelineState.CANCELLED
+            return
+        self._state = PipelineState.FAILED
+        self._error = error
+
+
