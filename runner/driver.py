@@ -121,7 +121,7 @@ class Driver:
             return True
         if drain and not state.extra.get("draining"):
             return True
-        if not state.residuals and not self._through(state):
+        if not state.residuals and not (self._through(state) and any(t.pending for t in state.timers)):
             return True
         return any(t.processing_us is not None and t.processing_us <= self._now_us() for t in state.timers)
 

@@ -1,7 +1,7 @@
 """Beam metrics: each task's monitoring infos merged into the pipeline's, at commit only.
 
-What a failed epoch counted is thrown away with it. User metrics and element counts live in the commit record,
-so that they go on after a restart; execution times do not.
+What a failed epoch counted is thrown away with it. Users' metrics live in the commit record, so that they go on
+after a restart; Beam's own (element counts and times of PCollections, named by build order) do not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from apache_beam.portability.api import metrics_pb2
 from apache_beam.runners.portability import portable_metrics
 
 _Info = metrics_pb2.MonitoringInfo
-_KEPT = frozenset([monitoring_infos.ELEMENT_COUNT_URN])
 
 
 def merged(infos: Iterable[_Info]) -> list[_Info]:
@@ -35,7 +34,7 @@ def worth_keeping(serialised: Iterable[bytes]) -> Iterable[_Info]:
     """Those infos of a task that the pipeline keeps."""
     for data in serialised:
         info = _Info.FromString(data)
-        if monitoring_infos.is_user_monitoring_info(info) or info.urn in _KEPT:
+        if monitoring_infos.is_user_monitoring_info(info):
             yield info
 
 
