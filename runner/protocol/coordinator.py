@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from penstock.runner.protocol.errors import CommitUnknown, OutcomeUnknown, Superseded
+from penstock.runner.protocol.certainty import create_for_certain
+from penstock.runner.protocol.errors import Superseded
 from penstock.runner.protocol.ledger import Kept, Ledger
 from penstock.runner.protocol.names import run_age
 from penstock.runner.protocol.record import (
@@ -27,9 +28,6 @@ from penstock.runner.protocol.record import (
 
 KEEP_RECORDS = 8
 """Old records that stay for the curious; the protocol itself needs only the last one."""
-
-PUT_TRIES = 8
-"""How often a create is tried while its outcome is unknown, with pauses of 0.1 s to 12.8 s after each."""
 
 SWEEP_LIMIT = 1000
 """Files that one sweep deletes at most."""
@@ -211,24 +209,13 @@ class Coordinator:
 
     def _put(self, number: int, data: bytes) -> bool:
         """Create the record; True when it is this driver's, however often it took to learn that."""
-        if self._create(number, data):
-            return True
-        try:
-            return self._ledger.read_record(number) == data
-        except FileNotFoundError:  # deleted since: only a newer driver does that
-            return False
-
-    def _create(self, number: int, data: bytes) -> bool:
-        for tried in range(PUT_TRIES):
-            try:
-                return self._ledger.create_record(number, data)
-            except OutcomeUnknown as error:
-                unknown = error
-                self._pause(0.1 * 2**tried)
-        raise CommitUnknown(
-            f"{self._ledger.folder} did not say, {PUT_TRIES} times, whether record {number} was created. "
-            "Once the storage answers again, start the pipeline again: it finds out and goes on"
-        ) from unknown
+        return create_for_certain(
+            lambda: self._ledger.create_record(number, data),
+            lambda: self._ledger.read_record(number),
+            data,
+            f"record {number} in {self._ledger.folder}",
+            self._pause,
+        )
 
     def _hold(self, record: CommitRecord, data: bytes) -> CommitRecord:
         """Take a record that was created as the own last one, unless there is a higher one.

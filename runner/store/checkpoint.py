@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from penstock.runner.protocol.certainty import create_for_certain
 from penstock.runner.protocol.coordinator import wall_clock_us
 from penstock.runner.protocol.errors import CheckpointError
 from penstock.runner.protocol.ledger import Kept
@@ -54,6 +56,7 @@ class Checkpoint:
         filesystem: FileSystem | None = None,
         clock: Callable[[], int] = wall_clock_us,
         nonces: Callable[[], str] = lambda: uuid.uuid4().hex[:8],
+        pause: Callable[[float], None] = time.sleep,
     ) -> Checkpoint:
         """Open the checkpoint in `folder`, or create one where there is nothing.
 
@@ -68,7 +71,9 @@ class Checkpoint:
         job = f"{datetime.fromtimestamp(clock() // 10**6, UTC):%Y%m%dT%H%M%S}-{nonces()}"
         try:
             storage.make_private(folder)
-            format_file = _read_or_create(storage, folder, fresh, _new_format(job, key_groups, clock()))
+            format_file = _read_or_create(
+                storage, folder, fresh, _new_format(job, key_groups, clock()), pause
+            )
         except OSError as error:
             raise CheckpointError(
                 f"cannot use {folder} for checkpoints: {error}. Give --checkpoint_dir a folder that this "
@@ -143,7 +148,9 @@ def _new_format(job: str, key_groups: int | None, now_us: int) -> bytes:
     return json.dumps({"penstock-checkpoint": content}, sort_keys=True).encode("ascii") + b"\n"
 
 
-def _read_or_create(storage: FileSystem, folder: str, fresh: bool, new: bytes) -> bytes:
+def _read_or_create(
+    storage: FileSystem, folder: str, fresh: bool, new: bytes, pause: Callable[[float], None]
+) -> bytes:
     names = storage.list(folder)
     if fresh and names:
         raise CheckpointError(
@@ -155,13 +162,16 @@ def _read_or_create(storage: FileSystem, folder: str, fresh: bool, new: bytes) -
             f"{folder} is no checkpoint: it holds {len(names)} files or folders and no FORMAT. Give "
             "--checkpoint_dir an empty folder, or one that a pipeline has made"
         )
-    if not names and storage.create_if_absent(f"{folder}/FORMAT", new):
+    path = f"{folder}/FORMAT"
+    if not names and create_for_certain(
+        lambda: storage.create_if_absent(path, new), lambda: storage.read(path), new, path, pause
+    ):
         return new
     if fresh:
         raise CheckpointError(
             f"another driver has just made a checkpoint in {folder}; start without --fresh to take it over"
         )
-    return storage.read(f"{folder}/FORMAT")
+    return storage.read(path)
 
 
 def _opened(folder: str, data: bytes, key_groups: int | None, storage: FileSystem) -> Checkpoint:

@@ -244,15 +244,19 @@ def _alive(
 ) -> Iterator[tuple[int, bytes, bytes]]:
     """Merge runs (oldest first) and buffer within each of the bounds; the newest entry of a key counts."""
     for lower, upper in bounds:
-        begin = bisect.bisect_left(buffered, lower, key=itemgetter(0))
-        end = bisect.bisect_left(buffered, upper, key=itemgetter(0))
-        sources = [iter(buffered[begin:end])]
+        sources = [_between(buffered, lower, upper)] if buffered else []
         sources += [opened.scan(*_within(run, lower, upper)) for run, opened in reversed(runs)]
         before = None
         for key, value in heapq.merge(*sources, key=itemgetter(0)):  # equal keys come in the order of sources
             if key != before and value is not None:
                 yield *key_of(key), value
             before = key
+
+
+def _between(entries: Sequence[Entry], lower: bytes, upper: bytes) -> Iterator[Entry]:
+    begin = bisect.bisect_left(entries, lower, key=itemgetter(0))
+    end = bisect.bisect_left(entries, upper, key=itemgetter(0))
+    return iter(entries[begin:end])
 
 
 def _bounds(key_group: int, prefix: bytes, stop: bytes | None) -> tuple[bytes, bytes]:

@@ -1,0 +1,68 @@
+"""Our own coordinator, records, checkpoint and state store under crashes, pauses, lost answers and second drivers.
+
+`PENSTOCK_SEED=<n>` with the seed that a failure prints replays the run (and those after it).
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable
+
+from protocol_epoch import Driver
+from protocol_scheduler import Scheduler, Temper, Violation
+from protocol_world import SOURCE, World
+
+from penstock.runner.store.runs import RunCache
+
+
+def temper(rng: random.Random, *, drivers: int) -> Temper:
+    """Draw how rough a run is."""
+    return Temper(
+        switch=rng.choice([0.3, 0.1, 0.03, 0.01]) if drivers else 0.0,
+        fault=rng.choice([0.1, 0.03, 0.01]),
+        faults=rng.randint(0, 6),
+        starts=drivers,
+        steps=rng.choice([100, 300, 600]),
+    )
+
+
+def simulate(seed: str, *, drivers: int) -> Scheduler:
+    """Run one simulation; a Violation carries seed and trace."""
+    rng = random.Random(seed)
+    nonces = (f"n{i:04d}" for i in itertools.count())
+    caches = [RunCache(), RunCache()]
+
+    def start(name: str) -> Callable[[], None]:
+        return Driver(world, name, caches, nonces).run
+
+    schedule = Scheduler(rng, temper(rng, drivers=drivers), start)
+    world = World(schedule)
+    try:
+        schedule.play(world.complete)
+        world.check_state()
+        everything = Counter(key for keys in SOURCE.values() for key in keys)
+        if world.published != everything:
+            raise Violation(f"P published {dict(world.published)} of {dict(everything)}")
+    except Violation as violation:
+        raise AssertionError("\n".join([f"seed {seed!r}: {violation}", *schedule.trace[-200:]])) from None
+    finally:
+        schedule.violation = ""
+        schedule.bury()
+    return schedule
+
+
+def test_one_driver_publishes_exactly_once_whatever_crashes(campaign):
+    for number in range(campaign.size(300, 20_000)):
+        simulate(f"{campaign.seed}/one/{number}", drivers=0)
+
+
+def test_two_drivers_paused_anywhere_publish_exactly_once(campaign):
+    for number in range(campaign.size(700, 60_000)):
+        simulate(f"{campaign.seed}/two/{number}", drivers=3)
+
+
+def test_a_seed_replays_its_run():
+    for number in range(20):
+        assert simulate(f"replay/{number}", drivers=3).trace == simulate(f"replay/{number}", drivers=3).trace
