@@ -2,8 +2,7 @@
 
     --project=p --output=/data --checkpoint_dir=/checkpoints --epoch_seconds=1
 
-The runner is `PySparkRunner` unless `--runner` says otherwise. Under spark-submit, the session is the one
-that was submitted, with its master and its settings.
+The runner is `PySparkRunner` unless `--runner` says otherwise.
 """
 
 from __future__ import annotations
@@ -11,8 +10,9 @@ from __future__ import annotations
 import argparse
 import inspect
 import logging
-import os
+import signal
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 import apache_beam as beam
@@ -20,29 +20,32 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 DEFAULT_RUNNER = "penstock.runner.PySparkRunner"
 
-SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""Environment variable that spark-submit sets for the Python program that it starts."""
-
 
 def run_program(build: Callable[..., Any], arguments: Sequence[str] | None = None) -> int:
     """Build a pipeline from command-line arguments (None: those of this process), run it, wait until it ends.
 
-    SIGINT stops it with a checkpoint where the runner can. Returns the exit code 0; every failure raises.
+    SIGINT and SIGTERM stop it with a checkpoint where the runner can, and cancel it elsewhere. Returns the
+    exit code 0; every failure raises.
     """
     logging.basicConfig(level=logging.WARNING)
     logging.getLogger("penstock").setLevel(logging.INFO)
     given, beam_arguments = _parser(build).parse_known_args(arguments)
-    if SUBMITTED in os.environ:
-        _submitted_session()
     pipeline = beam.Pipeline(options=PipelineOptions(with_runner(beam_arguments)))
     build(pipeline, **{name: value for name, value in vars(given).items() if value is not None})
     result = pipeline.run()
-    try:
-        result.wait_until_finish()
-    except KeyboardInterrupt:
-        getattr(result, "stop", result.cancel)()
-        result.wait_until_finish()
+    _stop_on_signals(getattr(result, "stop", result.cancel))
+    result.wait_until_finish()
     return 0
+
+
+def _stop_on_signals(stop: Callable[[], object]) -> None:
+    """Call `stop` on SIGINT and SIGTERM; Spark's own handler would cancel an epoch that can be committed."""
+
+    def received(number: int, frame: FrameType | None) -> None:
+        stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, received)
 
 
 def with_runner(arguments: Sequence[str]) -> list[str]:
@@ -69,10 +72,3 @@ def _reader(parameter: inspect.Parameter) -> Callable[[str], Any]:
     """Return what reads the text of a flag, by the parameter's annotation (which is text: it is lazy)."""
     types: dict[str, Callable[[str], Any]] = {"int": int, "float": float}
     return types.get(str(parameter.annotation).removesuffix(" | None"), str)
-
-
-def _submitted_session() -> None:
-    """Make the submitted session the active one, which the runner takes over."""
-    from pyspark.sql import SparkSession
-
-    SparkSession.builder.getOrCreate()

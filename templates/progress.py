@@ -24,12 +24,12 @@ class Residual(Protocol):
 
 
 class Progress(Protocol):
-    """What `PySparkRunner`'s result says of the last commit. `committed_at` is in seconds since 1970."""
+    """What `PySparkRunner`'s result says of the last commit; times in microseconds since 1970."""
 
     @property
-    def epoch(self) -> int: ...
+    def epochs(self) -> int: ...
     @property
-    def committed_at(self) -> float | None: ...
+    def committed_us(self) -> int | None: ...
     @property
     def watermark_us(self) -> int | None: ...
     @property
@@ -40,12 +40,13 @@ class Progress(Protocol):
 class Snapshot:
     """One look at a running pipeline.
 
-    `at` and `committed_at` are seconds since 1970, `watermark` likewise (None: no source has said anything
-    yet). `epoch` is the number of the last commit record. Partitions are None for a source without any.
+    `at`, `committed_at` and `watermark` are seconds since 1970; None: nothing is committed yet, or no source
+    has said anything. `epochs` is how many the pipeline has committed since its first start. Partitions are
+    None for a source without any.
     """
 
     at: float
-    epoch: int
+    epochs: int
     committed_at: float | None
     watermark: float | None
     open: int | None
@@ -65,15 +66,14 @@ class Snapshot:
 
 def look(at: float, progress: Progress, counters: Iterable[tuple[str, str, int]]) -> Snapshot:
     """Return what `progress` and the committed counters (namespace, name, value) say at time `at`."""
-    partitions = [_partitions(residual.restriction) for residual in progress.residuals]
-    told = [pair for pair in partitions if pair is not None]
+    parts = [part for residual in progress.residuals if (part := _partitions(residual.restriction))]
     return Snapshot(
         at=at,
-        epoch=progress.epoch,
-        committed_at=progress.committed_at,
-        watermark=None if progress.watermark_us is None else progress.watermark_us / 1e6,
-        open=sum(pair[0] for pair in told) if told else None,
-        waiting=sum(pair[1] for pair in told) if told else None,
+        epochs=progress.epochs,
+        committed_at=_seconds(progress.committed_us),
+        watermark=_seconds(progress.watermark_us),
+        open=len(set().union(*(part[0] for part in parts))) if parts else None,
+        waiting=len(set().union(*(part[1] for part in parts))) if parts else None,
         counters=_sums(counters),
     )
 
@@ -91,7 +91,7 @@ def as_line(before: Snapshot, now: Snapshot) -> str:
     if now.open is not None:
         parts.append(f"partitions {now.open} open, {now.waiting} waiting")
         parts.append(", ".join(f"{now.counters.get(name, 0)} {name}" for name in LINEAGE))
-    parts.append(f"epoch {now.epoch}")
+    parts.append(f"{now.epochs} epochs")
     if now.committed_at is not None:
         parts.append(f"checkpoint {_span(max(0.0, now.at - now.committed_at))} ago")
     return " | ".join(parts)
@@ -105,7 +105,7 @@ def as_fields(before: Snapshot, now: Snapshot) -> dict[str, Any]:
         "watermark_lag_seconds": None if now.lag is None else round(now.lag, 3),
         "open_partitions": now.open,
         "waiting_partitions": now.waiting,
-        "epoch": now.epoch,
+        "epochs": now.epochs,
         "last_checkpoint": _time(now.committed_at),
         **{name: now.counters.get(name, 0) for name in COUNTED},
     }
@@ -116,12 +116,19 @@ def as_json(before: Snapshot, now: Snapshot) -> str:
     return json.dumps({"time": _time(now.at), "event": "progress", **as_fields(before, now)})
 
 
-def _partitions(restriction: Any) -> tuple[int, int] | None:
-    """Return how many partitions a frontier has open and waiting; None for any other restriction."""
+def _partitions(restriction: Any) -> tuple[frozenset[str], frozenset[str]] | None:
+    """Return the tokens that a frontier has open and waiting; None for any other restriction.
+
+    Tokens and not their number: a merged partition may wait in several parts of a dealt frontier.
+    """
     try:
-        return len(restriction.open), len(restriction.waiting)
+        return frozenset(restriction.open), frozenset(restriction.waiting)
     except (AttributeError, TypeError):
         return None
+
+
+def _seconds(micros: int | None) -> float | None:
+    return None if micros is None else micros / 1e6
 
 
 def _sums(counters: Iterable[tuple[str, str, int]]) -> dict[str, int]:

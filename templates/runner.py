@@ -42,10 +42,15 @@ RUNNER: Mapping[str, Parameter] = {
         help="Setting of the Spark session.",
     ),
     "parallelism": Parameter(
-        type="integer", minimum=1, help="Tasks of a stage. Left out: as many as Spark has slots."
+        type="integer",
+        minimum=1,
+        maximum=128,
+        help="Tasks that work side by side. Left out: as many as Spark has slots.",
     ),
     "epoch_seconds": Parameter(
-        type="number", minimum=0.01, help="How long an epoch reads, in seconds, before it commits."
+        type="number",
+        minimum=0.01,
+        help="How long an epoch reads, in seconds, before it commits. Left out: 0.5.",
     ),
     "epoch_max_records": Parameter(
         type="integer", minimum=1, help="How many records an epoch reads before it commits."

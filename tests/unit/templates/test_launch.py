@@ -40,8 +40,8 @@ class FakeMetrics:
 
 @dataclass
 class FakeProgress:
-    epoch: int = 1
-    committed_at: float | None = None
+    epochs: int = 1
+    committed_us: int | None = None
     watermark_us: int | None = None
     residuals: tuple[()] = ()
 
@@ -107,16 +107,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
 
         monkeypatch.setattr(launch_module, "build", build)
         stream = io.StringIO()
-        template = Template(
-            name="t",
-            summary="s",
-            description="",
-            pipeline="a:b",
-            streaming=True,
-            guarantees=(),
-            parameters={},
-        )
-        code = launch(Configuration(template, {}, {}), Reporter(Style.JSON, stream), RESUME)
+        code = launch(Configuration(TEMPLATE, {}, {}), Reporter(Style.JSON, stream), RESUME)
         return Ended(code, [json.loads(line) for line in stream.getvalue().splitlines()])
 
     return run_

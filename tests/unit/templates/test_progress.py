@@ -24,8 +24,8 @@ class FakeResidual:
 
 @dataclass
 class FakeProgress:
-    epoch: int = 7
-    committed_at: float | None = 999.5
+    epochs: int = 7
+    committed_us: int | None = 999_500_000
     watermark_us: int | None = 998_000_000
     residuals: tuple[FakeResidual, ...] = field(default_factory=tuple)
 
@@ -42,15 +42,15 @@ COUNTERS = [
 
 def snapshot(**changed: Any) -> Snapshot:
     base = Snapshot(
-        at=1000.0, epoch=7, committed_at=999.5, watermark=998.0, open=3, waiting=1, counters={"mods": 2500}
+        at=1000.0, epochs=7, committed_at=999.5, watermark=998.0, open=3, waiting=1, counters={"mods": 2500}
     )
     return replace(base, **changed)
 
 
-def test_partitions_of_all_dealt_frontiers_are_added_up() -> None:
+def test_partitions_of_all_dealt_frontiers_are_counted_each_once() -> None:
     residuals = (
         FakeResidual(FakeFrontier(("a", "b"), ("c",))),
-        FakeResidual(FakeFrontier(("d",), ())),
+        FakeResidual(FakeFrontier(("d",), ("c",))),
         FakeResidual("the restriction of some other source"),
     )
     seen = look(1000.0, FakeProgress(residuals=residuals), [])
@@ -90,13 +90,13 @@ def test_the_line_says_what_a_person_watches() -> None:
     line = as_line(snapshot(at=990.0, counters={"mods": 500}), snapshot(counters=counters))
     assert line == (
         "200/s | 2,500 in all | watermark 2.0 s behind | partitions 3 open, 1 waiting | "
-        "4 splits, 2 merges, 1 moves | epoch 7 | checkpoint 0.5 s ago"
+        "4 splits, 2 merges, 1 moves | 7 epochs | checkpoint 0.5 s ago"
     )
 
 
 def test_the_line_of_a_pipeline_that_has_not_committed_yet_claims_nothing() -> None:
     fresh = Snapshot(1000.0, 0, None, None, None, None, {})
-    assert as_line(fresh, fresh) == "0/s | 0 in all | watermark - | epoch 0"
+    assert as_line(fresh, fresh) == "0/s | 0 in all | watermark - | 0 epochs"
 
 
 @pytest.mark.parametrize(("lag", "text"), [(119.0, "119.0 s"), (120.0, "2 min"), (7200.0, "2.0 h")])
@@ -114,7 +114,7 @@ def test_the_json_line_is_one_object_with_times_in_rfc_3339() -> None:
         "watermark_lag_seconds": 2.0,
         "open_partitions": 3,
         "waiting_partitions": 1,
-        "epoch": 7,
+        "epochs": 7,
         "last_checkpoint": "1970-01-01T00:16:39.500Z",
         "records": 0,
         "mods": 2500,

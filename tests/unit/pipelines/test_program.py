@@ -1,0 +1,107 @@
+"""A build function as a program: which flags it gets, and what goes to Beam."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+
+from penstock.pipelines.program import run_program, with_runner
+
+ON_BEAM = "--runner=apache_beam.runners.direct.DirectRunner"
+
+
+class Seen:
+    """What a build function was called with."""
+
+    arguments: dict[str, Any]
+
+
+def build(
+    pipeline: beam.Pipeline, *, name: str, count: int = 3, ratio: float = 1, start: str | None = None
+) -> None:
+    """Build a pipeline that does nothing."""
+    Seen.arguments = {"name": name, "count": count, "ratio": ratio, "start": start}
+    pipeline | beam.Create([1])
+
+
+@pytest.fixture(autouse=True)
+def _handlers() -> Any:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_keyword_arguments_become_flags_of_their_types() -> None:
+    assert run_program(build, ["--name=a,b", "--count", "5", "--ratio=0.5", ON_BEAM]) == 0
+    assert Seen.arguments == {"name": "a,b", "count": 5, "ratio": 0.5, "start": None}
+
+
+def test_what_is_not_given_keeps_the_default_of_the_function() -> None:
+    run_program(build, ["--name=x", ON_BEAM])
+    assert (Seen.arguments["count"], Seen.arguments["ratio"]) == (3, 1)
+
+
+def test_an_argument_without_a_default_is_required(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run_program(build, [ON_BEAM])
+    assert caught.value.code == 2
+    assert "--name" in capsys.readouterr().err
+
+
+def test_flags_are_never_abbreviated() -> None:
+    with pytest.raises(SystemExit):
+        run_program(build, ["--nam=x", ON_BEAM])
+
+
+def test_our_runner_is_the_default_and_any_other_can_be_named() -> None:
+    assert with_runner(["--x=1"]) == ["--runner=penstock.runner.PySparkRunner", "--x=1"]
+    assert with_runner(["--runner", "DirectRunner"]) == ["--runner", "DirectRunner"]
+
+
+def test_a_signal_stops_the_pipeline_with_a_checkpoint(tmp_path: Path) -> None:
+    """In a process of its own: a fake runner whose pipeline runs until somebody stops it."""
+    program = textwrap.dedent(
+        """
+        import json, os, signal, sys, threading
+        import apache_beam as beam
+        from apache_beam.runners.runner import PipelineResult, PipelineRunner
+        from penstock.pipelines.program import run_program
+
+        class Result(PipelineResult):
+            def __init__(self):
+                super().__init__("RUNNING")
+                self.stopped = threading.Event()
+            def stop(self):
+                self.stopped.set()
+            def wait_until_finish(self, duration=None):
+                print("running", flush=True)
+                self.stopped.wait()
+                print("stopped", flush=True)
+
+        class Runner(PipelineRunner):
+            def run_pipeline(self, pipeline, options):
+                return Result()
+
+        sys.modules["fake_runners"] = sys.modules["__main__"]
+
+        def build(pipeline):
+            pipeline | beam.Create([1])
+
+        sys.exit(run_program(build, ["--runner=fake_runners.Runner"]))
+        """
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "running\n"
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.communicate(timeout=60)[0] == "stopped\n"
+    assert process.returncode == 0
