@@ -31,8 +31,8 @@ _REMEDY = {
     errno.ENOTDIR: "Choose an output that is a folder, below folders",
     errno.EEXIST: "Something else has that name: move it away, or choose another output",
     errno.ENAMETOOLONG: "Choose a shorter output path",
-    errno.EXDEV: "A folder below the output is on another file system, which a rename cannot cross: mount the "
-    "output as a whole",
+    errno.EXDEV: "A folder below the output is on another file system, which a rename cannot cross: "
+    "mount the output as a whole",
 }
 
 
@@ -222,7 +222,7 @@ def _make_folder(path: str) -> None:
         os.mkdir(path)
     except FileExistsError:
         if not os.path.isdir(path):
-            raise
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
     except FileNotFoundError:  # somebody removed the parent again
         _make_folder(path)
         return

@@ -70,7 +70,7 @@ class OpenFileCoder(coders.Coder):
         if version != self._version:
             raise ValueError(
                 f"an open file of format version {version} cannot be read; this Penstock reads version "
-                f"{self._version}. Resume with the version of Penstock that wrote the checkpoint, or newer."
+                f"{self._version}. Resume with the Penstock that wrote the checkpoint, or newer."
             )
         return OpenFile(*fields)
 

@@ -22,6 +22,7 @@ from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateS
 from apache_beam.transforms.window import GlobalWindow, GlobalWindows, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
+
 from penstock.io.files.local import LocalFolder
 from penstock.io.files.naming import (
     Key,
@@ -34,7 +35,6 @@ from penstock.io.files.naming import (
 )
 from penstock.io.files.publication import Publication, PublishedFile
 from penstock.io.files.rolling import OpenFile, OpenFileCoder, RollRule
-
 from penstock.publish import PublishAfterCommit, current_attempt
 
 BLOCK_BYTES = 256 * 1024
@@ -54,18 +54,27 @@ def json_line(value: Any) -> bytes:
             show the value.
     """
     if isinstance(value, bytes | str):
-        line = value if isinstance(value, bytes) else value.encode()
+        line = value if isinstance(value, bytes) else _utf8(value)
         if b"\n" in line or b"\r" in line:
             raise ValueError(
                 "the format function gave text with a line break; give one line, or an object to encode."
             )
         return line + b"\n"
     try:
-        return _encode(value).encode() + b"\n"
+        return _utf8(_encode(value)) + b"\n"
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"the format function gave a {type(value).__name__} that is not JSON ({type(error).__name__}): "
             "give dicts, lists, text, finite numbers, booleans and None only."
+        ) from None
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            "the format function gave text with a lone surrogate, which is not JSON text: decode it properly."
         ) from None
 
 
