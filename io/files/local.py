@@ -88,7 +88,8 @@ class LocalFolder:
         """
         target = self._absolute(name)
         with _explained("stage", target):
-            descriptor = _create(target)
+            _make_folder(os.path.dirname(target))
+            descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             try:
                 with open(descriptor, "wb") as file:
                     staged = _write(file.write, blocks)
@@ -135,18 +136,15 @@ class LocalFolder:
     def clean_up(self, job: str, sink: str, upto: tuple[int, int], keep: Collection[str]) -> int:
         """Delete what `sink` staged in `job` at or before (generation, epoch) `upto`, but nothing in `keep`.
 
-        Files of other sinks, other jobs and later epochs stay. Returns how many were deleted. The sink's
-        staging folder goes when it is empty, and the job's with it once `keep` is empty: from then on no
-        record names a file in it.
+        Files of other sinks, other jobs and later epochs stay. Returns how many were deleted. The folders
+        stay too: while a job lives they tell `publish` that this is the output which the job staged in, and
+        a clean-up may run so late that it cannot know whether the job still has something to publish.
         """
         folder = staging_folder(job, sink)
         with _explained("clean up", self._absolute(folder)):
             doomed = [name for name in self._staged(folder) if name not in keep and _is_upto(name, upto)]
             for name in doomed:
                 _unlink(self._absolute(name))
-            if not keep:
-                _remove_if_empty(self._absolute(folder))
-                _remove_if_empty(self._absolute(os.path.dirname(folder)))
         return len(doomed)
 
     def _staged(self, folder: str) -> list[str]:
@@ -157,7 +155,7 @@ class LocalFolder:
 
     def _check_staging_is_there(self, publication: Publication) -> None:
         """A staged file that is missing was published, if its folder is still there; else who knows."""
-        folder = self._absolute(os.path.dirname(os.path.dirname(publication.staged)))
+        folder = self._absolute(os.path.dirname(publication.staged))
         if not os.path.isdir(folder):
             raise OutputError(
                 f"cannot tell whether {publication.final} was published: the staging folder {folder} "
@@ -180,14 +178,6 @@ def _write(write: Callable[[bytes], object], blocks: Iterable[bytes]) -> Staged:
         write(block)
         length, crc, lines = length + len(block), zlib.crc32(block, crc), lines + block.count(b"\n")
     return Staged(length, crc, lines)
-
-
-def _create(target: str) -> int:
-    """Open a new file; its folder is made first, and made again when a clean-up removes it in between."""
-    while True:
-        _make_folder(os.path.dirname(target))
-        with suppress(FileNotFoundError):
-            return os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
 
 
 def _move(staged: str, final: str) -> bool:
@@ -256,11 +246,3 @@ def _is_upto(name: str, upto: tuple[int, int]) -> bool:
 def _unlink(path: str) -> None:
     with suppress(FileNotFoundError):  # another clean-up was first
         os.unlink(path)
-
-
-def _remove_if_empty(folder: str) -> None:
-    try:
-        os.rmdir(folder)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
-            raise
