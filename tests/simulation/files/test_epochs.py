@@ -18,7 +18,7 @@ import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ import pytest
 from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
-from penstock.io.files import local, naming
+from penstock.io.files import local, naming, write
 from penstock.io.files.local import LocalFolder
 from penstock.io.files.publication import Publication, PublicationCoder
 from penstock.io.files.rolling import RollRule
@@ -191,6 +191,7 @@ class Pipeline:
     def roll(
         self, lanes: dict[str, LaneState], taken: list[tuple[str, bytes]], drain: bool
     ) -> Iterator[Publication]:
+        write._index = count()  # a task may run in a new process
         fn = RollFn(self.folder, SINK, self.rule, clock=lambda: self.now)
         fn.start_bundle()
         for lane, block in taken:
@@ -269,6 +270,7 @@ def play(
         at_end = pipeline.record.position == len(lines)
         try:
             if twists:
+                abort(pipeline, rng)
                 late += paused(pipeline, rng)
                 play_late(late, rng)
             pipeline.epoch(rng.randint(0, 6), drain=at_end)
@@ -287,6 +289,14 @@ def play(
     consumer.look()
     check(pipeline, consumer)
     return calls
+
+
+def abort(pipeline: Pipeline, rng: random.Random) -> None:
+    """Now and then a whole epoch is thrown away before its commit, by a driver that lives on."""
+    if rng.random() < 0.2:
+        before = pipeline.record
+        pipeline.epoch(rng.randint(0, 6))
+        pipeline.record = before
 
 
 def paused(pipeline: Pipeline, rng: random.Random) -> list[Callable[[], Any]]:
@@ -353,7 +363,7 @@ def fresh(tmp_path: Path) -> Callable[[], Path]:
     return fresh
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_crash_at_any_file_system_call_loses_nothing_doubles_nothing_and_keeps_order(fake, fresh, seed):
     calls = play(fake, fresh(), seed, None, True)
     assert calls > 50
@@ -362,7 +372,7 @@ def test_a_crash_at_any_file_system_call_loses_nothing_doubles_nothing_and_keeps
             play(fake, fresh(), seed, crash_at, before)
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", range(60))
 def test_zombies_paused_publishers_and_late_clean_ups_change_nothing(fake, fresh, seed):
     crash_at = random.Random(seed).randrange(150)
     play(fake, fresh(), seed, crash_at, bool(seed % 2), twists=True)
