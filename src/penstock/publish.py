@@ -14,11 +14,13 @@ The module knows Beam but no runner; the runner knows the annotation, not the mo
 
 from __future__ import annotations
 
+import os
 import threading
 import uuid
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Protocol, runtime_checkable
 
 import apache_beam as beam
@@ -45,20 +47,34 @@ class Attempt:
     nonce: str
 
 
+def _of_this_process() -> Attempt:
+    started = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
+    return Attempt(job=f"local-{started}", generation=0, epoch=0, nonce=uuid.uuid4().hex[:12])
+
+
+def _mint_outside() -> None:
+    global _outside
+    _outside = _of_this_process()
+
+
 _running = threading.local()
-_outside = Attempt(job="local-" + uuid.uuid4().hex[:12], generation=0, epoch=0, nonce=uuid.uuid4().hex[:12])
+_outside = _of_this_process()
+os.register_at_fork(after_in_child=_mint_outside)  # a forked worker must not share its parent's nonce
 
 
 def current_attempt() -> Attempt:
-    """Return the attempt that runs in this thread; outside `PySparkRunner` one that lasts for the process."""
-    attempt: Attempt = getattr(_running, "attempt", _outside)
-    return attempt
+    """Return the attempt that runs in this thread; outside `PySparkRunner` one that lasts for the process.
+
+    The latter's job names rise with the time at which the processes began.
+    """
+    attempt: Attempt | None = getattr(_running, "attempt", None)
+    return _outside if attempt is None else attempt
 
 
 @contextmanager
 def running_attempt(attempt: Attempt) -> Iterator[None]:
     """Make `attempt` the current one for this thread (for runners and tests)."""
-    before = getattr(_running, "attempt", _outside)
+    before = getattr(_running, "attempt", None)
     _running.attempt = attempt
     try:
         yield

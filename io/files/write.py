@@ -1,0 +1,374 @@
+"""`WriteJsonLines` and its three steps: elements to blocks, blocks to staged files, those to published ones.
+
+The rules live elsewhere and are pure or hold the disk: names in `naming`, when a file closes in `rolling`,
+what survives a crash in `local`. Here they meet Beam's state, timers and bundles.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.coders import BytesCoder
+from apache_beam.metrics import Metrics
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
+from apache_beam.transforms.window import GlobalWindow, GlobalWindows, TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.windowed_value import WindowedValue
+
+from penstock.io.files.local import LocalFolder
+from penstock.io.files.naming import (
+    Key,
+    event_hour,
+    final_name,
+    lane,
+    sink_name,
+    stable_hash,
+    staged_name,
+)
+from penstock.io.files.publication import Publication, PublishedFile
+from penstock.io.files.rolling import OpenFile, OpenFileCoder, RollRule
+from penstock.publish import PublishAfterCommit, current_attempt
+
+BLOCK_BYTES = 256 * 1024
+"""Lines of one lane travel in blocks; a bundle hands its blocks on when together they have so many bytes."""
+
+_index = count()
+"""Numbers the files that this process stages; within an epoch's attempt they keep the order of a lane."""
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
+def json_line(value: Any) -> bytes:
+    """Return one line with its newline: text and bytes as they are, anything else as compact JSON in UTF-8.
+
+    Raises:
+        ValueError: text that holds a line break, or a value that JSON has no form for. The message does not
+            show the value.
+    """
+    if isinstance(value, bytes | str):
+        line = value if isinstance(value, bytes) else _utf8(value)
+        if b"\n" in line or b"\r" in line:
+            raise ValueError(
+                "the format function gave text with a line break; give one line, or an object to encode."
+            )
+        return line + b"\n"
+    try:
+        return _utf8(_encode(value)) + b"\n"
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"the format function gave a {type(value).__name__} that is not JSON ({type(error).__name__}): "
+            "give dicts, lists, text, finite numbers, booleans and None only."
+        ) from None
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            "the format function gave text with a lone surrogate, which is not JSON text: decode it properly."
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How an element becomes (lane, line)."""
+
+    table: Callable[[Any], str]
+    key: Callable[[Any], Key] | None
+    format: Callable[[Any], Any]
+    shards: int
+
+    def lane_of(self, element: Any, timestamp_us: int) -> str:
+        shard = stable_hash(self.key(element)) % self.shards if self.key else 0
+        return lane(self.table(element), event_hour(timestamp_us), shard, self.shards)
+
+
+@dataclass(slots=True)
+class _Block:
+    """Lines of one lane on their way through a bundle; `earliest_us` is their lowest event time."""
+
+    earliest_us: int
+    lines: list[bytes] = field(default_factory=list)
+
+    def add(self, line: bytes, timestamp_us: int) -> None:
+        self.lines.append(line)
+        self.earliest_us = min(self.earliest_us, timestamp_us)
+
+
+class ToBlocksFn(beam.DoFn):
+    """Element to (lane, block of lines): what one bundle has for a lane travels and is kept together.
+
+    Order: lines of a lane keep the order of the bundle's elements. State: at most `BLOCK_BYTES` of lines,
+    within a bundle. Watermark: a block has the earliest event time of its lines.
+    """
+
+    def __init__(self, layout: _Layout) -> None:
+        self._layout = layout
+        self._blocks: dict[str, _Block] = {}
+        self._bytes = 0
+        self._lines = Metrics.counter("penstock.io.files", "lines")
+
+    def start_bundle(self) -> None:
+        self._blocks, self._bytes = {}, 0
+
+    def process(
+        self, element: Any, timestamp: Any = beam.DoFn.TimestampParam
+    ) -> list[TimestampedValue] | None:
+        timestamp_us = timestamp.micros
+        line = json_line(self._layout.format(element))
+        where = self._layout.lane_of(element, timestamp_us)
+        block = self._blocks.get(where)
+        if block is None:
+            block = self._blocks[where] = _Block(timestamp_us)
+        block.add(line, timestamp_us)
+        self._bytes += len(line)
+        return self._hand_on() if self._bytes >= BLOCK_BYTES else None
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        for each in self._hand_on():
+            yield GlobalWindows.windowed_value(each.value, each.timestamp)
+
+    def _hand_on(self) -> list[TimestampedValue]:
+        blocks, self._blocks, self._bytes = self._blocks, {}, 0
+        self._lines.inc(sum(len(block.lines) for block in blocks.values()))
+        return [
+            TimestampedValue((where, b"".join(block.lines)), Timestamp(micros=block.earliest_us))
+            for where, block in blocks.items()
+        ]
+
+
+@beam.typehints.with_output_types(Publication)
+class RollFn(beam.DoFn):
+    """(Lane, block) to `Publication`: keeps each lane's open file in state and stages it when it rolls.
+
+    Order: blocks of a lane are kept in the order in which they arrive. State: per lane, the lines since the
+    last roll, nothing between a roll and the next line. Watermark: held by an open file at its earliest
+    event time until it rolls. What repeats: a failed try's staged files, under names of their own.
+    """
+
+    ROLL = TimerSpec("roll", TimeDomain.REAL_TIME)
+    END = TimerSpec("end", TimeDomain.WATERMARK)
+    _lines = beam.DoFn.StateParam(BagStateSpec("lines", BytesCoder()))
+    _opened = beam.DoFn.StateParam(ReadModifyWriteStateSpec("open", OpenFileCoder()))
+    _roll = beam.DoFn.TimerParam(ROLL)
+    _end = beam.DoFn.TimerParam(END)
+
+    def __init__(
+        self, folder: LocalFolder, sink: str, rule: RollRule, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._folder = folder
+        self._sink = sink
+        self._rule = rule
+        self._clock = clock
+        self._staged: list[str] = []
+        self._files = Metrics.counter("penstock.io.files", "staged_files")
+        self._bytes = Metrics.counter("penstock.io.files", "staged_bytes")
+
+    def start_bundle(self) -> None:
+        self._staged = []
+
+    def process(
+        self,
+        element: tuple[str, bytes],
+        timestamp: Any = beam.DoFn.TimestampParam,
+        lines: Any = _lines,
+        opened: Any = _opened,
+        roll: Any = _roll,
+        end: Any = _end,
+    ) -> Iterator[TimestampedValue]:
+        where, block = element
+        before: OpenFile | None = opened.read()
+        file = before or self._rule.open(int(self._clock() * 1e6))
+        file = file.with_block(len(block), timestamp.micros)
+        lines.add(block)
+        if self._rule.is_full(file):
+            yield self._close(where, file, lines, opened, roll, end)
+            return
+        opened.write(file)
+        if before is None or file.earliest_us < before.earliest_us:
+            # Beam holds the watermark of a processing-time timer at the element that sets it.
+            roll.set(Timestamp(micros=file.due_us))
+            end.set(GlobalWindow().max_timestamp())
+
+    @on_timer(ROLL)
+    def on_roll(
+        self,
+        where: str = beam.DoFn.KeyParam,
+        lines: Any = _lines,
+        opened: Any = _opened,
+        roll: Any = _roll,
+        end: Any = _end,
+    ) -> Iterator[TimestampedValue]:
+        if (file := opened.read()) is not None:
+            yield self._close(where, file, lines, opened, roll, end)
+
+    @on_timer(END)
+    def on_end(
+        self,
+        where: str = beam.DoFn.KeyParam,
+        lines: Any = _lines,
+        opened: Any = _opened,
+        roll: Any = _roll,
+        end: Any = _end,
+    ) -> Iterator[TimestampedValue]:
+        if (file := opened.read()) is not None:
+            yield self._close(where, file, lines, opened, roll, end)
+
+    def finish_bundle(self) -> None:
+        self._folder.keep_staged(self._staged)
+
+    def _close(
+        self, where: str, file: OpenFile, lines: Any, opened: Any, roll: Any, end: Any
+    ) -> TimestampedValue:
+        """Stage the open file and forget it."""
+        publication = self._stage(where, lines.read())
+        lines.clear()
+        opened.clear()
+        roll.clear()
+        end.clear()
+        return TimestampedValue(publication, Timestamp(micros=file.earliest_us))
+
+    def _stage(self, where: str, blocks: Iterable[bytes]) -> Publication:
+        attempt, index = current_attempt(), next(_index)
+        name = staged_name(self._sink, attempt, index)
+        staged = self._folder.stage(name, blocks)
+        self._staged.append(name)
+        self._files.inc()
+        self._bytes.inc(staged.length)
+        return Publication(
+            output=self._folder.path,
+            staged=name,
+            final=final_name(where, attempt, index),
+            length=staged.length,
+            crc32=staged.crc32,
+            lines=staged.lines,
+        )
+
+
+@beam.typehints.with_output_types(PublishedFile)
+class MoveFn(beam.DoFn):
+    """`Publication` to `PublishedFile`: the post-commit step. Repeating it, however late, changes nothing.
+
+    It never overwrites, and never brings back what a consumer has taken away; it emits the same each time.
+    """
+
+    def __init__(self, folder: LocalFolder, sink: str) -> None:
+        self._folder = folder
+        self._sink = sink
+        self._seen: list[Publication] = []
+        self._files = Metrics.counter("penstock.io.files", "published_files")
+
+    def start_bundle(self) -> None:
+        self._seen = []
+
+    def process(self, publication: Publication) -> Iterator[PublishedFile]:
+        self._files.inc(LocalFolder(publication.output).publish(publication))
+        self._seen.append(publication)
+        path = os.path.join(publication.output, publication.final)
+        yield PublishedFile(path, publication.length, publication.crc32, publication.lines)
+
+    def finish_bundle(self) -> None:
+        for output in {publication.output for publication in self._seen}:
+            LocalFolder(output).keep_published([each for each in self._seen if each.output == output])
+
+    def clean_up(self, job: str, generation: int, epoch: int, publications: Collection[Any]) -> None:
+        """Delete what failed epochs of this sink staged; see `penstock.publish.CleansUp`."""
+        keep = {each.staged for each in publications if each.output == self._folder.path}
+        self._folder.clean_up(job, self._sink, (generation, epoch), keep)
+
+
+class WriteJsonLines(beam.PTransform):
+    """Write elements as JSON Lines files: exactly once, in order per key, whole files only.
+
+        records | WriteJsonLines("/data/out", table=lambda r: r.table_name, key=lambda r: r.keys, shards=4)
+
+    gives ``/data/out/<table>/<yyyy-mm-ddThh>/<shard>-of-<shards>_….jsonl`` and emits a `PublishedFile` for
+    each. The hour is that of the element's event time (UTC). A file appears whole under its name, never
+    changes and never appears again; consumers may take files away as soon as they see them. Everything
+    below ``.penstock-staging`` belongs to the pipeline.
+
+    Order: within a lane (table, hour, shard) names, then lines, are in the order in which the elements of
+    each key came; sort the names as text. Between lanes there is none, and none between two runs of one
+    pipeline that are not resumed from each other's checkpoint, except that job names rise with time.
+    Crashes: on `PySparkRunner` nothing is lost and nothing doubled. Another runner that repeats bundles may
+    leave files in the staging folder, and publishes each element as often as it commits it.
+    Watermark: the output's is held by each open file at its earliest event time, and released when the
+    file is published. State: per lane the lines since the last roll, at most about `roll_bytes`.
+
+    Args:
+        output: a local folder (on a cluster: one that all workers and the driver see under this path).
+        table: the table's name, or a function from an element to it. Any text: names are percent-encoded.
+        key: a function from an element to its order key: str, bytes, int, or a tuple of them. It picks the
+            shard. Needed when there is more than one shard.
+        format: a function from an element to a value that JSON can carry, or to a line as str or bytes.
+        shards: how many files of a table and hour may be open side by side.
+        roll_seconds: an open file is published this long after its first line came (processing time);
+            0 publishes with every epoch.
+        roll_bytes: an open file of this many bytes or more is published at once.
+
+    Raises:
+        ValueError, TypeError: an argument is wrong (at construction).
+        OutputError: the output folder cannot be created or written (when it is applied).
+    """
+
+    def __init__(
+        self,
+        output: str | os.PathLike[str],
+        *,
+        table: str | Callable[[Any], str],
+        key: Callable[[Any], Key] | None = None,
+        format: Callable[[Any], Any] = lambda element: element,
+        shards: int = 1,
+        roll_seconds: float = 10,
+        roll_bytes: int = 64 * 1024 * 1024,
+    ) -> None:
+        super().__init__()
+        if shards < 1:
+            raise ValueError(f"shards must be 1 or more, got {shards}.")
+        if shards > 1 and key is None:
+            raise ValueError(f"{shards} shards need a key function: pass key=, or shards=1.")
+        self._folder = LocalFolder(_local_path(os.fspath(output)))
+        self._layout = _Layout(table if callable(table) else _Constant(table), key, format, shards)
+        self._rule = RollRule(round(roll_seconds * 1e6), roll_bytes)
+
+    def expand(self, elements: beam.PCollection) -> beam.PCollection:
+        self._folder.check_writable()
+        sink = sink_name(elements.pipeline.transforms_stack[-1].full_label)
+        return (
+            elements
+            | "Global" >> beam.WindowInto(GlobalWindows())
+            | "ToBlocks" >> beam.ParDo(ToBlocksFn(self._layout)).with_output_types(tuple[str, bytes])
+            | "Roll" >> beam.ParDo(RollFn(self._folder, sink, self._rule))
+            | "Publish" >> PublishAfterCommit(MoveFn(self._folder, sink))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Constant:
+    value: str
+
+    def __call__(self, element: Any) -> str:
+        return self.value
+
+
+def _local_path(output: str) -> str:
+    """Return the absolute path of `output`; workers may run in other folders.
+
+    Raises:
+        ValueError: it is a URL.
+    """
+    if "://" in output:
+        raise ValueError(
+            f"the output {output} is a URL; only local folders can be written. "
+            "Pass a path that the driver and all workers share."
+        )
+    return os.path.abspath(output)

@@ -1,0 +1,56 @@
+"""What `WriteJsonLines` refuses, and when: before a pipeline starts."""
+
+import errno
+import os
+import pickle
+
+import apache_beam as beam
+import pytest
+
+from penstock.io.files import OutputError, WriteJsonLines, local
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"shards": 0}, "shards must be 1 or more, got 0"),
+        ({"shards": 4}, "4 shards need a key function"),
+        ({"roll_seconds": -1}, "roll_seconds must be 0"),
+        ({"roll_bytes": 0}, "roll_bytes must be 1 or more"),
+        ({"output": "gs://bucket/x"}, r"gs://bucket/x is a URL.*local"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_construction(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        WriteJsonLines(**{"output": "out", "table": "t", **arguments})
+
+
+def test_an_output_that_cannot_be_written_is_refused_when_the_pipeline_is_built(tmp_path):
+    (tmp_path / "file").write_text("")
+    pipeline = beam.Pipeline(runner="DirectRunner")
+    lines = pipeline | beam.Create(["x"])
+    with pytest.raises(OutputError, match=r"cannot write to the output .* Choose"):
+        lines | WriteJsonLines(tmp_path / "file" / "out", table="t")
+
+
+def test_a_full_disk_is_found_when_the_pipeline_is_built(tmp_path, monkeypatch):
+    def full(*_args: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    lines = beam.Pipeline(runner="DirectRunner") | beam.Create(["x"])
+    monkeypatch.setattr(local.os, "mkdir", full)
+    with pytest.raises(OutputError, match=r"No space left.*Free space"):
+        lines | WriteJsonLines(tmp_path / "o", table="t")
+
+
+def test_a_relative_output_means_the_folder_in_which_the_pipeline_was_built(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write = WriteJsonLines("out", table="t")
+    monkeypatch.chdir("/")
+    beam.Pipeline(runner="DirectRunner") | beam.Create(["x"]) | write
+    assert (tmp_path / "out").is_dir()
+
+
+def test_output_errors_survive_the_way_from_worker_to_driver():
+    error = pickle.loads(pickle.dumps(OutputError("cannot stage x: remedy")))
+    assert str(error) == "cannot stage x: remedy"
