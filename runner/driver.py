@@ -23,7 +23,7 @@ from penstock.runner.epoch import (
     TaskReport,
     cut_name,
 )
-from penstock.runner.plan import Origin, Plan, Routing
+from penstock.runner.plan import Plan, Routing
 from penstock.runner.protocol.coordinator import Attempt
 from penstock.runner.protocol.record import (
     CommitRecord,
@@ -126,10 +126,15 @@ class Driver:
         return any(t.processing_us is not None and t.processing_us <= self._now_us() for t in state.timers)
 
     def _to_start(self, state: EpochState) -> tuple[str, ...]:
-        """Impulses that have not fired in the life of the checkpoint; an edited pipeline may have new ones."""
-        started = state.extra.get("started", ())
+        """Impulses that have not fired for the steps that they feed.
+
+        An edited pipeline may have new ones; and one whose steps are all new (renamed and dropped) fires again.
+        """
+        started: Mapping[str, Sequence[str]] = state.extra.get("started", {})
         return tuple(
-            s.step for s in self._plan.stages if s.origin is Origin.IMPULSE and s.step not in started
+            name
+            for name, steps in self._plan.fed_by_impulse().items()
+            if name not in started or (steps and not steps & set(started[name]))
         )
 
     def _through(self, state: EpochState) -> bool:
@@ -184,7 +189,8 @@ class Driver:
         publications = self._publications(reports)
         timers, holds = _timers_after(state, reports)
         pending = any(t.pending for t in timers)
-        started = [*state.extra.get("started", ()), *self._to_start(state)]
+        fed = self._plan.fed_by_impulse()
+        started = {name: sorted(fed[name]) for name in self._to_start(state)}
         return EpochState(
             residuals=tuple(residuals),
             publications=publications,
@@ -192,7 +198,12 @@ class Driver:
             timers=timers,
             watermarks=_watermarks_after(state.watermarks, reports),
             counters=_counters_after(state.counters, reports),
-            extra={**state.extra, "started": started, "draining": drain, "holds": holds},
+            extra={
+                **state.extra,
+                "started": {**state.extra.get("started", {}), **started},
+                "draining": drain,
+                "holds": holds,
+            },
             done=self._through(state) and not (residuals or publications or pending),
         )
 

@@ -135,3 +135,16 @@ class Plan:
         """The highest level that takes in an edge produced at `level` (at least `level`)."""
         producers = {stage.index for stage in self.stages if stage.level == level}
         return max([level, *(e.level for e in self.edges if producers & set(e.producers))])
+
+    def fed_by_impulse(self) -> dict[str, frozenset[str]]:
+        """For each Impulse the carried steps that its element can reach within an epoch."""
+        return {s.step: self._fed(s, set()) for s in self.stages if s.origin is Origin.IMPULSE}
+
+    def _fed(self, stage: Stage, seen: set[int]) -> frozenset[str]:
+        seen.add(stage.index)
+        edges = [self.edges[e] for e in stage.outputs]
+        fed = {e.name for e in edges if e.routing.carried}
+        for edge in edges:
+            if not edge.routing.carried and edge.consumer not in seen:
+                fed |= self._fed(self.stages[edge.consumer], seen)
+        return frozenset(fed)

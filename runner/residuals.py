@@ -85,9 +85,11 @@ class Residuals:
         return kept
 
     def views(self, residuals: Iterable[Residual]) -> tuple[ResidualView, ...]:
-        """Residuals with their restrictions decoded."""
+        """Residuals with their restrictions decoded; those of steps that were dropped are left out."""
         views = []
         for residual in residuals:
+            if residual.transform not in self._readers:
+                continue
             _, (element, restriction, _) = self._opened(residual)
             views.append(
                 ResidualView(

@@ -131,6 +131,7 @@ SPARK_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "penstock.runner.daemon",
     # A loaded machine: a late heartbeat or a slow worker start is no reason to fail a test.
     "spark.network.timeout": "600s",
     "spark.executor.heartbeatInterval": "60s",

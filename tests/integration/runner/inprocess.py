@@ -1,0 +1,32 @@
+"""An engine without Spark: the same plan, tasks, frames and pins, in this process, one task after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.runner.engine import checked
+from penstock.runner.epoch import EpochInput, TaskReport
+from penstock.runner.frames import Frame
+from penstock.runner.plan import Plan
+from penstock.runner.task import run_level
+
+
+class InProcessEngine:
+    """Runs epochs level by level. `tamper` may change what one task has sent before it is taken (level, frames)."""
+
+    def __init__(
+        self, plan: Plan, tamper: Callable[[int, list[bytes]], list[bytes]] = lambda level, frames: frames
+    ) -> None:
+        self._plan = plan
+        self._tamper = tamper
+
+    def run(self, epoch: EpochInput, description: str, group: str) -> list[TaskReport]:
+        inboxes: list[list[bytes]] = [[] for _ in range(epoch.partitions)]
+        for level in range(self._plan.depth):
+            sent: list[list[bytes]] = [[] for _ in range(epoch.partitions)]
+            for partition in range(epoch.partitions):
+                for target, frame in run_level(self._plan, level, partition, epoch, iter(inboxes[partition])):
+                    sent[target].append(frame)
+            inboxes = [self._tamper(level, frames) for frames in sent]
+        frames = [Frame.unpack(data) for inbox in inboxes for data in inbox]
+        return checked(frames, [epoch.partitions] * self._plan.depth)

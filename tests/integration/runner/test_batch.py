@@ -1,0 +1,192 @@
+"""Batch pipelines on Spark give Beam's answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
+from apache_beam.metrics import Metrics
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing.util import assert_that, equal_to
+from apache_beam.transforms import trigger, userstate, window
+from apache_beam.transforms.core import RestrictionProvider
+from apache_beam.utils.timestamp import Duration, Timestamp
+
+from penstock.runner import PySparkRunner, UnsupportedPipelineError
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def pipeline(spark: Any) -> beam.Pipeline:
+    return beam.Pipeline(runner=PySparkRunner(spark), options=PipelineOptions(["--spark_parallelism=3"]))
+
+
+def test_values_are_grouped_by_key_across_a_flatten_and_a_reshuffle(pipeline: beam.Pipeline) -> None:
+    with pipeline as p:
+        left = p | "left" >> beam.Create([("a", 1), ("b", 2), ("a", 3)])
+        right = p | "right" >> beam.Create([("a", 10)])
+        grouped = (left, right) | beam.Flatten() | beam.Reshuffle() | beam.GroupByKey()
+        assert_that(
+            grouped | beam.MapTuple(lambda k, v: (k, sorted(v))), equal_to([("a", [1, 3, 10]), ("b", [2])])
+        )
+
+
+def test_tagged_outputs_go_their_own_ways(pipeline: beam.Pipeline) -> None:
+    def by_parity(n: int) -> Iterator[Any]:
+        yield beam.pvalue.TaggedOutput("odd", n) if n % 2 else n
+
+    with pipeline as p:
+        out = p | beam.Create(range(6)) | beam.FlatMap(by_parity).with_outputs("odd", main="even")
+        assert_that(out.even, equal_to([0, 2, 4]), label="even")
+        assert_that(out.odd | beam.CombineGlobally(sum).without_defaults(), equal_to([9]), label="odd")
+
+
+def test_fixed_windows_combine_each_on_their_own_and_stamp_the_window_end(pipeline: beam.Pipeline) -> None:
+    def stamped(
+        kv: Any, at: Any = beam.DoFn.TimestampParam, w: Any = beam.DoFn.WindowParam
+    ) -> tuple[Any, ...]:
+        return (*kv, float(w.start), at == w.max_timestamp())
+
+    with pipeline as p:
+        sums = (
+            p
+            | beam.Create(range(25))
+            | beam.Map(lambda n: window.TimestampedValue(("k", 1), n))
+            | beam.WindowInto(window.FixedWindows(10))
+            | beam.CombinePerKey(sum)
+            | beam.Map(stamped)
+        )
+        assert_that(
+            sums, equal_to([("k", 10, 0.0, True), ("k", 10, 10.0, True), ("k", 5, 20.0, True)])
+        )
+
+
+def test_a_reshuffle_keeps_timestamps_windows_and_elements(pipeline: beam.Pipeline) -> None:
+    def shown(n: int, at: Any = beam.DoFn.TimestampParam, w: Any = beam.DoFn.WindowParam) -> tuple[Any, ...]:
+        return n, float(at), float(w.start)
+
+    with pipeline as p:
+        kept = (
+            p
+            | beam.Create([1, 12, 12])
+            | beam.Map(lambda n: window.TimestampedValue(n, n))
+            | beam.WindowInto(window.FixedWindows(10))
+            | beam.Reshuffle()
+            | beam.Map(shown)
+        )
+        assert_that(kept, equal_to([(1, 1.0, 0.0), (12, 12.0, 10.0), (12, 12.0, 10.0)]))
+
+
+class _Halves(RestrictionProvider):
+    def initial_restriction(self, element: int) -> OffsetRange:
+        return OffsetRange(0, element)
+
+    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
+        return OffsetRestrictionTracker(restriction)
+
+    def restriction_size(self, element: int, restriction: OffsetRange) -> int:
+        return restriction.size()
+
+    def split(self, element: int, restriction: OffsetRange) -> list[OffsetRange]:
+        return list(restriction.split(max(1, element // 2)))
+
+
+class _CountUpFn(beam.DoFn):
+    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(_Halves())) -> Iterator[Any]:
+        for n in range(tracker.current_restriction().start, element):
+            if not tracker.try_claim(n):
+                return
+            yield element, n
+            if n % 3 == 2:
+                tracker.defer_remainder(Duration(micros=1000))
+                return
+
+
+def test_a_bounded_splittable_dofn_is_read_to_its_end_though_it_defers(pipeline: beam.Pipeline) -> None:
+    with pipeline as p:
+        counted = p | beam.Create([4, 7]) | beam.ParDo(_CountUpFn())
+        assert_that(counted, equal_to([(e, n) for e in (4, 7) for n in range(e)]))
+
+
+class _RunningSumFn(beam.DoFn):
+    TOTAL = userstate.CombiningValueStateSpec("total", sum)
+    END = userstate.TimerSpec("end", userstate.TimeDomain.WATERMARK)
+
+    def process(
+        self,
+        element: tuple[str, int],
+        total: Any = beam.DoFn.StateParam(TOTAL),
+        end: Any = beam.DoFn.TimerParam(END),
+    ) -> None:
+        total.add(element[1])
+        end.set(Timestamp(100))
+
+    @userstate.on_timer(END)
+    def flush(self, key: Any = beam.DoFn.KeyParam, total: Any = beam.DoFn.StateParam(TOTAL)) -> Iterator[Any]:
+        yield key, total.read()
+
+
+def test_state_is_kept_per_key_and_timers_fire_at_the_end(pipeline: beam.Pipeline) -> None:
+    with pipeline as p:
+        sums = p | beam.Create([("a", 1), ("b", 5), ("a", 2)]) | beam.ParDo(_RunningSumFn())
+        assert_that(sums, equal_to([("a", 3), ("b", 5)]))
+
+
+def _count(n: int) -> int:
+    Metrics.counter("test", "seen").inc()
+    Metrics.distribution("test", "sizes").update(n)
+    return n
+
+
+def test_metrics_of_all_tasks_add_up(spark: Any) -> None:
+    p = beam.Pipeline(runner=PySparkRunner(spark), options=PipelineOptions(["--spark_parallelism=2"]))
+    _ = p | beam.Create(range(10)) | beam.Reshuffle() | beam.Map(_count)
+    result = p.run()
+    assert result.wait_until_finish() == "DONE"
+    found = result.metrics().query()
+    assert [c.committed for c in found["counters"]] == [10]
+    (sizes,) = (d.committed for d in found["distributions"])
+    assert (sizes.count, sizes.sum, sizes.min, sizes.max) == (10, 45, 0, 9)
+
+
+def test_a_users_exception_arrives_with_its_type_its_step_and_the_workers_traceback(spark: Any) -> None:
+    p = beam.Pipeline(runner=PySparkRunner(spark), options=PipelineOptions([]))
+    _ = p | beam.Create([1, 0]) | "Divide" >> beam.Map(lambda n: 1 // n)
+    with pytest.raises(ZeroDivisionError, match="Divide") as caught:
+        p.run().wait_until_finish()
+    assert "lambda n: 1 // n" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (lambda p: p | beam.Map(lambda n, side: n, beam.pvalue.AsList(p.pipeline | "s" >> beam.Create([1]))), "side inputs"),
+        (
+            lambda p: p
+            | beam.Map(lambda n: (n, n))
+            | beam.WindowInto(window.Sessions(10))
+            | "Sessions" >> beam.GroupByKey(),
+            "Sessions: merging windows",
+        ),
+        (
+            lambda p: p
+            | beam.Map(lambda n: (n, n))
+            | beam.WindowInto(
+                window.GlobalWindows(),
+                trigger=trigger.AfterCount(1),
+                accumulation_mode=trigger.AccumulationMode.DISCARDING,
+            )
+            | "Early" >> beam.GroupByKey(),
+            "Early: the trigger element_count",
+        ),
+    ],
+)
+def test_what_cannot_run_is_refused_by_name_before_anything_starts(spark: Any, build: Any, says: str) -> None:
+    p = beam.Pipeline(runner=PySparkRunner(spark), options=PipelineOptions(["--allow_unsafe_triggers"]))
+    build(p | beam.Create([1]))
+    with pytest.raises(UnsupportedPipelineError, match=says):
+        p.run()
