@@ -4,8 +4,8 @@ Beam's `process_bundle` pulls from a data channel and returns when the bundle is
 ourselves, feed elements as they arrive from the exchange, fire timers when all input is in, and finish: so
 output leaves while input still comes, and several stages can be open in one task.
 
-`operations.py` and this module are the only ones that touch `apache_beam.runners.worker`; `KNOWN_BEAM` names the
-versions whose internals are known to fit.
+`operations.py` and this module are the only ones that touch `apache_beam.runners.worker`; `KNOWN_BEAM` names
+the versions whose internals are known to fit.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class PlanContext:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The rest of a read: the encoded element and restriction, its watermark, and how long it asked to wait."""
+    """The rest of a read: encoded element and restriction, its watermark, how long it asked to wait."""
 
     element: bytes
     watermark_us: int | None
@@ -130,7 +130,7 @@ class StageProcessor:
         for transform, family in self._processor.timers_info:
             capture = TimerInfo(self.state.timer_coder(family), _NO_STREAM)
             self._ops[transform].add_timer_info(family, capture)
-        for op in reversed(self._ops.values()):
+        for op in reversed(list(self._ops.values())):
             op.execution_context = self._execution
             op.start()
 

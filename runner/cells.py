@@ -7,8 +7,8 @@ Everything of one (key, window) lies together, so that an expired window is foun
     t <key> <window> <family> <tag>        a timer: domain, fire time, hold
     e|p|h <time> <key> <window> <…>        index of timers by event time, processing time and hold
 
-A cell is a list of chunks because appending is what happens most: a bag that grows by one chunk an epoch costs
-that chunk, not the bag. Lengths are four bytes, times eight (µs, shifted to sort as unsigned).
+A cell is a list of chunks because appending is what happens most: a bag that grows by one chunk an epoch
+costs that chunk, not the bag. Lengths are four bytes, times eight (µs, shifted to sort as unsigned).
 """
 
 from __future__ import annotations
@@ -152,9 +152,7 @@ class Timers:
         if timer.hold_us != NO_HOLD_US:
             self._store.put(timer.key_group, HOLD + _time(timer.hold_us) + identity, b"")
 
-    def get(
-        self, key_group: int, key: bytes, window: bytes, family: bytes, tag: bytes
-    ) -> TimerEntry | None:
+    def get(self, key_group: int, key: bytes, window: bytes, family: bytes, tag: bytes) -> TimerEntry | None:
         """The pending timer of this identity."""
         record = self._store.get(key_group, b"t" + joined(key, window, family, tag))
         if record is None:

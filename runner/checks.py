@@ -86,7 +86,7 @@ def _ordered_or_multimap(payload: api.ParDoPayload) -> bool:
 _PAR_DO_LIMITS: tuple[tuple[Callable[[api.ParDoPayload], bool], str], ...] = (
     (
         lambda p: bool(p.side_inputs),
-        "side inputs are not supported yet; pass the data as a constructor argument or join with CoGroupByKey",
+        "side inputs are not supported yet; pass the data to the constructor or join with CoGroupByKey",
     ),
     (
         lambda p: bool(p.requests_finalization),
@@ -105,7 +105,8 @@ def _windowing_limits(
     if strategy.merge_status == api.MergeStatus.NEEDS_MERGE:
         yield "merging windows (sessions) are not supported yet; use fixed, sliding or global windows"
     if not _fires_once(strategy.trigger):
-        yield f"the trigger {strategy.trigger.WhichOneof('trigger')} is not supported yet; use the default trigger"
+        kind = strategy.trigger.WhichOneof("trigger")
+        yield f"the trigger {kind} is not supported yet; use the default trigger"
     if streaming and strategy.allowed_lateness > 0:
         yield "allowed lateness is not supported yet in streaming; leave it at 0"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,4 +33,8 @@ def clean_ups(plan: Plan, record: CommitRecord) -> Iterator[Callable[[str], None
                 for p in record.state.publications
                 if p.transform == stage.step
             ]
-            yield lambda job, fn=fn, named=named: fn.clean_up(job, record.generation, record.number, named)
+            yield functools.partial(_clean_up, fn, record, named)
+
+
+def _clean_up(fn: CleansUp, record: CommitRecord, named: list[Any], job: str) -> None:
+    fn.clean_up(job, record.generation, record.number, named)

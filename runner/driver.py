@@ -1,4 +1,4 @@
-"""The driver's part of an epoch: from the last record to the tasks' input, and from their reports to the next state.
+"""The driver's part of an epoch: from the last record to the tasks' input, from their reports to the next state.
 
 `Driver` is what `protocol.loop.run_epochs` calls for each try. It is a function of the record: nothing that
 matters for the next epoch is kept beside it.
@@ -128,7 +128,7 @@ class Driver:
     def _to_start(self, state: EpochState) -> tuple[str, ...]:
         """Impulses that have not fired for the steps that they feed.
 
-        An edited pipeline may have new ones; and one whose steps are all new (renamed and dropped) fires again.
+        An edited pipeline may have new ones; one whose steps are all new (renamed and dropped) fires again.
         """
         started: Mapping[str, Sequence[str]] = state.extra.get("started", {})
         return tuple(
@@ -217,9 +217,7 @@ class Driver:
             for left in report.left
         ]
 
-    def _arrived(
-        self, state: EpochState, attempt: Attempt, reports: Iterable[TaskReport]
-    ) -> list[Residual]:
+    def _arrived(self, state: EpochState, attempt: Attempt, reports: Iterable[TaskReport]) -> list[Residual]:
         """New elements of splittable DoFns; the id is minted here, so two equal elements stay two."""
         arrived = [pair for report in reports for pair in report.arrived if self._reads(pair[0])]
         return [
@@ -260,7 +258,8 @@ def without(state: EpochState, names: Collection[str]) -> EpochState:
 
 def orphans(state: EpochState, plan: Plan) -> list[str]:
     """What the state holds for steps that the plan does not have, a line each."""
-    known, found = plan.durable_names(), set()
+    known = plan.durable_names()
+    found: set[str] = set()
     for what, names in (
         ("residuals", [r.transform for r in state.residuals]),
         ("publications", [p.transform for p in state.publications]),
@@ -284,7 +283,7 @@ def _error_of(failure: Failure, epoch: int) -> BaseException:
         error = RuntimeError(failure.summary)
     else:
         error = pickle.loads(failure.error)
-    error.add_note(f"in the worker, epoch {epoch}, stage {failure.where}:\n{failure.trace}")
+    error.add_note(f"in {failure.where}, epoch {epoch}; in the worker:\n{failure.trace}")
     return error
 
 
@@ -312,7 +311,7 @@ def _hold(holds: Mapping[str, Any], timers: Timers) -> int | None:
 def _timers_after(
     state: EpochState, reports: Sequence[TaskReport]
 ) -> tuple[tuple[Timers, ...], dict[str, dict[str, int]]]:
-    """Earliest timers and holds: those that tasks report, and the old ones of key groups that none looked at."""
+    """Earliest timers and holds: what tasks report, and the old ones of key groups that none looked at."""
     before = state.extra.get("holds", {})
     entries = [(t, _hold(before, t)) for t in state.timers]
     for report in reports:
@@ -339,9 +338,7 @@ def _runs_after(runs: Iterable[StateRun], reports: Iterable[TaskReport]) -> tupl
         for name, sealed in report.runs.items():
             first, last = report.timers[name][:2]
             after = [
-                part
-                for run in after
-                for part in (_outside(run, first, last) if run.stage == name else [run])
+                part for run in after for part in (_outside(run, first, last) if run.stage == name else [run])
             ]
             after.extend(sealed)
     return tuple(after)

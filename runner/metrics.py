@@ -1,14 +1,14 @@
 """Beam metrics: each task's monitoring infos merged into the pipeline's, at commit only.
 
-What a failed epoch counted is thrown away with it. Users' metrics live in the commit record, so that they go on
-after a restart; Beam's own (element counts and times of PCollections, named by build order) do not.
+What a failed epoch counted is thrown away with it. Users' metrics live in the commit record, so that they go
+on after a restart; Beam's own (element counts and times of PCollections, named by build order) do not.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 from apache_beam import coders
 from apache_beam.metrics import monitoring_infos
@@ -17,7 +17,7 @@ from apache_beam.metrics.metric import MetricResults
 from apache_beam.portability.api import metrics_pb2
 from apache_beam.runners.portability import portable_metrics
 
-_Info = metrics_pb2.MonitoringInfo
+_Info: TypeAlias = metrics_pb2.MonitoringInfo
 
 
 def merged(infos: Iterable[_Info]) -> list[_Info]:
@@ -74,7 +74,7 @@ def _merge(a: _Info, b: _Info) -> _Info:
 
 
 def _later_gauge(a: bytes, b: bytes) -> bytes:
-    return max(a, b, key=lambda payload: coders.VarIntCoder().get_impl().decode(payload[:_varint(payload)]))
+    return max(a, b, key=lambda payload: coders.VarIntCoder().get_impl().decode(payload[: _varint(payload)]))
 
 
 def _varint(payload: bytes) -> int:

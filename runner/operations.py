@@ -180,7 +180,7 @@ class KeyedWriter(Writer):
 
 
 class GroupedWriter(Writer):
-    """Like `KeyedWriter`, in the form that a grouping takes: key, window, timestamp, value, each window once."""
+    """Like `KeyedWriter`, in the form that a grouping takes: key, window, timestamp, value."""
 
     def __init__(self, edge: Edge, coder: coders.Coder, partition: int, partitions: int, send: Send) -> None:
         super().__init__(edge, coder, partition, partitions, send)

@@ -10,8 +10,8 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions, TypeOptions
 from apache_beam.options.value_provider import RuntimeValueProvider
-from apache_beam.runners.pipeline_utils import group_by_key_input_visitor
 from apache_beam.portability.api import beam_runner_api_pb2 as api
+from apache_beam.runners.pipeline_utils import group_by_key_input_visitor
 from apache_beam.runners.runner import PipelineRunner, PipelineState
 from apache_beam.transforms import environments
 
@@ -65,9 +65,7 @@ class PySparkRunner(PipelineRunner):
         """
         RuntimeValueProvider.set_runtime_options({})
         pipeline.visit(
-            group_by_key_input_visitor(
-                not options.view_as(TypeOptions).allow_non_deterministic_key_coders
-            )
+            group_by_key_input_visitor(not options.view_as(TypeOptions).allow_non_deterministic_key_coders)
         )
         proto = pipeline.to_runner_api(default_environment=self.default_environment(options))
         return self.run_proto(proto, options)

@@ -78,8 +78,8 @@ class Stage:
     """A fused stage: Beam transforms that run in one go, in process.
 
     `transforms` are proto bytes by unique name; `source` is the one that takes the input in. `step` is the
-    name by which the commit record knows what starts the stage (Impulse, residuals, Publications). `reads` is the
-    transform that processes restrictions, `state` the stateful transform or GroupByKey whose state the
+    name by which the commit record knows what starts the stage (Impulse, residuals, Publications). `reads` is
+    the transform that processes restrictions, `state` the stateful transform or GroupByKey whose state the
     stage keeps, `grouped` the PCollection that a GroupByKey groups; each empty where it does not apply.
     """
 
@@ -95,6 +95,13 @@ class Stage:
     reads: str = ""
     state: str = ""
     grouped: str = ""
+
+    @property
+    def label(self) -> str:
+        """The user's transforms of the stage, for messages."""
+        ends = ("/Write", "/Read")
+        names = [n for n in self.transforms if not any(end in n for end in ends)]
+        return ", ".join(dict.fromkeys(name.removesuffix("/Process") for name in names)) or self.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from penstock.runner.protocol.record import Residual
 
 @dataclass(frozen=True, slots=True)
 class ResidualView:
-    """A residual as a person may look at it: which step, which element, its restriction, its watermark in µs."""
+    """A residual as a person may look at it: step, element, restriction, watermark in µs."""
 
     transform: str
     element_id: str
@@ -74,7 +74,7 @@ class Residuals:
         return dealt
 
     def truncated(self, residuals: Iterable[Residual]) -> list[Residual]:
-        """What still has to be read when the pipeline drains: bounded restrictions, unless a provider differs."""
+        """What is still to be read when the pipeline drains: bounded restrictions, unless a provider differs."""
         kept = []
         for residual in residuals:
             reader = self._readers[residual.transform]

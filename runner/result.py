@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from apache_beam.runners.runner import PipelineResult, PipelineState
 
@@ -20,8 +19,8 @@ class Progress:
     """Where a pipeline stands after its last commit.
 
     `epoch` is the number of the record, `generation` that of the driver's take-over, `epochs` how many the
-    job has committed in its life. Times in µs since 1970; `watermark_us` is the lowest of all steps that read,
-    None before the first. `publications` wait for the next epoch.
+    job has committed in its life. Times in µs since 1970; `watermark_us` is the lowest of all steps that
+    read, None before the first. `publications` wait for the next epoch.
     """
 
     epoch: int
@@ -54,7 +53,7 @@ class PySparkPipelineResult(PipelineResult):
     # For whoever waits.
 
     def wait_until_finish(self, duration: int | None = None) -> str | None:
-        """Wait at most `duration` milliseconds (None: for ever); return the final state, None if it still runs.
+        """Wait at most `duration` milliseconds (None: for ever); return the final state, None if it runs.
 
         Raises:
             the error that the pipeline FAILED with; a user's exception with the worker's traceback as a note.
@@ -154,5 +153,3 @@ class PySparkPipelineResult(PipelineResult):
             return
         self._state = PipelineState.FAILED
         self._error = error
-
-

@@ -43,7 +43,7 @@ class StateAccess(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a stage needs to know of its task. Times in µs; `lateness_us` is the input watermark before the epoch.
+    """What a stage needs to know of its task. Times in µs; `lateness_us`: input watermark before the epoch.
 
     `first` and `last` are the key groups of the task (inclusive); `now_us` is asked when timers fire.
     `event_due_us` and `processing_due_us` are the earliest pending timers of the task's key groups, None if
@@ -210,9 +210,7 @@ class StatefulRun(_WithTimers):
         key = self._keys.decode_from_stream(coder_impl.create_InputStream(timer.key), True)
         window = self._windows.decode_from_stream(coder_impl.create_InputStream(timer.window), False)
         hold = timer.hold_us if timer.hold_us != NO_HOLD_US else timer.fire_us
-        self._processor.fire(
-            timer.family.decode(), key, window, timer.tag.decode(), timer.fire_us, hold
-        )
+        self._processor.fire(timer.family.decode(), key, window, timer.tag.decode(), timer.fire_us, hold)
 
     def _expect_expiry(self) -> None:
         """Set a timer that forgets each window that was written to, once it has expired."""
@@ -320,9 +318,7 @@ class GroupingRun(_WithTimers):
         decoded = self._keys.decode_from_stream(coder_impl.create_InputStream(key), True)
         at = Timestamp(micros=self._output_us(window, first_us, last_us))
         values = _Values(self._values, chunks)
-        self._processor.process(
-            WindowedValue((decoded, values), at, (self._window(window),), _ONLY_PANE)
-        )
+        self._processor.process(WindowedValue((decoded, values), at, (self._window(window),), _ONLY_PANE))
 
     def _output_us(self, window: bytes, first_us: int, last_us: int) -> int:
         combine = self._combine_at

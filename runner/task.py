@@ -85,6 +85,8 @@ class _Task:
         self._groups = (groups.start, groups.stop - 1) if groups else (KEY_GROUPS, KEY_GROUPS - 1)
         self._state = TaskState(epoch, self.nonce, *self._groups)
         self._where = ""
+        self._position = ""
+        self._outputs: dict[int, int] = {}
 
     def run(self, frames: Iterable[bytes]) -> Iterator[Packet]:
         """Take all frames in, run the stages, and report."""
@@ -163,7 +165,7 @@ class _Task:
             with running_attempt(self._attempt):
                 work(*args)
         except Exception as error:
-            self.report.failure = _failure(error, self._where)
+            self.report.failure = _failure(error, self._where + self._position)
             self._pending.clear()
             return
         yield from self._sendable()
@@ -205,17 +207,19 @@ class _Task:
         for index, (step, element_id, element, watermark) in enumerate(residuals):
             (stage,) = [s for s in self._stages if s.origin is Origin.RESIDUAL and s.step == step]
             share = max(0.0, end - time.monotonic()) / (len(residuals) - index)
+            self._position = f", reading element {element_id}"
             budget = Budget(time.monotonic() + share, self.epoch.max_records, self.epoch.max_bytes)
             for cut in self._run(stage).read(element, budget):
                 mark = watermark if cut.watermark_us is None else max(watermark, cut.watermark_us)
                 self.report.left.append(Left(step, element_id, cut.element, mark, cut.delay_us))
             self._pass_locally()
+            self._position = ""
 
     def _part(self) -> Any:
         return self.epoch.parts[self.partition]
 
     def _run(self, stage: Stage) -> StageRun:
-        self._where = stage.name
+        self._where = stage.label
         run = self._runs.get(stage.index)
         if run is None:
             run = self._runs[stage.index] = run_of(self._processor(stage), self._setting(stage))
@@ -250,14 +254,12 @@ class _Task:
             for first, last, *times in (known.timers if known else ())
             if first <= self._groups[1] and last >= self._groups[0]
         ]
-        event, processing, hold = (
-            min((times[i] for times in mine if times[i] is not None), default=None) for i in range(3)
-        )
+        event, processing, hold = (_earliest(times[i] for times in mine) for i in range(3))
         return event, processing, hold
 
     def _finish(self, stage: Stage, watermark: int) -> int:
         """End a stage's bundle; return its output watermark."""
-        self._where = stage.name
+        self._where = stage.label
         if stage.state:
             self.report.watermarks[input_name(stage.state)] = watermark
         if stage.index not in self._runs and not self._due(stage, watermark):
@@ -292,11 +294,13 @@ class _Task:
         if stage.origin is not Origin.EDGE:
             return self.epoch.watermarks.get(cut_name(stage.step), BEGINNING_US)
         (edge,) = (self.plan.edges[e] for e in stage.inputs)
-        known = self.epoch.watermarks.get(input_name(stage.state), BEGINNING_US) if stage.state else BEGINNING_US
+        known = (
+            self.epoch.watermarks.get(input_name(stage.state), BEGINNING_US) if stage.state else BEGINNING_US
+        )
         return max(known, self._edge_watermark(edge, outputs))
 
     def _edge_watermark(self, edge: Edge, outputs: dict[int, int]) -> int:
-        """The lowest watermark of the producers; of those that stay in their partition only our own counts."""
+        """The lowest watermark of the producers; of those that keep the partition only our own counts."""
         marks = [self._producer_watermark(edge, producer, outputs) for producer in edge.producers]
         return min(marks, default=MAX_US)
 
@@ -353,6 +357,10 @@ class _Task:
 
     def _frame(self, kind: Kind, edge: int, number: int, payload: bytes) -> bytes:
         return Frame(kind, self.level, self.partition, self.nonce, edge, number, payload).pack()
+
+
+def _earliest(times: Iterable[int | None]) -> int | None:
+    return min((time for time in times if time is not None), default=None)
 
 
 def _context(plan: Plan) -> PlanContext:

@@ -12,7 +12,7 @@ from penstock.runner.task import run_level
 
 
 class InProcessEngine:
-    """Runs epochs level by level. `tamper` may change what one task has sent before it is taken (level, frames)."""
+    """Runs epochs level by level; `tamper` may change what a level has sent before it is taken."""
 
     def __init__(
         self, plan: Plan, tamper: Callable[[int, list[bytes]], list[bytes]] = lambda level, frames: frames

@@ -60,9 +60,7 @@ def test_fixed_windows_combine_each_on_their_own_and_stamp_the_window_end(pipeli
             | beam.CombinePerKey(sum)
             | beam.Map(stamped)
         )
-        assert_that(
-            sums, equal_to([("k", 10, 0.0, True), ("k", 10, 10.0, True), ("k", 5, 20.0, True)])
-        )
+        assert_that(sums, equal_to([("k", 10, 0.0, True), ("k", 10, 10.0, True), ("k", 5, 20.0, True)]))
 
 
 def test_a_reshuffle_keeps_timestamps_windows_and_elements(pipeline: beam.Pipeline) -> None:
@@ -164,23 +162,32 @@ def test_a_users_exception_arrives_with_its_type_its_step_and_the_workers_traceb
 @pytest.mark.parametrize(
     ("build", "says"),
     [
-        (lambda p: p | beam.Map(lambda n, side: n, beam.pvalue.AsList(p.pipeline | "s" >> beam.Create([1]))), "side inputs"),
         (
-            lambda p: p
-            | beam.Map(lambda n: (n, n))
-            | beam.WindowInto(window.Sessions(10))
-            | "Sessions" >> beam.GroupByKey(),
+            lambda p: (
+                p | beam.Map(lambda n, side: n, beam.pvalue.AsList(p.pipeline | "s" >> beam.Create([1])))
+            ),
+            "side inputs",
+        ),
+        (
+            lambda p: (
+                p
+                | beam.Map(lambda n: (n, n))
+                | beam.WindowInto(window.Sessions(10))
+                | "Sessions" >> beam.GroupByKey()
+            ),
             "Sessions: merging windows",
         ),
         (
-            lambda p: p
-            | beam.Map(lambda n: (n, n))
-            | beam.WindowInto(
-                window.GlobalWindows(),
-                trigger=trigger.AfterCount(1),
-                accumulation_mode=trigger.AccumulationMode.DISCARDING,
-            )
-            | "Early" >> beam.GroupByKey(),
+            lambda p: (
+                p
+                | beam.Map(lambda n: (n, n))
+                | beam.WindowInto(
+                    window.GlobalWindows(),
+                    trigger=trigger.AfterCount(1),
+                    accumulation_mode=trigger.AccumulationMode.DISCARDING,
+                )
+                | "Early" >> beam.GroupByKey()
+            ),
             "Early: the trigger element_count",
         ),
     ],

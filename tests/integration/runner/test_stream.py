@@ -167,8 +167,8 @@ class _WindowedReadFn(beam.DoFn):
     def process(
         self,
         element: str,
-        tracker: Any = beam.DoFn.RestrictionParam(Endless(end=12)),
         w: Any = beam.DoFn.WindowParam,
+        tracker: Any = beam.DoFn.RestrictionParam(Endless(end=12)),
     ) -> Iterator[Any]:
         n = tracker.current_restriction().start
         while tracker.try_claim(n):
@@ -205,9 +205,7 @@ class _TickingFn(beam.DoFn):
     """Has nothing to read; claims a tick every 50 ms."""
 
     @beam.DoFn.unbounded_per_element()
-    def process(
-        self, element: str, tracker: Any = beam.DoFn.RestrictionParam(_Idle())
-    ) -> Iterator[Any]:
+    def process(self, element: str, tracker: Any = beam.DoFn.RestrictionParam(_Idle())) -> Iterator[Any]:
         begun, n = time.time(), tracker.current_restriction().start
         while tracker.try_claim(n):
             n += 1
@@ -243,9 +241,7 @@ class _CountPerKeyFn(beam.DoFn):
         roll.set(Timestamp.now() + 0.5)
 
     @userstate.on_timer(ROLL)
-    def rolled(
-        self, key: Any = beam.DoFn.KeyParam, seen: Any = beam.DoFn.StateParam(SEEN)
-    ) -> Iterator[Any]:
+    def rolled(self, key: Any = beam.DoFn.KeyParam, seen: Any = beam.DoFn.StateParam(SEEN)) -> Iterator[Any]:
         yield key, seen.read()
 
 
@@ -284,5 +280,3 @@ def test_fresh_refuses_a_folder_that_is_not_empty(start: Start, tmp_path: Path) 
     (tmp_path / "checkpoint" / "mine").write_text("x")
     with pytest.raises(CheckpointError):
         start(lambda p: p | beam.Create(["a"]) | beam.ParDo(CountFn()), "--fresh")
-
-
