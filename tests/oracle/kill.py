@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -99,17 +100,20 @@ class Kill:
 
 
 class Run:
-    """A child in a session of its own; leaving the context kills what is left of it."""
+    """A child in a session of its own; leaving the context kills what is left of it.
+
+    What it prints is appended to `log`, or goes where its parent's output goes.
+    """
 
     def __init__(
-        self, command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None
+        self, command: Sequence[str], *, log: Path | None = None, environment: Mapping[str, str] | None = None
     ) -> None:
-        with open(log, "ab") as out:
+        with open(log, "ab") if log else nullcontext(None) as out:
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
-                stderr=subprocess.STDOUT,
+                stderr=subprocess.STDOUT if log else None,
                 env={**os.environ, **(environment or {})},
                 start_new_session=True,
             )
