@@ -1,0 +1,206 @@
+"""The story of `make run`, in order: start, write, watch, kill, resume, stop, prove.
+
+Options are for the curious (`make run ARGS="--seconds 120"`); without any it takes about two minutes. The
+exit status is 0 if the proof holds, 1 if not; what differs is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.demo import bank
+from benchmarks.demo.proof import Proof, prove
+from benchmarks.demo.writers import connect
+from penstock.io.spanner.emulator import SpannerEmulator
+from tests.oracle.kill import Run
+from tests.oracle.lines import visible_files
+
+PROJECT, INSTANCE, DATABASE = "penstock-demo", "demo", "bank"
+LEAST_MODS, LEAST_EVENTS = 20_000, 15
+PATIENCE_SECONDS = 180.0
+"""How long the demo waits for the first file, and for the last ones."""
+
+
+def say(text: str) -> None:
+    """Print a line of the story between the pipeline's own lines."""
+    print(f"\n==> {text}", flush=True)
+
+
+class Pipeline:
+    """The pipeline as a user starts it: `penstock run spanner-to-files`, again and again with one command."""
+
+    def __init__(self, folder: Path, start: datetime, environment: dict[str, str]) -> None:
+        self.output = folder / "output"
+        self._environment = environment
+        settings = {
+            "project": PROJECT,
+            "instance": INSTANCE,
+            "database": DATABASE,
+            "change_stream": bank.STREAM,
+            "output": str(self.output),
+            "start": f"{start:%Y-%m-%dT%H:%M:%S.%fZ}",
+            "shards": "2",
+            "roll_seconds": "2",
+        }
+        self._command = [str(Path(sys.executable).with_name("penstock")), "run", "spanner-to-files"]
+        self._command += [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+        self._command += ["--checkpoint-dir", str(folder / "checkpoint"), "--progress", "line"]
+
+    def start(self) -> Run:
+        """Start it, or start it again where it was."""
+        return Run(self._command, environment=self._environment)
+
+    def lines(self) -> int:
+        """How many lines are published."""
+        return sum(path.read_bytes().count(b"\n") for path in visible_files(self.output))
+
+
+@contextmanager
+def writing(environment: dict[str, str], seed: int) -> Iterator[subprocess.Popen[str]]:
+    """A child that writes until its standard input is closed."""
+    command = [sys.executable, "-m", "benchmarks.demo.writers", PROJECT, INSTANCE, DATABASE]
+    child = subprocess.Popen(
+        [*command, str(seed), str(LEAST_MODS)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+        start_new_session=True,
+    )
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+
+
+def wait_for_lines(pipeline: Pipeline, run: Run, count: int) -> None:
+    """Wait until `count` lines are published.
+
+    Raises:
+        RuntimeError: the pipeline ended, or published nothing new for `PATIENCE_SECONDS`.
+    """
+    seen, since = 0, time.monotonic()
+    while (now := pipeline.lines()) < count:
+        if not run.alive():
+            raise RuntimeError(f"the pipeline ended by itself with status {run.wait(0)}")
+        if now > seen:
+            seen, since = now, time.monotonic()
+        if time.monotonic() - since > PATIENCE_SECONDS:
+            raise RuntimeError(f"{count - now} changes were not published within {PATIENCE_SECONDS:g} s")
+        time.sleep(0.5)
+
+
+def run_killed_in_the_middle(pipeline: Pipeline, seconds: float) -> Run:
+    """Run for half the time, kill everything, start again for the other half and return that run."""
+    with pipeline.start() as run:
+        wait_for_lines(pipeline, run, 1)
+        time.sleep(seconds / 2)
+        died = run.kill()
+    say(f"SIGKILL: the driver, its JVM and all workers, {died} processes. Starting the same command again.")
+    run = pipeline.start()
+    try:
+        wait_for_lines(pipeline, run, pipeline.lines() + 1)
+        time.sleep(seconds / 2)
+    except BaseException:
+        run.kill()
+        raise
+    return run
+
+
+def stop(run: Run) -> None:
+    """Ctrl-C, as a user stops it."""
+    run.send(signal.SIGINT)
+    status = run.wait(PATIENCE_SECONDS)
+    if status != 130:
+        raise RuntimeError(f"after Ctrl-C the pipeline ended with status {status}, not 130")
+
+
+def tell(proof: Proof, folder: Path) -> int:
+    """Print what was proved or what is wrong; returns the exit status."""
+    events = proof.stream.events
+    say(
+        f"{proof.mods:,} changes of {proof.transactions:,} transactions in {proof.files} files; partitions: "
+        f"{events['splits']} splits, {events['merges']} merges, {events['moves']} moves"
+    )
+    wrong = list(proof.wrong)
+    if proof.mods < LEAST_MODS:
+        wrong.append(f"too few changes to prove anything: {proof.mods:,} of {LEAST_MODS:,}")
+    if events.total() < LEAST_EVENTS:
+        wrong.append(f"too few splits, merges and moves: {events.total()} of {LEAST_EVENTS}")
+    for sentence in wrong[:20]:
+        print(f"    WRONG: {sentence}")
+    if wrong:
+        print(f"    {len(wrong)} findings. Files and checkpoint: {folder}")
+        return 1
+    print(f"    Replaying the files gives the tables' {proof.rows:,} rows, column by column.")
+    print("    Every transaction is whole, nothing is doubled, each key is in commit order,")
+    print("    and after every transaction the accounts add up.")
+    print(f"    Files: {folder / 'output'}")
+    return 0
+
+
+def main() -> int:
+    arguments = _arguments()
+    folder = Path(arguments.folder or tempfile.mkdtemp(prefix="penstock-demo-")).resolve()
+    say("Starting the Spanner emulator (partitions live one to two seconds) and making a bank")
+    with SpannerEmulator.start(token_life_seconds=1) as emulator:
+        emulator.create_database(PROJECT, INSTANCE, DATABASE, list(bank.DDL))
+        os.environ.update(emulator.environment())
+        time.sleep(0.1)  # the emulator's clock is a little ahead: the stream must not begin after `start`
+        start = datetime.now(UTC)
+        return _with_a_bank(folder, start, arguments.seconds, arguments.seed, emulator.environment())
+
+
+def _with_a_bank(
+    folder: Path, start: datetime, seconds: float, seed: int, environment: dict[str, str]
+) -> int:
+    database = connect(PROJECT, INSTANCE, DATABASE)
+    opened = bank.open_accounts(database)
+    pipeline = Pipeline(folder, start, environment)
+    with writing(environment, seed) as writers:
+        say(f"Writing, and running spanner-to-files on Spark for {seconds:g} seconds; SIGKILL in the middle")
+        with run_killed_in_the_middle(pipeline, seconds) as run:
+            written = _finish(writers)
+            total = written["mods"] + opened
+            say(f"The writers stopped after {written['transactions']:,} transactions; catching up")
+            wait_for_lines(pipeline, run, total)
+            say("Everything is published: stopping with Ctrl-C")
+            stop(run)
+    say("Comparing the files with the tables, by a checker that shares no code with Penstock")
+    return tell(prove(pipeline.output, database, start, datetime.now(UTC)), folder)
+
+
+def _finish(writers: subprocess.Popen[str]) -> dict[str, Any]:
+    """Let the writers end; return what they say they did."""
+    out, _ = writers.communicate(timeout=PATIENCE_SECONDS)
+    if writers.returncode != 0:
+        raise RuntimeError("the writers failed; see above")
+    return json.loads(out)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make run", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long to run and write")
+    parser.add_argument("--folder", help="where output and checkpoint go; default: a new temporary folder")
+    parser.add_argument("--seed", type=int, default=1, help="seed of what is written")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

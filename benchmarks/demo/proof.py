@@ -1,0 +1,75 @@
+"""The proof: what is in the files, against what is in the tables and what the change stream itself says.
+
+Everything here is the oracle of the tests and an ordinary Spanner client; nothing of Penstock takes part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from benchmarks.demo import bank
+from tests.oracle.change import Change, changes_of
+from tests.oracle.lines import read_lines, visible_files
+from tests.oracle.replay import differences, read_table, read_types, replay
+from tests.oracle.rules import broken_rules
+from tests.oracle.stream import Stream, read_stream
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was compared, and what is wrong: nothing, or sentences that hold no values."""
+
+    files: int
+    mods: int
+    transactions: int
+    rows: int
+    stream: Stream
+    wrong: tuple[str, ...]
+
+
+def prove(output: Path, database: Any, start: datetime, end: datetime) -> Proof:
+    """Compare the files in `output` with the tables and with the stream from `start` to `end`, inclusive."""
+    changes = list(changes_of(read_lines(output)))
+    stream = read_stream(database, bank.STREAM, start, end)
+    types = read_types(database)
+    tables = {name: read_table(database, name, types[name], key) for name, key in bank.KEYS.items()}
+    wrong = [
+        *broken_rules(changes),
+        *differences(replay(changes), tables, types),
+        *_missing(changes, stream),
+        *_money(changes),
+    ]
+    return Proof(
+        files=len(visible_files(output)),
+        mods=len(changes),
+        transactions=len({change.transaction for change in changes}),
+        rows=sum(map(len, tables.values())),
+        stream=stream,
+        wrong=tuple(wrong),
+    )
+
+
+def _missing(changes: list[Change], stream: Stream) -> Iterator[str]:
+    """The files hold exactly the changes that an ordinary reader of the stream finds."""
+    expected = {(record[2], record[1], mod) for record in stream.records for mod in range(len(record[6]))}
+    found = {change.identity for change in changes}
+    if lost := expected - found:
+        yield f"{len(lost)} of the stream's {len(expected)} changes are not in the files"
+    if foreign := found - expected:
+        yield f"{len(foreign)} changes in the files are not in the stream"
+
+
+def _money(changes: list[Change]) -> Iterator[str]:
+    """After each transaction, in commit order, the accounts add up to what was paid in at the beginning."""
+    ordered = sorted(changes, key=lambda change: (change.version[0], change.transaction, change.version))
+    balances: dict[str, dict[str, Any]] = {}
+    for transaction, mods in groupby(ordered, key=lambda change: change.transaction):
+        touched = [change for change in mods if change.table == "Accounts"]
+        balances |= {change.key: change.new for change in touched}
+        if touched and bank.sum_of_balances(balances.values()) != bank.TOTAL:
+            yield f"after transaction {transaction} money was made or lost"

@@ -1,0 +1,128 @@
+"""What must be true of every output, whatever was killed: each rule returns sentences that say what is not.
+
+An empty list means that the rule holds. The sentences name files, tables and transactions, never values.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+
+from tests.oracle.change import Change
+from tests.oracle.lines import Line
+
+
+def nothing_doubled(changes: Sequence[Change]) -> list[str]:
+    """No change stands in the files twice."""
+    times = Counter(change.identity for change in changes)
+    return [
+        f"{change.table}: a change of {change.transaction} stands {times[change.identity]} times, "
+        f"once at {change.place}"
+        for change in changes
+        if times[change.identity] > 1
+    ]
+
+
+def in_order_per_key(changes: Sequence[Change]) -> list[str]:
+    """Within each lane the changes of a key come in commit order, and lanes come by hour."""
+    wrong = []
+    latest: dict[tuple[str, str], Change] = {}
+    for change in changes:
+        before = latest.get((change.table, change.key))
+        if before is not None and before.version >= change.version:
+            wrong.append(f"{change.table}: {before.place} and {change.place} hold one key in the wrong order")
+        latest[change.table, change.key] = change
+    return wrong
+
+
+def one_shard_per_key(changes: Sequence[Change]) -> list[str]:
+    """All changes of a key are in shards of one number."""
+    shards: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for change in changes:
+        shards[change.table, change.key].add(change.lane[2])
+    return [
+        f"{table}: one key is in shards {sorted(found)}"
+        for (table, _), found in shards.items()
+        if len(found) > 1
+    ]
+
+
+def in_the_folder_of_its_table_and_hour(changes: Sequence[Change]) -> list[str]:
+    """Each change stands in the folder of its table and of the hour of its commit."""
+    wrong = []
+    for change in changes:
+        committed = datetime.fromtimestamp(change.version[0] // 1_000_000_000, UTC)
+        if change.lane[:2] != (change.table, f"{committed:%Y-%m-%dT%H}"):
+            found = "/".join(change.lane[:2])
+            wrong.append(f"{change.place} in {found} is a change of {change.table}, {committed:%FT%H}")
+    return wrong
+
+
+def transactions_whole(changes: Sequence[Change]) -> list[str]:
+    """Each transaction has all its records, each record all its mods, each partition its last record."""
+    transactions: dict[str, list[Change]] = defaultdict(list)
+    for change in changes:
+        transactions[change.transaction].append(change)
+    return [sentence for name, of_one in transactions.items() for sentence in _not_whole(name, of_one)]
+
+
+def _not_whole(name: str, changes: list[Change]) -> list[str]:
+    records: dict[str, list[Change]] = defaultdict(list)
+    for change in changes:
+        records[change.version[1]].append(change)
+    wrong = []
+    if len({change.version[0] for change in changes}) > 1:
+        wrong.append("has several commit timestamps")
+    if len(records) != changes[0].records_in_transaction:
+        wrong.append(f"has {len(records)} of {changes[0].records_in_transaction} records")
+    lasts = sum(mods[0].last_in_partition for mods in records.values())
+    if lasts != changes[0].partitions_in_transaction:
+        wrong.append(f"has {lasts} last records in {changes[0].partitions_in_transaction} partitions")
+    for mods in records.values():
+        if sorted(mod.version[2] for mod in mods) != list(range(mods[0].mods_in_record)):
+            wrong.append(f"has a record with {len(mods)} of {mods[0].mods_in_record} mods")
+    return [f"transaction {name} {each}" for each in wrong]
+
+
+ALL = (
+    nothing_doubled,
+    in_order_per_key,
+    one_shard_per_key,
+    in_the_folder_of_its_table_and_hour,
+    transactions_whole,
+)
+
+
+def broken_rules(changes: Iterable[Change]) -> list[str]:
+    """Return what any rule finds wrong with `changes`, which come in the order of the files."""
+    found = list(changes)
+    return [sentence for rule in ALL for sentence in rule(found)]
+
+
+def counted(lines: Iterable[Line], key: str, number: str, expected: dict[Hashable, int]) -> list[str]:
+    """Compare with a generated source: each key counts 0, 1, 2, … below its `expected` number, in order.
+
+    `key` and `number` name the fields of a line that hold the two.
+    """
+    found: dict[Hashable, list[int]] = defaultdict(list)
+    for line in lines:
+        found[line.content[key]].append(line.content[number])
+    wrong = [f"key {each!r} was never generated" for each in found.keys() - expected.keys()]
+    for each, count in expected.items():
+        wrong += _miscounted(each, found[each], count)
+    return wrong
+
+
+def _miscounted(key: Hashable, numbers: list[int], count: int) -> list[str]:
+    if numbers == list(range(count)):
+        return []
+    times = Counter(numbers)
+    lost = sum(number not in times for number in range(count))
+    doubled = sum(each - 1 for each in times.values())
+    foreign = sum(not 0 <= number < count for number in times)
+    disordered = sum(one > other for one, other in pairwise(numbers))
+    return [
+        f"key {key!r}: {lost} lost, {doubled} doubled, {foreign} never generated, {disordered} out of order"
+    ]

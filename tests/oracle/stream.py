@@ -1,0 +1,103 @@
+"""A change stream read to its end with an ordinary client: slow, simple, after the fact.
+
+It tells how often partitions split, merged and moved, and gives every data change record, so that the output
+of a pipeline can be compared with something that shares no code with it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+_HEARTBEAT_MS = 10_000
+
+
+@dataclass
+class Stream:
+    """All data change records as the client gives them, and what happened to the partitions.
+
+    `events` counts splits (one parent, several children), merges (a child of several parents) and moves (one
+    parent, one child). `partitions` are all tokens that were read.
+    """
+
+    records: list[list[Any]] = field(default_factory=list)
+    events: Counter[str] = field(default_factory=Counter)
+    partitions: set[str] = field(default_factory=set)
+
+    def mods(self) -> int:
+        """How many rows were changed."""
+        return sum(len(record[6]) for record in self.records)
+
+
+def read_stream(database: Any, name: str, start: datetime, end: datetime) -> Stream:
+    """Read everything from `start` to `end`, both inclusive, following every partition to its children."""
+    stream = Stream()
+    waiting = [(None, start)]
+    while waiting:
+        token, since = waiting.pop()
+        for data, _heartbeats, children in _query(database, name, token, since, end):
+            stream.records += data
+            for child in children:
+                waiting += _new_partitions(stream, child, token is None)
+    return stream
+
+
+def as_content(record: list[Any]) -> Iterator[dict[str, Any]]:
+    """Turn a record of the client into the contents of lines, one for each mod."""
+    for index, (keys, new, old) in enumerate(record[6]):
+        yield {
+            "commit_timestamp": _rfc3339(record[0]),
+            "record_sequence": record[1],
+            "server_transaction_id": record[2],
+            "is_last_record_in_transaction_in_partition": record[3],
+            "table_name": record[4],
+            "mod_type": record[7],
+            "number_of_records_in_transaction": record[9],
+            "number_of_partitions_in_transaction": record[10],
+            "mod_index": index,
+            "number_of_mods": len(record[6]),
+            "keys": dict(keys or {}),
+            "new_values": dict(new or {}),
+            "old_values": dict(old or {}),
+        }
+
+
+def _new_partitions(stream: Stream, child: list[Any], first: bool) -> Iterator[tuple[str, datetime]]:
+    start, _sequence, partitions = child
+    for token, parents in partitions:
+        if token not in stream.partitions:
+            stream.partitions.add(token)
+            if not first:
+                stream.events[_event(parents, partitions)] += 1
+            yield token, start
+    if not first and len(partitions) > 1:
+        stream.events["splits"] -= len(partitions) - 1  # one split has several children
+
+
+def _event(parents: list[str], partitions: list[Any]) -> str:
+    if len(parents) > 1:
+        return "merges"
+    return "splits" if len(partitions) > 1 else "moves"
+
+
+def _query(
+    database: Any, name: str, token: str | None, start: datetime, end: datetime
+) -> Iterator[list[Any]]:
+    from google.cloud.spanner_v1 import param_types
+
+    statement = f"SELECT ChangeRecord FROM READ_{name}(@start, @end, @token, {_HEARTBEAT_MS}, NULL)"
+    types = {"start": param_types.TIMESTAMP, "end": param_types.TIMESTAMP, "token": param_types.STRING}
+    with database.snapshot() as snapshot:
+        rows = snapshot.execute_sql(
+            statement, params={"start": start, "end": end, "token": token}, param_types=types
+        )
+        for row in rows:
+            yield from row[0]
+
+
+def _rfc3339(time: Any) -> str:
+    nanosecond = getattr(time, "nanosecond", time.microsecond * 1000)
+    return f"{time.astimezone(UTC):%Y-%m-%dT%H:%M:%S}.{nanosecond:09d}Z"

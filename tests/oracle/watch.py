@@ -1,0 +1,88 @@
+"""A consumer in a thread of its own: looks at the output all the time, and takes files away as one may.
+
+What it notes cannot be seen afterwards: a file that was visible before it was whole, changed, went away by
+itself, or came again after it had been taken.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.oracle.lines import visible_files
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a file was when it was first seen."""
+
+    inode: int
+    crc32: int
+
+
+class Consumer:
+    """Watches `output` while its context is open. What it takes moves to the same place below `taken`.
+
+    `take` is the share of the files that it takes, each time it looks; `taken` must be on the same file
+    system. `wrong` holds sentences about what must not happen.
+    """
+
+    def __init__(
+        self, output: Path, taken: Path, *, take: float = 0.0, seed: int = 0, every_seconds: float = 0.05
+    ) -> None:
+        self.output = output
+        self.taken = taken
+        self.wrong: list[str] = []
+        self._take = take
+        self._random = random.Random(seed)
+        self._every = every_seconds
+        self._there: dict[Path, Seen] = {}
+        self._gone: set[Path] = set()
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="consumer")
+
+    def look(self) -> None:
+        """Look once."""
+        found = {path.relative_to(self.output): path for path in visible_files(self.output)}
+        for name in self._there.keys() - found.keys():
+            self.wrong.append(f"{name} went away by itself")
+            del self._there[name]
+        for name, path in found.items():
+            self._compare(name, path)
+            if self._random.random() < self._take:
+                self._remove(name, path)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._end.set()
+        self._thread.join()
+        self.look()
+
+    def _run(self) -> None:
+        while not self._end.wait(self._every):
+            self.look()
+
+    def _compare(self, name: Path, path: Path) -> None:
+        now = Seen(path.stat().st_ino, zlib.crc32(path.read_bytes()))
+        if name in self._gone:
+            self.wrong.append(f"{name} came again after it was taken away")
+        if self._there.setdefault(name, now) != now:
+            self.wrong.append(f"{name} changed after it was published")
+
+    def _remove(self, name: Path, path: Path) -> None:
+        target = self.taken / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(path, target)
+        del self._there[name]
+        self._gone.add(name)
