@@ -21,6 +21,7 @@ from enum import IntEnum
 from types import FrameType
 from typing import Any
 
+from penstock.pipelines.preflight import preflight
 from penstock.templates.configuration import Configuration
 from penstock.templates.console import Reporter
 from penstock.templates.progress import Snapshot, look
@@ -91,6 +92,7 @@ def launch(configuration: Configuration, reporter: Reporter, resume: str, *, deb
         except Exception as error:
             return session.fail(Exit.PREFLIGHT, error)
         try:
+            preflight(pipeline)
             result = pipeline.run()
         except KeyboardInterrupt:  # from the handler that a new Spark context has put in place of ours
             return session.interrupted_early()

@@ -73,6 +73,11 @@ class FakeResult:
 @dataclass
 class FakePipeline:
     result: FakeResult | BaseException
+    refused: Exception | None = None
+
+    def visit(self, visitor: object) -> None:
+        if self.refused:
+            raise self.refused
 
     def run(self) -> FakeResult:
         if isinstance(self.result, BaseException):
@@ -162,6 +167,12 @@ def test_what_is_refused_before_anything_starts_is_a_preflight_error(run: Run) -
     ended = run(FakePipeline(RuntimeError("the checkpoint folder is not empty")))
     assert ended.code == Exit.PREFLIGHT
     assert ended.message("error") == "not started: the checkpoint folder is not empty"
+
+
+def test_what_a_transform_finds_missing_outside_is_a_preflight_error(run: Run) -> None:
+    ended = run(FakePipeline(FakeResult([step("DONE")]), refused=RuntimeError("there is no such stream")))
+    assert ended.code == Exit.PREFLIGHT
+    assert ended.message("error") == "not started: there is no such stream"
 
 
 def test_a_failing_pipeline_is_one_message_and_how_to_go_on(run: Run) -> None:
