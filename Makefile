@@ -5,7 +5,7 @@ PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-EXTRAS := spark,test,lint
+EXTRAS := spark,java,test,lint
 DEMO ?= benchmarks.demo
 ARGS ?=
 
@@ -46,7 +46,6 @@ clean:      ## remove what the other targets made
 	rm -rf $(VENV) .types build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis penstock-run
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The Java runtime from pip is added only where the machine has none that Spark 4 can use.
 $(READY): setup.cfg pyproject.toml tools/setup.sh
 	@PYTHON="$(PYTHON)" sh tools/setup.sh "$(VENV)" "$(EXTRAS)"
 	@touch $@

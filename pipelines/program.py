@@ -18,6 +18,8 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from penstock.pipelines.preflight import preflight
+
 DEFAULT_RUNNER = "penstock.runner.PySparkRunner"
 
 
@@ -32,6 +34,7 @@ def run_program(build: Callable[..., Any], arguments: Sequence[str] | None = Non
     given, beam_arguments = _parser(build).parse_known_args(arguments)
     pipeline = beam.Pipeline(options=PipelineOptions(with_runner(beam_arguments)))
     build(pipeline, **{name: value for name, value in vars(given).items() if value is not None})
+    preflight(pipeline)
     result = pipeline.run()
     _stop_on_signals(getattr(result, "stop", result.cancel))
     result.wait_until_finish()

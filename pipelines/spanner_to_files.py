@@ -34,7 +34,7 @@ def spanner_to_files(
     end: str | None = None,
     heartbeat_ms: int = 1000,
     poll_ms: int = 200,
-    unavailable_seconds: float = 600,
+    unavailable_seconds: float = 60,
     shards: int = 1,
     roll_seconds: float = 10,
 ) -> beam.PCollection:

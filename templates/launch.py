@@ -15,6 +15,7 @@ import logging
 import os
 import signal
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
@@ -91,6 +92,7 @@ def launch(configuration: Configuration, reporter: Reporter, resume: str, *, deb
         except Exception as error:
             return session.fail(Exit.PREFLIGHT, error)
         try:
+            _preflight(pipeline)
             result = pipeline.run()
         except KeyboardInterrupt:  # from the handler that a new Spark context has put in place of ours
             return session.interrupted_early()
@@ -108,6 +110,14 @@ def build(configuration: Configuration) -> Any:
     pipeline = beam.Pipeline(options=PipelineOptions(configuration.runner_arguments()))
     configuration.template.build_function()(pipeline, **configuration.parameters)
     return pipeline
+
+
+def _preflight(pipeline: Any) -> None:
+    from penstock.pipelines.preflight import (
+        preflight,  # imports Beam: seconds that `penstock list` need not pay
+    )
+
+    preflight(pipeline)
 
 
 class _Session:
@@ -142,7 +152,8 @@ class _Session:
     def fail(self, code: Exit, error: BaseException) -> Exit:
         """Say in one message what failed, with what to do where the error knows it; returns `code`."""
         kind = _KINDS[code]
-        self._reporter.say("error", f"{kind}: {message_of(error)}", kind=kind, exit_code=int(code))
+        text = running_message(error) if code is Exit.FAILED else str(error) or type(error).__name__
+        self._reporter.say("error", f"{kind}: {text}", kind=kind, exit_code=int(code))
         if self._debug:
             logging.getLogger("penstock").error("traceback", exc_info=error)
         if code is Exit.FAILED:
@@ -190,6 +201,26 @@ def committed_counters(metrics: Any) -> list[tuple[str, str, int]]:
     return [(each.key.metric.namespace, each.key.metric.name, each.committed or 0) for each in found]
 
 
-def message_of(error: BaseException) -> str:
-    """Return the error's own sentence, or its type where it has none."""
-    return str(error) or type(error).__name__
+def running_message(error: BaseException) -> str:
+    """Return what failed while rows were on their way, and its causes.
+
+    Only Penstock's own errors speak for themselves, since they never show a row's values. What any other
+    error says is somebody's data, as far as we know: it is named by its type and the line that raised it.
+    """
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None and cause not in chain:
+        chain.append(cause)
+    told = "; caused by ".join(_told(each) for each in chain)
+    foreign = any(not _is_ours(each) for each in chain)
+    return told + (". With --debug its message and traceback are shown too" if foreign else "")
+
+
+def _told(error: BaseException) -> str:
+    if _is_ours(error):
+        return str(error) or type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)
+    return type(error).__name__ + (f" in {frames[-1].filename}:{frames[-1].lineno}" if frames else "")
+
+
+def _is_ours(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] == "penstock"

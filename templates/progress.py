@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+_YEAR_9999_US = 253_370_764_800_000_000
 LINEAGE = ("splits", "merges", "moves")
 COUNTED = ("records", "mods", *LINEAGE)
 """Counters that sources keep, in a namespace `penstock.io.<system>`."""
@@ -71,7 +72,7 @@ def look(at: float, progress: Progress, counters: Iterable[tuple[str, str, int]]
         at=at,
         epochs=progress.epochs,
         committed_at=_seconds(progress.committed_us),
-        watermark=_seconds(progress.watermark_us),
+        watermark=_seconds(_moment(progress.watermark_us)),
         open=len(set().union(*(part[0] for part in parts))) if parts else None,
         waiting=len(set().union(*(part[1] for part in parts))) if parts else None,
         counters=_sums(counters),
@@ -125,6 +126,11 @@ def _partitions(restriction: Any) -> tuple[frozenset[str], frozenset[str]] | Non
         return frozenset(restriction.open), frozenset(restriction.waiting)
     except (AttributeError, TypeError):
         return None
+
+
+def _moment(watermark_us: int | None) -> int | None:
+    """Return a watermark that is a moment; Beam's lowest and highest mean "nothing said" and "all said"."""
+    return watermark_us if watermark_us is not None and 0 < watermark_us < _YEAR_9999_US else None
 
 
 def _seconds(micros: int | None) -> float | None:

@@ -119,7 +119,7 @@ def _missing_emulator() -> str | None:
     from penstock.io.spanner import emulator
 
     try:
-        emulator.find_binaries()
+        emulator.find_binary()
     except emulator.EmulatorNotFoundError as error:
         return str(error)
     return None

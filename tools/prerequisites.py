@@ -12,7 +12,7 @@ def main() -> int:
     missing = 0
     for name, find, error_type in (
         ("Java", find_java, JavaNotFoundError),
-        ("Spanner emulator", emulator.find_binaries, emulator.EmulatorNotFoundError),
+        ("Spanner emulator", emulator.find_binary, emulator.EmulatorNotFoundError),
     ):
         try:
             print(f"{name}: {find()}")

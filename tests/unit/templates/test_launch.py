@@ -18,7 +18,7 @@ import pytest
 from penstock.templates import launch as launch_module
 from penstock.templates.configuration import Configuration
 from penstock.templates.console import Reporter, Style
-from penstock.templates.launch import Exit, launch
+from penstock.templates.launch import Exit, launch, running_message
 from penstock.templates.template import Template
 
 RESUME = "penstock run t --checkpoint-dir /c"
@@ -73,6 +73,11 @@ class FakeResult:
 @dataclass
 class FakePipeline:
     result: FakeResult | BaseException
+    refused: Exception | None = None
+
+    def visit(self, visitor: object) -> None:
+        if self.refused:
+            raise self.refused
 
     def run(self) -> FakeResult:
         if isinstance(self.result, BaseException):
@@ -93,6 +98,13 @@ class Ended:
 
 
 Run = Callable[..., Ended]
+
+
+class OurError(RuntimeError):
+    """Stands for an error that Penstock raises."""
+
+
+OurError.__module__ = "penstock.somewhere"
 
 
 @pytest.fixture
@@ -164,8 +176,14 @@ def test_what_is_refused_before_anything_starts_is_a_preflight_error(run: Run) -
     assert ended.message("error") == "not started: the checkpoint folder is not empty"
 
 
+def test_what_a_transform_finds_missing_outside_is_a_preflight_error(run: Run) -> None:
+    ended = run(FakePipeline(FakeResult([step("DONE")]), refused=RuntimeError("there is no such stream")))
+    assert ended.code == Exit.PREFLIGHT
+    assert ended.message("error") == "not started: there is no such stream"
+
+
 def test_a_failing_pipeline_is_one_message_and_how_to_go_on(run: Run) -> None:
-    ended = run(FakePipeline(FakeResult([step("RUNNING"), failing(RuntimeError("epoch 7 failed"))])))
+    ended = run(FakePipeline(FakeResult([step("RUNNING"), failing(OurError("epoch 7 failed"))])))
     assert ended.code == Exit.FAILED == 4
     assert ended.said() == ["error", "resume"]
     assert ended.message("error") == "failed: epoch 7 failed"
@@ -173,6 +191,20 @@ def test_a_failing_pipeline_is_one_message_and_how_to_go_on(run: Run) -> None:
 
 def test_a_pipeline_that_ends_as_failed_without_an_error_has_failed_too(run: Run) -> None:
     assert run(FakePipeline(FakeResult([step("FAILED")]))).code == Exit.FAILED
+
+
+def test_an_error_that_is_not_ours_is_named_but_does_not_speak(run: Run) -> None:
+    secret = ValueError("row 17 has the value hunter2")
+    message = run(FakePipeline(FakeResult([failing(secret)]))).message("error")
+    assert message.startswith(f"failed: ValueError in {__file__}:")
+    assert "hunter2" not in message
+    assert "--debug" in message
+
+
+def test_our_errors_and_their_causes_are_told_in_order() -> None:
+    error = OurError("epoch 7 failed")
+    error.__cause__ = OurError("step Read: the stream was dropped")
+    assert running_message(error) == "epoch 7 failed; caused by step Read: the stream was dropped"
 
 
 def test_an_error_without_words_is_named_by_its_type(run: Run) -> None:

@@ -73,6 +73,14 @@ def test_the_lag_is_the_watermark_behind_now_and_never_negative() -> None:
     assert snapshot(watermark=None).lag is None
 
 
+@pytest.mark.parametrize("watermark_us", [-9_223_372_036_854_775_000, 9_223_372_036_854_775_000])
+def test_beams_lowest_and_highest_watermark_are_no_moments(watermark_us: int) -> None:
+    seen = look(1000.0, FakeProgress(watermark_us=watermark_us), [])
+    assert seen.watermark is None
+    assert "watermark -" in as_line(seen, seen)
+    assert as_fields(seen, seen)["watermark"] is None
+
+
 def test_the_rate_is_changes_over_the_time_between_two_looks() -> None:
     assert rate(snapshot(at=990.0, counters={"mods": 500}), snapshot()) == pytest.approx(200.0)
 

@@ -1,0 +1,144 @@
+"""A Spanner emulator with a shop in it, and pipelines as processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.io.spanner.emulator import SpannerEmulator
+
+PROJECT, INSTANCE, DATABASE, STREAM = "my-project", "main", "shop", "OrdersStream"
+DDL = [
+    "CREATE TABLE Orders (OrderId INT64 NOT NULL, State STRING(MAX)) PRIMARY KEY (OrderId)",
+    f"CREATE CHANGE STREAM {STREAM} FOR ALL OPTIONS (value_capture_type = 'OLD_AND_NEW_VALUES')",
+]
+PATIENCE_SECONDS = 180
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[SpannerEmulator]:
+    """The emulator with the shop's database."""
+    with SpannerEmulator.start(token_life_seconds=5) as running:
+        running.create_database(PROJECT, INSTANCE, DATABASE, DDL)
+        yield running
+
+
+@dataclass(frozen=True, slots=True)
+class Shop:
+    """The shop's own program, which knows nothing of pipelines."""
+
+    database: Any
+
+    def order(self, ids: range) -> None:
+        """Commit one transaction that inserts an open order for each id."""
+        with self.database.batch() as batch:
+            batch.insert("Orders", ("OrderId", "State"), [(each, "open") for each in ids])
+
+    def cancel(self, ids: range) -> None:
+        """Commit one transaction that deletes the orders."""
+        from google.cloud.spanner import KeySet
+
+        with self.database.batch() as batch:
+            batch.delete("Orders", KeySet(keys=[[each] for each in ids]))
+
+
+@pytest.fixture(scope="module")
+def shop(emulator: SpannerEmulator) -> Iterator[Shop]:
+    """The shop, through an ordinary client."""
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import spanner
+
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in emulator.environment().items():
+            environment.setenv(name, value)
+        client = spanner.Client(
+            project=PROJECT, credentials=AnonymousCredentials(), disable_builtin_metrics=True
+        )
+        yield Shop(client.instance(INSTANCE).database(DATABASE))
+
+
+class Program:
+    """A program in a process group of its own, with its output in files."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], folder: Path) -> None:
+        self._output = folder / f"program-{time.monotonic_ns()}.log"
+        with self._output.open("wb") as out:
+            self.process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text("utf-8", errors="replace")
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The JSON events of that name, so far."""
+        lines = [json.loads(line) for line in self.output.splitlines() if line.startswith('{"time"')]
+        return [event for event in lines if event["event"] == name]
+
+    def until(self, met: Callable[[], bool]) -> None:
+        """Wait until `met`, as long as the program runs."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not met():
+            assert self.process.poll() is None, f"ended with {self.process.returncode}\n{self.output}"
+            assert time.monotonic() < deadline, f"not within {PATIENCE_SECONDS} s\n{self.output}"
+            time.sleep(0.1)
+
+    def interrupt(self, number: signal.Signals = signal.SIGINT) -> int:
+        """Send a signal to the program, as a terminal or a supervisor does, and return its exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE_SECONDS)
+
+    def kill(self) -> None:
+        """End the whole group at once; harmless when it has ended."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+@pytest.fixture
+def start(emulator: SpannerEmulator, tmp_path: Path) -> Iterator[Callable[..., Program]]:
+    """Start programs; all have ended when the test has."""
+    started: list[Program] = []
+
+    def start_(*command: str) -> Program:
+        started.append(Program(list(command), emulator.environment(), tmp_path))
+        return started[-1]
+
+    yield start_
+    for program in started:
+        program.kill()
+
+
+def lines_below(folder: Path) -> list[dict[str, Any]]:
+    """All published lines below `folder`, in the order of file names and lines."""
+    files = sorted(file for file in folder.glob("*/*/*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
+
+
+@pytest.fixture
+def published() -> Callable[[Path], list[dict[str, Any]]]:
+    """Reads what has been published below a folder."""
+    return lines_below
+
+
+@pytest.fixture
+def penstock() -> list[str]:
+    """The command, as this environment has it."""
+    return [sys.executable, "-m", "penstock.templates.cli"]

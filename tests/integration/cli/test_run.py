@@ -1,0 +1,134 @@
+"""`penstock run` on a real emulator and a real Spark: it publishes, stops with a checkpoint, and goes on."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.emulator, pytest.mark.slow]
+
+Published = Callable[[Path], list[dict[str, Any]]]
+
+
+def settings(tmp_path: Path, **changed: str) -> list[str]:
+    """The flags of `penstock run spanner-to-files` for the shop."""
+    parameters = {
+        "project": "my-project",
+        "instance": "main",
+        "database": "shop",
+        "change_stream": "OrdersStream",
+        "output": str(tmp_path / "out"),
+        "roll_seconds": "0",
+    } | changed
+    sets = [word for name, value in parameters.items() for word in ("--set", f"{name}={value}")]
+    return [*sets, "--checkpoint-dir", str(tmp_path / "checkpoint"), "--master", "local[2,4]"]
+
+
+def orders_in(lines: list[dict[str, Any]]) -> list[int]:
+    return sorted(int(line["keys"]["OrderId"]) for line in lines)
+
+
+def test_a_stopped_and_a_killed_run_go_on_without_loss_or_repeat(
+    start: Any, shop: Any, published: Published, penstock: list[str], tmp_path: Path
+) -> None:
+    command = [*penstock, "run", "spanner-to-files", *settings(tmp_path)]
+    out = tmp_path / "out"
+
+    first = start(*command, "--fresh")
+    first.until(lambda: bool(first.events("progress")) and first.events("progress")[-1]["epochs"] > 1)
+    shop.order(range(50))
+    first.until(lambda: len(published(out)) >= 50)
+    assert first.interrupt(signal.SIGINT) == 130
+    (resume,) = first.events("resume")
+    assert resume["command"].startswith("penstock run spanner-to-files")
+    assert "--fresh" not in resume["command"]
+
+    shop.order(range(50, 100))
+    second = start(*command)
+    second.until(lambda: len(published(out)) >= 100)
+    shop.order(range(100, 150))
+    second.kill()
+
+    third = start(*command)
+    third.until(lambda: len(published(out)) >= 150)
+    shop.cancel(range(150))
+    third.until(lambda: len(published(out)) >= 300)
+    assert third.interrupt(signal.SIGTERM) == 130
+
+    lines = published(out)
+    assert orders_in([line for line in lines if line["mod_type"] == "INSERT"]) == list(range(150))
+    assert orders_in([line for line in lines if line["mod_type"] == "DELETE"]) == list(range(150))
+    identities = {
+        (line["server_transaction_id"], line["record_sequence"], line["mod_index"]) for line in lines
+    }
+    assert len(identities) == len(lines) == 300
+
+
+def test_the_first_start_refuses_a_checkpoint_that_is_there_when_asked_to_start_anew(
+    start: Any, shop: Any, penstock: list[str], tmp_path: Path
+) -> None:
+    command = [*penstock, "run", "spanner-to-files", *settings(tmp_path)]
+    first = start(*command)
+    first.until(lambda: bool(first.events("progress")) and first.events("progress")[-1]["epochs"] > 0)
+    assert first.interrupt() == 130
+    again = start(*command, "--fresh")
+    assert again.process.wait(180) == 3
+    assert again.events("error")
+
+
+def test_a_stream_that_does_not_exist_is_refused_before_anything_is_read(
+    start: Any, shop: Any, penstock: list[str], tmp_path: Path
+) -> None:
+    program = start(*penstock, "run", "spanner-to-files", *settings(tmp_path, change_stream="Nothing"))
+    assert program.process.wait(180) == 3
+    (error,) = program.events("error")
+    assert "Nothing" in error["message"]
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_read(
+    start: Any, shop: Any, penstock: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    program = start(*penstock, "run", "spanner-to-files", *settings(tmp_path, output=str(tmp_path / "file")))
+    assert program.process.wait(180) == 3
+    assert str(tmp_path / "file") in program.events("error")[0]["message"]
+    assert not (tmp_path / "checkpoint").exists()
+
+
+def test_the_pipeline_starts_under_spark_submit(
+    start: Any, shop: Any, published: Published, tmp_path: Path
+) -> None:
+    import pyspark
+
+    from penstock.pipelines import spanner_to_files
+
+    submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[2,4]"]
+    arguments = [f"{word}" for word in settings(tmp_path) if word.partition("=")[1]]
+    program = start(
+        *submit,
+        "--conf",
+        f"spark.pyspark.python={sys.executable}",
+        str(spanner_to_files.__file__),
+        *(f"--{pair}" for pair in arguments),
+        f"--checkpoint_dir={tmp_path / 'checkpoint'}",
+    )
+    program.until(lambda: (tmp_path / "checkpoint").exists())
+    offset = 1000
+    program.until(lambda: _orders_until_published(shop, published, tmp_path / "out", offset))
+    lines = published(tmp_path / "out")
+    assert {line["table_name"] for line in lines} == {"Orders"}
+
+
+_next_order = iter(range(1000, 1_000_000))
+
+
+def _orders_until_published(shop: Any, published: Published, out: Path, offset: int) -> bool:
+    """Order one thing more, until something is published: the pipeline reads from when it started."""
+    number = next(_next_order)
+    shop.order(range(number, number + 1))
+    return bool(published(out))

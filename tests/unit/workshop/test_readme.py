@@ -1,0 +1,36 @@
+"""What the README says of itself holds."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def test_the_first_screen_says_what_it_is_tested_on() -> None:
+    first_screen = " ".join("\n".join(README.splitlines()[:25]).replace("**", "").split())
+    assert "tested on the emulators" in first_screen
+    assert "not yet on the live services" in first_screen.replace("> ", "")
+
+
+def test_the_library_example_is_short() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 15
+    compile(code, "README.md", "exec")
+
+
+def test_every_relative_link_of_the_pages_leads_somewhere() -> None:
+    broken = []
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text("utf-8")):
+            if not (page.parent / target).exists():
+                broken.append(f"{page.relative_to(ROOT)}: {target}")
+    assert broken == []
+
+
+def test_every_folder_of_the_layout_table_exists() -> None:
+    folders = re.findall(r"^\| `([a-z/]+/)` \|", README, re.MULTILINE)
+    assert folders
+    assert [folder for folder in folders if not (ROOT / folder).is_dir()] == []
