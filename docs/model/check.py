@@ -1,3 +1,5 @@
+# ruff: noqa
+# fmt: off  (a model is read beside its README and in one sitting: it is dense on purpose)
 """Runs the model: `python check.py` (all cases), `python check.py NAME...`, `python check.py --random SECONDS`."""
 
 import collections, random, sys, time

@@ -1,3 +1,5 @@
+# ruff: noqa
+# fmt: off  (a model is read beside its README and in one sitting: it is dense on purpose)
 """Explicit-state model of Penstock's epoch protocol (DESIGN.md, *Epochs*).  Pure Python; no Spark, no Beam.
 
 A state is one immutable tuple; `actions(cfg, s)` yields every next step of every process.  A paused driver needs no

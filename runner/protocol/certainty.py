@@ -19,8 +19,8 @@ def create_for_certain(
 ) -> bool:
     """Create something of which only one can be; return whether it is ours: created now or earlier.
 
-    While the outcome is unknown the same bytes are put again. Afterwards there is exactly one content, and it is
-    ours if and only if it is equal: bytes that name their writer cannot be equal by chance.
+    While the outcome is unknown the same bytes are put again. Afterwards there is exactly one content, and
+    it is ours if and only if it is equal: bytes that name their writer cannot be equal by chance.
 
     Raises:
         CommitUnknown: the storage gave no answer, again and again.
@@ -41,6 +41,6 @@ def _ask(create: Callable[[], bool], what: str, pause: Callable[[float], None]) 
             unknown = error
             pause(0.1 * 2**tried)
     raise CommitUnknown(
-        f"the storage did not say, {PUT_TRIES} times, whether {what} was created. Once it answers again, start the "
-        "pipeline again: it finds out and goes on"
+        f"the storage did not say, {PUT_TRIES} times, whether {what} was created. Once it answers again, "
+        "start the pipeline again: it finds out and goes on"
     ) from unknown

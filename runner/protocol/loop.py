@@ -42,7 +42,7 @@ class Epoch(Protocol):
 
 def back_off_s(failures: int) -> float:
     """Return how long to wait after so many failures in a row: 0.5 s, doubled each time, at most 30 s."""
-    return min(30.0, 0.5 * 2.0 ** (failures - 1))
+    return min(30.0, 0.5 * 2.0 ** min(failures - 1, 6))
 
 
 def run_epochs(

@@ -65,7 +65,8 @@ class StateRun:
     Only key groups `first_key_group` to `last_key_group` (both inclusive) of the file are meant, whatever
     else it holds: after a rescaling two entries may name one file and share it out. `name` carries
     (generation, epoch), and of two runs that hold the same key the later name wins. `entries` and `size`
-    (bytes) describe the whole file, `checksum` is the CRC-32 of its bytes.
+    (bytes) describe the whole file, `checksum` is the CRC-32 of its bytes. `hides` is the size in bytes of
+    the values in older runs that this one marks as deleted.
     """
 
     stage: str
@@ -75,6 +76,7 @@ class StateRun:
     entries: int
     size: int
     checksum: int
+    hides: int = 0
 
     def __post_init__(self) -> None:
         _check_key_groups(self.first_key_group, self.last_key_group)
@@ -233,7 +235,7 @@ def _pack(record: CommitRecord) -> dict[str, Json]:
         ],
         "publications": [[p.transform, _text(p.element)] for p in state.publications],
         "state_runs": [
-            [r.stage, r.name, r.first_key_group, r.last_key_group, r.entries, r.size, r.checksum]
+            [r.stage, r.name, r.first_key_group, r.last_key_group, r.entries, r.size, r.checksum, r.hides]
             for r in state.state_runs
         ],
         "timers": [
@@ -258,7 +260,7 @@ def _unpack(body: Mapping[str, Json]) -> CommitRecord:
         state=EpochState(
             residuals=_rows(body["residuals"], _residual),
             publications=_rows(body["publications"], _publication),
-            state_runs=_rows(body["state_runs"], lambda row: StateRun(*row[:7])),
+            state_runs=_rows(body["state_runs"], lambda row: StateRun(*row[:8])),
             timers=_rows(body["timers"], lambda row: Timers(*row[:5])),
             watermarks=body["watermarks"],
             counters=body["counters"],

@@ -69,11 +69,10 @@ class Checkpoint:
         """
         storage = filesystem or LocalFileSystem()
         job = f"{datetime.fromtimestamp(clock() // 10**6, UTC):%Y%m%dT%H%M%S}-{nonces()}"
+        new = _new_format(job, key_groups, clock())
         try:
             storage.make_private(folder)
-            format_file = _read_or_create(
-                storage, folder, fresh, _new_format(job, key_groups, clock()), pause
-            )
+            format_file = _read_or_create(storage, folder, fresh, new, pause)
         except OSError as error:
             raise CheckpointError(
                 f"cannot use {folder} for checkpoints: {error}. Give --checkpoint_dir a folder that this "

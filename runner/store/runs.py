@@ -38,6 +38,8 @@ IN_MEMORY_BYTES = 4 << 20
 CACHE_BYTES = 128 << 20
 CACHE_RUNS = 256
 
+PAGES = (4096, 8192, 16384, 32768, 65536)
+
 _CHUNK = 1 << 20
 _SCHEMA = "CREATE TABLE run(k BLOB PRIMARY KEY, v BLOB) WITHOUT ROWID"
 
@@ -56,6 +58,17 @@ def successor(prefix: bytes) -> bytes:
     """Return the smallest run key above all that begin with `prefix` (which has a byte below 0xff)."""
     head = prefix.rstrip(b"\xff")
     return head[:-1] + bytes([head[-1] + 1])
+
+
+def page_size(entry_bytes: int) -> int:
+    """Return the size of a page that suits entries of about so many bytes.
+
+    What does not fit into a quarter of a page goes on in pages of its own, the last one partly empty
+    (SQLite's file format, "B-tree Pages"). So a page is to hold eight ordinary entries, and of very large
+    ones the smallest page wastes least.
+    """
+    fitting = (size for size in PAGES if size >= 8 * entry_bytes)
+    return next(fitting, PAGES[0])
 
 
 class Run:
@@ -84,8 +97,10 @@ class Run:
 class RunBuilder:
     """A run in the making: later entries replace earlier ones with the same key."""
 
-    def __init__(self) -> None:
+    def __init__(self, entry_bytes: int = 0) -> None:
+        """Begin an empty run; `entry_bytes`, the size of an entry to expect, decides on that of a page."""
         self._database = _connect(":memory:")
+        self._database.execute(f"PRAGMA page_size = {page_size(entry_bytes)}")
         self._database.execute("PRAGMA journal_mode = OFF")
         self._database.execute(_SCHEMA)
 
@@ -108,8 +123,14 @@ class RunBuilder:
         count: int = self._database.execute("SELECT count(*) FROM run").fetchone()[0]
         return count
 
+    def _pragma(self, name: str) -> int:
+        value: int = self._database.execute(f"PRAGMA {name}").fetchone()[0]
+        return value
+
     def finish(self) -> tuple[bytes, Run]:
         """Return the file's bytes and the run itself, opened. The builder is of no use afterwards."""
+        if self._pragma("freelist_count") * 8 > self._pragma("page_count"):
+            self._database.execute("VACUUM")  # deleted and replaced entries have left holes
         data = self._database.serialize()
         return data, Run(self._database, len(data))
 

@@ -4,7 +4,8 @@ A read looks into the buffer, then into the runs from the newest to the oldest; 
 wins. `seal` writes what has changed as at most one new run. So that reads stay few and space is given
 back, it takes in those newest runs that are not much larger than what it writes anyway (size tiers): n
 sealed bytes are rewritten O(log n) times, there are O(log n) runs, and the runs together are at most about
-three times as large as what is alive. A tombstone goes as soon as no older run holds its key.
+three times as large as what is alive. A tombstone goes as soon as no older run holds its key; until then it
+weighs as much as the value that it hides.
 
 What an attempt seals is named by no record until the driver commits; a failed attempt leaves orphans only.
 """
@@ -105,7 +106,7 @@ class StateStore:
         wanted = self._key(key_group, key)
         if wanted in self._buffer:
             return self._buffer[wanted]
-        return _newest(self._covering(key_group), wanted)
+        return _newest(self._covering(self._runs, wanted), wanted)
 
     def put(self, key_group: int, key: bytes, value: bytes) -> None:
         """Set the value of a key."""
@@ -154,12 +155,13 @@ class StateStore:
             OSError: the file could not be written (or FileExistsError: the name was used); nothing is
             changed.
         """
+        hidden = self._settle_tombstones()
         if not self._buffer:
             return self.runs
-        kept, taken = self._tiers()
+        kept, taken = self._tiers(hidden)
         builder = self._merged(taken)
-        self._drop_needless_tombstones(builder, kept)
-        added = self._written(builder, name) if builder.count() else []
+        hides = self._drop_needless_tombstones(builder, kept)
+        added = self._written(builder, name, hides) if builder.count() else []
         self._runs = kept + added
         self._buffer, self._sorted = {}, None
         return self.runs
@@ -181,9 +183,10 @@ class StateStore:
             self._opened[run.name] = opened
         return opened
 
-    def _covering(self, key_group: int) -> Iterator[Run]:
-        """Open, newest first and one by one, the runs that count for a key group."""
-        for run in reversed(self._runs):
+    def _covering(self, runs: Sequence[StateRun], key: bytes) -> Iterator[Run]:
+        """Open, newest first and one by one, those of the runs that count for a run key's key group."""
+        key_group = key_of(key)[0]
+        for run in reversed(runs):
             if run.first_key_group <= key_group <= run.last_key_group:
                 yield self._open(run)
 
@@ -193,28 +196,52 @@ class StateStore:
         begin, end = bisect.bisect_left(self._sorted, lower), bisect.bisect_left(self._sorted, upper)
         return [(key, self._buffer[key]) for key in self._sorted[begin:end]]
 
-    def _tiers(self) -> tuple[list[StateRun], list[StateRun]]:
+    def _settle_tombstones(self) -> int:
+        """Forget deletions of what no run holds; return the bytes of values that the others hide."""
+        hidden = 0
+        for key in [key for key, value in self._buffer.items() if value is None]:
+            value = _newest(self._covering(self._runs, key), key)
+            if value is None:
+                del self._buffer[key]
+            else:
+                hidden += len(value)
+        self._sorted = None
+        return hidden
+
+    def _tiers(self, hidden: int) -> tuple[list[StateRun], list[StateRun]]:
         """Divide the runs: those that stay as they are, and the newest ones that the next run takes in."""
-        size = max(SMALL_BYTES, sum(len(key) + len(value or b"") for key, value in self._buffer.items()))
+        weight = max(SMALL_BYTES, self._buffered_bytes() + hidden)
         split = len(self._runs)
-        while split and _share(self._runs[split - 1]) <= TIER * size:
+        while split and _share(self._runs[split - 1]) <= TIER * weight:
             split -= 1
-            size += _share(self._runs[split])
+            weight += _share(self._runs[split]) + self._runs[split].hides
         return self._runs[:split], self._runs[split:]
 
+    def _buffered_bytes(self) -> int:
+        return sum(len(key) + len(value or b"") for key, value in self._buffer.items())
+
     def _merged(self, taken: Sequence[StateRun]) -> RunBuilder:
-        builder = RunBuilder()
+        size = self._buffered_bytes() + sum(run.size for run in taken)
+        entries = len(self._buffer) + sum(run.entries for run in taken)
+        builder = RunBuilder(size // entries)
         for run in taken:  # oldest first: newer entries replace
             builder.add(self._open(run).scan(*_whole(run)))
         builder.add(sorted(self._buffer.items()))
         return builder
 
-    def _drop_needless_tombstones(self, builder: RunBuilder, older: Sequence[StateRun]) -> None:
-        """Drop tombstones of keys that no older run holds: nothing is left that they would hide."""
-        opened = [(run, self._open(run)) for run in older] if (dead := builder.tombstones()) else []
-        builder.drop(key for key in dead if not any(_holds(run, file, key) for run, file in opened))
+    def _drop_needless_tombstones(self, builder: RunBuilder, older: Sequence[StateRun]) -> int:
+        """Drop tombstones of keys that no older run holds; return the bytes that the others hide."""
+        hides, needless = 0, []
+        for key in builder.tombstones():
+            value = _newest(self._covering(older, key), key)
+            if value is None:
+                needless.append(key)
+            else:
+                hides += len(value)
+        builder.drop(needless)
+        return hides
 
-    def _written(self, builder: RunBuilder, name: RunName) -> list[StateRun]:
+    def _written(self, builder: RunBuilder, name: RunName, hides: int) -> list[StateRun]:
         entries = builder.count()
         data, opened = builder.finish()
         file_name = name.file_name(self._first, self._last)
@@ -222,7 +249,8 @@ class StateStore:
         self._filesystem.write(path, data)
         self._cache.keep(self._filesystem, path, opened)
         checksum = zlib.crc32(data)
-        return [StateRun(name.stage, file_name, self._first, self._last, entries, len(data), checksum)]
+        groups = (self._first, self._last)
+        return [StateRun(name.stage, file_name, *groups, entries, len(data), checksum, hides)]
 
 
 def _newest(runs: Iterator[Run], key: bytes) -> bytes | None:
@@ -231,10 +259,6 @@ def _newest(runs: Iterator[Run], key: bytes) -> bytes | None:
         if value is not ABSENT:
             return value  # type: ignore[return-value]  # ABSENT is the only other object
     return None
-
-
-def _holds(run: StateRun, opened: Run, key: bytes) -> bool:
-    return run.first_key_group <= key_of(key)[0] <= run.last_key_group and opened.get(key) is not ABSENT
 
 
 def _alive(

@@ -1,7 +1,8 @@
-"""The toy pipeline of the simulation: read two partitions, count per key, roll files and publish them by a move.
+"""The toy pipeline of the simulation: read two partitions, count per key, roll files and publish them by a
+move.
 
-Level 0 publishes and reads, level 1 counts, keeps the open file in state and stages whole files. Tasks may run
-twice with other data, and every consumer may meet either attempt: what Spark does when an executor dies.
+Level 0 publishes and reads, level 1 counts, keeps the open file in state and stages whole files. Tasks may
+run twice with other data, and every consumer may meet either attempt: what Spark does when an executor dies.
 """
 
 from __future__ import annotations
@@ -10,8 +11,19 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from protocol_world import FOLDER, KEY_GROUPS, SOURCE, STAGE, Published, SharedFiles, World, group_of
-from protocol_world import clean_up_staged, published, source_items
+from protocol_world import (
+    FOLDER,
+    KEY_GROUPS,
+    SOURCE,
+    STAGE,
+    Published,
+    SharedFiles,
+    World,
+    clean_up_staged,
+    group_of,
+    published,
+    source_items,
+)
 
 from penstock.runner.protocol import (
     Attempt,
@@ -37,7 +49,7 @@ Item = tuple[str, object]
 """(key, change) of the source, or ('seen/...', None) of the publish step."""
 
 
-class InjectedFailure(Exception):
+class InjectedError(Exception):
     """A user's code raises."""
 
 
@@ -66,7 +78,7 @@ class Driver:
         except Superseded:
             self.world.schedule.say("superseded")
         except EpochFailed as failed:
-            if not isinstance(failed.__cause__, (InjectedFailure, EpochAborted, OSError)):
+            if not isinstance(failed.__cause__, (InjectedError, EpochAborted, OSError)):
                 raise
 
     def _run(self) -> None:
@@ -115,7 +127,7 @@ class Driver:
         made = self._level_0()
         controls, taken = self._level_1(made)
         if self.world.schedule.fault("a DoFn raises"):
-            raise InjectedFailure
+            raise InjectedError
         pins = pinned(controls, taken, (len(made), self._consumers))
         return _state([pins[task].payload for task in sorted(pins)])
 
@@ -160,7 +172,7 @@ class Driver:
         schedule = self.world.schedule
         names = published(publication)
         if schedule.fault("the publish step raises"):
-            raise InjectedFailure
+            raise InjectedError
         schedule.point(f"publish {names.final}")
         if schedule.fault("the publish attempt becomes a zombie"):
             schedule.later(f"zombie publishes {names.final}", lambda: self.world.move(names))

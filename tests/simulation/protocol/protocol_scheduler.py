@@ -1,7 +1,8 @@
 """A seeded scheduler: several drivers as threads, of which exactly one runs, until it reaches a point.
 
 At each point the seed decides: go on, crash here, or pause for as long as it pleases the others. A seed
-replays its run exactly, because nothing in the simulation looks at a clock, an address or the operating system.
+replays its run exactly, because nothing in the simulation looks at a clock, an address or the operating
+system.
 """
 
 from __future__ import annotations

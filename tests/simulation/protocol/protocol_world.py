@@ -1,7 +1,7 @@
 """What drivers share: storage, the staged and published files, a consumer; and the invariants over all of it.
 
-The invariants are those of `docs/protocol.md` and of the model in `docs/model`. They are checked at the step that
-could break them, from ghosts (`ever`, `published`, `digests`, `taken_in`) that no driver sees.
+The invariants are those of `docs/protocol.md` and of the model in `docs/model`. They are checked at the
+step that could break them, from ghosts (`ever`, `published`, `digests`, `taken_in`) that no driver sees.
 """
 
 from __future__ import annotations
@@ -193,8 +193,7 @@ class SharedFiles(QuietFiles):
 
     def write(self, path: str, data: bytes) -> None:
         self._world.schedule.point(f"write {path}")
-        if path in self._world.files:
-            raise FileExistsError(path)
+        require(path not in self._world.files, f"two attempts write {path}")
         if self._world.schedule.fault("disk full"):
             self._world.files[path] = data[: len(data) // 2]
             raise OSError("no space left")
@@ -223,7 +222,7 @@ class SharedFiles(QuietFiles):
 
 
 def clean_up_staged(world: World, record: CommitRecord) -> None:
-    """The sink's clean-up: what this record's driver or an earlier one staged and the record does not name."""
+    """The sink's clean-up: what is not younger than the record and not named by it goes."""
     named = {published(p).staged for p in record.state.publications}
     for name in sorted(world.staged):
         age = run_age(name)

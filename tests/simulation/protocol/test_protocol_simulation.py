@@ -1,4 +1,5 @@
-"""Our own coordinator, records, checkpoint and state store under crashes, pauses, lost answers and second drivers.
+"""Our own coordinator, records, checkpoint and state store under crashes, pauses, lost answers and second
+drivers.
 
 `PENSTOCK_SEED=<n>` with the seed that a failure prints replays the run (and those after it).
 """

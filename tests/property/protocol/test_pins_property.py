@@ -1,0 +1,57 @@
+"""Whatever executors are lost: an epoch that counts is made of one attempt of each task."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.runner.protocol import Control, EpochAborted, Taken, pinned
+
+SHAPES = st.lists(st.integers(1, 3), min_size=1, max_size=3)
+
+
+@st.composite
+def epochs(draw, attempts):
+    """An epoch as the driver sees it: every task has run up to `attempts` times, everyone met any of them."""
+    shape = draw(SHAPES)
+
+    def attempt(level, partition):
+        return f"{level}.{partition}.{draw(st.integers(1, attempts))}"
+
+    controls = [Control(level, p, attempt(level, p)) for level, n in enumerate(shape) for p in range(n)]
+    nonces = {(c.level, c.partition): c.nonce for c in controls}
+    taken = [
+        Taken(level, producer, attempt(level, producer), nonces[level + 1, consumer])
+        for level in range(len(shape) - 1)
+        for producer in range(shape[level])
+        for consumer in range(shape[level + 1])
+    ]
+    return shape, controls, taken
+
+
+@given(epochs(attempts=1), st.randoms(use_true_random=False))
+def test_an_epoch_of_single_attempts_counts_in_any_order(epoch, random):
+    shape, controls, taken = epoch
+    random.shuffle(controls), random.shuffle(taken)
+    assert len(pinned(controls, taken, shape)) == sum(shape)
+
+
+@given(epochs(attempts=2))
+def test_an_epoch_counts_exactly_when_everyone_met_the_attempts_of_the_control_records(epoch):
+    shape, controls, taken = epoch
+    nonces = {(c.level, c.partition): c.nonce for c in controls}
+    if all(t.nonce == nonces[t.level, t.partition] for t in taken):
+        assert pinned(controls, taken, shape) == {(c.level, c.partition): c for c in controls}
+    else:
+        with pytest.raises(EpochAborted):
+            pinned(controls, taken, shape)
+
+
+@given(epochs(attempts=1), st.data())
+def test_an_epoch_with_anything_missing_never_counts(epoch, data):
+    shape, controls, taken = epoch
+    lost = data.draw(st.integers(0, len(controls) + len(taken) - 1))
+    kept = [x for index, x in enumerate([*controls, *taken]) if index != lost]
+    with pytest.raises(EpochAborted):
+        pinned([x for x in kept if isinstance(x, Control)], [x for x in kept if isinstance(x, Taken)], shape)

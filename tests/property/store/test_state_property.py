@@ -1,0 +1,129 @@
+"""The state store against a dictionary: sealed, rescaled, cached or not, with failed attempts in between."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from penstock.runner.protocol import RunName
+from penstock.runner.store import StateStore, state
+from penstock.runner.store.runs import RunCache
+
+GROUPS = 4
+KEYS = st.binary(max_size=2) | st.sampled_from([b"\xff", b"\xff\xff", b"a\x00", b"a\xff"])
+GROUP = st.integers(0, GROUPS - 1)
+
+
+@dataclass(eq=False)
+class MemoryFiles:
+    """As much of a `FileSystem` as runs need."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+
+    def write(self, path: str, data: bytes) -> None:
+        assert path not in self.files
+        self.files[path] = data
+
+    def read(self, path: str) -> bytes:
+        return self.files[path]
+
+    def local_path(self, path: str) -> None:
+        return None
+
+
+class StateOverEpochs(RuleBasedStateMachine):
+    """Several task attempts, each with a range of key groups, write; a dictionary says what is right."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.storage = MemoryFiles()
+        self.cache = RunCache(limit_runs=3)
+        self.epoch = 1
+        self.runs = []
+        self.sealed: dict[tuple[int, bytes], bytes] = {}
+        self.content: dict[tuple[int, bytes], bytes] = {}
+
+    @initialize(small=st.sampled_from([0, 1 << 14, 1 << 16]), bounds=st.just([0, GROUPS]))
+    def begin(self, small, bounds):
+        """Small runs count as larger or smaller: that decides what is merged, never what is read."""
+        self.before, state.SMALL_BYTES = state.SMALL_BYTES, small
+        self._open(bounds)
+
+    def teardown(self):
+        state.SMALL_BYTES = getattr(self, "before", state.SMALL_BYTES)
+
+    def _open(self, bounds):
+        self.stores = [
+            StateStore.open(self.storage, "state", self.runs, first, beyond - 1, cache=self.cache)
+            for first, beyond in itertools.pairwise(bounds)
+        ]
+        self.bounds = bounds
+        self.content = dict(self.sealed)
+
+    def _store(self, group):
+        return next(s for s, beyond in zip(self.stores, self.bounds[1:], strict=True) if group < beyond)
+
+    @rule(group=GROUP, key=KEYS, value=st.binary(max_size=3) | st.sampled_from([b"x" * 5000]))
+    def put(self, group, key, value):
+        self._store(group).put(group, key, value)
+        self.content[group, key] = value
+
+    @rule(group=GROUP, key=KEYS)
+    def delete(self, group, key):
+        self._store(group).delete(group, key)
+        self.content.pop((group, key), None)
+
+    @rule(group=GROUP, prefix=KEYS)
+    def clear(self, group, prefix):
+        gone = [k for k in self.content if k[0] == group and k[1].startswith(prefix)]
+        assert self._store(group).clear(group, prefix) == len(gone)
+        for key in gone:
+            del self.content[key]
+
+    @rule(group=GROUP, key=KEYS)
+    def get(self, group, key):
+        assert self._store(group).get(group, key) == self.content.get((group, key))
+
+    @rule(group=GROUP, prefix=KEYS, stop=st.none() | KEYS)
+    def scan(self, group, prefix, stop):
+        found = list(self._store(group).scan(group, group, prefix, stop))
+        want = [
+            (g, k, v)
+            for (g, k), v in sorted(self.content.items())
+            if g == group and k.startswith(prefix) and (stop is None or k < stop)
+        ]
+        assert found == want
+
+    @rule(cuts=st.sets(st.integers(1, GROUPS - 1)), keep=st.booleans())
+    def commit_and_rescale(self, cuts, keep):
+        """All attempts seal, the driver commits, the next epoch deals the key groups anew."""
+        self.epoch += 1
+        self.runs = [r for s in self.stores for r in s.seal(RunName(1, self.epoch, "aa", "Count"))]
+        self.sealed = dict(self.content)
+        if not keep:
+            self.cache = RunCache()
+        self._open([0, *sorted(cuts), GROUPS])
+
+    @rule(nonce=st.sampled_from(["bb", "cc"]))
+    def fail(self, nonce):
+        """The attempts seal under the next epoch's number, but the driver never commits them."""
+        for store in self.stores:
+            path = f"state/{RunName(1, self.epoch + 1, nonce, 'Count').file_name(store._first, store._last)}"
+            if path not in self.storage.files:
+                store.seal(RunName(1, self.epoch + 1, nonce, "Count"))
+        self._open(self.bounds)
+
+    @invariant()
+    def everything_is_read_in_order(self):
+        if hasattr(self, "stores"):
+            scans = [s.scan(s._first, s._last) for s in self.stores]
+            found = [row for scan in scans for row in scan]
+            assert found == [(group, key, value) for (group, key), value in sorted(self.content.items())]
+
+
+TestStateOverEpochs = StateOverEpochs.TestCase
+TestStateOverEpochs.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

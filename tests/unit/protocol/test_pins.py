@@ -1,0 +1,92 @@
+"""An epoch counts only if it is made of exactly one attempt of every task."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from penstock.runner.protocol import Control, EpochAborted, Taken, pinned
+
+SHAPE = (2, 3, 1)
+
+
+def controls() -> list[Control]:
+    """One control record of each task; the nonce of task (l, p) is 'l.p'."""
+    return [
+        Control(level, p, f"{level}.{p}", payload=(level, p))
+        for level, n in enumerate(SHAPE)
+        for p in range(n)
+    ]
+
+
+def reports() -> list[Taken]:
+    """Every task took from every task of the level above."""
+    return [
+        Taken(level, producer, f"{level}.{producer}", f"{level + 1}.{consumer}")
+        for level in range(len(SHAPE) - 1)
+        for producer, consumer in itertools.product(range(SHAPE[level]), range(SHAPE[level + 1]))
+    ]
+
+
+def test_one_attempt_of_each_task_gives_its_control_records():
+    pins = pinned(controls(), reports(), SHAPE)
+    assert {task: control.payload for task, control in pins.items()} == {task: task for task in pins}
+    assert len(pins) == sum(SHAPE)
+
+
+def test_what_comes_twice_counts_once():
+    assert pinned(controls() * 2, reports() * 3, SHAPE) == pinned(controls(), reports(), SHAPE)
+
+
+def test_an_epoch_of_one_level_needs_no_reports():
+    assert set(pinned([Control(0, 0, "a"), Control(0, 1, "b")], [], (2,))) == {(0, 0), (0, 1)}
+
+
+def test_two_attempts_of_a_task_abort():
+    with pytest.raises(EpochAborted, match=r"task 1 of level 0 ran twice, and both attempts were used"):
+        pinned([*controls(), Control(0, 1, "again")], reports(), SHAPE)
+
+
+@pytest.mark.parametrize("missing", range(sum(SHAPE)))
+def test_a_missing_control_record_aborts(missing):
+    left = controls()
+    gone = left.pop(missing)
+    with pytest.raises(
+        EpochAborted, match=rf"no control record came from task {gone.partition} of level {gone.level}"
+    ):
+        pinned(left, reports(), SHAPE)
+
+
+def test_the_control_record_of_a_task_that_is_not_there_aborts():
+    with pytest.raises(EpochAborted, match=r"came from task 9 of level 0, which the epoch does not have"):
+        pinned([*controls(), Control(0, 9, "x")], reports(), SHAPE)
+
+
+@pytest.mark.parametrize("index", range(len(reports())))
+def test_a_block_of_another_attempt_than_the_control_record_aborts(index):
+    taken = reports()
+    was = taken[index]
+    taken[index] = Taken(was.level, was.partition, "another", was.by)
+    with pytest.raises(
+        EpochAborted, match=rf"its block of task {was.partition} of level {was.level} from another attempt"
+    ):
+        pinned(controls(), taken, SHAPE)
+
+
+@pytest.mark.parametrize("index", range(len(reports())))
+def test_a_missing_block_aborts(index):
+    taken = reports()
+    was = taken.pop(index)
+    with pytest.raises(EpochAborted, match=rf"got no block of task {was.partition} of level {was.level}"):
+        pinned(controls(), taken, SHAPE)
+
+
+def test_a_report_of_an_attempt_that_does_not_count_aborts():
+    with pytest.raises(EpochAborted, match=r"taken by an attempt that is not part of the epoch"):
+        pinned(controls(), [*reports(), Taken(0, 0, "0.0", "lost attempt")], SHAPE)
+
+
+def test_a_report_from_the_wrong_level_aborts():
+    with pytest.raises(EpochAborted, match=r"taken by an attempt that is not part of the epoch"):
+        pinned(controls(), [*reports(), Taken(0, 0, "0.0", "2.0")], SHAPE)

@@ -1,0 +1,114 @@
+"""Commit records: what survives the bytes, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+
+import pytest
+
+from penstock.runner.protocol import (
+    CheckpointError,
+    CommitRecord,
+    EpochState,
+    Publication,
+    Residual,
+    StateRun,
+    Timers,
+)
+from penstock.runner.protocol.record import decode_record, encode_record, record_digest
+
+STATE = EpochState(
+    residuals=(Residual("Read/SDF", "e1", b"\x00\xff", 10, 20),),
+    publications=(Publication("Write/Publish", b"moved"),),
+    state_runs=(
+        StateRun("Count", "0000000001-0000000002-ab-0123456789abcdef-00000-00063.run", 0, 63, 5, 8192, 7),
+    ),
+    timers=(Timers("Count", 0, 63, event_us=None, processing_us=5),),
+    watermarks={"Read": -(2**63), "Count": 2**63 - 1},
+    counters={"records": 3},
+    extra={"names": ["a"]},
+)
+RECORD = CommitRecord(7, 3, "process 1 on host", "ab" * 32, 1_700_000_000_000_000, "epoch", 4, STATE)
+
+
+def test_a_record_comes_back_from_its_bytes():
+    assert decode_record(encode_record(RECORD)) == RECORD
+
+
+def test_equal_records_have_equal_bytes_whatever_the_order_of_their_mappings():
+    turned = replace(RECORD, state=replace(STATE, watermarks=dict(reversed(STATE.watermarks.items()))))
+    assert encode_record(turned) == encode_record(RECORD)
+
+
+def test_the_digest_names_the_bytes():
+    other = replace(RECORD, writer="process 2 on host")
+    assert record_digest(encode_record(other)) != record_digest(encode_record(RECORD))
+
+
+def test_fields_and_columns_that_a_newer_version_adds_are_ignored():
+    body = json.loads(encode_record(RECORD).partition(b"\n")[2])
+    body["from_the_future"] = 1
+    body["residuals"][0].append("more")
+    body["state_runs"][0].append("more")
+    body["timers"][0].append("more")
+    body["publications"][0].append("more")
+    assert decode_record(_signed(body)) == RECORD
+
+
+def test_a_higher_format_is_refused_and_names_the_way_out():
+    data = encode_record(RECORD).replace(b"penstock-record 1 ", b"penstock-record 2 ", 1)
+    with pytest.raises(
+        CheckpointError, match=r"format 2, this version of penstock reads up to 1; run it with"
+    ):
+        decode_record(data)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda d: d[:-1], lambda d: d + b" ", lambda d: d.replace(b"host", b"hose")]
+)
+def test_a_cut_or_changed_record_is_refused(damage):
+    with pytest.raises(
+        CheckpointError, match=r"is damaged: its checksum does not fit. Restore the checkpoint"
+    ):
+        decode_record(damage(encode_record(RECORD)), source="record 7")
+
+
+def test_something_else_is_no_record():
+    with pytest.raises(CheckpointError, match=r"record 7 is damaged: it does not begin like a commit record"):
+        decode_record(b"\x00\x01", source="record 7")
+
+
+def test_a_record_with_a_missing_field_is_refused():
+    body = json.loads(encode_record(RECORD).partition(b"\n")[2])
+    del body["writer"]
+    with pytest.raises(CheckpointError, match=r"KeyError while reading it"):
+        decode_record(_signed(body))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), b"bytes", {1, 2}])
+def test_what_json_cannot_hold_is_refused(value):
+    with pytest.raises((TypeError, ValueError)):
+        encode_record(replace(RECORD, state=EpochState(extra={"x": value})))
+
+
+@pytest.mark.parametrize("left", ["residuals", "publications", "timers"])
+def test_done_with_something_left_is_refused(left):
+    with pytest.raises(ValueError, match=rf"a state with 1 {left} is not done"):
+        EpochState(**{left: getattr(STATE, left)}, done=True)
+
+
+def test_timers_without_a_time_do_not_keep_a_pipeline_from_being_done():
+    assert EpochState(timers=(Timers("Count", 0, 7, None, None),), done=True).done
+
+
+def test_a_generation_above_the_record_is_refused():
+    with pytest.raises(ValueError, match=r"record 2 cannot be of generation 3"):
+        replace(RECORD, number=2)
+
+
+def _signed(body: dict) -> bytes:
+    """The body as a record file with a right checksum."""
+    data = json.dumps(body).encode()
+    return f"penstock-record 1 {hashlib.sha256(data).hexdigest()}\n".encode() + data

@@ -1,0 +1,159 @@
+"""The checkpoint folder: made, resumed, refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from penstock.runner.protocol import CheckpointError, Coordinator
+from penstock.runner.store import Checkpoint, LocalFileSystem
+
+NOON_US = 1_700_000_000_000_000  # 2023-11-14 22:13:20 UTC
+
+
+def test_a_new_folder_becomes_a_private_checkpoint_with_a_job_of_its_own(tmp_path):
+    folder = f"{tmp_path}/a/checkpoint"
+    checkpoint = Checkpoint.open(folder, fresh=True, clock=lambda: NOON_US, nonces=lambda: "0123abcd")
+    assert checkpoint.job == "20231114T221320-0123abcd"
+    assert checkpoint.key_groups == 128
+    assert checkpoint.last_record() is None
+    assert os.stat(folder).st_mode & 0o777 == 0o700
+
+
+def test_an_existing_checkpoint_is_resumed_as_it_is(tmp_path):
+    made = Checkpoint.open(str(tmp_path), key_groups=16)
+    Coordinator(made).take_over()
+    again = Checkpoint.open(str(tmp_path))
+    assert again == made
+    assert again.last_record().number == 1
+
+
+def test_job_names_sort_by_the_time_of_their_creation(tmp_path):
+    early = Checkpoint.open(f"{tmp_path}/a", clock=lambda: NOON_US).job
+    late = Checkpoint.open(f"{tmp_path}/b", clock=lambda: NOON_US + 10**6).job
+    assert early < late
+
+
+def test_fresh_refuses_a_folder_that_is_not_empty(tmp_path):
+    Checkpoint.open(str(tmp_path), fresh=True)
+    with pytest.raises(
+        CheckpointError, match=r"is not empty, and --fresh never overwrites. Leave --fresh out"
+    ):
+        Checkpoint.open(str(tmp_path), fresh=True)
+
+
+def test_a_folder_of_something_else_is_refused_and_stays_as_it_is(tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(CheckpointError, match=r"is no checkpoint: it holds 1 files or folders and no FORMAT"):
+        Checkpoint.open(str(tmp_path))
+    assert os.listdir(tmp_path) == ["thesis.txt"]
+
+
+def test_a_folder_in_which_a_kill_struck_before_format_was_there_is_still_empty(tmp_path):
+    (tmp_path / ".tmp-0123").write_bytes(b"half")
+    assert Checkpoint.open(str(tmp_path), fresh=True).last_record() is None
+
+
+def test_a_newer_layout_is_refused(tmp_path):
+    Checkpoint.open(str(tmp_path))
+    path = tmp_path / "FORMAT"
+    path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
+    with pytest.raises(
+        CheckpointError, match=r"has layout version 2, this version of penstock knows 1; run it with"
+    ):
+        Checkpoint.open(str(tmp_path))
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"penstock-checkpoint": {"version": 1}}', "\x00"])
+def test_a_format_file_that_we_did_not_write_is_refused(tmp_path, content):
+    (tmp_path / "FORMAT").write_text(content)
+    with pytest.raises(CheckpointError, match=r"FORMAT is not what penstock writes"):
+        Checkpoint.open(str(tmp_path))
+
+
+def test_the_number_of_key_groups_cannot_change(tmp_path):
+    Checkpoint.open(str(tmp_path), key_groups=16)
+    assert Checkpoint.open(str(tmp_path), key_groups=16).key_groups == 16
+    with pytest.raises(CheckpointError, match=r"made with 16 key groups, which cannot change to 32"):
+        Checkpoint.open(str(tmp_path), key_groups=32)
+
+
+@pytest.mark.parametrize("groups", [0, -1, 32769])
+def test_an_impossible_number_of_key_groups_is_refused_and_nothing_is_made(tmp_path, groups):
+    with pytest.raises(CheckpointError, match=r"a job has 1 to 32768"):
+        Checkpoint.open(f"{tmp_path}/new", key_groups=groups)
+    assert not Path(tmp_path, "new").exists()
+
+
+def test_a_place_where_no_folder_can_be_is_refused_with_the_option_s_name(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        CheckpointError, match=r"cannot use .*file/checkpoint for checkpoints: .*Give --checkpoint_dir"
+    ):
+        Checkpoint.open(f"{tmp_path}/file/checkpoint")
+
+
+def test_of_two_drivers_that_make_one_checkpoint_both_see_the_same_job(tmp_path):
+    class Slow(LocalFileSystem):
+        """Another driver makes the checkpoint between our look and our create."""
+
+        def list(self, folder):
+            names = super().list(folder)
+            if not names:
+                self.other = Checkpoint.open(folder)
+            return names
+
+    slow = Slow()
+    assert Checkpoint.open(str(tmp_path), filesystem=slow).job == slow.other.job
+
+
+def test_fresh_loses_to_a_driver_that_was_faster(tmp_path):
+    class Slow(LocalFileSystem):
+        """Another driver makes the checkpoint between our look and our create."""
+
+        def list(self, folder):
+            names = super().list(folder)
+            self.looks = getattr(self, "looks", 0) + 1
+            if self.looks == 2:
+                Checkpoint.open(folder)
+            return names
+
+    with pytest.raises(CheckpointError, match=r"another driver has just made a checkpoint"):
+        Checkpoint.open(str(tmp_path), filesystem=Slow(), fresh=True)
+
+
+def test_the_last_record_is_the_highest_even_if_the_one_that_was_listed_has_gone(tmp_path, monkeypatch):
+    checkpoint = Checkpoint.open(str(tmp_path))
+    old, new = Coordinator(checkpoint, writer="old"), Coordinator(checkpoint, writer="new", keep_records=1)
+    old.take_over()
+    numbers = Checkpoint.record_numbers
+
+    def slow_listing(self):
+        monkeypatch.setattr(Checkpoint, "record_numbers", numbers)
+        listed = numbers(self)
+        new.take_over(), new.sweep()
+        return listed
+
+    monkeypatch.setattr(Checkpoint, "record_numbers", slow_listing)
+    assert checkpoint.last_record() == new.record
+
+
+def test_a_damaged_last_record_is_refused_by_its_path(tmp_path):
+    checkpoint = Checkpoint.open(str(tmp_path))
+    Coordinator(checkpoint).take_over()
+    path = tmp_path / "records" / "000000000001.record"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(
+        CheckpointError, match=r"records/000000000001.record is damaged.*do not delete the record"
+    ):
+        checkpoint.last_record()
+
+
+def test_the_format_file_is_plain_json(tmp_path):
+    Checkpoint.open(str(tmp_path), clock=lambda: NOON_US, nonces=lambda: "00000000")
+    content = json.loads((tmp_path / "FORMAT").read_text())["penstock-checkpoint"]
+    job = "20231114T221320-00000000"
+    assert content == {"version": 1, "job": job, "key_groups": 128, "created_us": NOON_US}
