@@ -1,4 +1,4 @@
-"""The driver's part of an epoch: from the last record to the tasks' input, from their reports to the next state.
+"""The driver's part of an epoch: from the last record to the tasks' input, from reports to the next state.
 
 `Driver` is what `protocol.loop.run_epochs` calls for each try. It is a function of the record: nothing that
 matters for the next epoch is kept beside it.
@@ -278,11 +278,8 @@ def raise_failure(reports: Iterable[TaskReport], epoch: int) -> None:
 
 
 def _error_of(failure: Failure, epoch: int) -> BaseException:
-    error: BaseException
-    if failure.error is None:
-        error = RuntimeError(failure.summary)
-    else:
-        error = pickle.loads(failure.error)
+    pickled = failure.error
+    error: BaseException = RuntimeError(failure.summary) if pickled is None else pickle.loads(pickled)
     error.add_note(f"in {failure.where}, epoch {epoch}; in the worker:\n{failure.trace}")
     return error
 

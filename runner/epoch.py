@@ -15,8 +15,8 @@ BEGINNING_US = -(1 << 62)
 class Part:
     """What one partition starts the epoch with.
 
-    `impulses` are the steps of Impulses that fire; `residuals` are (step, element id, encoded element, watermark
-    in µs); `publications` are (step, encoded element) and run before anything else.
+    `impulses` are the steps of Impulses that fire; `residuals` are (step, element id, encoded element,
+    watermark in µs); `publications` are (step, encoded element) and run before anything else.
     """
 
     impulses: tuple[str, ...] = ()

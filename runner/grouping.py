@@ -83,9 +83,8 @@ class Grouping:
         self._files, self._groups, self._held = [], {}, 0
 
     def _spill(self) -> None:
-        file = tempfile.TemporaryFile(
-            dir=self._folder or os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
-        )
+        folder = self._folder or os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
+        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by `close`, read once all is in
         for identity in sorted(self._groups):
             for part in _parts(self._groups[identity]):
                 pickle.dump((identity, part), file, pickle.HIGHEST_PROTOCOL)

@@ -74,7 +74,7 @@ class Residuals:
         return dealt
 
     def truncated(self, residuals: Iterable[Residual]) -> list[Residual]:
-        """What is still to be read when the pipeline drains: bounded restrictions, unless a provider differs."""
+        """What is still to be read in a drain: bounded restrictions, unless a provider says otherwise."""
         kept = []
         for residual in residuals:
             reader = self._readers[residual.transform]

@@ -59,10 +59,6 @@ def run_level(
         task.close()
 
 
-class _Failed(Exception):
-    """A task above has failed; nothing that depends on it is done."""
-
-
 class _Task:
     def __init__(self, plan: Plan, level: int, partition: int, epoch: EpochInput) -> None:
         self.plan = plan
