@@ -25,7 +25,6 @@ from functools import lru_cache
 from typing import Any
 
 from apache_beam import coders
-
 from penstock.io.spanner.record import ColumnType, DataChangeRecord, Mod
 
 VERSION = 1

@@ -54,15 +54,10 @@ class DecodeError(RuntimeError):
 
 
 class Decoder:
-    """Decodes the messages of one query, in order; caches of column types live as long as the decoder.
-
-    A decoder may be used for one query after another (`finish` between them), by one thread at a time.
-    """
+    """Decodes the messages of one query, in order, in one thread."""
 
     def __init__(self) -> None:
         self._pending: Any = None
-        self._known_row_types: set[bytes] = set()
-        self._column_types: dict[bytes, tuple[ColumnType, ...]] = {}
 
     def feed(self, partial: Any) -> list[ChangeRecord]:
         """Return the records that are complete with this PartialResultSet, in the order of the service.
@@ -71,11 +66,11 @@ class Decoder:
             DecodeError: a shape that is not a change stream's, or an unknown kind of record.
         """
         if partial.HasField("metadata"):
-            self._check_row_type(partial.metadata.row_type)
+            _check_once(partial.metadata.row_type)
         records: list[ChangeRecord] = []
         for row in self._whole_rows(partial):
             for struct in row.list_value.values:
-                self._decode_struct(struct.list_value.values, records)
+                _decode_struct(struct.list_value.values, records)
         return records
 
     def finish(self) -> None:
@@ -84,13 +79,8 @@ class Decoder:
         Raises:
             DecodeError: it ended in the middle of a row.
         """
-        pending, self._pending = self._pending, None
-        if pending is not None:
+        if self._pending is not None:
             raise DecodeError("the query ended with status OK in the middle of a row")
-
-    def discard(self) -> None:
-        """Forget half a row: the query broke off and will be asked again."""
-        self._pending = None
 
     def _whole_rows(self, partial: Any) -> list[Any]:
         rows = list(partial.values)
@@ -102,53 +92,62 @@ class Decoder:
         self._pending = rows.pop() if partial.chunked_value else None
         return rows
 
-    def _decode_struct(self, kinds: Any, records: list[ChangeRecord]) -> None:
-        data = kinds[0].list_value.values
-        if data:
-            records.extend([self._data_record(entry.list_value.values) for entry in data])
-            return
-        heartbeats, children = kinds[1].list_value.values, kinds[2].list_value.values
-        records.extend([_heartbeat(entry.list_value.values) for entry in heartbeats])
-        records.extend([_child_partitions(entry.list_value.values) for entry in children])
-        if not heartbeats and not children:
-            raise DecodeError(
-                "the change stream sent a record that is neither data, heartbeat nor child partitions. "
-                "Streams with partition_mode MUTABLE_KEY_RANGE are not supported yet; use an "
-                "IMMUTABLE_KEY_RANGE stream"
-            )
 
-    def _data_record(self, fields: Any) -> DataChangeRecord:
-        return DataChangeRecord(
-            parse_timestamp(fields[0].string_value),
-            fields[1].string_value,
-            fields[2].string_value,
-            fields[3].bool_value,
-            fields[4].string_value,
-            self._columns(fields[5]),
-            _mods(fields[6].list_value.values),
-            fields[7].string_value,
-            fields[8].string_value,
-            int(fields[9].string_value),
-            int(fields[10].string_value),
-            fields[11].string_value,
-            fields[12].bool_value,
+def _decode_struct(kinds: Any, records: list[ChangeRecord]) -> None:
+    data = kinds[0].list_value.values
+    if data:
+        records.extend([_data_record(entry.list_value.values) for entry in data])
+        return
+    heartbeats, children = kinds[1].list_value.values, kinds[2].list_value.values
+    records.extend([_heartbeat(entry.list_value.values) for entry in heartbeats])
+    records.extend([_child_partitions(entry.list_value.values) for entry in children])
+    if not heartbeats and not children:
+        raise DecodeError(
+            "the change stream sent a record that is neither data, heartbeat nor child partitions. "
+            "Streams with partition_mode MUTABLE_KEY_RANGE are not supported yet; use an "
+            "IMMUTABLE_KEY_RANGE stream"
         )
 
-    def _columns(self, value: Any) -> tuple[ColumnType, ...]:
-        key = value.SerializeToString()
-        columns = self._column_types.get(key)
-        if columns is None:
-            if len(self._column_types) >= _MOST_CACHED:
-                self._column_types.clear()
-            columns = tuple([_column(entry.list_value.values) for entry in value.list_value.values])
-            self._column_types[key] = columns
-        return columns
 
-    def _check_row_type(self, row_type: Any) -> None:
-        key = row_type.SerializeToString()
-        if key not in self._known_row_types:
-            check_row_type(row_type)
-            self._known_row_types.add(key)
+def _data_record(fields: Any) -> DataChangeRecord:
+    return DataChangeRecord(
+        parse_timestamp(fields[0].string_value),
+        fields[1].string_value,
+        fields[2].string_value,
+        fields[3].bool_value,
+        fields[4].string_value,
+        _columns(fields[5]),
+        _mods(fields[6].list_value.values),
+        fields[7].string_value,
+        fields[8].string_value,
+        int(fields[9].string_value),
+        int(fields[10].string_value),
+        fields[11].string_value,
+        fields[12].bool_value,
+    )
+
+
+_known_columns: dict[bytes, tuple[ColumnType, ...]] = {}
+_known_row_types: set[bytes] = set()
+"""Parsed once in a process: both repeat in every record or query. Threads may fill them side by side."""
+
+
+def _columns(value: Any) -> tuple[ColumnType, ...]:
+    key = value.SerializeToString()
+    columns = _known_columns.get(key)
+    if columns is None:
+        if len(_known_columns) >= _MOST_CACHED:
+            _known_columns.clear()
+        columns = tuple([_column(entry.list_value.values) for entry in value.list_value.values])
+        _known_columns[key] = columns
+    return columns
+
+
+def _check_once(row_type: Any) -> None:
+    key = row_type.SerializeToString()
+    if key not in _known_row_types:
+        check_row_type(row_type)
+        _known_row_types.add(key)
 
 
 def check_row_type(row_type: Any) -> None:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 NANOS = 1_000_000_000
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def format_timestamp(timestamp: int) -> str:
 
 @lru_cache(maxsize=256)
 def _whole_seconds(text: str) -> int:
-    return int((datetime.fromisoformat(text).replace(tzinfo=UTC) - _EPOCH).total_seconds())
+    return int((datetime.fromisoformat(text).replace(tzinfo=UTC) - EPOCH).total_seconds())
 
 
 def _parsed(side: str) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from apache_beam import coders
 from apache_beam.io.iobase import RestrictionProgress, RestrictionTracker, WatermarkEstimator
 from apache_beam.transforms.core import WatermarkEstimatorProvider
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
-
 from penstock.io.spanner.frontier import Advanced, Frontier, LineageError, Position, Step, Waiting, shown
 
 VERSION = 1
@@ -56,8 +55,8 @@ class FrontierCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
         document = json.loads(encoded)
         if document.get("v") != VERSION:
             raise ValueError(
-                f"a frontier of format version {document.get('v')} cannot be read by this release, which knows "
-                f"version {VERSION}: resume the checkpoint with the release that wrote it"
+                f"a frontier of format version {document.get('v')} cannot be read here: this release knows "
+                f"version {VERSION}; resume the checkpoint with the release that wrote it"
             )
         return Frontier(
             {token: Position(timestamp, _seen(seen)) for token, timestamp, seen in document["open"]},
