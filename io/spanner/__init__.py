@@ -1,1 +1,40 @@
-"""(to be written)"""
+"""Spanner change streams as a Beam source.
+
+    with beam.Pipeline() as pipeline:
+        changes = pipeline | ReadFromSpannerChangeStream(
+            project="my-project", instance="my-instance", database="bank", change_stream="AllChanges")
+
+Importing this package imports no Google Cloud client; a running pipeline does.
+"""
+
+from penstock.io.spanner.coder import DataChangeRecordCoder
+from penstock.io.spanner.errors import (
+    ChangeStreamError,
+    PositionLostError,
+    SetupError,
+    SpannerUnavailableError,
+)
+from penstock.io.spanner.read import ReadFromSpannerChangeStream
+from penstock.io.spanner.record import (
+    ColumnType,
+    DataChangeRecord,
+    Mod,
+    format_timestamp,
+    parse_timestamp,
+)
+from penstock.io.spanner.stream import ChangeStream
+
+__all__ = [
+    "ChangeStream",
+    "ChangeStreamError",
+    "ColumnType",
+    "DataChangeRecord",
+    "DataChangeRecordCoder",
+    "Mod",
+    "PositionLostError",
+    "ReadFromSpannerChangeStream",
+    "SetupError",
+    "SpannerUnavailableError",
+    "format_timestamp",
+    "parse_timestamp",
+]

@@ -1,0 +1,194 @@
+"""The connection to Spanner: the only file with a client, imported when a pipeline runs, not before.
+
+It uses the service's own protobuf classes on a bare gRPC stub. The client library's `execute_sql` wraps
+every value, buffers rows until a resume token arrives and retries a dead server without any pause.
+
+One channel and one multiplexed session serve all threads of a process and all bundles after each other; a
+forked child makes its own. A session needs no deletion and lives four weeks; when the service has forgotten
+it, the next query makes another.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+from google.cloud.spanner_v1.services.spanner.transports.grpc import SpannerGrpcTransport
+from google.cloud.spanner_v1.types import result_set as result_set_types
+from google.cloud.spanner_v1.types import spanner as spanner_types
+from penstock.io.spanner.decode import merge_chunk
+from penstock.io.spanner.errors import Reaction, UnreachableError, judge
+from penstock.io.spanner.outage import Outage
+from penstock.io.spanner.query import Query
+from penstock.io.spanner.stream import ChangeStream, Connection
+
+_LOGGER = logging.getLogger(__name__)
+_PATIENCE_SECONDS = 60.0
+"""How long after its end_timestamp a query may go on sending before it counts as hung."""
+
+_OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.keepalive_time_ms", 120_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+]
+
+_ExecuteSqlRequest = spanner_types.ExecuteSqlRequest.pb()
+_CreateSessionRequest = spanner_types.CreateSessionRequest.pb()
+_Session = spanner_types.Session.pb()
+_PartialResultSet = result_set_types.PartialResultSet.pb()
+
+
+class Call:
+    """One running query: iterate over its PartialResultSet messages, once."""
+
+    def __init__(self, client: Client, call: Any, session: str, position: str) -> None:
+        self._client = client
+        self._call = call
+        self._session = session
+        self._position = position
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the messages.
+
+        Raises:
+            UnreachableError: try again.
+            ChangeStreamError: do not; the message says what to do.
+        """
+        try:
+            for message in self._call:
+                self._client.outage.answered()
+                yield message
+        except grpc.RpcError as error:
+            raise self._client.verdict(error, self._session, self._position) from None
+        self._client.outage.answered()
+
+    def cancel(self) -> None:
+        """Break off. Only for queries whose end_timestamp has passed: see `query`."""
+        self._call.cancel()
+
+
+class Client:
+    """Queries on the database of one change stream; safe for threads."""
+
+    def __init__(self, stream: ChangeStream, connection: Connection) -> None:
+        self.outage = Outage()
+        self._stream = stream
+        self._role = connection.database_role
+        self._lock = threading.Lock()
+        self._session: str | None = None
+        channel = _channel(connection)
+        self._create_session = channel.unary_unary(
+            "/google.spanner.v1.Spanner/CreateSession",
+            request_serializer=_CreateSessionRequest.SerializeToString,
+            response_deserializer=_Session.FromString,
+        )
+        self._execute = channel.unary_stream(
+            "/google.spanner.v1.Spanner/ExecuteStreamingSql",
+            request_serializer=_ExecuteSqlRequest.SerializeToString,
+            response_deserializer=_PartialResultSet.FromString,
+        )
+
+    def ask(self, query: Query, position: str, seconds: float = 0.0) -> Call:
+        """Start a query that is expected to take `seconds`; `position` says in errors where the reader is.
+
+        Raises:
+            UnreachableError: there is no session, and none can be had now.
+            ChangeStreamError: the database cannot be used.
+        """
+        session = self._current_session(position)
+        request = _ExecuteSqlRequest(session=session, sql=query.sql)
+        request.transaction.single_use.read_only.strong = True
+        for name, code, text in query.params:
+            request.param_types[name].code = code
+            if text is None:
+                request.params.fields[name].null_value = 0
+            else:
+                request.params.fields[name].string_value = text
+        call = self._execute(
+            request, timeout=seconds + _PATIENCE_SECONDS, metadata=self._headers(f"session={session}")
+        )
+        return Call(self, call, session, position)
+
+    def rows(self, query: Query) -> list[list[str]]:
+        """Return the rows of a small query as text, NULL as the empty string. Raises what `Call` raises."""
+        values: list[Any] = []
+        columns, cut = 1, False
+        for message in self.ask(query, "preflight"):
+            if message.HasField("metadata"):
+                columns = len(message.metadata.row_type.fields)
+            fresh = list(message.values)
+            if cut and fresh:
+                merge_chunk(values[-1], fresh.pop(0))
+            values += fresh
+            cut = message.chunked_value
+        texts = [value.string_value for value in values]
+        return [texts[i : i + columns] for i in range(0, len(texts), columns)]
+
+    def verdict(self, error: Any, session: str | None, position: str) -> Exception:
+        """Return the exception that a failed call means, and drop the session if that is what failed."""
+        code, details = error.code().name, error.details() or ""
+        reaction = judge(code, details, str(self._stream), position)
+        if reaction is Reaction.NEW_SESSION:
+            self._forget(session)
+        if isinstance(reaction, Reaction):
+            return UnreachableError(f"{self._stream}: {code}: {details}")
+        return reaction
+
+    def _current_session(self, position: str) -> str:
+        with self._lock:
+            if self._session is None:
+                self._session = self._new_session(position)
+            return self._session
+
+    def _new_session(self, position: str) -> str:
+        request = _CreateSessionRequest(
+            database=self._stream.database_path,
+            session=_Session(multiplexed=True, creator_role=self._role or ""),
+        )
+        headers = self._headers(f"database={self._stream.database_path}")
+        try:
+            name: str = self._create_session(request, timeout=_PATIENCE_SECONDS, metadata=headers).name
+        except grpc.RpcError as error:
+            raise self.verdict(error, None, position) from None
+        _LOGGER.debug("new session for %s", self._stream)
+        return name
+
+    def _forget(self, session: str | None) -> None:
+        with self._lock:
+            if self._session == session:
+                self._session = None
+
+    def _headers(self, routing: str) -> list[tuple[str, str]]:
+        return [
+            ("google-cloud-resource-prefix", self._stream.database_path),
+            ("x-goog-request-params", routing),
+            ("x-goog-api-client", "penstock gl-python grpc"),
+        ]
+
+
+_clients: dict[tuple[int, str, Connection], Client] = {}
+_clients_lock = threading.Lock()
+
+
+def client_for(stream: ChangeStream, connection: Connection) -> Client:
+    """Return this process's client for the stream; made once, and again after a fork."""
+    key = (os.getpid(), str(stream), connection)
+    with _clients_lock:
+        if key not in _clients:
+            _clients[key] = Client(stream, connection)
+        return _clients[key]
+
+
+def _channel(connection: Connection) -> Any:
+    if connection.emulator_host:
+        return grpc.insecure_channel(connection.emulator_host, options=_OPTIONS)
+    endpoint = connection.api_endpoint or SpannerGrpcTransport.DEFAULT_HOST
+    if connection.plain_text:
+        return grpc.insecure_channel(endpoint, options=_OPTIONS)
+    return SpannerGrpcTransport.create_channel(endpoint, credentials=connection.credentials, options=_OPTIONS)

@@ -1,0 +1,236 @@
+"""From the protobufs of ExecuteStreamingSql to change records: the hot path, without client classes.
+
+    decoder = Decoder()
+    for partial in call:                 # plain PartialResultSet messages, in order, of one query
+        for record in decoder.feed(partial): …
+    decoder.finish()                     # the query ended; half a row is an error
+
+A row has one column, a list of structs; everything in it is positional. The shapes are checked once per
+distinct row type, not per row. A value that the service cut in two (`chunked_value`) goes on in the next
+message: strings concatenate, lists concatenate and their boundary elements merge by the same rule.
+
+Source of the rules: google/spanner/v1/result_set.proto, "chunked_value".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from penstock.io.spanner.record import (
+    ChangeRecord,
+    ChildPartition,
+    ChildPartitionsRecord,
+    ColumnType,
+    DataChangeRecord,
+    HeartbeatRecord,
+    Mod,
+    parse_timestamp,
+)
+
+_DATA_FIELDS = (
+    "commit_timestamp",
+    "record_sequence",
+    "server_transaction_id",
+    "is_last_record_in_transaction_in_partition",
+    "table_name",
+    "column_types",
+    "mods",
+    "mod_type",
+    "value_capture_type",
+    "number_of_records_in_transaction",
+    "number_of_partitions_in_transaction",
+    "transaction_tag",
+    "is_system_transaction",
+)
+_RECORD_FIELDS = ("data_change_record", "heartbeat_record", "child_partitions_record")
+_new = tuple.__new__
+_MOST_CACHED = 1000
+"""Entries after which a cache is emptied: far more than a database has tables."""
+
+
+class DecodeError(RuntimeError):
+    """The service sent something that its documentation does not have. Nothing of it was emitted."""
+
+
+class Decoder:
+    """Decodes the messages of one query, in order, in one thread."""
+
+    def __init__(self) -> None:
+        self._pending: Any = None
+
+    def feed(self, partial: Any) -> list[ChangeRecord]:
+        """Return the records that are complete with this PartialResultSet, in the order of the service.
+
+        Raises:
+            DecodeError: a shape that is not a change stream's, or an unknown kind of record.
+        """
+        if partial.HasField("metadata"):
+            _check_once(partial.metadata.row_type)
+        records: list[ChangeRecord] = []
+        for row in self._whole_rows(partial):
+            for struct in row.list_value.values:
+                _decode_struct(struct.list_value.values, records)
+        return records
+
+    def finish(self) -> None:
+        """Declare the query ended.
+
+        Raises:
+            DecodeError: it ended in the middle of a row.
+        """
+        if self._pending is not None:
+            raise DecodeError("the query ended with status OK in the middle of a row")
+
+    def _whole_rows(self, partial: Any) -> list[Any]:
+        rows = list(partial.values)
+        if not rows:
+            return rows
+        if self._pending is not None:
+            merge_chunk(self._pending, rows[0])
+            rows[0] = self._pending
+        self._pending = rows.pop() if partial.chunked_value else None
+        return rows
+
+
+def _decode_struct(kinds: Any, records: list[ChangeRecord]) -> None:
+    data = kinds[0].list_value.values
+    if data:
+        records.extend([_data_record(entry.list_value.values) for entry in data])
+        return
+    heartbeats, children = kinds[1].list_value.values, kinds[2].list_value.values
+    records.extend([_heartbeat(entry.list_value.values) for entry in heartbeats])
+    records.extend([_child_partitions(entry.list_value.values) for entry in children])
+    if not heartbeats and not children:
+        raise DecodeError(
+            "the change stream sent a record that is neither data, heartbeat nor child partitions. "
+            "Streams with partition_mode MUTABLE_KEY_RANGE are not supported yet; use an "
+            "IMMUTABLE_KEY_RANGE stream"
+        )
+
+
+def _data_record(fields: Any) -> DataChangeRecord:
+    return DataChangeRecord(
+        parse_timestamp(fields[0].string_value),
+        fields[1].string_value,
+        fields[2].string_value,
+        fields[3].bool_value,
+        fields[4].string_value,
+        _columns(fields[5]),
+        _mods(fields[6].list_value.values),
+        fields[7].string_value,
+        fields[8].string_value,
+        int(fields[9].string_value),
+        int(fields[10].string_value),
+        fields[11].string_value,
+        fields[12].bool_value,
+    )
+
+
+_known_columns: dict[bytes, tuple[ColumnType, ...]] = {}
+_known_row_types: set[bytes] = set()
+"""Parsed once in a process: both repeat in every record or query. Threads may fill them side by side."""
+
+
+def _columns(value: Any) -> tuple[ColumnType, ...]:
+    key = value.SerializeToString()
+    columns = _known_columns.get(key)
+    if columns is None:
+        if len(_known_columns) >= _MOST_CACHED:
+            _known_columns.clear()
+        columns = tuple([_column(entry.list_value.values) for entry in value.list_value.values])
+        _known_columns[key] = columns
+    return columns
+
+
+def _check_once(row_type: Any) -> None:
+    key = row_type.SerializeToString()
+    if key not in _known_row_types:
+        check_row_type(row_type)
+        _known_row_types.add(key)
+
+
+def check_row_type(row_type: Any) -> None:
+    """Compare a query's row type with the documented one; further fields at the end are accepted.
+
+    Raises:
+        DecodeError: fields are missing, renamed or in another order.
+    """
+    kinds = _struct_fields(row_type.fields[0]) if row_type.fields else ()
+    _check_names(kinds, _RECORD_FIELDS)
+    data = _struct_fields(kinds[0])
+    _check_names(data, _DATA_FIELDS)
+    _check_names(_struct_fields(data[_DATA_FIELDS.index("mods")]), Mod._fields)
+
+
+def _struct_fields(field: Any) -> Any:
+    """Return the fields of the structs in a column of type ARRAY<STRUCT<…>>."""
+    return (
+        field.type_.array_element_type.struct_type.fields
+    )  # `type_` is the client library's name for `type`
+
+
+def _check_names(fields: Iterable[Any], expected: tuple[str, ...]) -> None:
+    names = tuple(field.name for field in fields)
+    if names[: len(expected)] != expected:
+        raise DecodeError(
+            f"the change stream's rows have the fields {', '.join(names) or '(none)'} where "
+            f"{', '.join(expected)} are documented. Is the database's dialect GoogleSQL?"
+        )
+
+
+def merge_chunk(first: Any, second: Any) -> None:
+    """Append the chunk `second` to the protobuf Value `first`, in place.
+
+    Raises:
+        DecodeError: the two are of different kinds, or of a kind that is never cut (number, bool, null).
+    """
+    kind = first.WhichOneof("kind")
+    if kind != second.WhichOneof("kind") or kind not in ("string_value", "list_value"):
+        raise DecodeError(f"a chunk of kind {second.WhichOneof('kind')} follows one of kind {kind}")
+    if kind == "string_value":
+        first.string_value += second.string_value
+        return
+    head, tail = first.list_value.values, second.list_value.values
+    joined = bool(head and tail) and _is_cuttable(head[-1])
+    if joined:
+        merge_chunk(head[-1], tail[0])
+    head.extend(tail[1:] if joined else tail)
+
+
+def _is_cuttable(value: Any) -> bool:
+    return value.WhichOneof("kind") in ("string_value", "list_value")
+
+
+def _mods(entries: Any) -> tuple[Mod, ...]:
+    # The innermost loop: `tuple.__new__` saves the call of the named tuple's own constructor per changed row.
+    return tuple(
+        [
+            _new(Mod, (side[0].string_value, side[1].string_value, side[2].string_value))
+            for entry in entries
+            for side in (entry.list_value.values,)
+        ]
+    )
+
+
+def _column(fields: Any) -> ColumnType:
+    return ColumnType(
+        fields[0].string_value, fields[1].string_value, fields[2].bool_value, int(fields[3].string_value)
+    )
+
+
+def _heartbeat(fields: Any) -> HeartbeatRecord:
+    return HeartbeatRecord(parse_timestamp(fields[0].string_value))
+
+
+def _child_partitions(fields: Any) -> ChildPartitionsRecord:
+    return ChildPartitionsRecord(
+        parse_timestamp(fields[0].string_value),
+        fields[1].string_value,
+        tuple([_child(entry.list_value.values) for entry in fields[2].list_value.values]),
+    )
+
+
+def _child(fields: Any) -> ChildPartition:
+    parents = frozenset([token.string_value for token in fields[1].list_value.values])
+    return ChildPartition(fields[0].string_value, parents)

@@ -1,0 +1,113 @@
+"""What can go wrong between the reader and the service, and what each status means for the reader. Pure."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+
+class ChangeStreamError(RuntimeError):
+    """Reading cannot go on until somebody does what the message says. Nothing was skipped."""
+
+
+class SetupError(ChangeStreamError):
+    """What was asked for does not exist, is not supported, or may not be read."""
+
+
+class PositionLostError(ChangeStreamError):
+    """The changes after the reader's position can no longer be had from the service."""
+
+
+class SpannerUnavailableError(ChangeStreamError):
+    """The service did not answer for `unavailable_timeout` seconds."""
+
+
+class UnreachableError(Exception):
+    """A query broke off for a reason that passes; ask again from the last record, after a pause."""
+
+
+class Reaction(Enum):
+    """What the reader does about a status that is no error of the user's."""
+
+    RETRY = auto()
+    NEW_SESSION = auto()
+
+
+_PASSING = frozenset(
+    ("UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "RESOURCE_EXHAUSTED", "INTERNAL", "CANCELLED", "UNKNOWN")
+)
+
+
+def judge(code: str, details: str, stream: str, position: str) -> Reaction | ChangeStreamError:
+    """Return what to do about a gRPC status: try again, with or without a new session, or the error to raise.
+
+    `code` is the status code's name, `stream` and `position` are the reader's own, for the message. A passing
+    status is tried again; how long in all is not decided here.
+
+    Source: Cloud Spanner documentation; the texts are the service's, as the emulator repeats them.
+    """
+    if code in _PASSING:
+        return Reaction.RETRY
+    if code == "NOT_FOUND" and "session not found" in details.lower():
+        return Reaction.NEW_SESSION
+    where = f"{stream}, read at {position}"
+    kind, advice = _advice(code, details)
+    return kind(f"{where}: {advice} (Spanner said {code}: {_first_line(details)})")
+
+
+def _advice(code: str, details: str) -> tuple[type[ChangeStreamError], str]:
+    for (expected_code, text), answer in _KNOWN.items():
+        if code == expected_code and text in details:
+            return answer
+    return ChangeStreamError, "the query was refused"
+
+
+_KNOWN: dict[tuple[str, str], tuple[type[ChangeStreamError], str]] = {
+    ("OUT_OF_RANGE", "too far in the past"): (
+        PositionLostError,
+        "this time lies before the change stream's creation or past its retention period, so changes after "
+        "it cannot be read any more. A new pipeline must pass a later start. One that fell behind has lost "
+        "changes: take a new snapshot of the tables, start from then with a new checkpoint folder, and raise "
+        "the stream's retention_period (ALTER CHANGE STREAM … SET OPTIONS, at most 7 days)",
+    ),
+    ("OUT_OF_RANGE", "too far in the future"): (
+        SetupError,
+        "this time lies more than ten minutes in the future. Pass an earlier start, or none for now; if you "
+        "did, check the clock of the machine that built the pipeline",
+    ),
+    ("OUT_OF_RANGE", ""): (
+        PositionLostError,
+        "the partition does not reach to this time and said nothing about its children. That is not taken "
+        "for its end. Start again from the pipeline's last watermark with a new checkpoint folder, and "
+        "report it, please",
+    ),
+    ("INVALID_ARGUMENT", "Table-valued function not found"): (
+        SetupError,
+        "the change stream does not exist (any more). Check its name with SELECT change_stream_name FROM "
+        "information_schema.change_streams; if it was dropped, its unread changes are gone with it",
+    ),
+    ("INVALID_ARGUMENT", "does not belong to the Change Stream"): (
+        PositionLostError,
+        "the service does not know the partition token that the checkpoint holds: the change stream or the "
+        "database was dropped and created again. Start with a new checkpoint folder",
+    ),
+    ("NOT_FOUND", ""): (
+        SetupError,
+        "the project, instance or database does not exist. Check the three names; an emulator forgets "
+        "everything when it ends",
+    ),
+    ("PERMISSION_DENIED", ""): (
+        SetupError,
+        "the credentials may not read it. Grant roles/spanner.databaseReader on the database, or, with "
+        "fine-grained access control, SELECT on the change stream and EXECUTE on its read function to the "
+        "database_role that you pass",
+    ),
+    ("UNAUTHENTICATED", ""): (
+        SetupError,
+        "no valid credentials. Run `gcloud auth application-default login`, set "
+        "GOOGLE_APPLICATION_CREDENTIALS, or pass credentials",
+    ),
+}
+
+
+def _first_line(details: str) -> str:
+    return details.strip().split("\n", 1)[0]

@@ -1,0 +1,339 @@
+"""The splittable DoFn and the transform that read a change stream.
+
+    changes = pipeline | ReadFromSpannerChangeStream(
+        project="my-project", instance="my-instance", database="bank", change_stream="AllChanges")
+
+The restriction is a `Frontier`; `process` reads its open partitions side by side, claims each step, emits,
+and sets the watermark. It ends when it is cut, when the stream is read to `end`, or when nothing of its part
+may be read before other parts have been.
+
+- **Order**: changes of one primary key come in commit order, as long as one bundle after another reads the
+  restriction. Nothing is promised between keys.
+- **After a crash**: reading goes on at the last checkpoint, even between two records of one timestamp; what
+  the checkpoint holds is not emitted again, what a lost bundle had emitted is.
+- **Watermark**: held by the slowest open partition and by the start of every waiting one; released as records
+  and heartbeats arrive, also while nothing changes.
+- **State**: one entry per live partition in the restriction; nothing outside the pipeline, no metadata table.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import apache_beam as beam
+from apache_beam import coders
+from apache_beam.io.iobase import RestrictionTracker
+from apache_beam.transforms.core import RestrictionProvider
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Duration, Timestamp
+from penstock.io.spanner.errors import UnreachableError
+from penstock.io.spanner.frontier import Advanced, Frontier, Step, shown
+from penstock.io.spanner.preflight import check_source
+from penstock.io.spanner.query import change_stream_query, checked_name
+from penstock.io.spanner.reader import Limits, Readers, Window
+from penstock.io.spanner.record import EPOCH, NANOS, DataChangeRecord, format_timestamp, parse_timestamp
+from penstock.io.spanner.stream import ChangeStream, Connection
+from penstock.io.spanner.tally import Tally
+from penstock.io.spanner.tracker import (
+    TICK,
+    FrontierCoder,
+    FrontierTracker,
+    FrontierWatermarkEstimatorProvider,
+    Tick,
+    beam_timestamp,
+)
+
+if TYPE_CHECKING:
+    from penstock.io.spanner.client import Client
+
+EMULATOR_VARIABLE = "SPANNER_EMULATOR_HOST"
+_TICK_SECONDS = 0.05
+"""How often an idle reader claims a tick, and how often a busy one reports its watermark."""
+_DEFER_SECONDS = 0.05
+_FURTHEST_START = 600 * NANOS
+
+Number = TypeVar("Number", int, float)
+Timelike: TypeAlias = datetime | str | int
+"""A moment: an aware datetime, RFC 3339 text ending in Z, or integer nanoseconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to read, as opposed to what: it belongs to the running program and is in no checkpoint."""
+
+    connection: Connection
+    heartbeat_ms: int
+    limits: Limits
+
+
+class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, unused-ignore]
+    """Turns `ChangeStream` elements into timestamped `DataChangeRecord`s; its own restriction provider."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self._settings = settings
+        self._left_open: Readers | None = None
+
+    def process(
+        self,
+        element: ChangeStream,
+        tracker: Any = beam.DoFn.RestrictionParam(),  # noqa: B008 - Beam's way to ask for it
+        watermark: Any = beam.DoFn.WatermarkEstimatorParam(FrontierWatermarkEstimatorProvider()),  # noqa: B008
+    ) -> Iterator[TimestampedValue]:
+        """Read until the stream's end, until cut, or until only partitions of other parts are waited for."""
+        frontier: Frontier = tracker.current_restriction()
+        watermark.set_watermark(beam_timestamp(frontier.watermark))
+        with self._readers(element, frontier.end) as readers, Tally(readers) as tally:
+            while frontier.open:
+                readers.read(frontier.open)
+                for record, step in _steps(readers):
+                    if not tracker.try_claim(step):
+                        return
+                    tally.claimed(record, step)
+                    if record is not None:
+                        yield TimestampedValue(record, beam_timestamp(record.commit_timestamp))
+                frontier = tracker.current_restriction()
+                tally.waiting(len(frontier.waiting))
+                watermark.set_watermark(beam_timestamp(frontier.watermark))
+        if not frontier.done:
+            tracker.defer_remainder(Duration(seconds=_DEFER_SECONDS))
+
+    def start_bundle(self) -> None:
+        self._close_left_open()
+
+    def teardown(self) -> None:
+        self._close_left_open()
+
+    def _close_left_open(self) -> None:
+        """End readers whose `process` was given up in mid-flight by an error further down the pipeline."""
+        if self._left_open is not None:
+            self._left_open.close()
+            self._left_open = None
+
+    def _readers(self, stream: ChangeStream, end: int | None) -> Readers:
+        client = self._client(stream)
+
+        def ask(token: str, start_timestamp: int, end_timestamp: int) -> Window:
+            query = change_stream_query(
+                stream.change_stream, token, start_timestamp, end_timestamp, self._settings.heartbeat_ms
+            )
+            ahead = max(0, end_timestamp - time.time_ns()) / NANOS
+            return client.ask(query, f"{format_timestamp(start_timestamp)} in {shown(token)}", ahead)
+
+        self._left_open = Readers(ask, client.outage, self._settings.limits, end)
+        return self._left_open
+
+    def _client(self, stream: ChangeStream) -> Client:
+        from penstock.io.spanner.client import client_for  # google-cloud is needed from here on
+
+        return client_for(stream, self._settings.connection)
+
+    def check(self, stream: ChangeStream) -> dict[str, str]:
+        """Return the change stream's options after the checks that come before any reading.
+
+        Raises:
+            SetupError: the stream cannot be read; the message says why and what to do.
+            SpannerUnavailableError: nobody answered for `unavailable_timeout` seconds.
+        """
+        client = self._client(stream)
+        while True:
+            try:
+                return check_source(stream, client.rows)
+            except UnreachableError as error:
+                client.outage.failed(str(error), self._settings.limits.unavailable_timeout)
+                time.sleep(client.outage.remaining_pause())
+
+    # The restriction provider.
+
+    def initial_restriction(self, element: ChangeStream) -> Frontier:
+        """Return the root partition alone, after `check`: an error is raised before anything is read."""
+        self.check(element)
+        return Frontier.starting_at(element.start, element.end)
+
+    def create_tracker(self, restriction: Frontier) -> RestrictionTracker:
+        return FrontierTracker(restriction)
+
+    def restriction_coder(self) -> coders.Coder:
+        return FrontierCoder()
+
+    def restriction_size(self, element: ChangeStream, restriction: Frontier) -> float:
+        """Return the number of partitions that are open or waiting."""
+        return float(len(restriction.open) + len(restriction.waiting))
+
+    def rebalance(
+        self, element: ChangeStream, residuals: Sequence[tuple[Frontier, Timestamp]], n: int
+    ) -> list[tuple[Frontier, Timestamp]]:
+        """Join all residuals of one element and deal them out over `n` slots.
+
+        For runners, between bundles, with every residual of the element. Returns at most `n` parts with the
+        states of their watermark estimators; the lowest equals that of the whole, which never goes back.
+        Nothing is returned when nothing is left to read.
+        """
+        if not residuals:
+            return []
+        whole = Frontier.join([frontier for frontier, _ in residuals])
+        return [(part, beam_timestamp(part.watermark)) for part in whole.deal(n)]
+
+
+class _ReadForEverFn(ReadChangeStreamFn):
+    """The same without end: what makes the output an unbounded PCollection."""
+
+    @beam.DoFn.unbounded_per_element()
+    def process(
+        self,
+        element: ChangeStream,
+        tracker: Any = beam.DoFn.RestrictionParam(),  # noqa: B008
+        watermark: Any = beam.DoFn.WatermarkEstimatorParam(FrontierWatermarkEstimatorProvider()),  # noqa: B008
+    ) -> Iterator[TimestampedValue]:
+        return super().process(element, tracker, watermark)
+
+
+class ReadFromSpannerChangeStream(beam.PTransform):  # type: ignore[misc, unused-ignore]
+    """Read the data change records of a change stream, timestamped with their commit timestamps.
+
+    GoogleSQL databases; every value capture type (OLD_AND_NEW_VALUES is what the rest of Penstock is made
+    for). Nothing is written to the database. `ReadChangeStreamFn` says what is promised about order, repeats
+    and the watermark.
+
+    Args:
+        project, instance, database, change_stream: names; the change stream's without READ_.
+        start: the first commit timestamp to read, inclusive. None means now: the moment when this transform
+            is made. A pipeline that resumes from a checkpoint ignores it.
+        end: the last commit timestamp to read, inclusive. None means for ever.
+        heartbeat_ms: how often the service speaks up in a long idle query; 1,000 to 300,000.
+        poll_ms: how far a query looks ahead. Shorter ends sooner when the runner cuts, and asks more often.
+        unavailable_timeout: seconds that the service may stay away before the pipeline fails.
+        max_queries: queries that one worker process runs at once; partitions beyond that take turns.
+        buffer_bytes: how much one worker process may read ahead, as sent by the service.
+        credentials: a picklable google.auth credentials object; None: application default credentials, found
+            by each worker.
+        database_role: for fine-grained access control.
+        emulator_host: ``host:port`` of an emulator; None: SPANNER_EMULATOR_HOST of this process, if set.
+        api_endpoint: ``host:port`` of a regional or private endpoint, or of a self-managed one.
+        plain_text: speak to `api_endpoint` without TLS and credentials.
+
+    Raises:
+        ValueError: an argument is missing, malformed or out of range. Whether the stream exists and can be
+            read is known only to the service: `check()` asks it, and so does the pipeline before it reads.
+    """
+
+    def __init__(
+        self,
+        *,
+        project: str,
+        instance: str,
+        database: str,
+        change_stream: str,
+        start: Timelike | None = None,
+        end: Timelike | None = None,
+        heartbeat_ms: int = 1000,
+        poll_ms: int = 200,
+        unavailable_timeout: float = 60.0,
+        max_queries: int = 32,
+        buffer_bytes: int = 32 << 20,
+        credentials: Any = None,
+        database_role: str | None = None,
+        emulator_host: str | None = None,
+        api_endpoint: str | None = None,
+        plain_text: bool = False,
+    ) -> None:
+        super().__init__()
+        now = time.time_ns()
+        self._stream = ChangeStream(
+            _named("project", project),
+            _named("instance", instance),
+            _named("database", database),
+            checked_name(_named("change_stream", change_stream)),
+            now if start is None else nanoseconds("start", start),
+            None if end is None else nanoseconds("end", end),
+        )
+        _check_times(self._stream, now)
+        connection = Connection.with_credentials(
+            credentials,
+            emulator_host=emulator_host or (None if api_endpoint else os.environ.get(EMULATOR_VARIABLE)),
+            api_endpoint=api_endpoint,
+            plain_text=plain_text,
+            database_role=database_role,
+        )
+        limits = Limits(
+            _in_range("poll_ms", poll_ms, 10, 60_000),
+            _in_range("unavailable_timeout", unavailable_timeout, 0, 86_400),
+            _in_range("max_queries", max_queries, 1, 1000),
+            _in_range("buffer_bytes", buffer_bytes, 1 << 20, 1 << 34),
+        )
+        self._settings = Settings(connection, _in_range("heartbeat_ms", heartbeat_ms, 1000, 300_000), limits)
+
+    @property
+    def stream(self) -> ChangeStream:
+        """What is read, with the start as the moment that "now" was."""
+        return self._stream
+
+    def check(self) -> dict[str, str]:
+        """Ask the service, from this process, whether the stream can be read; return the stream's options.
+
+        Raises:
+            ChangeStreamError: it cannot; the message says why and what to do.
+        """
+        return ReadChangeStreamFn(self._settings).check(self._stream)
+
+    def expand(self, pbegin: beam.pvalue.PBegin) -> beam.PCollection[DataChangeRecord]:
+        fn = ReadChangeStreamFn if self._stream.end is not None else _ReadForEverFn
+        read = beam.ParDo(fn(self._settings)).with_output_types(DataChangeRecord)
+        return pbegin | "Stream" >> beam.Create([self._stream], reshuffle=False) | "Read" >> read
+
+
+def _steps(readers: Readers) -> Iterator[tuple[DataChangeRecord | None, Step | Tick]]:
+    """Yield steps to claim until lineage moves, nothing comes, or a watermark report is due."""
+    due = time.monotonic() + _TICK_SECONDS
+    while time.monotonic() < due:
+        batch = readers.take(_TICK_SECONDS)
+        if batch is None:
+            yield None, TICK
+            return
+        yield from batch.steps
+        if not isinstance(batch.steps[-1][1], Advanced):
+            return
+
+
+def nanoseconds(name: str, moment: Timelike) -> int:
+    """Return `moment` in nanoseconds since the epoch.
+
+    Raises:
+        ValueError: text that is not RFC 3339 in UTC, or a datetime without a time zone.
+    """
+    if isinstance(moment, int):
+        return moment
+    if isinstance(moment, str):
+        return parse_timestamp(moment)
+    if moment.tzinfo is None:
+        raise ValueError(
+            f"{name} {moment!r} has no time zone: pass an aware datetime, such as datetime.now(UTC)"
+        )
+    return round((moment - EPOCH) / timedelta(microseconds=1)) * 1000
+
+
+def _named(name: str, value: str) -> str:
+    if not isinstance(value, str) or not value or "/" in value:
+        raise ValueError(f"{name} must be a bare name, not {value!r}: pass its last part, without slashes")
+    return value
+
+
+def _in_range(name: str, value: Number, lowest: float, highest: float) -> Number:
+    if not lowest <= value <= highest:
+        raise ValueError(f"{name}={value} is out of range: pass a number from {lowest:,} to {highest:,}")
+    return value
+
+
+def _check_times(stream: ChangeStream, now: int) -> None:
+    start, end = format_timestamp(stream.start), stream.end
+    if stream.start > now + _FURTHEST_START:
+        raise ValueError(
+            f"start {start} lies more than ten minutes in the future; pass an earlier one, or none"
+        )
+    if end is not None and end < stream.start:
+        raise ValueError(f"end {format_timestamp(end)} lies before start {start}; pass a later end, or none")

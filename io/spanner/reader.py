@@ -1,0 +1,346 @@
+"""Reads many partitions at once: threads that ask, one consumer that takes.
+
+    with Readers(ask, limits) as readers:
+        readers.read(frontier.open)              # start reading these, if they are not being read
+        batch = readers.take(timeout=0.05)       # steps of one partition, in order; None: nothing yet
+
+Each thread asks one short bounded query after another, always for the partition that has been read least far,
+and follows its position by itself; the consumer claims later. What was taken from the service but not claimed
+when the bundle ends is dropped, and asked again from the claimed position.
+
+- **Memory**: decoded messages wait under one budget of bytes: no query starts while it is used up, and within
+  a query a thread over its share stops pulling. One message per partition is always let in, so that the
+  lowest partition never starves.
+- **Errors** of a thread are raised by `take`, in the consumer.
+- **End**: `close` starts no further query, lets the running ones end (they look ahead by `poll` at most), and
+  returns when all threads have. A query is broken off only after its end_timestamp has passed: the emulator
+  would go on working at it until then.
+
+Knows neither Beam nor the client; times are nanoseconds of the clock that is passed in.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeAlias
+
+from penstock.io.spanner.decode import Decoder
+from penstock.io.spanner.errors import UnreachableError
+from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, Position, Step
+from penstock.io.spanner.query import window_end
+from penstock.io.spanner.record import ChangeRecord, ChildPartitionsRecord, DataChangeRecord
+
+_MILLI = 1_000_000
+_GRACE = 500 * _MILLI
+"""How long after its end_timestamp a query may still run when the bundle ends, before it is broken off."""
+
+
+class Window(Protocol):
+    """One running query."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield PartialResultSet messages."""
+
+    def cancel(self) -> None:
+        """Break off; the iteration ends or raises."""
+
+
+class Pacing(Protocol):
+    """When to ask again after a failure; see `outage.Outage`."""
+
+    def failed(self, reason: str, timeout: float) -> None:
+        """Note a failed attempt; raises when it was the last."""
+
+    def remaining_pause(self) -> float:
+        """Return the seconds to wait before the next attempt."""
+
+
+Ask: TypeAlias = Callable[[str, int, int], Window]
+"""Start the query of (token, start_timestamp, end_timestamp)."""
+
+Taken: TypeAlias = tuple[DataChangeRecord | None, Step]
+"""A step to claim, with the record to emit when the claim is granted (None: nothing to emit)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How the reading is bounded: how far a query looks ahead, how long the service may stay away (seconds),
+    how many queries run at once, and how much may be read ahead of the consumer."""
+
+    poll_ms: int
+    unavailable_timeout: float
+    max_queries: int
+    buffer_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Steps of one partition in order, none below `low`; `size` is that of the message they came in."""
+
+    token: str
+    low: int
+    steps: list[Taken]
+    size: int
+
+
+@dataclass(slots=True)
+class _Partition:
+    token: str
+    position: Position
+    over: bool = False
+    queued_bytes: int = 0
+    queue: deque[Batch] = field(default_factory=deque)
+
+
+class Readers:
+    """The threads of one `process` call and what they have read. `read`, `take`, `close`: one consumer."""
+
+    def __init__(
+        self,
+        ask: Ask,
+        pacing: Pacing,
+        limits: Limits,
+        end: int | None,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """Read nothing yet. `end` is the last timestamp to read, inclusive, None for no end.
+
+        After an UnreachableError `pacing` says when to ask again; other errors end the reading.
+        """
+        self._ask = ask
+        self._pacing = pacing
+        self._limits = limits
+        self._end = end
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._partitions: dict[str, _Partition] = {}
+        self._idle: list[tuple[int, str]] = []
+        self._full: dict[str, _Partition] = {}
+        self._running: dict[str, tuple[Window, int]] = {}
+        self._threads: list[threading.Thread] = []
+        self._queued_bytes = 0
+        self._in_hand: Batch | None = None
+        self._error: BaseException | None = None
+        self._closing = False
+        self.queries = 0
+        self.retries = 0
+
+    def read(self, partitions: Mapping[str, Position]) -> None:
+        """Start reading the partitions that are not being read."""
+        with self._changed:
+            for token in partitions.keys() - self._partitions.keys():
+                self._partitions[token] = _Partition(token, partitions[token])
+                # A start that lies ahead is waited for here: a query for it would not end before.
+                self._rest(token, partitions[token].timestamp - self._limits.poll_ms * _MILLI)
+            for _ in range(min(len(self._partitions), self._limits.max_queries) - len(self._threads)):
+                self._start_thread()
+
+    def take(self, timeout: float) -> Batch | None:
+        """Return the batch of the partition that lies lowest, and give back the credit of the last one.
+
+        None when there is nothing within `timeout` seconds. Raises what a thread raised.
+        """
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            self._give_back()
+            while not self._full and self._error is None:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    return None
+                self._changed.wait(remaining)
+            if self._error is not None:
+                raise self._error
+            return self._hand_out(min(self._full.values(), key=lambda partition: partition.queue[0].low))
+
+    def close(self) -> None:
+        """End the reading and all its threads; what was not taken is dropped. May be called again."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            while thread.is_alive():
+                thread.join(self._until_overdue())
+                self._break_off_overdue()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # The consumer's side; the lock is held.
+
+    def _start_thread(self) -> None:
+        name = f"penstock-spanner-reader-{len(self._threads)}"
+        thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _hand_out(self, partition: _Partition) -> Batch:
+        self._in_hand = partition.queue.popleft()
+        if not partition.queue:
+            del self._full[partition.token]
+        return self._in_hand
+
+    def _give_back(self) -> None:
+        batch, self._in_hand = self._in_hand, None
+        if batch is None:
+            return
+        partition = self._partitions[batch.token]
+        partition.queued_bytes -= batch.size
+        self._queued_bytes -= batch.size
+        if partition.over and not partition.queue:
+            del self._partitions[batch.token]
+        self._changed.notify_all()
+
+    # The end.
+
+    def _until_overdue(self) -> float:
+        with self._changed:
+            ends = [end for _, end in self._running.values()]
+        return max(0.01, (min(ends, default=0) + _GRACE - self._clock()) / 1e9)
+
+    def _break_off_overdue(self) -> None:
+        with self._changed:
+            overdue = [window for window, end in self._running.values() if self._clock() > end + _GRACE]
+        for window in overdue:
+            window.cancel()
+
+    # The threads' side.
+
+    def _run(self) -> None:
+        while (partition := self._next_partition()) is not None:
+            try:
+                self._read_window(partition)
+            except UnreachableError as error:
+                self._retry(partition, str(error))
+            except BaseException as error:  # whatever it is, the consumer must hear of it
+                self._fail(error)
+
+    def _next_partition(self) -> _Partition | None:
+        """Wait until a partition may be asked; return the one asked least far, or None at the end."""
+        with self._changed:
+            while not self._closing and self._error is None:
+                wait = self._until_next()
+                if wait is not None and wait <= 0:
+                    return self._partitions[heapq.heappop(self._idle)[1]]
+                self._changed.wait(wait)
+        return None
+
+    def _until_next(self) -> float | None:
+        """Return the seconds until a query may start; None: not before something changes."""
+        if not self._idle or self._queued_bytes >= self._limits.buffer_bytes:
+            return None
+        return max((self._idle[0][0] - self._clock()) / 1e9, self._pacing.remaining_pause())
+
+    def _read_window(self, partition: _Partition) -> None:
+        token, start = partition.token, partition.position.timestamp
+        end = window_end(start, self._clock(), self._limits.poll_ms * _MILLI, self._end)
+        window = self._ask(token, start, end)
+        with self._changed:
+            self.queries += 1
+            self._running[token] = window, end
+        try:
+            announced = self._drain(partition, window, start, end)
+        finally:
+            with self._changed:
+                del self._running[token]
+        if self._closing:
+            return
+        if announced:
+            self._put(partition, Batch(token, start, [(None, Finished(token))], 0), over=True)
+        elif end == self._end:
+            self._put(partition, Batch(token, start, [(None, Ended(token))], 0), over=True)
+        else:
+            with self._changed:
+                self._rest(token, end)
+
+    def _drain(self, partition: _Partition, window: Window, start: int, end: int) -> bool:
+        """Queue what the window sends, or drop it once closing. True: a child partitions record was sent."""
+        announced = False
+        decoder = Decoder()
+        for message in window:
+            if self._closing and self._clock() > end:
+                window.cancel()
+                break
+            if not self._closing:
+                steps, partition.position = follow(partition.token, partition.position, decoder.feed(message))
+                announced = announced or any(isinstance(step, Announced) for _, step in steps)
+                self._put(partition, Batch(partition.token, start, steps, message.ByteSize()))
+        if not self._closing:
+            decoder.finish()
+        return announced
+
+    def _put(self, partition: _Partition, batch: Batch, *, over: bool = False) -> None:
+        """Queue a batch as soon as the partition has credit for it; without waiting once closing."""
+        if not batch.steps:
+            return
+        with self._changed:
+            while not self._closing and not self._has_credit(partition, batch.size):
+                self._changed.wait()
+            partition.over = over
+            partition.queued_bytes += batch.size
+            self._queued_bytes += batch.size
+            partition.queue.append(batch)
+            self._full[partition.token] = partition
+            self._changed.notify_all()
+
+    def _has_credit(self, partition: _Partition, size: int) -> bool:
+        credit = self._limits.buffer_bytes // max(1, len(self._running))
+        return not partition.queued_bytes or partition.queued_bytes + size <= credit
+
+    def _rest(self, token: str, asked_until: int) -> None:
+        """Let the partition be asked again when the clock has passed `asked_until`; the lock is held.
+
+        With a clock that lags behind the service's, a window ends at once; this keeps the pace all the same.
+        """
+        heapq.heappush(self._idle, (asked_until, token))
+        self._changed.notify_all()
+
+    def _retry(self, partition: _Partition, reason: str) -> None:
+        if self._closing:
+            return
+        try:
+            self._pacing.failed(reason, self._limits.unavailable_timeout)
+        except Exception as error:
+            self._fail(error)
+            return
+        with self._changed:
+            self.retries += 1
+            self._rest(partition.token, partition.position.timestamp)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
+
+
+def follow(token: str, position: Position, records: Iterable[ChangeRecord]) -> tuple[list[Taken], Position]:
+    """Turn records of one partition into steps to claim, leaving out what `position` has seen already.
+
+    Returns the steps and the position after them.
+    """
+    steps: list[Taken] = []
+    for record in records:
+        if isinstance(record, DataChangeRecord):
+            after = position.after(record)
+            if after is not None:
+                steps.append((record, Advanced(token, after)))
+                position = after
+        elif isinstance(record, ChildPartitionsRecord):
+            position = position.reached(record.start_timestamp)
+            steps.append((None, Announced(token, record)))
+        else:
+            after = position.reached(record.timestamp)
+            if after is not position:
+                steps.append((None, Advanced(token, after)))
+                position = after
+    return steps, position

@@ -1,0 +1,254 @@
+"""A real emulator under churn, writers that remember what they committed, and a small driver of epochs."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import pytest
+from apache_beam.runners.sdf_utils import (
+    RestrictionTrackerView,
+    ThreadsafeRestrictionTracker,
+    ThreadsafeWatermarkEstimator,
+)
+from apache_beam.utils.timestamp import Timestamp
+from penstock.io.spanner import ChangeStream, DataChangeRecord, ReadFromSpannerChangeStream
+from penstock.io.spanner.emulator import EmulatorNotFoundError, SpannerEmulator, find_binary
+from penstock.io.spanner.frontier import Frontier
+from penstock.io.spanner.read import ReadChangeStreamFn
+from penstock.io.spanner.tracker import FrontierCoder, FrontierWatermarkEstimator, beam_timestamp
+
+PROJECT, INSTANCE = "penstock-test", "penstock-test"
+TABLES = {"Accounts": "Id INT64 NOT NULL", "Orders": "Id INT64 NOT NULL"}
+DDL = [
+    *(f"CREATE TABLE {name} ({key}, Value STRING(MAX), Version INT64) PRIMARY KEY (Id)" for name, key in TABLES.items()),
+    "CREATE CHANGE STREAM Changes FOR ALL OPTIONS (value_capture_type = 'OLD_AND_NEW_VALUES')",
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    try:
+        find_binary()
+    except EmulatorNotFoundError as error:
+        for item in items:
+            if item.get_closest_marker("emulator"):
+                item.add_marker(pytest.mark.skip(reason=str(error)))
+
+
+@dataclass
+class Database:
+    """One database of the running emulator, with a plain client for writing and looking."""
+
+    emulator: SpannerEmulator
+    name: str
+    client: Any
+
+    def reading(self, **options: Any) -> ReadFromSpannerChangeStream:
+        """Return the transform that reads this database's change stream."""
+        return ReadFromSpannerChangeStream(
+            **{
+                "project": PROJECT,
+                "instance": INSTANCE,
+                "database": self.name,
+                "change_stream": "Changes",
+                "emulator_host": self.emulator.host,
+                **options,
+            }
+        )
+
+    def rows(self, table: str) -> dict[int, tuple[str, int]]:
+        """Return the table's contents now."""
+        with self.client.snapshot() as snapshot:
+            return {
+                row[0]: (row[1], row[2]) for row in snapshot.execute_sql(f"SELECT Id, Value, Version FROM {table}")
+            }
+
+
+@pytest.fixture(scope="session")
+def emulator() -> Iterator[SpannerEmulator]:
+    with SpannerEmulator.start(token_life_seconds=1) as emulator:
+        yield emulator
+
+
+_numbers = count()
+
+
+@pytest.fixture
+def new_database(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Database]:
+    """Make a database with the DDL given, on the emulator given."""
+
+    def make(emulator: SpannerEmulator, ddl: list[str] | None = None) -> Database:
+        from google.auth.credentials import AnonymousCredentials
+        from google.cloud import spanner
+
+        for name, value in emulator.environment().items():
+            monkeypatch.setenv(name, value)
+        name = f"database-{next(_numbers)}"
+        emulator.create_database(PROJECT, INSTANCE, name, DDL if ddl is None else ddl)
+        client = spanner.Client(project=PROJECT, credentials=AnonymousCredentials(), disable_builtin_metrics=True)
+        return Database(emulator, name, client.instance(INSTANCE).database(name))
+
+    return make
+
+
+@pytest.fixture
+def database(emulator: SpannerEmulator, new_database: Callable[..., Database]) -> Database:
+    return new_database(emulator)
+
+
+class Writers:
+    """Threads that insert, update and delete random rows of both tables until stopped."""
+
+    def __init__(self, database: Database, threads: int, keys: int, pause: float) -> None:
+        self.transactions = 0
+        self.errors: list[BaseException] = []
+        self._database = database
+        self._keys = keys
+        self._pause = pause
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._guarded, args=(seed,)) for seed in range(threads)]
+
+    def __enter__(self) -> Writers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        assert not self.errors, self.errors[0]
+
+    def _guarded(self, seed: int) -> None:
+        try:
+            self._write(random.Random(seed))
+        except BaseException as error:
+            self.errors.append(error)
+
+    def _write(self, rng: random.Random) -> None:
+        from google.cloud.spanner import KeySet
+
+        while not self._stop.wait(self._pause):
+            with self._database.client.batch() as batch:
+                for table in rng.sample(sorted(TABLES), rng.choice((1, 1, 2))):
+                    for key in rng.sample(range(self._keys), rng.randint(1, 3)):
+                        if rng.random() < 0.15:
+                            batch.delete(table, KeySet(keys=[[key]]))
+                        else:
+                            row = (key, f"value {rng.randrange(1000)}", rng.randrange(1 << 60))
+                            batch.insert_or_update(table, ["Id", "Value", "Version"], [row])
+            with self._lock:
+                self.transactions += 1
+
+
+@pytest.fixture
+def writers() -> Callable[..., Writers]:
+    def make(database: Database, threads: int = 3, keys: int = 40, pause: float = 0.01) -> Writers:
+        return Writers(database, threads, keys, pause)
+
+    return make
+
+
+@dataclass
+class Part:
+    """One `process` call, driven as a runner does: outputs, and the residual after the cut."""
+
+    outputs: list[DataChangeRecord] = field(default_factory=list)
+    residual: tuple[Frontier, Timestamp] | None = None
+    error: BaseException | None = None
+    seconds_to_stop: float = 0.0
+
+
+class Epochs:
+    """Drives the DoFn in epochs: deal, read side by side, cut, encode, commit or crash."""
+
+    def __init__(self, transform: ReadFromSpannerChangeStream, parts: int) -> None:
+        self.fn = ReadChangeStreamFn(transform._settings)
+        self.stream: ChangeStream = transform.stream
+        self.parts = parts
+        self.committed: list[DataChangeRecord] = []
+        frontier = self.fn.initial_restriction(self.stream)
+        self.residuals: list[tuple[Frontier, Timestamp]] = [(frontier, beam_timestamp(frontier.watermark))]
+        self.seconds_to_stop: list[float] = []
+        self.widest = 0
+
+    @property
+    def watermark(self) -> Timestamp:
+        return min((state for _, state in self.residuals), default=beam_timestamp(None))
+
+    def run(self, seconds: float, *, crash: bool = False) -> list[DataChangeRecord]:
+        """Run one epoch; a crash drops its outputs and its residuals. Return what it emitted."""
+        before = self.watermark
+        dealt = self.fn.rebalance(self.stream, self.residuals, self.parts)
+        self.widest = max(self.widest, len(dealt))
+        parts = [self._start(restriction, state) for restriction, state in dealt]
+        time.sleep(seconds)
+        for cut, _, _ in parts:
+            cut()
+        for _, thread, _ in parts:
+            thread.join(30)
+            assert not thread.is_alive(), "a cut reader did not return"
+        results = [part for _, _, part in parts]
+        for part in results:
+            if part.error is not None:
+                raise part.error
+        outputs = [record for part in results for record in part.outputs]
+        assert all(beam_timestamp(record.commit_timestamp) >= before for record in outputs), "late data"
+        if not crash:
+            self.committed += outputs
+            self.residuals = [self._stored(part.residual) for part in results if part.residual]
+            self.seconds_to_stop += [part.seconds_to_stop for part in results]
+            assert self.watermark >= before, "the watermark went back"
+        return outputs
+
+    def run_until(self, timestamp: int, seconds: float = 0.3, timeout: float = 30) -> None:
+        """Run epochs until the watermark has passed a commit timestamp."""
+        deadline = time.monotonic() + timeout
+        while self.residuals and self.watermark <= beam_timestamp(timestamp):
+            assert time.monotonic() < deadline, "the watermark does not move"
+            self.run(seconds)
+
+    def _start(self, frontier: Frontier, state: Timestamp) -> tuple[Callable[[], None], threading.Thread, Part]:
+        tracker = ThreadsafeRestrictionTracker(self.fn.create_tracker(frontier))
+        estimator = ThreadsafeWatermarkEstimator(FrontierWatermarkEstimator(state))
+        part = Part()
+        cut_at = [0.0]
+
+        def cut() -> None:
+            watermark = estimator.current_watermark()
+            split = tracker.try_split(0)
+            cut_at[0] = time.monotonic()
+            if split:
+                part.residual = (split[1], watermark)
+
+        def process() -> None:
+            try:
+                for output in self.fn.process(self.stream, RestrictionTrackerView(tracker), estimator):
+                    part.outputs.append(output.value)
+                part.seconds_to_stop = time.monotonic() - cut_at[0] if cut_at[0] else 0.0
+                tracker.check_done()
+                deferred = tracker.deferred_status()
+                if deferred:
+                    part.residual = (deferred[0], estimator.current_watermark())
+            except BaseException as error:
+                part.error = error
+
+        thread = threading.Thread(target=process)
+        thread.start()
+        return cut, thread, part
+
+    @staticmethod
+    def _stored(residual: tuple[Frontier, Timestamp]) -> tuple[Frontier, Timestamp]:
+        """Send the residual through its coder, as a checkpoint does."""
+        return FrontierCoder().decode(FrontierCoder().encode(residual[0])), residual[1]
+
+
+@pytest.fixture
+def epochs() -> Callable[..., Epochs]:
+    return lambda transform, parts=1: Epochs(transform, parts)
