@@ -35,7 +35,7 @@ class Endless(RestrictionProvider):
 
 
 class CountFn(beam.DoFn):
-    """Emits (element, n) for n = 0, 1, …: `per_second` of them, at event time n / 100 s."""
+    """Emits (element, n) for n = 0, 1, … below `end`: `per_second` of them, at event time n / 100 s."""
 
     def __init__(self, per_second: float = 1000, end: int = 10**12) -> None:
         self.per_second = per_second
@@ -49,15 +49,12 @@ class CountFn(beam.DoFn):
         watermark: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
     ) -> Iterator[Any]:
         n = tracker.current_restriction().start
-        while n < self.end and tracker.try_claim(n):
+        while tracker.try_claim(n if n < self.end else 10**12):
             at = Timestamp(n / 100)
             yield TimestampedValue((element, n), at)
             watermark.set_watermark(at)
             n += 1
             time.sleep(1 / self.per_second)
-        if n >= self.end:
-            while tracker.try_claim(n):
-                n = tracker.current_restriction().stop
 
 
 class AppendFn(beam.DoFn):

@@ -1,0 +1,107 @@
+"""Executors and workers die in mid-epoch: that costs time, never data."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+END = 300
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(master: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tests.integration.runner.programs.numbers", str(tmp_path), master]
+        child = subprocess.Popen(
+            [*command, str(END), "--spark_parallelism=2", f"--spark_conf=spark.executorEnv.PYTHONPATH={ROOT}"],
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            stderr=(tmp_path / "errors").open("w"),
+            text=True,
+            start_new_session=True,
+        )
+        started.append(child)
+        return child
+
+    yield begin
+    for child in started:
+        for pid, _ in _session(child.pid):
+            _kill(pid)
+        child.wait()
+
+
+def _session(leader: int) -> list[tuple[int, str]]:
+    """(pid, command line) of all processes of a session."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                session = int((entry / "stat").read_text().rpartition(")")[2].split()[3])
+                if session == leader:
+                    found.append((int(entry.name), (entry / "cmdline").read_bytes().decode().replace("\0", " ")))
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+    return found
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _wait_for(path: Path, child: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + 180
+    while not path.exists():
+        assert child.poll() is None, "the program ended early"
+        assert time.monotonic() < end, f"{path.name} never came"
+        time.sleep(0.01)
+
+
+def _exact(folder: Path) -> None:
+    published = folder / "published"
+    names = sorted(path.name for path in published.iterdir())
+    assert names == sorted(f"{element}-{n}" for element in "ab" for n in range(END))
+
+
+def test_an_executor_that_dies_between_read_and_process_voids_the_epoch_and_loses_nothing(
+    run: Callable[[str], subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    child = run("local-cluster[2,1,1024]")
+    _wait_for(tmp_path / "published" / "a-20", child)
+    # One of the two tasks of the keyed level waits, its executor dies: what that executor had read is gone,
+    # is read again with other data, and the other task has taken the first reading already.
+    (tmp_path / "slow").write_text("a1 8")
+    _wait_for(tmp_path / "waiting", child)
+    time.sleep(1.5)
+    worker = next(pid for pid, line in _session(child.pid) if "CoarseGrainedExecutorBackend" in line)
+    _kill(worker)
+    assert child.wait(240) == 0, (tmp_path / "errors").read_text()[-3000:]
+    _exact(tmp_path)
+    assert "EpochAborted" in (tmp_path / "errors").read_text()
+
+
+def test_a_killed_python_worker_costs_nothing(
+    run: Callable[[str], subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    child = run("local[2,4]")
+    for n in (20, 60, 100):
+        _wait_for(tmp_path / "published" / f"a-{n}", child)
+        workers = [pid for pid, line in _session(child.pid) if "penstock.runner.daemon" in line]
+        assert workers
+        _kill(max(workers))
+    assert child.wait(240) == 0, (tmp_path / "errors").read_text()[-3000:]
+    _exact(tmp_path)
