@@ -348,7 +348,9 @@ def follow(token: str, position: Position, records: Iterable[ChangeRecord]) -> t
     return steps, position
 
 
-def last_step(token: str, position: Position, reached: int, end: int | None, *, announced: bool) -> Step | None:
+def last_step(
+    token: str, position: Position, reached: int, end: int | None, *, announced: bool
+) -> Step | None:
     """Return the step that the end of a query means: it ended with status OK and had reached to `reached`.
 
     `announced`: a child partitions record was among its rows. Without one a partition is not finished, only

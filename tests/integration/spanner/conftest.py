@@ -21,7 +21,7 @@ from penstock.io.spanner import ChangeStream, DataChangeRecord, ReadFromSpannerC
 from penstock.io.spanner.emulator import SpannerEmulator
 from penstock.io.spanner.frontier import Frontier
 from penstock.io.spanner.read import ReadChangeStreamFn
-from penstock.io.spanner.tracker import FrontierCoder, FrontierWatermarkEstimator, beam_timestamp
+from penstock.io.spanner.tracker import FrontierCoder, FrontierWatermarkEstimator, beam_watermark
 
 PROJECT, INSTANCE = "penstock-test", "penstock-test"
 TABLES = {"Accounts": "Id INT64 NOT NULL", "Orders": "Id INT64 NOT NULL"}
@@ -171,13 +171,13 @@ class Epochs:
         self.parts = parts
         self.committed: list[DataChangeRecord] = []
         frontier = self.fn.initial_restriction(self.stream)
-        self.residuals: list[tuple[Frontier, Timestamp]] = [(frontier, beam_timestamp(frontier.watermark))]
+        self.residuals: list[tuple[Frontier, Timestamp]] = [(frontier, beam_watermark(frontier.watermark))]
         self.seconds_to_stop: list[float] = []
         self.widest = 0
 
     @property
     def watermark(self) -> Timestamp:
-        return min((state for _, state in self.residuals), default=beam_timestamp(None))
+        return min((state for _, state in self.residuals), default=beam_watermark(None))
 
     def run(self, seconds: float, *, crash: bool = False) -> list[DataChangeRecord]:
         """Run one epoch; a crash drops its outputs and its residuals. Return what it emitted."""
@@ -196,7 +196,7 @@ class Epochs:
             if part.error is not None:
                 raise part.error
         outputs = [record for part in results for record in part.outputs]
-        assert all(beam_timestamp(record.commit_timestamp) >= before for record in outputs), "late data"
+        assert all(beam_watermark(record.commit_timestamp) >= before for record in outputs), "late data"
         if not crash:
             self.committed += outputs
             self.residuals = [self._stored(part.residual) for part in results if part.residual]
@@ -207,7 +207,7 @@ class Epochs:
     def run_until(self, timestamp: int, seconds: float = 0.3, timeout: float = 30) -> None:
         """Run epochs until the watermark has passed a commit timestamp."""
         deadline = time.monotonic() + timeout
-        while self.residuals and self.watermark <= beam_timestamp(timestamp):
+        while self.residuals and self.watermark <= beam_watermark(timestamp):
             assert time.monotonic() < deadline, "the watermark does not move"
             self.run(seconds)
 

@@ -24,10 +24,10 @@ from penstock.io.spanner.record import (
     HeartbeatRecord,
     Mod,
 )
-from penstock.io.spanner.tracker import FrontierCoder, FrontierTracker, beam_timestamp
+from penstock.io.spanner.tracker import FrontierCoder, FrontierTracker, beam_watermark
 
-MICRO = 1000
-"""The simulated clock ticks in Beam's microseconds, so that no order is lost by rounding."""
+MILLI = 1_000_000
+"""The simulated clock ticks in milliseconds, as Beam watermarks do, so that no order is lost by rounding."""
 
 
 @dataclass
@@ -72,13 +72,13 @@ class Stream:
         self._initial = list(self._live)
         now = 0
         for number in range(events):
-            now += rng.choice((0, 0, 1, 1, 2, 5)) * MICRO
+            now += rng.choice((0, 0, 1, 1, 2, 5)) * MILLI
             if rng.random() < 0.35:
-                now += MICRO
+                now += MILLI
                 self._reshape(now)
             else:
                 self._commit(now, f"t{number}")
-        self.horizon = now + MICRO
+        self.horizon = now + MILLI
 
     @property
     def records(self) -> list[DataChangeRecord]:
@@ -157,7 +157,7 @@ class Reading:
         self.stream = Stream(seed)
         self.fn = ReadChangeStreamFn(None)  # type: ignore[arg-type] - only `rebalance` is used
         start = Frontier.starting_at(0, self.stream.horizon)
-        self.residuals = [(start, beam_timestamp(start.watermark))]
+        self.residuals = [(start, beam_watermark(start.watermark))]
         self.committed: list[DataChangeRecord] = []
         self.laggards = {f"p{number}" for number in range(60) if self.rng.random() < 0.3}
         self.crash_at = crash_at
@@ -188,7 +188,7 @@ class Reading:
         splits = [tracker.try_split(0) for tracker in trackers]
         residuals = [_stored(split[1]) for split in splits if split]
         self._commit(
-            before, outputs, [(frontier, beam_timestamp(frontier.watermark)) for frontier in residuals]
+            before, outputs, [(frontier, beam_watermark(frontier.watermark)) for frontier in residuals]
         )
 
     def _read(self, trackers: list[FrontierTracker]) -> tuple[list[DataChangeRecord], bool]:
@@ -218,7 +218,7 @@ class Reading:
                 return
             token = self._pick(sorted(frontier.open))
             position = frontier.open[token]
-            end = min(position.timestamp + self.rng.randint(0, 12) * MICRO, self.stream.horizon)
+            end = min(position.timestamp + self.rng.randint(0, 12) * MILLI, self.stream.horizon)
             answer = self.stream.ask(token, position.timestamp, end)
             steps, position = follow(token, position, answer)
             yield from steps
@@ -232,16 +232,16 @@ class Reading:
         return self.rng.choice(quick if quick and self.rng.random() < 0.9 else tokens)
 
     def _commit(self, before: object, outputs: list[DataChangeRecord], residuals: list[tuple]) -> None:
-        if any(beam_timestamp(output.commit_timestamp) < before for output in outputs):
+        if any(beam_watermark(output.commit_timestamp) < before for output in outputs):
             raise OrderBrokenError("a record came after the watermark had passed it")
         self.committed += outputs
         self.residuals = residuals
-        after = min((state for _, state in residuals), default=beam_timestamp(None))
+        after = min((state for _, state in residuals), default=beam_watermark(None))
         if after < before:
             raise OrderBrokenError("the watermark went back")
         seen = {_identity(output) for output in self.committed}
         for expected in self.stream.records:
-            if beam_timestamp(expected.commit_timestamp) < after and _identity(expected) not in seen:
+            if beam_watermark(expected.commit_timestamp) < after and _identity(expected) not in seen:
                 raise OrderBrokenError("the watermark passed an unread record")
 
     def _check_all(self) -> None:
