@@ -156,7 +156,7 @@ def check_row_type(row_type: Any) -> None:
     Raises:
         DecodeError: fields are missing, renamed or in another order.
     """
-    kinds = _struct_fields(row_type.fields[0]) if row_type.fields else ()
+    kinds: Any = _struct_fields(row_type.fields[0]) if row_type.fields else ()
     _check_names(kinds, _RECORD_FIELDS)
     data = _struct_fields(kinds[0])
     _check_names(data, _DATA_FIELDS)

@@ -16,9 +16,10 @@ Pure: no Beam, no client, no clock. Timestamps are nanoseconds. The rules:
    parent struck off; `join` keeps the parents that no part has struck off. A child can never open in two
    parts: at the time of the deal it waits in at most one, and for another part to open it all parents would
    have to finish there, but each finishes in one part only.
-3. **Nothing waits for ever.** In a whole frontier, a child whose start lies below every other position has
-   no living parent left: all that could still announce one has passed. `settled` opens it, in the order that
-   rule 1 protects. A service that keeps its documentation never makes this happen.
+3. **Nothing waits for ever.** In a whole frontier, a child waits in vain when its missing parents are unknown
+   and everything else stands above its start: whoever could still announce them has passed. `settled` opens
+   it; nothing below its start is unread, so the order holds. A service that keeps its documentation never
+   makes this happen.
 
 Growth: one entry per open and per waiting partition, and one run of sequence numbers per transaction at the
 timestamp where a partition stands. Nothing grows with time.
@@ -255,7 +256,12 @@ class Frontier:
         first = min(child.start for child in self.waiting.values())
         if any(position.timestamp <= first for position in self.open.values()):
             return {}
-        return {token: child.start for token, child in self.waiting.items() if child.start == first}
+        living = self.open.keys() | self.waiting.keys()
+        return {
+            token: child.start
+            for token, child in self.waiting.items()
+            if child.start == first and not child.unfinished & living
+        }
 
     def _families(self) -> list[tuple[str, ...]]:
         """Group the tokens that are connected by "waits for"; a parent that is unknown connects nothing."""

@@ -45,7 +45,7 @@ from penstock.io.spanner.tracker import (
     FrontierTracker,
     FrontierWatermarkEstimatorProvider,
     Tick,
-    beam_timestamp,
+    beam_watermark,
 )
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
     ) -> Iterator[TimestampedValue]:
         """Read until the stream's end, until cut, or until only partitions of other parts are waited for."""
         frontier: Frontier = tracker.current_restriction()
-        watermark.set_watermark(beam_timestamp(frontier.watermark))
+        watermark.set_watermark(beam_watermark(frontier.watermark))
         with self._readers(element, frontier.end) as readers, Tally(readers) as tally:
             while frontier.open:
                 readers.read(frontier.open)
@@ -96,10 +96,10 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
                         return
                     tally.claimed(record, step)
                     if record is not None:
-                        yield TimestampedValue(record, beam_timestamp(record.commit_timestamp))
+                        yield TimestampedValue(record, Timestamp(micros=record.commit_timestamp // 1000))
                 frontier = tracker.current_restriction()
                 tally.waiting(len(frontier.waiting))
-                watermark.set_watermark(beam_timestamp(frontier.watermark))
+                watermark.set_watermark(beam_watermark(frontier.watermark))
         if not frontier.done:
             tracker.defer_remainder(Duration(seconds=_DEFER_SECONDS))
 
@@ -177,7 +177,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
         if not residuals:
             return []
         whole = Frontier.join([frontier for frontier, _ in residuals])
-        return [(part, beam_timestamp(part.watermark)) for part in whole.deal(n)]
+        return [(part, beam_watermark(part.watermark)) for part in whole.deal(n)]
 
 
 class _ReadForEverFn(ReadChangeStreamFn):

@@ -255,11 +255,13 @@ class Readers:
                 del self._running[token]
         if self._closing:
             return
-        if announced:
-            self._put(partition, Batch(token, start, [(None, Finished(token))], 0), over=True)
-        elif end == self._end:
-            self._put(partition, Batch(token, start, [(None, Ended(token))], 0), over=True)
-        else:
+        step = last_step(token, partition.position, end, self._end, announced=announced)
+        over = isinstance(step, Finished | Ended)
+        if isinstance(step, Advanced):
+            partition.position = step.position
+        if step is not None:
+            self._put(partition, Batch(token, start, [(None, step)], 0), over=over)
+        if not over:
             with self._changed:
                 self._rest(token, end)
 
@@ -344,3 +346,23 @@ def follow(token: str, position: Position, records: Iterable[ChangeRecord]) -> t
                 steps.append((None, Advanced(token, after)))
                 position = after
     return steps, position
+
+
+def last_step(
+    token: str, position: Position, reached: int, end: int | None, *, announced: bool
+) -> Step | None:
+    """Return the step that the end of a query means: it ended with status OK and had reached to `reached`.
+
+    `announced`: a child partitions record was among its rows. Without one a partition is not finished, only
+    read to the frontier's `end` or not. Of the time up to `reached` no more is taken for read than the
+    timestamp of the last record, which only a query that goes beyond it completes: the next one then begins
+    after it. (It must: a window in which nothing but that record is sent again carries no heartbeat.) The rest
+    of the window is left to heartbeats.
+    """
+    if announced:
+        return Finished(token)
+    if reached == end:
+        return Ended(token)
+    if position.seen and reached > position.timestamp:
+        return Advanced(token, Position(position.timestamp + 1))
+    return None

@@ -146,9 +146,13 @@ class FrontierTracker(RestrictionTracker):  # type: ignore[misc, unused-ignore]
         return self._frontier.end is not None
 
 
-def beam_timestamp(timestamp: int | None) -> Timestamp:
-    """Return nanoseconds as Beam's microseconds, rounded down; None (nothing left) as the end of time."""
-    return MAX_TIMESTAMP if timestamp is None else Timestamp(micros=timestamp // 1000)
+def beam_watermark(watermark: int | None) -> Timestamp:
+    """Return a frontier's watermark for Beam, rounded down to milliseconds; None as the end of time.
+
+    Whole milliseconds, because Beam's coders cut the timestamps of elements down to them between stages: an
+    element must not fall behind the watermark on its way.
+    """
+    return MAX_TIMESTAMP if watermark is None else Timestamp(micros=watermark // 1_000_000 * 1000)
 
 
 class FrontierWatermarkEstimator(WatermarkEstimator):  # type: ignore[misc, unused-ignore]
@@ -176,7 +180,7 @@ class FrontierWatermarkEstimatorProvider(WatermarkEstimatorProvider):  # type: i
     """The estimator's state is its watermark, a Beam Timestamp."""
 
     def initial_estimator_state(self, element: Any, restriction: Frontier) -> Timestamp:
-        return beam_timestamp(restriction.watermark)
+        return beam_watermark(restriction.watermark)
 
     def create_watermark_estimator(self, estimator_state: Timestamp) -> FrontierWatermarkEstimator:
         return FrontierWatermarkEstimator(estimator_state)

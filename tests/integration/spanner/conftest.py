@@ -18,26 +18,20 @@ from apache_beam.runners.sdf_utils import (
 )
 from apache_beam.utils.timestamp import Timestamp
 from penstock.io.spanner import ChangeStream, DataChangeRecord, ReadFromSpannerChangeStream
-from penstock.io.spanner.emulator import EmulatorNotFoundError, SpannerEmulator, find_binary
+from penstock.io.spanner.emulator import SpannerEmulator
 from penstock.io.spanner.frontier import Frontier
 from penstock.io.spanner.read import ReadChangeStreamFn
-from penstock.io.spanner.tracker import FrontierCoder, FrontierWatermarkEstimator, beam_timestamp
+from penstock.io.spanner.tracker import FrontierCoder, FrontierWatermarkEstimator, beam_watermark
 
 PROJECT, INSTANCE = "penstock-test", "penstock-test"
 TABLES = {"Accounts": "Id INT64 NOT NULL", "Orders": "Id INT64 NOT NULL"}
 DDL = [
-    *(f"CREATE TABLE {name} ({key}, Value STRING(MAX), Version INT64) PRIMARY KEY (Id)" for name, key in TABLES.items()),
+    *(
+        f"CREATE TABLE {name} ({key}, Value STRING(MAX), Version INT64) PRIMARY KEY (Id)"
+        for name, key in TABLES.items()
+    ),
     "CREATE CHANGE STREAM Changes FOR ALL OPTIONS (value_capture_type = 'OLD_AND_NEW_VALUES')",
 ]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    try:
-        find_binary()
-    except EmulatorNotFoundError as error:
-        for item in items:
-            if item.get_closest_marker("emulator"):
-                item.add_marker(pytest.mark.skip(reason=str(error)))
 
 
 @dataclass
@@ -65,7 +59,8 @@ class Database:
         """Return the table's contents now."""
         with self.client.snapshot() as snapshot:
             return {
-                row[0]: (row[1], row[2]) for row in snapshot.execute_sql(f"SELECT Id, Value, Version FROM {table}")
+                row[0]: (row[1], row[2])
+                for row in snapshot.execute_sql(f"SELECT Id, Value, Version FROM {table}")
             }
 
 
@@ -90,7 +85,9 @@ def new_database(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Database]:
             monkeypatch.setenv(name, value)
         name = f"database-{next(_numbers)}"
         emulator.create_database(PROJECT, INSTANCE, name, DDL if ddl is None else ddl)
-        client = spanner.Client(project=PROJECT, credentials=AnonymousCredentials(), disable_builtin_metrics=True)
+        client = spanner.Client(
+            project=PROJECT, credentials=AnonymousCredentials(), disable_builtin_metrics=True
+        )
         return Database(emulator, name, client.instance(INSTANCE).database(name))
 
     return make
@@ -174,13 +171,13 @@ class Epochs:
         self.parts = parts
         self.committed: list[DataChangeRecord] = []
         frontier = self.fn.initial_restriction(self.stream)
-        self.residuals: list[tuple[Frontier, Timestamp]] = [(frontier, beam_timestamp(frontier.watermark))]
+        self.residuals: list[tuple[Frontier, Timestamp]] = [(frontier, beam_watermark(frontier.watermark))]
         self.seconds_to_stop: list[float] = []
         self.widest = 0
 
     @property
     def watermark(self) -> Timestamp:
-        return min((state for _, state in self.residuals), default=beam_timestamp(None))
+        return min((state for _, state in self.residuals), default=beam_watermark(None))
 
     def run(self, seconds: float, *, crash: bool = False) -> list[DataChangeRecord]:
         """Run one epoch; a crash drops its outputs and its residuals. Return what it emitted."""
@@ -199,7 +196,7 @@ class Epochs:
             if part.error is not None:
                 raise part.error
         outputs = [record for part in results for record in part.outputs]
-        assert all(beam_timestamp(record.commit_timestamp) >= before for record in outputs), "late data"
+        assert all(beam_watermark(record.commit_timestamp) >= before for record in outputs), "late data"
         if not crash:
             self.committed += outputs
             self.residuals = [self._stored(part.residual) for part in results if part.residual]
@@ -210,11 +207,13 @@ class Epochs:
     def run_until(self, timestamp: int, seconds: float = 0.3, timeout: float = 30) -> None:
         """Run epochs until the watermark has passed a commit timestamp."""
         deadline = time.monotonic() + timeout
-        while self.residuals and self.watermark <= beam_timestamp(timestamp):
+        while self.residuals and self.watermark <= beam_watermark(timestamp):
             assert time.monotonic() < deadline, "the watermark does not move"
             self.run(seconds)
 
-    def _start(self, frontier: Frontier, state: Timestamp) -> tuple[Callable[[], None], threading.Thread, Part]:
+    def _start(
+        self, frontier: Frontier, state: Timestamp
+    ) -> tuple[Callable[[], None], threading.Thread, Part]:
         tracker = ThreadsafeRestrictionTracker(self.fn.create_tracker(frontier))
         estimator = ThreadsafeWatermarkEstimator(FrontierWatermarkEstimator(state))
         part = Part()

@@ -1,0 +1,76 @@
+"""Seeded histories of splits, merges and moves, read in parts that lag, are cut and crash."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from penstock.io.spanner.frontier import Frontier, Waiting
+
+HISTORIES = 1000
+
+
+def test_thousand_histories_keep_order_lose_nothing_and_report_honest_watermarks(reading: Any) -> None:
+    crashes = 0
+    for seed in range(HISTORIES):
+        run = reading(seed)
+        try:
+            run.run()
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        crashes += run.crashes
+    assert crashes > HISTORIES, "the histories do not crash enough to show anything"
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_crash_at_every_single_step_changes_nothing(reading: Any, seed: int) -> None:
+    undisturbed = reading(seed)
+    undisturbed.run()
+    for step in range(undisturbed.steps):
+        reading(seed, crash_at=step).run()
+
+
+def share_of_broken_histories(reading: Any, broken: Any, histories: int = 200) -> int:
+    failures = 0
+    for seed in range(histories):
+        try:
+            reading(seed).run()
+        except broken:
+            failures += 1
+        except Exception:  # a lineage error is a broken history too
+            failures += 1
+    return failures
+
+
+def test_starting_a_child_with_its_first_parent_breaks_nearly_every_history(
+    reading: Any, broken: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = Frontier._closed
+
+    def first_parent_is_enough(self: Frontier, token: str) -> Frontier:
+        waiting = {
+            child: Waiting(entry.start, frozenset() if token in entry.unfinished else entry.unfinished)
+            for child, entry in self.waiting.items()
+        }
+        return closed(replace(self, waiting=waiting), token)
+
+    monkeypatch.setattr(Frontier, "_closed", first_parent_is_enough)
+    assert share_of_broken_histories(reading, broken) > 150
+
+
+def test_taking_an_unknown_parent_for_finished_breaks_nearly_every_history(
+    reading: Any, broken: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced = Frontier._announced
+
+    def unknown_is_finished(self: Frontier, token: str, record: Any) -> Frontier:
+        after = announced(self, token, record)
+        known = {*after.open, *after.waiting}
+        waiting = {
+            child: Waiting(entry.start, entry.unfinished & known) for child, entry in after.waiting.items()
+        }
+        return replace(after, waiting=waiting)
+
+    monkeypatch.setattr(Frontier, "_announced", unknown_is_finished)
+    assert share_of_broken_histories(reading, broken) > 150

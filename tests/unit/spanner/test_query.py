@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+from penstock.io.spanner.query import ROOT, change_stream_query, window_end
+
+
+def test_query_is_one_function_call_with_all_arguments_by_name() -> None:
+    query = change_stream_query("Changes", "token", 1_000_000_001, 2_000_000_000, 1000)
+    assert query.sql == (
+        "SELECT ChangeRecord FROM READ_Changes(start_timestamp => @start_timestamp, "
+        "end_timestamp => @end_timestamp, partition_token => @partition_token, "
+        "heartbeat_milliseconds => @heartbeat_milliseconds, read_options => NULL)"
+    )
+    assert query.params == (
+        ("start_timestamp", 4, "1970-01-01T00:00:01.000000001Z"),
+        ("end_timestamp", 4, "1970-01-01T00:00:02.000000000Z"),
+        ("partition_token", 6, "token"),
+        ("heartbeat_milliseconds", 2, "1000"),
+    )
+
+
+def test_root_is_asked_with_a_null_token() -> None:
+    assert ("partition_token", 6, None) in change_stream_query("S", ROOT, 0, 0, 1000).params
+
+
+@pytest.mark.parametrize("name", ["", "1st", "a b", "a;DROP TABLE T", "a-b", "READ_a(", "a\n"])
+def test_names_that_no_change_stream_can_have_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="bare name from CREATE CHANGE STREAM"):
+        change_stream_query(name, "t", 0, 0, 1000)
+
+
+@pytest.mark.parametrize(
+    ("position", "now", "end", "expected"),
+    [
+        (0, 1000, None, 1200),
+        (0, 1149, None, 1200),
+        (0, 1150, None, 1200),
+        (0, 1151, None, 1400),
+        (0, 1200, None, 1400),
+        (0, 1000, 1100, 1100),
+        (1500, 1000, None, 1500),
+        (1500, 1000, 1500, 1500),
+    ],
+)
+def test_windows_of_all_partitions_end_on_one_grid(
+    position: int, now: int, end: int | None, expected: int
+) -> None:
+    assert window_end(position, now, 200, end) == expected

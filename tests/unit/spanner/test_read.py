@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.coders import registry
+from apache_beam.runners.common import DoFnSignature
+from apache_beam.utils.timestamp import Timestamp
+from penstock.io.spanner import (
+    ChangeStream,
+    DataChangeRecord,
+    DataChangeRecordCoder,
+    ReadFromSpannerChangeStream,
+)
+from penstock.io.spanner.frontier import Frontier, Position
+from penstock.io.spanner.read import ReadChangeStreamFn
+from penstock.io.spanner.stream import ChangeStreamCoder, Connection
+from penstock.io.spanner.tracker import beam_watermark
+
+SECOND = 1_000_000_000
+
+
+def reading(**changes: Any) -> ReadFromSpannerChangeStream:
+    arguments: dict[str, Any] = {"project": "p", "instance": "i", "database": "d", "change_stream": "S"}
+    return ReadFromSpannerChangeStream(**{**arguments, **changes})
+
+
+def test_importing_the_package_imports_no_google_cloud_client() -> None:
+    program = (
+        "import sys, penstock.io.spanner\nprint([m for m in sys.modules if m.startswith('google.cloud.')])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_start_none_is_the_moment_of_construction() -> None:
+    before = time.time_ns()
+    transform = reading()
+    assert before <= transform.stream.start <= time.time_ns()
+    assert transform.stream.start == transform.stream.start
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "2026-01-02T03:04:05.000006Z",
+        datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC),
+        datetime(2026, 1, 2, 4, 4, 5, 6, tzinfo=timezone(timedelta(hours=1))),
+        1767323045000006000,
+    ],
+)
+def test_start_and_end_may_be_text_datetimes_or_nanoseconds(moment: Any) -> None:
+    stream = reading(start=moment, end=moment).stream
+    assert stream.start == stream.end == 1767323045000006000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"project": ""}, "project must be a bare name"),
+        ({"database": "projects/p/instances/i/databases/d"}, "database must be a bare name"),
+        ({"change_stream": "READ S"}, "bare name from CREATE CHANGE STREAM"),
+        ({"start": datetime(2026, 1, 1)}, "start .* has no time zone"),
+        ({"start": "yesterday"}, "not an RFC 3339 timestamp"),
+        ({"start": time.time_ns() + 3600 * SECOND}, "more than ten minutes in the future"),
+        ({"start": 20, "end": 10}, "end .* lies before start"),
+        ({"heartbeat_ms": 10}, "heartbeat_ms=10 is out of range: pass a number from 1,000 to 300,000"),
+        ({"poll_ms": 1}, "poll_ms=1 is out of range"),
+        ({"unavailable_timeout": -1}, "unavailable_timeout=-1 is out of range"),
+        ({"max_queries": 0}, "max_queries=0 is out of range"),
+        ({"buffer_bytes": 1}, "buffer_bytes=1 is out of range"),
+    ],
+)
+def test_bad_arguments_are_refused_at_construction(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        reading(**arguments)
+
+
+def test_the_emulator_variable_is_read_where_the_pipeline_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPANNER_EMULATOR_HOST", "localhost:1234")
+    assert reading()._settings.connection.emulator_host == "localhost:1234"
+    assert reading(emulator_host="localhost:5")._settings.connection.emulator_host == "localhost:5"
+    assert reading(api_endpoint="spanner.internal:443")._settings.connection.emulator_host is None
+    monkeypatch.delenv("SPANNER_EMULATOR_HOST")
+    assert reading()._settings.connection.emulator_host is None
+
+
+def test_connections_with_different_credentials_are_different_and_their_copies_equal() -> None:
+    one = Connection.with_credentials(object())
+    assert one != Connection.with_credentials(object())
+    assert Connection.with_credentials(None) == Connection.with_credentials(None)
+    assert "object" not in repr(one), "credentials must not show in messages"
+
+
+def test_output_is_bounded_only_with_an_end_and_typed() -> None:
+    pipeline = beam.Pipeline()
+    forever = pipeline | "forever" >> reading()
+    bounded = pipeline | "bounded" >> reading(start=0, end=1)
+    assert (forever.is_bounded, bounded.is_bounded) == (False, True)
+    assert forever.element_type is DataChangeRecord
+    assert isinstance(registry.get_coder(DataChangeRecord), DataChangeRecordCoder)
+
+
+def test_the_dofn_is_its_own_restriction_provider_with_rebalance() -> None:
+    fn = ReadChangeStreamFn(reading()._settings)
+    provider = DoFnSignature(fn).get_restriction_provider()
+    assert provider is fn
+    assert callable(provider.rebalance)
+
+
+def test_element_survives_its_coder_and_equal_elements_have_equal_bytes() -> None:
+    coder = registry.get_coder(ChangeStream)
+    assert isinstance(coder, ChangeStreamCoder)
+    assert coder.is_deterministic()
+    for end in (None, 7):
+        stream = ChangeStream("p", "i", "d", "S", 5, end)
+        assert coder.decode(coder.encode(stream)) == stream
+    assert coder.encode(ChangeStream("p", "i", "d", "S", 5, None)) == b'[1,"p","i","d","S",5,null]'
+    with pytest.raises(ValueError, match="format version 9"):
+        coder.decode(b'[9,"p"]')
+
+
+def test_rebalance_deals_over_the_slots_and_keeps_the_watermark() -> None:
+    fn = ReadChangeStreamFn(reading()._settings)
+    whole = Frontier({token: Position(n * SECOND) for n, token in enumerate("abcde", 1)}, {})
+    residuals = [(part, Timestamp(1)) for part in whole.deal(2)]
+    parts = fn.rebalance(None, residuals, 3)  # type: ignore[arg-type]
+    assert len(parts) == 3
+    assert Frontier.join([part for part, _ in parts]) == whole
+    assert [state for _, state in parts] == [beam_watermark(part.watermark) for part, _ in parts]
+    assert min(state for _, state in parts) == Timestamp(1)
+
+
+def test_rebalance_returns_nothing_when_nothing_is_left() -> None:
+    fn = ReadChangeStreamFn(reading()._settings)
+    assert fn.rebalance(None, [], 3) == []  # type: ignore[arg-type]
+    assert fn.rebalance(None, [(Frontier({}, {}), Timestamp(1))], 3) == []  # type: ignore[arg-type]
+
+
+def test_drain_lets_bounded_readings_finish_and_ends_unbounded_ones() -> None:
+    fn = ReadChangeStreamFn(reading()._settings)
+    bounded = Frontier.starting_at(0, 9)
+    assert fn.truncate(None, bounded) == bounded
+    assert fn.truncate(None, Frontier.starting_at(0)) is None
+    assert fn.restriction_size(None, bounded) == 1.0  # type: ignore[arg-type]

@@ -1,0 +1,255 @@
+"""The threads, with windows made by hand instead of queries."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from google.cloud.spanner_v1.types import result_set
+from penstock.io.spanner.errors import SpannerUnavailableError, UnreachableError
+from penstock.io.spanner.frontier import Advanced, Ended, Position
+from penstock.io.spanner.outage import Outage
+from penstock.io.spanner.reader import Batch, Limits, Readers
+from penstock.io.spanner.record import format_timestamp
+
+PartialResultSet = result_set.PartialResultSet.pb()
+MILLI = 1_000_000
+
+
+def heartbeat(timestamp: int) -> Any:
+    """Return a message with one heartbeat row."""
+    message = PartialResultSet()
+    struct = message.values.add().list_value.values.add().list_value.values
+    for kind in range(3):
+        struct.add().list_value.SetInParent()
+        if kind == 1:
+            entry = struct[1].list_value.values.add().list_value.values.add()
+            entry.string_value = format_timestamp(timestamp)
+    return message
+
+
+class FakeWindow:
+    """Sends messages until its end has passed, as a bounded query does."""
+
+    def __init__(self, messages: Iterator[Any], end: int) -> None:
+        self._messages = messages
+        self._end = end
+        self.cancelled_at = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._messages
+        while time.time_ns() < self._end and not self.cancelled_at:
+            time.sleep(0.002)
+
+    def cancel(self) -> None:
+        self.cancelled_at = time.time_ns()
+
+
+Answer = Callable[[str, int, int], Iterator[Any]]
+
+
+def opened(answer: Answer, **limits: Any) -> tuple[Readers, list[tuple[str, int, int]], list[FakeWindow]]:
+    """Return readers over windows that send what `answer(token, start, end)` yields, and what they asked."""
+    asked: list[tuple[str, int, int]] = []
+    windows: list[FakeWindow] = []
+
+    def ask(token: str, start: int, end: int) -> FakeWindow:
+        asked.append((token, start, end))
+        windows.append(FakeWindow(answer(token, start, end), end))
+        return windows[-1]
+
+    end = limits.pop("end", None)
+    defaults: dict[str, Any] = {
+        "poll_ms": 40, "unavailable_timeout": 1.0, "max_queries": 4, "buffer_bytes": 1 << 20,
+    }  # fmt: skip
+    return Readers(ask, Outage(), Limits(**{**defaults, **limits}), end), asked, windows
+
+
+def beats(token: str, start: int, end: int) -> Iterator[Any]:
+    yield heartbeat(end)
+
+
+def reader_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("penstock-spanner-reader")]
+
+
+def taken(readers: Readers, seconds: float) -> list[Batch]:
+    until = time.monotonic() + seconds
+    batches = [readers.take(0.02) for _ in iter(lambda: time.monotonic() < until, False)]
+    return [batch for batch in batches if batch is not None]
+
+
+def test_an_idle_partition_is_asked_again_where_its_heartbeat_stood() -> None:
+    start = time.time_ns()
+    readers, asked, _ = opened(beats)
+    with readers:
+        readers.read({"p": Position(start)})
+        batches = taken(readers, 0.3)
+    assert all(isinstance(step, Advanced) for batch in batches for _, step in batch.steps)
+    assert [begin for _, begin, _ in asked] == [start, *[end for _, _, end in asked[:-1]]]
+    assert 4 <= len(asked) <= 9, "one query per poll, neither idle nor spinning"
+
+
+def test_all_partitions_are_read_with_fewer_threads_than_partitions() -> None:
+    start = time.time_ns()
+    readers, _, _ = opened(beats, max_queries=2)
+    with readers:
+        readers.read({f"p{number}": Position(start) for number in range(6)})
+        assert len(reader_threads()) == 2
+        tokens = {batch.token for batch in taken(readers, 0.6)}
+    assert tokens == {f"p{number}" for number in range(6)}
+
+
+def test_the_lowest_partition_is_taken_first() -> None:
+    now = time.time_ns()
+    readers, _, _ = opened(beats)
+    with readers:
+        readers.read({"high": Position(now - 5 * MILLI), "low": Position(now - 9_000 * MILLI)})
+        time.sleep(0.15)
+        first = readers.take(0.5)
+    assert first is not None
+    assert first.token == "low"
+
+
+def test_a_partition_read_to_the_end_is_not_asked_again() -> None:
+    end = time.time_ns()
+    readers, asked, _ = opened(beats, end=end)
+    with readers:
+        readers.read({"p": Position(end - MILLI)})
+        steps = [step for batch in taken(readers, 0.2) for _, step in batch.steps]
+    assert steps == [Advanced("p", Position(end)), Ended("p")]
+    assert len(asked) == 1
+
+
+def test_an_error_of_a_thread_is_raised_in_the_consumer() -> None:
+    def fails(token: str, start: int, end: int) -> Iterator[Any]:
+        yield heartbeat(end)
+        raise LookupError("broken window")
+
+    readers, _, _ = opened(fails)
+    with readers, pytest.raises(LookupError, match="broken window"):
+        readers.read({"p": Position(time.time_ns())})
+        taken(readers, 1.0)
+    assert not reader_threads()
+
+
+def test_closing_ends_every_thread_soon_and_cancels_no_running_query() -> None:
+    readers, _, windows = opened(beats, poll_ms=100)
+    readers.read({f"p{number}": Position(time.time_ns()) for number in range(4)})
+    taken(readers, 0.25)
+    begun = time.monotonic()
+    readers.close()
+    assert time.monotonic() - begun < 0.25
+    assert not reader_threads()
+    assert not any(window.cancelled_at for window in windows)
+
+
+def test_a_query_that_does_not_end_by_itself_is_broken_off_after_its_end() -> None:
+    def endless(token: str, start: int, end: int) -> Iterator[Any]:
+        while True:
+            time.sleep(0.01)
+            yield heartbeat(time.time_ns())
+
+    readers, _, windows = opened(endless)
+    readers.read({"p": Position(time.time_ns())})
+    taken(readers, 0.1)
+    readers.close()
+    assert not reader_threads()
+    (window,) = windows
+    assert window.cancelled_at > window._end
+
+
+def test_a_silent_query_is_broken_off_after_its_grace() -> None:
+    def silent(token: str, start: int, end: int) -> Iterator[Any]:
+        while not windows[0].cancelled_at:
+            time.sleep(0.01)
+        raise UnreachableError("cancelled")
+        yield
+
+    readers, _, windows = opened(silent)
+    readers.read({"p": Position(time.time_ns())})
+    time.sleep(0.05)
+    readers.close()
+    assert not reader_threads()
+    assert windows[0].cancelled_at > windows[0]._end + 400 * MILLI
+
+
+def test_closing_frees_threads_that_wait_for_credit() -> None:
+    def floods(token: str, start: int, end: int) -> Iterator[Any]:
+        for step in range(1, 100_000):
+            yield heartbeat(start + step)
+
+    readers, _, _ = opened(floods, buffer_bytes=2_000)
+    readers.read({"p": Position(time.time_ns() - 1_000 * MILLI)})
+    time.sleep(0.2)
+    assert readers._queued_bytes < 4_000
+    readers.close()
+    assert not reader_threads()
+
+
+def test_what_is_read_ahead_stays_within_the_budget() -> None:
+    def many(token: str, start: int, end: int) -> Iterator[Any]:
+        for step in range(1, 300):
+            yield heartbeat(start + step)
+
+    readers, asked, _ = opened(many, buffer_bytes=4_000, max_queries=2)
+    with readers:
+        readers.read({f"p{number}": Position(time.time_ns() - 1_000 * MILLI) for number in range(20)})
+        time.sleep(0.2)
+        assert readers._queued_bytes < 4_000 + 2 * 2_000
+        assert len(asked) < 20, "no query may start while the budget is used up"
+        positions: dict[str, int] = {}
+        for batch in taken(readers, 1.0):
+            positions[batch.token] = positions.get(batch.token, 0) + len(batch.steps)
+    assert len(positions) == 20, "everybody gets a turn when the consumer takes"
+
+
+def test_passing_errors_are_asked_again_from_the_last_record_with_pauses() -> None:
+    def breaks_once(token: str, start: int, end: int) -> Iterator[Any]:
+        if len(asked) < 3:
+            yield heartbeat(start + 1)
+            raise UnreachableError("UNAVAILABLE")
+        yield heartbeat(end)
+
+    start = time.time_ns() - 50 * MILLI
+    readers, asked, _ = opened(breaks_once)
+    with readers:
+        readers.read({"p": Position(start)})
+        taken(readers, 0.5)
+    assert [begin for _, begin, _ in asked[:3]] == [start, start + 1, start + 2]
+    assert readers.retries == 2
+
+
+def test_a_dead_service_is_asked_seldom_and_given_up_after_the_timeout() -> None:
+    def dead(token: str, start: int, end: int) -> Iterator[Any]:
+        raise UnreachableError("connection refused")
+        yield
+
+    readers, asked, _ = opened(dead, unavailable_timeout=0.8)
+    with readers, pytest.raises(SpannerUnavailableError, match="connection refused"):
+        readers.read({f"p{number}": Position(time.time_ns()) for number in range(8)})
+        taken(readers, 5)
+    assert len(asked) < 60
+
+
+def test_a_clock_behind_the_service_does_not_make_the_reader_spin() -> None:
+    def ends_at_once(token: str, start: int, end: int) -> Iterator[Any]:
+        yield heartbeat(end)
+
+    asked: list[int] = []
+
+    class Instant(FakeWindow):
+        def __iter__(self) -> Iterator[Any]:
+            yield from self._messages
+
+    def ask(token: str, start: int, end: int) -> FakeWindow:
+        asked.append(end)
+        return Instant(ends_at_once(token, start, end), end)
+
+    with Readers(ask, Outage(), Limits(40, 1.0, 4, 1 << 20), None) as readers:
+        readers.read({"p": Position(time.time_ns())})
+        taken(readers, 0.4)
+    assert 5 <= len(asked) <= 12
