@@ -25,7 +25,12 @@ def run(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     def begin(master: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "tests.integration.runner.programs.numbers", str(tmp_path), master]
         child = subprocess.Popen(
-            [*command, str(END), "--spark_parallelism=2", f"--spark_conf=spark.executorEnv.PYTHONPATH={ROOT}"],
+            [
+                *command,
+                str(END),
+                "--spark_parallelism=2",
+                f"--spark_conf=spark.executorEnv.PYTHONPATH={ROOT}",
+            ],
             stdout=subprocess.PIPE,
             cwd=ROOT,
             stderr=(tmp_path / "errors").open("w"),
@@ -50,7 +55,9 @@ def _session(leader: int) -> list[tuple[int, str]]:
             try:
                 session = int((entry / "stat").read_text().rpartition(")")[2].split()[3])
                 if session == leader:
-                    found.append((int(entry.name), (entry / "cmdline").read_bytes().decode().replace("\0", " ")))
+                    found.append(
+                        (int(entry.name), (entry / "cmdline").read_bytes().decode().replace("\0", " "))
+                    )
             except (FileNotFoundError, ProcessLookupError):
                 continue
     return found

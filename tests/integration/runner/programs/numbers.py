@@ -64,7 +64,12 @@ def main(folder: str, master: str, end: str, *options: str) -> None:
     logging.getLogger("penstock").setLevel(logging.INFO)
     out = Path(folder, "published")
     out.mkdir(parents=True, exist_ok=True)
-    flags = [f"--spark_master={master}", f"--checkpoint_dir={folder}/checkpoint", "--epoch_seconds=0.2", *options]
+    flags = [
+        f"--spark_master={master}",
+        f"--checkpoint_dir={folder}/checkpoint",
+        "--epoch_seconds=0.2",
+        *options,
+    ]
     pipeline = beam.Pipeline(runner=PySparkRunner(), options=PipelineOptions(flags))
     _ = (
         pipeline

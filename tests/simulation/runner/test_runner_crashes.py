@@ -1,0 +1,219 @@
+"""The whole runner without Spark, crashed at every step: real plan, tasks, state, records and file sink.
+
+A run is one seed: it says where the driver dies (before the tasks, after them, before or after the record is
+created), where one task of an epoch fails, and which parallelism the next driver has. After each death a new
+driver takes the checkpoint over. At the end the files hold each number once and each key's in order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.coders import VarIntCoder
+from apache_beam.transforms import userstate, window
+from apache_beam.transforms.environments import EmbeddedPythonEnvironment
+
+from penstock.io.files import WriteJsonLines
+from penstock.runner.bundle import PlanContext
+from penstock.runner.driver import Driver, Pace
+from penstock.runner.epoch import EpochInput, TaskReport
+from penstock.runner.frames import Frame, Kind
+from penstock.runner.graph import build_plan
+from penstock.runner.plan import Plan
+from penstock.runner.protocol.coordinator import Coordinator
+from penstock.runner.protocol.errors import EpochAborted, EpochFailed
+from penstock.runner.protocol.loop import run_epochs
+from penstock.runner.residuals import Residuals
+from penstock.runner.store.checkpoint import Checkpoint
+from penstock.runner.store.filesystem import LocalFileSystem
+from tests.integration.runner.sources import CountFn
+from tests.simulation.inprocess import InProcessEngine
+
+END = 60
+KEYS = 4
+
+
+class _InOrderFn(beam.DoFn):
+    NEXT = userstate.ReadModifyWriteStateSpec("next", VarIntCoder())
+
+    def process(
+        self, keyed: tuple[str, tuple[str, int]], expected: Any = beam.DoFn.StateParam(NEXT)
+    ) -> Iterator[Any]:
+        key, (element, n) = keyed
+        turn = expected.read() or 0
+        if turn != n // KEYS:
+            raise AssertionError(f"{key} is at turn {turn}, got {n // KEYS}")
+        expected.write(turn + 1)
+        yield {"element": element, "n": n}
+
+
+def _plan(output: Path) -> Plan:
+    pipeline = beam.Pipeline()
+    keyed = (
+        pipeline
+        | beam.Create(["a", "b"])
+        | beam.ParDo(CountFn(1e9, END))
+        | beam.Map(lambda pair: (f"{pair[0]}{pair[1] % KEYS}", pair))
+    )
+    numbers = keyed | "In order" >> beam.ParDo(_InOrderFn())
+    _ = numbers | "Lines" >> WriteJsonLines(
+        output, table="numbers", key=lambda row: row["n"] % KEYS, shards=2, roll_seconds=0
+    )
+    counts = (
+        keyed
+        | beam.WindowInto(window.FixedWindows(0.1))
+        | beam.combiners.Count.PerKey()
+        | beam.Map(
+            lambda kv, w=beam.DoFn.WindowParam: {"key": kv[0], "start": float(w.start), "count": kv[1]}
+        )
+    )
+    _ = counts | "Counts" >> WriteJsonLines(output, table="counts", roll_seconds=0)
+    proto = pipeline.to_runner_api(default_environment=EmbeddedPythonEnvironment.default())
+    return build_plan(proto, streaming=True)
+
+
+class _Killed(BaseException):
+    """The driver dies: nothing catches this."""
+
+
+class _Chance:
+    """Draws where a run is hurt; `hurt` says so with a probability that leaves some epochs whole."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.deaths = 0
+
+    def die(self, probability: float = 0.08) -> None:
+        if self.rng.random() < probability:
+            self.deaths += 1
+            raise _Killed
+
+
+@dataclasses.dataclass
+class _FragileFiles(LocalFileSystem):
+    chance: _Chance = dataclasses.field(default_factory=lambda: _Chance(0))
+
+    def create_if_absent(self, path: str, data: bytes) -> bool:
+        self.chance.die()
+        created = super().create_if_absent(path, data)
+        self.chance.die()
+        return created
+
+
+class _FragileEngine(InProcessEngine):
+    """Dies around an epoch, or lets one task run again with other data, as Spark does when an executor is lost."""
+
+    def __init__(self, plan: Plan, chance: _Chance) -> None:
+        super().__init__(plan)
+        self._chance = chance
+
+    def run(self, epoch: EpochInput, description: str, group: str) -> list[TaskReport]:
+        self._chance.die()
+        if self._chance.rng.random() < 0.1:
+            raise EpochAborted("an executor is gone")
+        reports = super().run(epoch, description, group)
+        self._chance.die()
+        return reports
+
+
+def _run_to_the_end(plan: Plan, folder: Path, chance: _Chance) -> None:
+    while True:
+        try:
+            return _one_driver(plan, folder, chance)
+        except _Killed:
+            continue
+
+
+def _one_driver(plan: Plan, folder: Path, chance: _Chance) -> None:
+    checkpoint = Checkpoint.open(str(folder), filesystem=_FragileFiles(chance=chance))
+    coordinator = Coordinator(checkpoint)
+    coordinator.take_over()
+    driver = Driver(
+        plan,
+        _FragileEngine(plan, chance),
+        Residuals(PlanContext(plan)),
+        partitions=chance.rng.randint(1, 3),
+        pace=Pace(seconds=0.02, max_records=chance.rng.randint(5, 40), max_bytes=1 << 20),
+        folder=checkpoint.state_folder,
+        name="simulation",
+    )
+    run_epochs(coordinator, driver, retries=5, back_off=lambda failures: 0.0, sweep_every=3)
+
+
+def _rows(folder: Path) -> list[Any]:
+    files = sorted(path for path in folder.rglob("*.jsonl") if ".penstock-staging" not in path.parts)
+    return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+
+
+def _check(output: Path) -> None:
+    rows = _rows(output / "numbers")
+    for element in "ab":
+        for key in range(KEYS):
+            mine = [r["n"] for r in rows if r["element"] == element and r["n"] % KEYS == key]
+            assert mine == list(range(key, END, KEYS)), f"{element}{key}"
+    counted: dict[str, int] = {}
+    windows = [(row["key"], row["start"]) for row in _rows(output / "counts")]
+    assert len(windows) == len(set(windows)), "each window fires once"
+    for row in _rows(output / "counts"):
+        counted[row["key"]] = counted.get(row["key"], 0) + row["count"]
+    assert counted == {f"{element}{key}": END // KEYS for element in "ab" for key in range(KEYS)}
+
+
+def test_nothing_is_lost_doubled_or_out_of_order_wherever_the_driver_dies(
+    tmp_path: Path, campaign: Any
+) -> None:
+    deaths = 0
+    for seed in range(campaign.size(6, 150)):
+        plan, chance = _plan(tmp_path / f"out{seed}"), _Chance(campaign.seed * 1000 + seed)
+        try:
+            _run_to_the_end(plan, tmp_path / f"checkpoint{seed}", chance)
+            _check(tmp_path / f"out{seed}")
+        except (AssertionError, EpochFailed) as error:
+            raise AssertionError(f"seed {seed} of {campaign.seed}") from error
+        deaths += chance.deaths
+    assert deaths > campaign.size(6, 150), "drivers were killed"
+
+
+def _foreign(level: int, frames: list[bytes]) -> list[bytes]:
+    """Replace one block by that of another attempt of the same task."""
+    for index, data in enumerate(frames):
+        frame = Frame.unpack(data)
+        if frame.kind is Kind.DATA:
+            changed = dataclasses.replace(frame, nonce="f" * 16)
+            return [*frames[:index], changed.pack(), *frames[index + 1 :]]
+    return frames
+
+
+def _without_a_block(level: int, frames: list[bytes]) -> list[bytes]:
+    for index, data in enumerate(frames):
+        if Frame.unpack(data).kind is Kind.DATA:
+            return frames[:index] + frames[index + 1 :]
+    return frames
+
+
+@pytest.mark.parametrize("tamper", [_foreign, _without_a_block])
+def test_a_block_of_another_attempt_or_a_missing_one_voids_the_epoch(tmp_path: Path, tamper: Any) -> None:
+    plan = _plan(tmp_path / "out")
+    checkpoint = Checkpoint.open(str(tmp_path / "checkpoint"))
+    coordinator = Coordinator(checkpoint)
+    coordinator.take_over()
+    driver = Driver(
+        plan,
+        InProcessEngine(plan, tamper),
+        Residuals(PlanContext(plan)),
+        partitions=2,
+        pace=Pace(0.02, 20, 1 << 20),
+        folder=checkpoint.state_folder,
+        name="simulation",
+    )
+    with pytest.raises(EpochFailed) as caught:
+        run_epochs(coordinator, driver, retries=1, back_off=lambda failures: 0.0)
+    assert isinstance(caught.value.__cause__, EpochAborted)
+    assert not _rows(tmp_path / "out")

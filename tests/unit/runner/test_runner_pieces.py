@@ -1,0 +1,133 @@
+"""The runner's pure pieces: frames, key groups, cells, timers, groups."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.runner.cells import (
+    EVENT,
+    HOLD,
+    NO_HOLD_US,
+    PROCESSING,
+    Cells,
+    TimerEntry,
+    Timers,
+    joined,
+    parted,
+)
+from penstock.runner.frames import Frame, InOrder, Kind
+from penstock.runner.grouping import Grouping
+from penstock.runner.keys import KEY_GROUPS, groups_of, key_group, partition_of
+from penstock.runner.taskstate import MemoryStore
+
+
+def _frame(number: int, partition: int = 0, edge: int = 0) -> Frame:
+    return Frame(Kind.DATA, 1, partition, "0123456789abcdef", edge, number, b"payload")
+
+
+def test_a_frame_comes_back_as_it_was_packed() -> None:
+    frame = _frame(7, partition=3, edge=2)
+    assert Frame.unpack(frame.pack()) == frame
+
+
+@given(st.permutations(range(6)))
+def test_frames_of_one_lane_are_taken_in_their_producers_order(arrival: list[int]) -> None:
+    order = InOrder()
+    taken = [ready.number for number in arrival for ready in order.take(_frame(number))]
+    assert taken == list(range(6))
+
+
+def test_lanes_do_not_wait_for_each_other() -> None:
+    order = InOrder()
+    assert [f.number for f in order.take(_frame(1))] == []
+    assert [f.number for f in order.take(_frame(0, partition=1))] == [0]
+
+
+@given(st.integers(1, 200))
+def test_each_key_group_has_one_partition_and_each_partition_a_range(partitions: int) -> None:
+    owned = {group: p for p in range(partitions) for group in groups_of(p, partitions)}
+    assert owned == {group: partition_of(group, partitions) for group in range(KEY_GROUPS)}
+
+
+def test_the_key_group_of_a_key_is_the_same_for_ever() -> None:
+    assert [key_group(key) for key in (b"", b"a", b"order-1")] == [0, 67, 111]
+
+
+@given(st.lists(st.binary(max_size=9)))
+def test_joined_parts_come_apart_again(parts: list[bytes]) -> None:
+    assert parted(joined(*parts)) == parts
+
+
+def test_a_cell_keeps_its_chunks_in_order_until_it_is_cleared() -> None:
+    cells = Cells(MemoryStore())
+    for chunk in (b"1", b"2", b"3"):
+        cells.append(5, b"key", b"w", b"bag", chunk)
+    cells.append(5, b"key", b"w", b"other", b"x")
+    assert cells.chunks(5, b"key", b"w", b"bag") == [b"1", b"2", b"3"]
+    cells.clear(5, b"key", b"w", b"bag")
+    assert cells.chunks(5, b"key", b"w", b"bag") == []
+    assert cells.chunks(5, b"key", b"w", b"other") == [b"x"]
+
+
+def test_forgetting_a_window_leaves_no_entry_of_it_and_all_of_the_others() -> None:
+    store = MemoryStore()
+    cells, timers = Cells(store), Timers(store, 0, KEY_GROUPS - 1)
+    for window in (b"w", b"w2"):
+        cells.append(5, b"key", window, b"bag", b"1")
+        cells.append(5, b"key", window, b"bag", b"2")
+        timers.set(TimerEntry(5, b"key", window, b"f", b"", EVENT, 10, 3))
+    cells.forget(5, b"key", b"w")
+    timers.forget(5, b"key", b"w")
+    assert cells.chunks(5, b"key", b"w2", b"bag") == [b"1", b"2"]
+    cells.forget(5, b"key", b"w2")
+    timers.forget(5, b"key", b"w2")
+    assert list(store.scan(0, KEY_GROUPS - 1, b"")) == []
+
+
+def _timer(tag: bytes, fire_us: int, hold_us: int = NO_HOLD_US, domain: bytes = EVENT) -> TimerEntry:
+    return TimerEntry(key_group(b"k"), b"k", b"w", b"f", tag, domain, fire_us, hold_us)
+
+
+def test_due_timers_come_in_the_order_of_their_times_also_before_1970() -> None:
+    timers = Timers(MemoryStore(), 0, KEY_GROUPS - 1)
+    for fire in (30, -20, 10, 31):
+        timers.set(_timer(str(fire).encode(), fire))
+    assert [t.fire_us for t in timers.take_due(EVENT, 30)] == [-20, 10, 30]
+    assert timers.earliest(EVENT) == 31
+
+
+def test_a_timer_that_is_set_again_moves_and_takes_its_hold_along() -> None:
+    timers = Timers(MemoryStore(), 0, KEY_GROUPS - 1)
+    timers.set(_timer(b"", 10, hold_us=5, domain=PROCESSING))
+    timers.set(_timer(b"", 20, hold_us=7, domain=PROCESSING))
+    assert (timers.earliest(PROCESSING), timers.earliest(HOLD)) == (20, 7)
+    timers.clear(key_group(b"k"), b"k", b"w", b"f", b"")
+    assert (timers.earliest(PROCESSING), timers.earliest(HOLD)) == (None, None)
+
+
+def _grouped(grouping: Grouping) -> Iterator[tuple[bytes, bytes, list[bytes], int, int]]:
+    for key, window, parts in grouping.groups():
+        groups = list(parts)
+        chunks = [chunk for group in groups for chunk in group.chunks]
+        yield key, window, chunks, min(g.first_us for g in groups), max(g.last_us for g in groups)
+
+
+@pytest.mark.parametrize("memory_bytes", [1 << 30, 4_000, 1])
+def test_groups_are_whole_and_in_order_however_often_they_were_spilled(memory_bytes: int) -> None:
+    rng, grouping = random.Random(1), Grouping(memory_bytes)
+    expected: dict[tuple[bytes, bytes], list[tuple[int, bytes]]] = {}
+    for n in range(300):
+        key, window, at = b"k%d" % rng.randrange(7), b"w%d" % rng.randrange(3), rng.randrange(-50, 50)
+        grouping.add(key, window, at, b"%d" % n)
+        expected.setdefault((key, window), []).append((at, b"%d" % n))
+    found = {(key, window): rest for key, window, *rest in _grouped(grouping)}
+    assert found == {
+        identity: [[v for _, v in values], min(values)[0], max(values)[0]]
+        for identity, values in expected.items()
+    }
+    assert not grouping
