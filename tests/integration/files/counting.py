@@ -1,4 +1,4 @@
-"""A program for kill campaigns: some keys that count, an exchange, and `WriteJsonLines`.
+"""A program for kill campaigns: some keys that count, keyed state, and `WriteJsonLines`.
 
     python -m tests.integration.files.counting OUTPUT CHECKPOINT HOOKS KEYS COUNT [runner options]
 
@@ -17,9 +17,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.coders import VarIntCoder
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 from apache_beam.transforms.core import RestrictionProvider
+from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
@@ -69,6 +71,17 @@ def count_fn(count: int) -> beam.DoFn:
     return CountFn()
 
 
+class SeenFn(beam.DoFn):
+    """Adds to each row how many of its key came before, by keyed state; the exchange keeps a key's order."""
+
+    _count = beam.DoFn.StateParam(ReadModifyWriteStateSpec("count", VarIntCoder()))
+
+    def process(self, element: tuple[str, dict[str, Any]], count: Any = _count) -> Iterator[dict[str, Any]]:
+        before = count.read() or 0
+        count.write(before + 1)
+        yield {**element[1], "seen": before}
+
+
 class HookFn(beam.DoFn):
     """Passes everything on; drops a new empty file into a folder at the end of each bundle that had any."""
 
@@ -94,9 +107,8 @@ def build(pipeline: beam.Pipeline, output: str, hooks: str, keys: int, count: in
         | "Count" >> beam.ParDo(count_fn(count)).with_output_types(dict[str, Any])
         | "Read" >> beam.ParDo(HookFn(hooks, "read")).with_output_types(dict[str, Any])
         | "Keys" >> beam.WithKeys(lambda row: row["key"]).with_output_types(tuple[str, dict[str, Any]])
-        | "Exchange" >> beam.Reshuffle()
-        | "Exchanged" >> beam.ParDo(HookFn(hooks, "exchanged")).with_output_types(tuple[str, dict[str, Any]])
-        | "Values" >> beam.Values()
+        | "Seen" >> beam.ParDo(SeenFn()).with_output_types(dict[str, Any])
+        | "Exchanged" >> beam.ParDo(HookFn(hooks, "exchanged")).with_output_types(dict[str, Any])
         | WriteJsonLines(output, table="counts", key=lambda row: row["key"], shards=3, roll_seconds=0.5)
     )
 

@@ -58,6 +58,9 @@ def test_kills_at_the_hooks_of_an_epoch_lose_nothing_double_nothing_and_keep_ord
         kills = campaign(folders.command(count), chosen, log=folders.log, seconds=SECONDS)
     lines = list(read_lines(folders.output, folders.taken))
     wrong = counted(lines, "key", "n", {f"k{number}": count for number in range(KEYS)})
+    wrong += [
+        f"{line.place} and keyed state differ" for line in lines if line.content["seen"] != line.content["n"]
+    ]
     campaign_of.record(
         "kills",
         kills=dict(Counter(kill.moment for kill in kills)),
