@@ -1,0 +1,128 @@
+"""A program for kill campaigns: some keys that count, keyed state, and `WriteJsonLines`.
+
+    python -m tests.integration.files.counting OUTPUT CHECKPOINT HOOKS KEYS COUNT [runner options]
+
+Each key is an element of a splittable DoFn that emits 0, 1, 2, … below COUNT and then ends, so the pipeline
+ends by itself when everything is published. Its steps drop empty files into HOOKS (``read-…`` and
+``exchanged-…``), by which a killer outside sees how far an epoch is.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.coders import VarIntCoder
+from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
+from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
+from apache_beam.transforms.core import RestrictionProvider
+from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+
+from penstock.io.files import WriteJsonLines
+from penstock.runner import PySparkRunner
+
+START = 1_763_740_800  # 2025-11-21T16:00:00Z
+PER_SECOND = 400
+"""Numbers of a key a second; the event time of each is 2 s after the one before."""
+
+
+class CountTo(RestrictionProvider):
+    """The numbers from 0 to `count`, exclusive."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def initial_restriction(self, element: str) -> OffsetRange:
+        return OffsetRange(0, self._count)
+
+    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
+        return OffsetRestrictionTracker(restriction)
+
+    def restriction_size(self, element: str, restriction: OffsetRange) -> int:
+        return restriction.size()
+
+
+def count_fn(count: int) -> beam.DoFn:
+    """Return a DoFn from key to rows ``{"key": …, "n": 0}``, ``{"key": …, "n": 1}``, …"""
+
+    class CountFn(beam.DoFn):
+        @beam.DoFn.unbounded_per_element()
+        def process(
+            self,
+            element: str,
+            tracker: Any = beam.DoFn.RestrictionParam(CountTo(count)),  # noqa: B008 (Beam's way)
+            watermark: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),  # noqa: B008
+        ) -> Iterator[TimestampedValue]:
+            number = tracker.current_restriction().start
+            while tracker.try_claim(number):
+                at = Timestamp(START + 2 * number)
+                yield TimestampedValue({"key": element, "n": number}, at)
+                watermark.set_watermark(at)
+                number += 1
+                time.sleep(1 / PER_SECOND)
+
+    return CountFn()
+
+
+class SeenFn(beam.DoFn):
+    """Adds to each row how many of its key came before, by keyed state; the exchange keeps a key's order."""
+
+    _count = beam.DoFn.StateParam(ReadModifyWriteStateSpec("count", VarIntCoder()))
+
+    def process(self, element: tuple[str, dict[str, Any]], count: Any = _count) -> Iterator[dict[str, Any]]:
+        before = count.read() or 0
+        count.write(before + 1)
+        yield {**element[1], "seen": before}
+
+
+class HookFn(beam.DoFn):
+    """Passes everything on; drops a new empty file into a folder at the end of each bundle that had any."""
+
+    def __init__(self, folder: str, name: str) -> None:
+        self._path = os.path.join(folder, name)
+        self._any = False
+
+    def process(self, element: Any) -> Iterator[Any]:
+        self._any = True
+        yield element
+
+    def finish_bundle(self) -> None:
+        if self._any:
+            with open(f"{self._path}-{uuid.uuid4().hex}", "x"):
+                self._any = False
+
+
+def build(pipeline: beam.Pipeline, output: str, hooks: str, keys: int, count: int) -> beam.PCollection:
+    """Apply the pipeline; its keys are ``k0`` to ``k<keys - 1>``."""
+    return (
+        pipeline
+        | beam.Create([f"k{number}" for number in range(keys)])
+        | "Count" >> beam.ParDo(count_fn(count)).with_output_types(dict[str, Any])
+        | "Read" >> beam.ParDo(HookFn(hooks, "read")).with_output_types(dict[str, Any])
+        | "Keys" >> beam.WithKeys(lambda row: row["key"]).with_output_types(tuple[str, dict[str, Any]])
+        | "Seen" >> beam.ParDo(SeenFn()).with_output_types(dict[str, Any])
+        | "Exchanged" >> beam.ParDo(HookFn(hooks, "exchanged")).with_output_types(dict[str, Any])
+        | WriteJsonLines(output, table="counts", key=lambda row: row["key"], shards=3, roll_seconds=0.5)
+    )
+
+
+def main(output: str, checkpoint: str, hooks: str, keys: str, count: str, *options: str) -> int:
+    """Run to the end; 0 if the pipeline is DONE."""
+    arguments = [f"--checkpoint_dir={checkpoint}", "--streaming", "--spark_master=local[2,4]", *options]
+    pipeline = beam.Pipeline(runner=PySparkRunner(), argv=arguments)
+    build(pipeline, output, hooks, int(keys), int(count))
+    result = pipeline.run()
+    return 0 if result.wait_until_finish() == "DONE" else 1
+
+
+if __name__ == "__main__":
+    from tests.integration.files import counting  # workers must find the DoFns by name
+
+    sys.exit(counting.main(*sys.argv[1:]))

@@ -1,0 +1,79 @@
+"""SIGKILL of driver, JVM and workers from outside, at each hook of an epoch and at random moments.
+
+The source is generated, so its truth is known without reading anything; the checker shares no code with
+Penstock, and a consumer looks at the output the whole time and takes every third file away.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.oracle.kill import After, FileAppears, Later, Moment, campaign, python
+from tests.oracle.lines import read_lines
+from tests.oracle.rules import counted
+from tests.oracle.watch import Consumer
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+KEYS, SECONDS = 4, 180.0
+
+
+class Folders:
+    """Where a campaign's pipeline writes."""
+
+    def __init__(self, root: Path) -> None:
+        self.output, self.taken = root / "output", root / "taken"
+        self.checkpoint, self.hooks, self.log = root / "checkpoint", root / "hooks", root / "log"
+        self.hooks.mkdir()
+
+    def command(self, count: int) -> list[str]:
+        folders = map(str, (self.output, self.checkpoint, self.hooks))
+        return python("tests.integration.files.counting", *folders, str(KEYS), str(count))
+
+    def moments(self) -> dict[str, Moment]:
+        """The hooks of an epoch. The first new record is the one by which the driver takes over."""
+        return {
+            "after the read": FileAppears(self.hooks, "read-*"),
+            "after the exchange": FileAppears(self.hooks, "exchanged-*"),
+            "before the commit": FileAppears(self.output, ".penstock-staging/*/*/*.jsonl"),
+            "after the commit": FileAppears(self.checkpoint, "records/*.record", nth=3),
+            "in the middle of publishing": FileAppears(self.output, "counts/*/*.jsonl"),
+            "at the take-over": FileAppears(self.checkpoint, "records/*.record"),
+        }
+
+
+def test_kills_at_the_hooks_of_an_epoch_lose_nothing_double_nothing_and_keep_order(tmp_path, campaign_of):
+    folders, rng = Folders(tmp_path), campaign_of.random("kills")
+    rounds = campaign_of.size(3, 30)
+    named = list(folders.moments().items())
+    chosen = [named[(number + 2) % len(named)] for number in range(rounds)]
+    chosen = [(name, Later(moment, rng.choice([0.0, rng.random() / 5]))) for name, moment in chosen]
+    if campaign_of.full:
+        chosen += [("at random", After(5 + rng.random() * 10)) for _ in range(rounds)]
+    count = 1_500 + 600 * rounds
+    with Consumer(folders.output, folders.taken, take=1 / 3, seed=campaign_of.seed) as consumer:
+        kills = campaign(folders.command(count), chosen, log=folders.log, seconds=SECONDS)
+    lines = list(read_lines(folders.output, folders.taken))
+    wrong = counted(lines, "key", "n", {f"k{number}": count for number in range(KEYS)})
+    wrong += [
+        f"{line.place} and keyed state differ" for line in lines if line.content["seen"] != line.content["n"]
+    ]
+    campaign_of.record(
+        "kills",
+        kills=dict(Counter(kill.moment for kill in kills)),
+        processes=sum(kill.processes for kill in kills),
+        lines=len(lines),
+        wrong=wrong + consumer.wrong,
+    )
+    assert len(kills) == len(chosen), "the pipeline ended before all kills: raise the count"
+    assert consumer.wrong == []
+    assert wrong == []
+
+
+@pytest.fixture
+def campaign_of(campaign):
+    """The size of this run; `campaign` is the killer's word here."""
+    return campaign
