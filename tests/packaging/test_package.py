@@ -166,7 +166,7 @@ def test_a_public_package_says_what_its_public_names_are() -> None:
         assert module.__doc__, package
 
 
-def test_beams_own_runner_works_beside_our_options(tmp_path: Path) -> None:
+def test_beams_own_runner_works_beside_our_options(installed: Mapping[str, str], tmp_path: Path) -> None:
     """Beam collects the options of every class that is imported; a name taken twice breaks every pipeline."""
     program = (
         "import apache_beam as beam\n"
@@ -181,4 +181,4 @@ def test_beams_own_runner_works_beside_our_options(tmp_path: Path) -> None:
         "    assert_that(pipeline | beam.Create([1, 2]) | beam.Map(lambda n: n * 2), equal_to([2, 4]))\n"
         "print('ran')"
     )
-    assert run(sys.executable, "-c", program, folder=tmp_path) == "ran\n"
+    assert run(sys.executable, "-c", program, folder=tmp_path, **installed) == "ran\n"

@@ -48,6 +48,10 @@ def test_a_stopped_and_a_killed_run_go_on_without_loss_or_repeat(
     assert resume["command"].startswith("penstock run spanner-to-files")
     assert "--fresh" not in resume["command"]
 
+    anew = start(*command, "--fresh")
+    assert anew.process.wait(180) == 3, anew.output
+    assert str(tmp_path / "checkpoint") in anew.events("error")[0]["message"]
+
     shop.order(range(50, 100))
     second = start(*command)
     second.until(lambda: len(published(out)) >= 100)
@@ -67,18 +71,6 @@ def test_a_stopped_and_a_killed_run_go_on_without_loss_or_repeat(
         (line["server_transaction_id"], line["record_sequence"], line["mod_index"]) for line in lines
     }
     assert len(identities) == len(lines) == 300
-
-
-def test_the_first_start_refuses_a_checkpoint_that_is_there_when_asked_to_start_anew(
-    start: Any, shop: Any, penstock: list[str], tmp_path: Path
-) -> None:
-    command = [*penstock, "run", "spanner-to-files", *settings(tmp_path)]
-    first = start(*command)
-    first.until(lambda: bool(first.events("progress")) and first.events("progress")[-1]["epochs"] > 0)
-    assert first.interrupt() == 130
-    again = start(*command, "--fresh")
-    assert again.process.wait(180) == 3
-    assert again.events("error")
 
 
 def test_a_stream_that_does_not_exist_is_refused_before_anything_is_read(
