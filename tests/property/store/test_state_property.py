@@ -14,8 +14,10 @@ from penstock.runner.store import StateStore, state
 from penstock.runner.store.runs import RunCache
 
 GROUPS = 4
-KEYS = st.binary(max_size=2) | st.sampled_from([b"\xff", b"\xff\xff", b"a\x00", b"a\xff"])
+KEYS = st.sampled_from([b"", b"a", b"a\x00", b"a\xff", b"b", b"\xff", b"\xff\xff"])
 GROUP = st.integers(0, GROUPS - 1)
+VALUES = st.none() | st.binary(max_size=3) | st.just(b"x" * 5000)
+WRITES = st.lists(st.tuples(GROUP, KEYS, VALUES), min_size=1, max_size=12)
 
 
 @dataclass(eq=False)
@@ -44,6 +46,7 @@ class StateOverEpochs(RuleBasedStateMachine):
         self.cache = RunCache(limit_runs=3)
         self.epoch = 1
         self.runs = []
+        self.ever: set[tuple[int, bytes]] = set()
         self.sealed: dict[tuple[int, bytes], bytes] = {}
         self.content: dict[tuple[int, bytes], bytes] = {}
 
@@ -67,15 +70,16 @@ class StateOverEpochs(RuleBasedStateMachine):
     def _store(self, group):
         return next(s for s, beyond in zip(self.stores, self.bounds[1:], strict=True) if group < beyond)
 
-    @rule(group=GROUP, key=KEYS, value=st.binary(max_size=3) | st.sampled_from([b"x" * 5000]))
-    def put(self, group, key, value):
-        self._store(group).put(group, key, value)
-        self.content[group, key] = value
-
-    @rule(group=GROUP, key=KEYS)
-    def delete(self, group, key):
-        self._store(group).delete(group, key)
-        self.content.pop((group, key), None)
+    @rule(writes=WRITES)
+    def write(self, writes):
+        for group, key, value in writes:
+            if value is None:
+                self._store(group).delete(group, key)
+                self.content.pop((group, key), None)
+            else:
+                self._store(group).put(group, key, value)
+                self.content[group, key] = value
+                self.ever.add((group, key))
 
     @rule(group=GROUP, prefix=KEYS)
     def clear(self, group, prefix):
@@ -83,10 +87,6 @@ class StateOverEpochs(RuleBasedStateMachine):
         assert self._store(group).clear(group, prefix) == len(gone)
         for key in gone:
             del self.content[key]
-
-    @rule(group=GROUP, key=KEYS)
-    def get(self, group, key):
-        assert self._store(group).get(group, key) == self.content.get((group, key))
 
     @rule(group=GROUP, prefix=KEYS, stop=st.none() | KEYS)
     def scan(self, group, prefix, stop):
@@ -98,9 +98,10 @@ class StateOverEpochs(RuleBasedStateMachine):
         ]
         assert found == want
 
-    @rule(cuts=st.sets(st.integers(1, GROUPS - 1)), keep=st.booleans())
-    def commit_and_rescale(self, cuts, keep):
+    @rule(writes=WRITES, cuts=st.sets(st.integers(1, GROUPS - 1)), keep=st.booleans())
+    def commit_and_rescale(self, writes, cuts, keep):
         """All attempts seal, the driver commits, the next epoch deals the key groups anew."""
+        self.write(writes)
         self.epoch += 1
         self.runs = [r for s in self.stores for r in s.seal(RunName(1, self.epoch, "aa", "Count"))]
         self.sealed = dict(self.content)
@@ -108,9 +109,10 @@ class StateOverEpochs(RuleBasedStateMachine):
             self.cache = RunCache()
         self._open([0, *sorted(cuts), GROUPS])
 
-    @rule(nonce=st.sampled_from(["bb", "cc"]))
-    def fail(self, nonce):
+    @rule(writes=WRITES, nonce=st.sampled_from(["bb", "cc"]))
+    def fail(self, writes, nonce):
         """The attempts seal under the next epoch's number, but the driver never commits them."""
+        self.write(writes)
         for store in self.stores:
             path = f"state/{RunName(1, self.epoch + 1, nonce, 'Count').file_name(store._first, store._last)}"
             if path not in self.storage.files:
@@ -122,7 +124,13 @@ class StateOverEpochs(RuleBasedStateMachine):
         if hasattr(self, "stores"):
             scans = [s.scan(s._first, s._last) for s in self.stores]
             found = [row for scan in scans for row in scan]
-            assert found == [(group, key, value) for (group, key), value in sorted(self.content.items())]
+            assert found == [(*place, value) for place, value in sorted(self.content.items())]
+
+    @invariant()
+    def what_is_not_there_is_not_found(self):
+        """Keys that some run may still hold, deleted or of an older epoch, are the ones that could come back."""
+        for group, key in getattr(self, "ever", ()):
+            assert self._store(group).get(group, key) == self.content.get((group, key))
 
 
 TestStateOverEpochs = StateOverEpochs.TestCase

@@ -110,6 +110,7 @@ class Driver:
             self.epoch,
             retries=3,
             on_commit=self._look,
+            on_failure=lambda record, failures, error: schedule.say(f"failed {type(error).__name__}"),
             on_sweep=lambda record, swept: clean_up_staged(self.world, record),
             pause=pause,
             sweep_every=rng.randint(1, 3),

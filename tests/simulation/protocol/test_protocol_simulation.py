@@ -54,14 +54,30 @@ def simulate(seed: str, *, drivers: int) -> Scheduler:
     return schedule
 
 
+def run_many(campaign, salt: str, runs: int, *, drivers: int) -> dict[str, int]:
+    """Run many simulations; return what happened in them, so that a run of nothing is noticed."""
+    figures = Counter(runs=runs)
+    for number in range(runs):
+        trace = simulate(f"{campaign.seed}/{salt}/{number}", drivers=drivers).trace
+        figures["steps"] += len(trace)
+        figures["crashed"] += sum(line.endswith(": crashed") for line in trace)
+        figures["superseded"] += sum(line.endswith(": superseded") for line in trace)
+        figures["aborted"] += sum(": failed EpochAborted" in line for line in trace)
+        figures["unknown"] += sum(": ! no answer" in line for line in trace)
+        figures["cleaned up"] += sum(": delete " in line for line in trace)
+    return dict(figures)
+
+
 def test_one_driver_publishes_exactly_once_whatever_crashes(campaign):
-    for number in range(campaign.size(300, 20_000)):
-        simulate(f"{campaign.seed}/one/{number}", drivers=0)
+    figures = run_many(campaign, "one", campaign.size(300, 20_000), drivers=0)
+    assert min(figures["crashed"], figures["aborted"], figures["unknown"]) > 20
+    campaign.record("protocol-simulation-one-driver", **figures)
 
 
 def test_two_drivers_paused_anywhere_publish_exactly_once(campaign):
-    for number in range(campaign.size(700, 60_000)):
-        simulate(f"{campaign.seed}/two/{number}", drivers=3)
+    figures = run_many(campaign, "two", campaign.size(700, 60_000), drivers=3)
+    assert min(figures["crashed"], figures["superseded"], figures["unknown"]) > 100
+    campaign.record("protocol-simulation-two-drivers", **figures)
 
 
 def test_a_seed_replays_its_run():

@@ -138,6 +138,15 @@ def test_a_deleted_key_stays_deleted_while_a_large_run_below_still_holds_it(tmp_
     assert gone not in content(tmp_path, runs)
 
 
+def test_the_newest_of_several_runs_wins(tmp_path):
+    entries = big(2000)
+    key = next(iter(entries))
+    runs = sealed(tmp_path, {key: b"new"}, sealed(tmp_path, entries))
+    assert len(runs) == 2
+    assert opened(tmp_path, runs).get(*key) == b"new"
+    assert content(tmp_path, runs)[key] == b"new"
+
+
 def test_clear_removes_exactly_the_keys_with_the_prefix(tmp_path):
     runs = sealed(
         tmp_path, {(1, b"bag/1"): b"a", (1, b"bag/2"): b"b", (1, b"bah"): b"c", (2, b"bag/1"): b"d"}
