@@ -10,6 +10,7 @@ the versions whose internals are known to fit.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -29,6 +30,8 @@ from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, WindowedValue
 from penstock.runner import operations
 from penstock.runner.plan import Plan, Stage
 from penstock.runner.userstate import StateHandler, domain_of
+
+logger = logging.getLogger(__name__)
 
 KNOWN_BEAM = ("2.77.",)
 """Prefixes of the Beam versions whose worker internals this module was tried with."""
@@ -191,6 +194,13 @@ class StageProcessor:
         """Records and bytes written to edges in this bundle."""
         writers = [writer for sink in self._sinks for writer in sink.writers]
         return sum(w.records for w in writers), sum(w.bytes for w in writers)
+
+    def tear_down(self) -> None:
+        """Call the DoFns' `teardown`; what it raises is logged and changes nothing."""
+        try:
+            self._processor.shutdown()
+        except Exception:
+            logger.exception("a DoFn's teardown failed")
 
     def discard(self) -> None:
         """Give up after an error; the processor must not be used again."""

@@ -124,8 +124,8 @@ class Writer:
 
     @property
     def bytes(self) -> int:
-        """Encoded bytes so far."""
-        return self.sent_bytes + sum(stream.size() for stream in self._streams.values())
+        """Encoded bytes so far; may be asked from another thread."""
+        return self.sent_bytes + sum(stream.size() for stream in list(self._streams.values()))
 
     def write(self, element: WindowedValue) -> None:
         """Encode an element into the block of its partition."""

@@ -13,7 +13,7 @@ import pickle
 import time
 import traceback
 import uuid
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -40,8 +40,11 @@ logger = logging.getLogger(__name__)
 Packet = tuple[int, bytes]
 """(target partition, packed frame)."""
 
-_contexts: dict[str, PlanContext] = {}
-_idle: dict[tuple[str, int], list[StageProcessor]] = {}
+KEPT_PLANS = 4
+"""Plans whose processors a worker keeps; one that runs many pipelines in turn must not collect them all."""
+
+_contexts: OrderedDict[str, PlanContext] = OrderedDict()
+_idle: dict[str, dict[int, list[StageProcessor]]] = {}
 
 
 def run_level(
@@ -114,7 +117,7 @@ class _Task:
         good = self.report.failure is None and not self.report.problem
         for index, processor in self._processors.items():
             if good:
-                _idle.setdefault((self.plan.id, index), []).append(processor)
+                _idle[self.plan.id].setdefault(index, []).append(processor)
             else:
                 self._runs[index].discard()
 
@@ -222,8 +225,9 @@ class _Task:
         return run
 
     def _processor(self, stage: Stage) -> StageProcessor:
-        idle = _idle.get((self.plan.id, stage.index))
-        processor = idle.pop() if idle else StageProcessor(_context(self.plan), stage)
+        context = _context(self.plan)
+        idle = _idle[self.plan.id].get(stage.index)
+        processor = idle.pop() if idle else StageProcessor(context, stage)
         self._processors[stage.index] = processor
         return processor
 
@@ -258,14 +262,16 @@ class _Task:
         self._where = stage.label
         if stage.state:
             self.report.watermarks[input_name(stage.state)] = watermark
+        hold = self._known_timers(stage)[2]
         if stage.index not in self._runs and not self._due(stage, watermark):
-            return self._output_watermark(stage, watermark, self._known_timers(stage)[2])
+            return self._output_watermark(stage, watermark, hold)
         outcome = self._run(stage).finish(watermark)
         self.report.metrics.extend(outcome.metrics)
         self.report.dropped += outcome.dropped
         if outcome.timers is not None:
             self.report.timers[stage.state] = (*self._groups, *outcome.timers, outcome.hold_us)
-        return self._output_watermark(stage, outcome.watermark_us, None)
+            hold = None
+        return self._output_watermark(stage, outcome.watermark_us, hold)
 
     def _due(self, stage: Stage, watermark: int) -> bool:
         event, processing, _ = self._known_timers(stage)
@@ -363,7 +369,18 @@ def _context(plan: Plan) -> PlanContext:
     context = _contexts.get(plan.id)
     if context is None:
         context = _contexts[plan.id] = PlanContext(plan)
+        _idle[plan.id] = {}
+        while len(_contexts) > KEPT_PLANS:
+            _forget(next(iter(_contexts)))
     return context
+
+
+def _forget(plan_id: str) -> None:
+    """Drop a plan's processors; their DoFns' `teardown` is best effort, as everywhere in Beam."""
+    del _contexts[plan_id]
+    for processors in _idle.pop(plan_id).values():
+        for processor in processors:
+            processor.tear_down()
 
 
 def _failure(error: Exception, where: str) -> Failure:
