@@ -40,7 +40,6 @@ from penstock.io.spanner.record import EPOCH, NANOS, DataChangeRecord, format_ti
 from penstock.io.spanner.stream import ChangeStream, Connection
 from penstock.io.spanner.tally import Tally
 from penstock.io.spanner.tracker import (
-    TICK,
     FrontierCoder,
     FrontierTracker,
     FrontierWatermarkEstimatorProvider,
@@ -54,6 +53,8 @@ if TYPE_CHECKING:
 EMULATOR_VARIABLE = "SPANNER_EMULATOR_HOST"
 _TICK_SECONDS = 0.05
 """How often an idle reader claims a tick, and how often a busy one reports its watermark."""
+_PATIENCE_SECONDS = 10.0
+"""How long a reader that lies behind may keep a runner that wants to cut waiting for the first row."""
 _DEFER_SECONDS = 0.05
 _FURTHEST_START = 600 * NANOS
 
@@ -88,10 +89,11 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
         """Read until the stream's end, until cut, or until only partitions of other parts are waited for."""
         frontier: Frontier = tracker.current_restriction()
         watermark.set_watermark(beam_watermark(frontier.watermark))
+        patience = time.monotonic() + _PATIENCE_SECONDS
         with self._readers(element, frontier.end) as readers, Tally(readers) as tally:
             while frontier.open:
                 readers.read(frontier.open)
-                for record, step in _steps(readers):
+                for record, step in _steps(readers, patience):
                     if not tracker.try_claim(step):
                         return
                     tally.claimed(record, step)
@@ -287,13 +289,16 @@ class ReadFromSpannerChangeStream(beam.PTransform):  # type: ignore[misc, unused
         return pbegin | "Stream" >> beam.Create([self._stream], reshuffle=False) | "Read" >> read
 
 
-def _steps(readers: Readers) -> Iterator[tuple[DataChangeRecord | None, Step | Tick]]:
-    """Yield steps to claim until lineage moves, nothing comes, or a watermark report is due."""
+def _steps(readers: Readers, patience: float) -> Iterator[tuple[DataChangeRecord | None, Step | Tick]]:
+    """Yield steps to claim until lineage moves, nothing comes, or a watermark report is due.
+
+    After the moment `patience` nothing is expected any more, and the runner may cut an empty bundle.
+    """
     due = time.monotonic() + _TICK_SECONDS
     while time.monotonic() < due:
         batch = readers.take(_TICK_SECONDS)
         if batch is None:
-            yield None, TICK
+            yield None, Tick(expecting=time.monotonic() < patience and readers.expecting)
             return
         yield from batch.steps
         if not isinstance(batch.steps[-1][1], Advanced):

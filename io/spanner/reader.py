@@ -37,6 +37,7 @@ from penstock.io.spanner.query import window_end
 from penstock.io.spanner.record import ChangeRecord, ChildPartitionsRecord, DataChangeRecord
 
 _MILLI = 1_000_000
+_LATE = 1000 * _MILLI
 _GRACE = 500 * _MILLI
 """How long after its end_timestamp a query may still run when the bundle ends, before it is broken off."""
 
@@ -157,6 +158,16 @@ class Readers:
             if self._error is not None:
                 raise self._error
             return self._hand_out(min(self._full.values(), key=lambda partition: partition.queue[0].low))
+
+    @property
+    def expecting(self) -> bool:
+        """A partition lies more than a second behind, and the service, which answers, is at work for it."""
+        with self._changed:
+            late = self._clock() - _LATE
+            lowest = min(
+                (p.position.timestamp for p in self._partitions.values() if not p.over), default=late
+            )
+            return lowest < late and self._pacing.remaining_pause() == 0
 
     def close(self) -> None:
         """End the reading and all its threads; what was not taken is dropped. May be called again."""

@@ -8,6 +8,7 @@ asks for it; steps of lineage are few and applied at once.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from apache_beam import coders
@@ -19,11 +20,14 @@ from penstock.io.spanner.frontier import Advanced, Frontier, LineageError, Posit
 VERSION = 1
 
 
+@dataclass(frozen=True, slots=True)
 class Tick:
-    """What an idle reader claims to learn whether it has been cut; it moves nothing."""
+    """What an idle reader claims to learn whether it has been cut; it moves nothing.
 
+    `expecting`: the reader lies behind and the service is at work for it, so something will come soon.
+    """
 
-TICK = Tick()
+    expecting: bool = False
 
 
 class FrontierCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
@@ -85,11 +89,18 @@ def _seen(document: dict[str, list[list[int]]]) -> dict[str, tuple[tuple[int, in
 
 
 class FrontierTracker(RestrictionTracker):  # type: ignore[misc, unused-ignore]
-    """Claims the steps of one `process` call. Beam calls it under a lock, from the reader and the runner."""
+    """Claims the steps of one `process` call. Beam calls it under a lock, from the reader and the runner.
+
+    A split is put off (None: ask again) until the reader has claimed one step, or has said by a tick that
+    none is to be expected. Otherwise a runner that cuts sooner than the service needs to send the first row of
+    a long query would throw away the same work for ever.
+    """
 
     def __init__(self, frontier: Frontier) -> None:
         self._frontier = frontier.settled()
         self._advanced: dict[str, Position] = {}
+        self._expecting = True
+        self._moved = False
         self._cut = False
 
     def current_restriction(self) -> Frontier:
@@ -107,11 +118,15 @@ class FrontierTracker(RestrictionTracker):  # type: ignore[misc, unused-ignore]
         """
         if self._cut:
             return False
+        if isinstance(position, Tick):
+            self._expecting = position.expecting
+            return True
+        self._moved = True
         if type(position) is Advanced:
             if position.token not in self._frontier.open:
                 raise LineageError(f"a record of a partition that is not open: {shown(position.token)}")
             self._advanced[position.token] = position.position
-        elif not isinstance(position, Tick):
+        else:
             self._frontier = self.current_restriction().apply(position)
         return True
 
@@ -124,7 +139,7 @@ class FrontierTracker(RestrictionTracker):  # type: ignore[misc, unused-ignore]
         if fraction_of_remainder != 0 or self._cut:
             return None
         residual = self.current_restriction()
-        if residual.done:
+        if residual.done or (self._expecting and not self._moved and residual.open):
             return None
         self._frontier, self._cut = Frontier({}, {}, residual.end), True
         return self._frontier, residual

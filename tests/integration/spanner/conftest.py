@@ -98,11 +98,20 @@ def database(emulator: SpannerEmulator, new_database: Callable[..., Database]) -
     return new_database(emulator)
 
 
+def nanoseconds_of(committed: Any) -> int:
+    """Return the client library's commit timestamp in nanoseconds since the epoch."""
+    return int(committed.timestamp()) * 1_000_000_000 + committed.nanosecond
+
+
 class Writers:
-    """Threads that insert, update and delete random rows of both tables until stopped."""
+    """Threads that insert, update and delete random rows of both tables until stopped.
+
+    `commits` are the commit timestamps (ns) of the transactions that wrote a row; a transaction that deletes
+    rows which are not there makes no change record.
+    """
 
     def __init__(self, database: Database, threads: int, keys: int, pause: float) -> None:
-        self.transactions = 0
+        self.commits: list[int] = []
         self.errors: list[BaseException] = []
         self._database = database
         self._keys = keys
@@ -132,6 +141,7 @@ class Writers:
         from google.cloud.spanner import KeySet
 
         while not self._stop.wait(self._pause):
+            wrote = False
             with self._database.client.batch() as batch:
                 for table in rng.sample(sorted(TABLES), rng.choice((1, 1, 2))):
                     for key in rng.sample(range(self._keys), rng.randint(1, 3)):
@@ -140,8 +150,10 @@ class Writers:
                         else:
                             row = (key, f"value {rng.randrange(1000)}", rng.randrange(1 << 60))
                             batch.insert_or_update(table, ["Id", "Value", "Version"], [row])
-            with self._lock:
-                self.transactions += 1
+                            wrote = True
+            if wrote:
+                with self._lock:
+                    self.commits.append(nanoseconds_of(batch.committed))
 
 
 @pytest.fixture
@@ -186,8 +198,9 @@ class Epochs:
         self.widest = max(self.widest, len(dealt))
         parts = [self._start(restriction, state) for restriction, state in dealt]
         time.sleep(seconds)
-        for cut, _, _ in parts:
-            cut()
+        for cut, thread, _ in parts:
+            while thread.is_alive() and not cut():
+                time.sleep(0.01)
         for _, thread, _ in parts:
             thread.join(30)
             assert not thread.is_alive(), "a cut reader did not return"
@@ -213,18 +226,19 @@ class Epochs:
 
     def _start(
         self, frontier: Frontier, state: Timestamp
-    ) -> tuple[Callable[[], None], threading.Thread, Part]:
+    ) -> tuple[Callable[[], bool], threading.Thread, Part]:
         tracker = ThreadsafeRestrictionTracker(self.fn.create_tracker(frontier))
         estimator = ThreadsafeWatermarkEstimator(FrontierWatermarkEstimator(state))
         part = Part()
         cut_at = [0.0]
 
-        def cut() -> None:
+        def cut() -> bool:
             watermark = estimator.current_watermark()
             split = tracker.try_split(0)
             cut_at[0] = time.monotonic()
             if split:
                 part.residual = (split[1], watermark)
+            return split is not None
 
         def process() -> None:
             try:

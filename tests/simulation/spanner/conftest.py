@@ -24,7 +24,7 @@ from penstock.io.spanner.record import (
     HeartbeatRecord,
     Mod,
 )
-from penstock.io.spanner.tracker import FrontierCoder, FrontierTracker, beam_watermark
+from penstock.io.spanner.tracker import FrontierCoder, FrontierTracker, Tick, beam_watermark
 
 MILLI = 1_000_000
 """The simulated clock ticks in milliseconds, as Beam watermarks do, so that no order is lost by rounding."""
@@ -185,6 +185,7 @@ class Reading:
         if crashed or self.rng.random() < 0.15:
             self.crashes += 1
             return
+        assert all(tracker.try_claim(Tick()) for tracker in trackers)
         splits = [tracker.try_split(0) for tracker in trackers]
         residuals = [_stored(split[1]) for split in splits if split]
         self._commit(

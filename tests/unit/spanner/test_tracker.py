@@ -19,11 +19,11 @@ from penstock.io.spanner.frontier import (
     Waiting,
 )
 from penstock.io.spanner.tracker import (
-    TICK,
     FrontierCoder,
     FrontierTracker,
     FrontierWatermarkEstimator,
     FrontierWatermarkEstimatorProvider,
+    Tick,
     beam_watermark,
 )
 
@@ -47,25 +47,36 @@ def test_residual_is_the_frontier_after_the_last_claimed_record(data: Any) -> No
 
 def test_nothing_is_claimed_after_a_split() -> None:
     tracker = FrontierTracker(frontier())
-    assert tracker.try_claim(TICK)
+    assert tracker.try_claim(Tick())
     tracker.try_split(0)
-    assert not tracker.try_claim(TICK)
+    assert not tracker.try_claim(Tick())
     assert not tracker.try_claim(Advanced("a", Position(20)))
     assert tracker.try_split(0) is None
 
 
-def test_a_split_before_the_first_claim_gives_everything_back() -> None:
+def test_a_split_is_put_off_until_a_step_is_claimed_or_none_is_expected() -> None:
     tracker = FrontierTracker(frontier())
+    assert tracker.try_split(0) is None, "the reader has not begun"
+    tracker.try_claim(Tick(expecting=True))
+    assert tracker.try_split(0) is None, "the service is at work"
+    tracker.try_claim(Tick())
     split = tracker.try_split(0)
     assert split is not None
     assert split[1] == frontier()
+
+
+def test_a_part_that_only_waits_can_be_deferred_at_once() -> None:
+    part = Frontier({}, {"m": Waiting(20, frozenset("x"))}, dealt=True)
+    split = FrontierTracker(part).try_split(0)
+    assert split is not None
+    assert split[1] == part
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.5, 1.0])
 def test_splits_at_other_fractions_are_refused(fraction: float) -> None:
     tracker = FrontierTracker(frontier())
     assert tracker.try_split(fraction) is None
-    assert tracker.try_claim(TICK)
+    assert tracker.try_claim(Tick())
 
 
 def test_claims_of_lineage_see_the_records_claimed_before(children: Any) -> None:
@@ -83,7 +94,7 @@ def test_record_of_a_partition_that_is_not_open_is_refused() -> None:
 
 def test_progress_is_never_complete_while_anything_is_left() -> None:
     tracker = FrontierTracker(frontier(end=99))
-    for step in (TICK, Advanced("a", Position(99)), Ended("a"), TICK):
+    for step in (Tick(), Advanced("a", Position(99)), Ended("a"), Tick()):
         tracker.try_claim(step)
         progress = tracker.current_progress()
         assert isinstance(progress, RestrictionProgress)
