@@ -20,6 +20,7 @@ import grpc
 from google.cloud.spanner_v1.services.spanner.transports.grpc import SpannerGrpcTransport
 from google.cloud.spanner_v1.types import result_set as result_set_types
 from google.cloud.spanner_v1.types import spanner as spanner_types
+
 from penstock.io.spanner.decode import merge_chunk
 from penstock.io.spanner.errors import Reaction, UnreachableError, judge
 from penstock.io.spanner.outage import Outage

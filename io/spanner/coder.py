@@ -25,6 +25,7 @@ from functools import lru_cache
 from typing import Any
 
 from apache_beam import coders
+
 from penstock.io.spanner.record import ColumnType, DataChangeRecord, Mod
 
 VERSION = 1

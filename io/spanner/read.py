@@ -31,6 +31,7 @@ from apache_beam.io.iobase import RestrictionTracker
 from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
+
 from penstock.io.spanner.errors import UnreachableError
 from penstock.io.spanner.frontier import Advanced, Frontier, Step, shown
 from penstock.io.spanner.preflight import check_source
@@ -83,8 +84,8 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
     def process(
         self,
         element: ChangeStream,
-        tracker: Any = beam.DoFn.RestrictionParam(),  # noqa: B008 - Beam's way to ask for it
-        watermark: Any = beam.DoFn.WatermarkEstimatorParam(FrontierWatermarkEstimatorProvider()),  # noqa: B008
+        tracker: Any = beam.DoFn.RestrictionParam(),
+        watermark: Any = beam.DoFn.WatermarkEstimatorParam(FrontierWatermarkEstimatorProvider()),
     ) -> Iterator[TimestampedValue]:
         """Read until the stream's end, until cut, or until only partitions of other parts are waited for."""
         frontier: Frontier = tracker.current_restriction()
@@ -189,8 +190,8 @@ class _ReadForEverFn(ReadChangeStreamFn):
     def process(
         self,
         element: ChangeStream,
-        tracker: Any = beam.DoFn.RestrictionParam(),  # noqa: B008
-        watermark: Any = beam.DoFn.WatermarkEstimatorParam(FrontierWatermarkEstimatorProvider()),  # noqa: B008
+        tracker: Any = beam.DoFn.RestrictionParam(),
+        watermark: Any = beam.DoFn.WatermarkEstimatorParam(FrontierWatermarkEstimatorProvider()),
     ) -> Iterator[TimestampedValue]:
         return super().process(element, tracker, watermark)
 

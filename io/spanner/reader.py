@@ -42,6 +42,11 @@ _GRACE = 500 * _MILLI
 """How long after its end_timestamp a query may still run when the bundle ends, before it is broken off."""
 
 
+_FIRST_SPAN = 2000 * _MILLI
+_SPANS = (250 * _MILLI, 3_600_000 * _MILLI)
+_FEW_BYTES, _MANY_BYTES = 256 << 10, 4 << 20
+
+
 class Window(Protocol):
     """One running query."""
 
@@ -95,6 +100,7 @@ class _Partition:
     token: str
     position: Position
     over: bool = False
+    span: int = _FIRST_SPAN
     queued_bytes: int = 0
     queue: deque[Batch] = field(default_factory=deque)
 
@@ -254,7 +260,8 @@ class Readers:
 
     def _read_window(self, partition: _Partition) -> None:
         token, start = partition.token, partition.position.timestamp
-        end = window_end(start, self._clock(), self._limits.poll_ms * _MILLI, self._end)
+        ahead = window_end(start, self._clock(), self._limits.poll_ms * _MILLI, self._end)
+        end = min(ahead, start + partition.span)
         window = self._ask(token, start, end)
         with self._changed:
             self.queries += 1
@@ -278,9 +285,10 @@ class Readers:
 
     def _drain(self, partition: _Partition, window: Window, start: int, end: int) -> bool:
         """Queue what the window sends, or drop it once closing. True: a child partitions record was sent."""
-        announced = False
+        announced, received = False, 0
         decoder = Decoder()
         for message in window:
+            received += message.ByteSize()
             if self._closing and self._clock() > end:
                 window.cancel()
                 break
@@ -290,6 +298,7 @@ class Readers:
                 self._put(partition, Batch(partition.token, start, steps, message.ByteSize()))
         if not self._closing:
             decoder.finish()
+            partition.span = next_span(partition.span, received)
         return announced
 
     def _put(self, partition: _Partition, batch: Batch, *, over: bool = False) -> None:
@@ -357,6 +366,18 @@ def follow(token: str, position: Position, records: Iterable[ChangeRecord]) -> t
                 steps.append((None, Advanced(token, after)))
                 position = after
     return steps, position
+
+
+def next_span(span: int, received_bytes: int) -> int:
+    """Return how much history the next query of a partition that lies behind may ask for, in nanoseconds.
+
+    The service sends the first row of a query later, the more the query covers, and what a cut bundle had not
+    claimed is asked for again; so a backlog is read in pieces: longer ones after little came, shorter ones
+    after much.
+    """
+    if received_bytes < _FEW_BYTES:
+        return min(2 * span, _SPANS[1])
+    return max(span // 2, _SPANS[0]) if received_bytes > _MANY_BYTES else span
 
 
 def last_step(

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from apache_beam.metrics import Metrics
+
 from penstock.io.spanner.frontier import Announced, Ended, Finished, Step
 from penstock.io.spanner.reader import Readers
 from penstock.io.spanner.record import ChildPartitionsRecord, DataChangeRecord

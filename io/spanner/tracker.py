@@ -15,6 +15,7 @@ from apache_beam import coders
 from apache_beam.io.iobase import RestrictionProgress, RestrictionTracker, WatermarkEstimator
 from apache_beam.transforms.core import WatermarkEstimatorProvider
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
+
 from penstock.io.spanner.frontier import Advanced, Frontier, LineageError, Position, Step, Waiting, shown
 
 VERSION = 1

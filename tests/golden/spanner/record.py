@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
+
 from penstock.io.spanner.client import Client
 from penstock.io.spanner.decode import Decoder
 from penstock.io.spanner.emulator import SpannerEmulator

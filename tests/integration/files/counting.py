@@ -57,8 +57,8 @@ def count_fn(count: int) -> beam.DoFn:
         def process(
             self,
             element: str,
-            tracker: Any = beam.DoFn.RestrictionParam(CountTo(count)),  # noqa: B008 (Beam's way)
-            watermark: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),  # noqa: B008
+            tracker: Any = beam.DoFn.RestrictionParam(CountTo(count)),
+            watermark: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
         ) -> Iterator[TimestampedValue]:
             number = tracker.current_restriction().start
             while tracker.try_claim(number):

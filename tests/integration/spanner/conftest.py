@@ -17,6 +17,7 @@ from apache_beam.runners.sdf_utils import (
     ThreadsafeWatermarkEstimator,
 )
 from apache_beam.utils.timestamp import Timestamp
+
 from penstock.io.spanner import ChangeStream, DataChangeRecord, ReadFromSpannerChangeStream
 from penstock.io.spanner.emulator import SpannerEmulator
 from penstock.io.spanner.frontier import Frontier

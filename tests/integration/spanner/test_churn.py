@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from penstock.io.spanner import DataChangeRecord
 
 pytestmark = pytest.mark.emulator

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from penstock.io.spanner import PositionLostError, SetupError, SpannerUnavailableError
 from penstock.io.spanner.decode import Decoder
 from penstock.io.spanner.emulator import SpannerEmulator

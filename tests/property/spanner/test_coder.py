@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penstock.io.spanner import ColumnType, DataChangeRecord, DataChangeRecordCoder, Mod
 
 texts = st.text(max_size=20)

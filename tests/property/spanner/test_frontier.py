@@ -4,6 +4,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penstock.io.spanner.frontier import Announced, Finished, Frontier, Position, Waiting
 from penstock.io.spanner.record import ChildPartition, ChildPartitionsRecord, DataChangeRecord
 from penstock.io.spanner.tracker import FrontierCoder

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
+
 from penstock.io.spanner.frontier import Announced, Frontier
 from penstock.io.spanner.query import ROOT
 from penstock.io.spanner.read import ReadChangeStreamFn

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from penstock.io.spanner.frontier import Frontier, Waiting
 
 HISTORIES = 1000

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from penstock.io.spanner.record import ChildPartition, ChildPartitionsRecord, DataChangeRecord, Mod
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from google.cloud.spanner_v1.types import result_set
 from google.protobuf.json_format import ParseDict
+
 from penstock.io.spanner.decode import DecodeError, Decoder, merge_chunk
 from penstock.io.spanner.record import (
     ChildPartition,

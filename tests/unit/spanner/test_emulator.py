@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from penstock.io.spanner.emulator import EmulatorNotFoundError, find_binary
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from penstock.io.spanner.errors import ChangeStreamError, PositionLostError, Reaction, SetupError, judge
 
 STREAM = "change stream S of projects/p/instances/i/databases/d"

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from penstock.io.spanner.frontier import (
     Advanced,
     Announced,

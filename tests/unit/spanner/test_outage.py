@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from penstock.io.spanner.errors import SpannerUnavailableError
 from penstock.io.spanner.outage import LONGEST_PAUSE, Outage
 

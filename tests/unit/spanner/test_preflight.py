@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from penstock.io.spanner.errors import SetupError
 from penstock.io.spanner.preflight import check_source
 from penstock.io.spanner.query import DIALECT, STREAMS, Query

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from penstock.io.spanner.query import ROOT, change_stream_query, window_end
 
 

@@ -11,6 +11,7 @@ import pytest
 from apache_beam.coders import registry
 from apache_beam.runners.common import DoFnSignature
 from apache_beam.utils.timestamp import Timestamp
+
 from penstock.io.spanner import (
     ChangeStream,
     DataChangeRecord,

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from google.cloud.spanner_v1.types import result_set
+
 from penstock.io.spanner.errors import SpannerUnavailableError, UnreachableError
 from penstock.io.spanner.frontier import Advanced, Ended, Position
 from penstock.io.spanner.outage import Outage

@@ -8,6 +8,7 @@ from apache_beam.io.restriction_trackers import RestrictionProgress
 from apache_beam.runners.sdf_utils import ThreadsafeRestrictionTracker
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
+
 from penstock.io.spanner.frontier import (
     Advanced,
     Announced,
