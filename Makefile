@@ -40,7 +40,7 @@ types: $(READY)     ## strict mypy on what ships
 	cd .types && MYPYPATH=. ../$(BIN)/python -m mypy --config-file ../pyproject.toml -p penstock
 
 bench: $(READY)     ## every benchmark, with its ratios
-	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" $(ARGS); done
+	@set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python "$$script" $(ARGS); done
 
 clean:      ## remove what the other targets made
 	rm -rf $(VENV) .types build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis penstock-run

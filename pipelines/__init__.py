@@ -1,1 +1,8 @@
-"""Whole pipelines in Python."""
+"""Whole pipelines in Python: one module each, with a build function and a `main`.
+
+    from penstock.pipelines.spanner_to_files import spanner_to_files
+    files = spanner_to_files(pipeline, project="my-project", …, output="/data/orders")
+
+A build function applies its transforms to a Beam pipeline and knows no runner; the template of the same name
+says what its arguments mean. The modules are imported one by one: each needs the clients of its own systems.
+"""

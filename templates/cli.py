@@ -114,7 +114,7 @@ def validate(what: str, sets: Sequence[str], json_: bool, **flags: Any) -> None:
     show_default=True,
     help="How to show progress; auto is live on a terminal and JSON lines elsewhere.",
 )
-@click.option("--debug", is_flag=True, help="Show the traceback of an error too.")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error too; it may show values of rows.")
 def run(what: str, sets: Sequence[str], progress: str, debug: bool, **flags: Any) -> None:
     """Run a template or a job file on Spark until it is done, fails, or is interrupted.
 

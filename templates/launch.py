@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import time
@@ -81,7 +80,7 @@ def launch(configuration: Configuration, reporter: Reporter, resume: str, *, deb
     """Build the template's pipeline, run it on Spark until it ends or is interrupted; return how it ended.
 
     `resume` is the command that goes on after an interrupt. Every failure becomes one message; with `debug`
-    its traceback is logged too.
+    its traceback is shown too, which may show values of rows.
     """
     session = _Session(reporter, resume, debug)
     with Interrupts(session.abort).installed() as interrupts:
@@ -113,9 +112,8 @@ def build(configuration: Configuration) -> Any:
 
 
 def _preflight(pipeline: Any) -> None:
-    from penstock.pipelines.preflight import (
-        preflight,  # imports Beam: seconds that `penstock list` need not pay
-    )
+    # Imported late, as Beam is: it takes seconds that `penstock list` need not pay.
+    from penstock.pipelines.preflight import preflight
 
     preflight(pipeline)
 
@@ -155,7 +153,7 @@ class _Session:
         text = running_message(error) if code is Exit.FAILED else str(error) or type(error).__name__
         self._reporter.say("error", f"{kind}: {text}", kind=kind, exit_code=int(code))
         if self._debug:
-            logging.getLogger("penstock").error("traceback", exc_info=error)
+            self._reporter.say("traceback", "".join(traceback.format_exception(error)).rstrip())
         if code is Exit.FAILED:
             self._say_how_to_go_on()
         return code

@@ -111,7 +111,7 @@ OurError.__module__ = "penstock.somewhere"
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     """Launch a fake pipeline, or what raises when it is built."""
 
-    def run_(pipeline: FakePipeline | Exception) -> Ended:
+    def run_(pipeline: FakePipeline | Exception, debug: bool = False) -> Ended:
         def build(configuration: Configuration) -> FakePipeline:
             if isinstance(pipeline, Exception):
                 raise pipeline
@@ -119,7 +119,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
 
         monkeypatch.setattr(launch_module, "build", build)
         stream = io.StringIO()
-        code = launch(Configuration(TEMPLATE, {}, {}), Reporter(Style.JSON, stream), RESUME)
+        code = launch(Configuration(TEMPLATE, {}, {}), Reporter(Style.JSON, stream), RESUME, debug=debug)
         return Ended(code, [json.loads(line) for line in stream.getvalue().splitlines()])
 
     return run_
@@ -199,6 +199,11 @@ def test_an_error_that_is_not_ours_is_named_but_does_not_speak(run: Run) -> None
     assert message.startswith(f"failed: ValueError in {__file__}:")
     assert "hunter2" not in message
     assert "--debug" in message
+
+
+def test_with_debug_the_traceback_is_shown_too(run: Run) -> None:
+    ended = run(FakePipeline(FakeResult([failing(ValueError("in the words of a user's code"))])), debug=True)
+    assert "in the words of a user's code" in ended.message("traceback")
 
 
 def test_our_errors_and_their_causes_are_told_in_order() -> None:
