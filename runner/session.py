@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_MASTER = "local[*,4]"
 
@@ -26,7 +30,7 @@ def session(master: str | None, settings: Mapping[str, str]) -> Any:
     Under spark-submit the master and all settings are those of the submission, unless `master` is given.
 
     Raises:
-        JavaNotFound: there is no Java runtime; the message names both remedies.
+        JavaNotFoundError: there is no Java runtime; the message names both remedies.
         ModuleNotFoundError: pyspark is missing.
     """
     from pyspark.sql import SparkSession
@@ -47,7 +51,17 @@ def session(master: str | None, settings: Mapping[str, str]) -> Any:
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     for key, value in {**_OWN_SETTINGS, **settings}.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    started = builder.getOrCreate()
+    atexit.register(_stop, started)
+    return started
+
+
+def _stop(started: Any) -> None:
+    """End a session of our own before the interpreter goes; one whose JVM is gone already is no error."""
+    try:
+        started.stop()
+    except Exception as error:
+        logger.debug("the session had ended before: %s", type(error).__name__)
 
 
 def slots(spark: Any) -> int:

@@ -131,10 +131,15 @@ def _try_epoch(coordinator: Coordinator, epoch: Epoch) -> CommitRecord | None:
 
 def _failed(number: int, tries: int, error: Exception) -> EpochFailed:
     return EpochFailed(
-        f"epoch {number} failed {tries} times in a row, at last with {type(error).__name__} (the cause "
-        f"above). Record {number - 1} stands: once the cause is gone, start the pipeline again and it "
-        "goes on from there"
+        f"epoch {number} failed {tries} times in a row, at last with {type(error).__name__}{_place(error)}. "
+        f"Record {number - 1} stands: once the cause is gone, start the pipeline again and it goes on from there"
     )
+
+
+def _place(error: Exception) -> str:
+    """Return where an error happened, as its first note says: the step, the element, the epoch."""
+    notes: list[str] = getattr(error, "__notes__", [])
+    return " " + notes[0].partition(";")[0] if notes else ""
 
 
 def _kind(error: Exception) -> str:

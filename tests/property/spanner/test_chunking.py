@@ -22,7 +22,8 @@ data = st.tuples(
 ).map(list)  # fmt: skip
 beats = st.just(["2026-01-01T00:00:00Z"])
 children = st.tuples(
-    st.just("2026-01-01T00:00:01Z"), texts, st.lists(st.tuples(texts, st.lists(texts, max_size=3)).map(list), max_size=3)
+    st.just("2026-01-01T00:00:01Z"), texts,
+    st.lists(st.tuples(texts, st.lists(texts, max_size=3)).map(list), max_size=3)
 ).map(list)  # fmt: skip
 structs = st.one_of(
     st.lists(data, min_size=1, max_size=3).map(lambda some: [some, [], []]),
