@@ -36,7 +36,8 @@ class Epoch(Protocol):
         """Publish what `record` names, read, process and stage; return the new state.
 
         All Publications of `record` have run and what they emitted is taken in, or this raises. Return None
-        when there was nothing to publish, to read or to do: nothing is committed then.
+        when there was nothing to publish, to read or to do: nothing is committed then. The epoch paces
+        itself; the loop calls it again at once.
         """
 
 
