@@ -1,0 +1,99 @@
+"""Two drivers on one checkpoint folder: the newer goes on, the older one stops and harms nothing.
+
+The older driver is paused with SIGSTOP, its JVM and workers with it, at the worst moments: just before its
+commit, in the middle of publishing, in the middle of a clean-up. Meanwhile the newer one takes over, commits and
+cleans up; then the older one wakes up in the middle of what it was doing.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.files.test_kills import KEYS, SECONDS, Folders
+from tests.oracle.kill import FileAppears, Moment, Run
+from tests.oracle.lines import read_lines
+from tests.oracle.rules import counted
+from tests.oracle.watch import Consumer
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+COMMITS_OF_THE_NEWER = 20
+"""More than lie between two clean-ups."""
+
+
+@dataclass
+class FileGoes:
+    """When a file that was there at the start, or came since, is gone from `folder`."""
+
+    folder: Path
+    _known: set[str] = field(default_factory=set, init=False)
+
+    def arm(self) -> None:
+        self._known = self._look()
+
+    def is_now(self) -> bool:
+        found = self._look()
+        gone, self._known = self._known - found, found
+        return bool(gone)
+
+    def _look(self) -> set[str]:
+        return {path.name for path in self.folder.glob("*.record")}
+
+
+def _wait(moment: Moment, run: Run, what: str) -> None:
+    end = time.monotonic() + SECONDS
+    while not moment.is_now():
+        assert run.alive(), f"the driver ended before {what}"
+        assert time.monotonic() < end, f"{what} did not come"
+        time.sleep(0.001)
+
+
+def _moments(folders: Folders) -> dict[str, Moment]:
+    return {
+        "just before its commit": FileAppears(folders.output, ".penstock-staging/*/*/*.jsonl"),
+        "in the middle of publishing": FileAppears(folders.output, "counts/*/*.jsonl"),
+        "in the middle of a clean-up": FileGoes(folders.checkpoint / "records"),
+    }
+
+
+def test_the_newer_driver_goes_on_and_the_older_one_stops_whenever_it_was_paused(
+    tmp_path: Path, campaign: Any
+) -> None:
+    folders = Folders(tmp_path)
+    rounds = list(_moments(folders).items()) * campaign.size(1, 10)
+    count = 4_000 * (1 + len(rounds))
+    stopped = []
+    with (
+        ExitStack() as runs,
+        Consumer(folders.output, folders.taken, take=1 / 3, seed=campaign.seed) as consumer,
+    ):
+        log = tmp_path / "log 0"
+        older = runs.enter_context(Run(folders.command(count), log=log))
+        _wait(FileAppears(folders.output, "counts/*/*.jsonl"), older, "its first file")
+        for number, (name, moment) in enumerate(rounds, 1):
+            moment.arm()
+            _wait(moment, older, name)
+            older.pause()
+            commits = FileAppears(folders.checkpoint, "records/*.record", nth=COMMITS_OF_THE_NEWER)
+            commits.arm()
+            newer_log = tmp_path / f"log {number}"
+            newer = runs.enter_context(Run(folders.command(count), log=newer_log))
+            _wait(commits, newer, "the newer driver's commits")
+            older.resume()
+            status = older.wait(SECONDS)
+            stopped.append((name, status, "another driver has taken over" in log.read_text()))
+            older, log = newer, newer_log
+        assert older.wait(SECONDS * 2) == 0, log.read_text()[-2000:]
+    assert stopped == [(name, 1, True) for name, _ in rounds]
+    wrong = counted(
+        list(read_lines(folders.output, folders.taken)), "key", "n", {f"k{k}": count for k in range(KEYS)}
+    )
+    campaign.record("two-drivers", moments=[name for name, _ in rounds], wrong=wrong + consumer.wrong)
+    assert consumer.wrong == []
+    assert wrong == []
