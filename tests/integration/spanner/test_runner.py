@@ -23,7 +23,7 @@ class Keep(beam.DoFn):
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def process(self, record: Any, timestamp: Any = beam.DoFn.TimestampParam) -> None:  # noqa: B008
+    def process(self, record: Any, timestamp: Any = beam.DoFn.TimestampParam) -> None:
         line = [record.commit_timestamp, timestamp.micros, record.table_name, record.mod_type, record.mods]
         with open(self._path, "a") as file:
             file.write(json.dumps(line) + "\n")
