@@ -388,8 +388,8 @@ def last_step(
     `announced`: a child partitions record was among its rows. Without one a partition is not finished, only
     read to the frontier's `end` or not. Of the time up to `reached` no more is taken for read than the
     timestamp of the last record, which only a query that goes beyond it completes: the next one then begins
-    after it. (It must: a window in which nothing but that record is sent again carries no heartbeat.) The rest
-    of the window is left to heartbeats.
+    after it. (It must: a window in which nothing but that record is sent again carries no heartbeat.) The
+    rest of the window is left to heartbeats.
     """
     if announced:
         return Finished(token)

@@ -93,8 +93,8 @@ class FrontierTracker(RestrictionTracker):  # type: ignore[misc, unused-ignore]
     """Claims the steps of one `process` call. Beam calls it under a lock, from the reader and the runner.
 
     A split is put off (None: ask again) until the reader has claimed one step, or has said by a tick that
-    none is to be expected. Otherwise a runner that cuts sooner than the service needs to send the first row of
-    a long query would throw away the same work for ever.
+    none is to be expected. Otherwise a runner that cuts sooner than the service needs to send the first row
+    of a long query would throw away the same work for ever.
     """
 
     def __init__(self, frontier: Frontier) -> None:

@@ -59,14 +59,16 @@ DDL = [
     "CREATE CHANGE STREAM NEW_ROW FOR Everything OPTIONS (value_capture_type = 'NEW_ROW')",
 ]
 INSERTS = [
-    "INSERT INTO Everything (Id, Bool, Int64, Float64, Float32, Numeric, String, Bytes, Date, Timestamp, Json,"
-    " Bools, Int64s, Float64s, Numerics, Strings, BytesList, Dates, Timestamps, Jsons) VALUES (1, TRUE,"
-    " 9223372036854775807, 0.1, 0.5, NUMERIC '99999999999999999999999999999.999999999', 'Ünï “quoted” \\n \\u0001 🌊',"
-    " b'\\x00\\xff', DATE '2026-02-28', TIMESTAMP '2026-01-02T03:04:05Z', JSON '{\"a\": [1, null, \"x\"]}',"
-    " [TRUE, FALSE], [1, -9223372036854775808], [1.5, -2e300], [NUMERIC '0.000000001'], ['a', ''], [b'abc'],"
-    " [DATE '1999-12-31'], [TIMESTAMP '2026-01-02T03:04:05Z'], [JSON 'true', JSON '{\"k\": 1}'])",
+    "INSERT INTO Everything (Id, Bool, Int64, Float64, Float32, Numeric, String, Bytes, Date, Timestamp,"
+    " Json, Bools, Int64s, Float64s, Numerics, Strings, BytesList, Dates, Timestamps, Jsons)"
+    " VALUES (1, TRUE, 9223372036854775807, 0.1, 0.5, NUMERIC '99999999999999999999999999999.999999999',"
+    " 'Ünï “quoted” \\n \\u0001 🌊', b'\\x00\\xff', DATE '2026-02-28', TIMESTAMP '2026-01-02T03:04:05Z',"
+    ' JSON \'{"a": [1, null, "x"]}\', [TRUE, FALSE], [1, -9223372036854775808], [1.5, -2e300],'
+    " [NUMERIC '0.000000001'], ['a', ''], [b'abc'], [DATE '1999-12-31'],"
+    " [TIMESTAMP '2026-01-02T03:04:05Z'], [JSON 'true', JSON '{\"k\": 1}'])",
     "INSERT INTO Everything (Id) VALUES (2)",
-    "INSERT INTO Everything (Id, String, Bytes, Int64s, Strings, Json) VALUES (3, '', b'', [], [], JSON '[]')",
+    "INSERT INTO Everything (Id, String, Bytes, Int64s, Strings, Json)"
+    " VALUES (3, '', b'', [], [], JSON '[]')",
     "INSERT INTO KeysOnly (A, B) VALUES ('key', -5)",
     "INSERT INTO Named.`Order` (Id, `From`) VALUES (1, 'here')",
 ]

@@ -33,6 +33,11 @@ def keys(records: list[Any]) -> list[str]:
     return [json.loads(mod.keys)["Id"] for record in records for mod in record.mods]
 
 
+def run_until_it_fails(driver: Any) -> None:
+    for _ in range(60):
+        driver.run(0.3)
+
+
 def read_all(epochs: Callable[..., Any], transform: Any, seconds: float = 0.3) -> list[Any]:
     driver = epochs(transform)
     for _ in range(40):
@@ -197,11 +202,9 @@ def test_a_dead_emulator_is_asked_seldom_and_given_up_after_the_timeout(
         mortal.stop()
         cpu = sum(os.times()[:2])
         begun = time.monotonic()
-        with pytest.raises(
-            SpannerUnavailableError, match=r"not answered for \d+ s \(unavailable_timeout=3\)"
-        ):
-            for _ in range(40):  # cut every 0.3 s, as a runner does: the outage must outlive the bundles
-                driver.run(0.3)
+        given_up = r"not answered for \d+ s \(unavailable_timeout=3\)"
+        with pytest.raises(SpannerUnavailableError, match=given_up):
+            run_until_it_fails(driver)  # cut every 0.3 s: the outage must outlive the bundles
         assert 2.5 < time.monotonic() - begun < 8
         assert sum(os.times()[:2]) - cpu < 2.0
 
@@ -213,8 +216,7 @@ def test_an_emulator_that_comes_back_empty_is_a_clear_error(new_database: Any, e
         driver.run_until(insert(database, 1))
         mortal.restart()
         with pytest.raises(SetupError, match="an emulator forgets everything when it ends"):
-            for _ in range(20):
-                driver.run(0.5)
+            run_until_it_fails(driver)
 
 
 def test_a_lost_session_is_replaced(database: Any, epochs: Any) -> None:

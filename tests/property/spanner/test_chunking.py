@@ -8,7 +8,6 @@ from google.cloud.spanner_v1.types import result_set
 from google.protobuf.json_format import ParseDict
 from hypothesis import given
 from hypothesis import strategies as st
-
 from penstock.io.spanner.decode import Decoder
 
 PartialResultSet = result_set.PartialResultSet.pb()
@@ -17,14 +16,12 @@ mods = st.lists(texts, min_size=3, max_size=3)
 columns = st.tuples(texts, texts, st.booleans(), st.just("1")).map(list)
 data = st.tuples(
     st.just("2026-01-01T00:00:00.123456Z"), st.just("00000000"), texts, st.booleans(), texts,
-    st.lists(columns, max_size=3), st.lists(mods, max_size=4), texts, texts, st.just("1"), st.just("2"), texts,
-    st.booleans(),
+    st.lists(columns, max_size=3), st.lists(mods, max_size=4), texts, texts, st.just("1"), st.just("2"),
+    texts, st.booleans(),
 ).map(list)  # fmt: skip
 beats = st.just(["2026-01-01T00:00:00Z"])
-children = st.tuples(
-    st.just("2026-01-01T00:00:01Z"), texts,
-    st.lists(st.tuples(texts, st.lists(texts, max_size=3)).map(list), max_size=3)
-).map(list)  # fmt: skip
+child = st.tuples(texts, st.lists(texts, max_size=3)).map(list)
+children = st.tuples(st.just("2026-01-01T00:00:01Z"), texts, st.lists(child, max_size=3)).map(list)
 structs = st.one_of(
     st.lists(data, min_size=1, max_size=3).map(lambda some: [some, [], []]),
     st.lists(beats, min_size=1, max_size=2).map(lambda some: [[], some, []]),

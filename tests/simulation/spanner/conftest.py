@@ -1,8 +1,9 @@
-"""A change stream made up from a seed, and a reader that drives the real frontier, tracker and coders over it.
+"""A change stream made up from a seed, and a reader that drives the real frontier, tracker and coders.
 
 The stream is written from the service's documentation, not from the reader: partitions own keys, and split,
-merge and move; each announces its children in one record; a merged child is announced by every parent; a query
-returns what was committed between its ends, both inclusive, and a token that has ended earlier is refused.
+merge and move; a split announces its children in one record or in two, a merged child is announced by every
+parent; a query returns what was committed between its ends, both inclusive, and a heartbeat only when it has
+nothing else; a token that has ended earlier is refused.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class Stream:
         return Partition(f"p{next(self._names)}", start, keys, parents)
 
     def _commit(self, now: int, transaction: str) -> None:
-        """Write one to three records in every partition touched; sequence numbers run over the transaction."""
+        """Write one to three records in each partition touched; sequence numbers run over all of them."""
         sequence = 0
         for partition in self._rng.sample(self._live, self._rng.randint(1, min(2, len(self._live)))):
             for _ in range(self._rng.choice((1, 1, 2, 3)) if partition.keys else 0):

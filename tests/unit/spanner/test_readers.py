@@ -131,9 +131,10 @@ def test_an_error_of_a_thread_is_raised_in_the_consumer() -> None:
         raise LookupError("broken window")
 
     readers, _, _ = opened(fails)
-    with readers, pytest.raises(LookupError, match="broken window"):
+    with readers:
         readers.read({"p": Position(time.time_ns())})
-        taken(readers, 1.0)
+        with pytest.raises(LookupError, match="broken window"):
+            taken(readers, 1.0)
     assert not reader_threads()
 
 
@@ -230,9 +231,10 @@ def test_a_dead_service_is_asked_seldom_and_given_up_after_the_timeout() -> None
         yield
 
     readers, asked, _ = opened(dead, unavailable_timeout=0.8)
-    with readers, pytest.raises(SpannerUnavailableError, match="connection refused"):
+    with readers:
         readers.read({f"p{number}": Position(time.time_ns()) for number in range(8)})
-        taken(readers, 5)
+        with pytest.raises(SpannerUnavailableError, match="connection refused"):
+            taken(readers, 5)
     assert len(asked) < 60
 
 

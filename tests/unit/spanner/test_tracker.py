@@ -146,7 +146,7 @@ def test_encoded_frontier_is_the_documented_json() -> None:
 
 
 def test_frontier_of_an_unknown_version_is_refused() -> None:
-    with pytest.raises(ValueError, match="format version 2 .* resume the checkpoint with the release"):
+    with pytest.raises(ValueError, match=r"format version 2 .* resume the checkpoint with the release"):
         FrontierCoder().decode(b'{"v":2}')
 
 
