@@ -29,6 +29,8 @@ from tests.oracle.lines import visible_files
 
 PROJECT, INSTANCE, DATABASE = "penstock-demo", "demo", "bank"
 LEAST_MODS, LEAST_EVENTS = 20_000, 15
+EPOCH_SECONDS = "2"
+"""Longer than the default of 0.5: on a busy machine the emulator answers late, and each epoch asks anew."""
 PATIENCE_SECONDS = 180.0
 """How long the demo waits for the first file, and for the last ones."""
 
@@ -57,6 +59,7 @@ class Pipeline:
         self._command = [str(Path(sys.executable).with_name("penstock")), "run", "spanner-to-files"]
         self._command += [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
         self._command += ["--checkpoint-dir", str(folder / "checkpoint"), "--progress", "line"]
+        self._command += ["--epoch-seconds", EPOCH_SECONDS]
 
     def start(self) -> Run:
         """Start it, or start it again where it was."""
@@ -155,8 +158,8 @@ def tell(proof: Proof, folder: Path) -> int:
 def main() -> int:
     arguments = _arguments()
     folder = Path(arguments.folder or tempfile.mkdtemp(prefix="penstock-demo-")).resolve()
-    say("Starting the Spanner emulator (partitions live one to two seconds) and making a bank")
-    with SpannerEmulator.start(token_life_seconds=1) as emulator:
+    say("Starting the Spanner emulator (partitions live two to four seconds) and making a bank")
+    with SpannerEmulator.start(token_life_seconds=2) as emulator:
         emulator.create_database(PROJECT, INSTANCE, DATABASE, list(bank.DDL))
         os.environ.update(emulator.environment())
         time.sleep(0.1)  # the emulator's clock is a little ahead: the stream must not begin after `start`
@@ -200,6 +203,7 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # end the emulator and the pipeline too
     try:
         sys.exit(main())
     except KeyboardInterrupt:

@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.demo import bank
 
-PAUSE_SECONDS = 0.02
+PAUSE_SECONDS = 0.03
 
 
 def connect(project: str, instance: str, database: str) -> Any:

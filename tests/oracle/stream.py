@@ -20,12 +20,14 @@ class Stream:
     """All data change records as the client gives them, and what happened to the partitions.
 
     `events` counts splits (one parent, several children), merges (a child of several parents) and moves (one
-    parent, one child). `partitions` are all tokens that were read.
+    parent, one child). `partitions` are the parents of each token that was read, `read_from` the token of each
+    record.
     """
 
     records: list[list[Any]] = field(default_factory=list)
+    read_from: list[str] = field(default_factory=list)
     events: Counter[str] = field(default_factory=Counter)
-    partitions: set[str] = field(default_factory=set)
+    partitions: dict[str, list[str]] = field(default_factory=dict)
 
     def mods(self) -> int:
         """How many rows were changed."""
@@ -40,9 +42,41 @@ def read_stream(database: Any, name: str, start: datetime, end: datetime) -> Str
         token, since = waiting.pop()
         for data, _heartbeats, children in _query(database, name, token, since, end):
             stream.records += data
+            stream.read_from += [token or ""] * len(data)
             for child in children:
                 waiting += _new_partitions(stream, child, token is None)
     return stream
+
+
+def strays(stream: Stream) -> int:
+    """Count how often a key's next change is in a partition that does not descend from that of the one before.
+
+    On the service there are none: a child's keys are among those of its parents. The emulator writes everything
+    into one partition at a time, and when that ends into any other one.
+    """
+    latest: dict[str, str] = {}
+    count = 0
+    ordered = sorted(zip(stream.records, stream.read_from, strict=True), key=lambda each: _order(each[0]))
+    for record, token in ordered:
+        for keys, _new, _old in record[6]:
+            before = latest.get(key := f"{record[4]} {keys.serialize()}", token)
+            count += before != token and before not in _ancestors(stream.partitions, token)
+            latest[key] = token
+    return count
+
+
+def _ancestors(partitions: dict[str, list[str]], token: str) -> set[str]:
+    found: set[str] = set()
+    waiting = [token]
+    while waiting:
+        new = set(partitions.get(waiting.pop(), ())) - found
+        found |= new
+        waiting += new
+    return found
+
+
+def _order(record: list[Any]) -> tuple[str, str]:
+    return _rfc3339(record[0]), record[1]
 
 
 def as_content(record: list[Any]) -> Iterator[dict[str, Any]]:
@@ -69,7 +103,7 @@ def _new_partitions(stream: Stream, child: list[Any], first: bool) -> Iterator[t
     start, _sequence, partitions = child
     for token, parents in partitions:
         if token not in stream.partitions:
-            stream.partitions.add(token)
+            stream.partitions[token] = parents
             if not first:
                 stream.events[_event(parents, partitions)] += 1
             yield token, start

@@ -19,7 +19,7 @@ from tests.oracle.change import Change, changes_of
 from tests.oracle.lines import Line
 from tests.oracle.replay import differences, read_table, read_types, replay
 from tests.oracle.rules import nothing_doubled, transactions_whole
-from tests.oracle.stream import Stream, as_content, read_stream
+from tests.oracle.stream import Stream, as_content, read_stream, strays
 
 pytestmark = pytest.mark.emulator
 
@@ -62,6 +62,17 @@ def test_what_an_ordinary_client_reads_replays_to_the_tables_with_every_column_t
     assert nothing_doubled(found) == []
     assert transactions_whole(found) == []
     assert bank.sum_of_balances(tables["Accounts"].values()) == bank.TOTAL
+
+
+def test_the_emulator_moves_keys_to_partitions_that_are_no_descendants(database):
+    """Not so on the service; here reading all parents first does not yet give commit order per key."""
+    start = datetime.now(UTC)
+    bank.open_accounts(database)
+    rng = random.Random(1)
+    while (datetime.now(UTC) - start).total_seconds() < 6:
+        bank.transfer(database, rng, 20)
+        time.sleep(0.05)
+    assert strays(read_stream(database, bank.STREAM, start, datetime.now(UTC))) > 0
 
 
 def test_a_lost_change_and_a_torn_transaction_are_found(database):
