@@ -1,7 +1,7 @@
 # ruff: noqa
-# fmt: off  (a model is read beside its README and in one sitting: it is dense on purpose)
+# A model is read beside its README and in one sitting: it is dense on purpose.
+# fmt: off
 """Runs the model: `python check.py` (all cases), `python check.py NAME...`, `python check.py --random SECONDS`."""
-
 import collections, random, sys, time
 import model as m
 
@@ -35,13 +35,12 @@ def bfs(cfg, cap, progress=False):
         if len(par) > cap:
             return dict(result="no violation", states=len(par), trace=[], complete=False)
     res = dict(result="no violation", states=len(par), trace=[], complete=True)
-    if progress:  # from every reachable state a state with everything published is reachable
-        ok, q = set(goals), collections.deque(goals)  # without a further fault
+    if progress:                       # from every reachable state a state with everything published is reachable
+        ok, q = set(goals), collections.deque(goals)       # without a further fault
         while q:
             for p in edges[q.popleft()]:
                 if p not in ok:
-                    ok.add(p)
-                    q.append(p)
+                    ok.add(p); q.append(p)
         stuck = [s for s in par if s not in ok]
         if stuck:
             res.update(result="P no progress from %d states" % len(stuck), trace=trace(par, stuck[0]))
@@ -58,8 +57,7 @@ def walk(cfg, seconds, seed=1):
             if not acts:
                 break
             a, s = rng.choice(acts)
-            n += 1
-            tr.append(a)
+            n += 1; tr.append(a)
             v = m.violation(c, s)
             if v:
                 return dict(result=v, states=n, runs=runs, trace=tr, complete=False)
@@ -74,64 +72,49 @@ WRITTEN = dict(takeover=False)
 # name: (config, expected: "" = holds, "!" = a counterexample)
 CASES = {
     # the proposed protocol
-    "publish before the job, 1 fault": ({**ONE, "faults": 1, "src": A2, "pub_in_job": False}, ""),
-    "one driver, 1 fault": ({**ONE, "faults": 1, "src": A2}, ""),
-    "one driver, 2 faults": ({**ONE, "faults": 2, "src": A2}, ""),
-    "one driver, two partitions, 1 fault": ({**ONE, "faults": 1}, ""),
-    "two drivers": ({**TWO}, ""),
-    "two drivers, 1 fault": ({**TWO, "faults": 1, "src": A1}, ""),
-    "two drivers, 1 crash or abort": ({**TWO, "faults": 1, "src": A1, "fault_kinds": ("crash", "abort")}, ""),
-    "two drivers, record clean-up": ({**TWO, "recgc": True}, ""),
-    "data plane, 1 fault": ({**DATA, "faults": 1, "src": A2}, ""),
-    "data plane, two partitions": ({**DATA, "faults": 1, "src": AB, "own_gc": False}, ""),
-    "data plane, 2 faults": ({**DATA, "faults": 2, "src": A2, "own_gc": False}, ""),
-    "read ahead of the commit": ({**ONE, "faults": 1, "overlap": True, "src": A2}, ""),
-    "read ahead, two drivers": ({**TWO, "overlap": True}, ""),
-    "clean-up by a mark, 1 fault": ({**ONE, "faults": 1, "src": A2, "mark": True}, ""),
-    "clean-up by a mark, two drivers": ({**TWO, "mark": True}, ""),
+    "publish before the job, 1 fault":         ({**ONE, "faults": 1, "src": A2, "pub_in_job": False}, ""),
+    "one driver, 1 fault":                     ({**ONE, "faults": 1, "src": A2}, ""),
+    "one driver, 2 faults":                    ({**ONE, "faults": 2, "src": A2}, ""),
+    "one driver, two partitions, 1 fault":     ({**ONE, "faults": 1}, ""),
+    "two drivers":                             ({**TWO}, ""),
+    "two drivers, 1 fault":                    ({**TWO, "faults": 1, "src": A1}, ""),
+    "two drivers, 1 crash or abort":           ({**TWO, "faults": 1, "src": A1, "fault_kinds": ("crash", "abort")}, ""),
+    "two drivers, record clean-up":            ({**TWO, "recgc": True}, ""),
+    "data plane, 1 fault":                     ({**DATA, "faults": 1, "src": A2}, ""),
+    "data plane, two partitions":              ({**DATA, "faults": 1, "src": AB, "own_gc": False}, ""),
+    "data plane, 2 faults":                    ({**DATA, "faults": 2, "src": A2, "own_gc": False}, ""),
+    "read ahead of the commit":                ({**ONE, "faults": 1, "overlap": True, "src": A2}, ""),
+    "read ahead, two drivers":                 ({**TWO, "overlap": True}, ""),
+    "clean-up by a mark, 1 fault":             ({**ONE, "faults": 1, "src": A2, "mark": True}, ""),
+    "clean-up by a mark, two drivers":         ({**TWO, "mark": True}, ""),
     "consumer removes files, publish by move": ({**TWO, "pub": "rename", "consumer": True}, ""),
-    "upsert guarded by version": ({**TWO, "upsert": "guarded"}, ""),
+    "upsert guarded by version":               ({**TWO, "upsert": "guarded"}, ""),
     "written rules, clean-up after first own commit": ({**TWO, **WRITTEN, "clean": "after first commit"}, ""),
-    "the same, generation numbers not unique": (
-        {**TWO, **WRITTEN, "clean": "after first commit", "gen_cia": False},
-        "",
-    ),
-    "unknown commit = start the epoch again": ({**ONE, "faults": 1, "unknown": "restart", "src": A2}, ""),
+    "the same, generation numbers not unique": ({**TWO, **WRITTEN, "clean": "after first commit", "gen_cia": False}, ""),
+    "unknown commit = start the epoch again":  ({**ONE, "faults": 1, "unknown": "restart", "src": A2}, ""),
     "missing staged file = published, right clean-up": ({**TWO, "missing": "skip"}, ""),
     # holes in the rules as written
-    "H1 clean-up before the fence": ({**TWO, **WRITTEN}, "!"),
-    "H3 clean-up cannot see open segments": ({**ONE, "faults": 1, "refs_open": False}, "!"),
+    "H1 clean-up before the fence":            ({**TWO, **WRITTEN}, "!"),
+    "H3 clean-up cannot see open segments":    ({**ONE, "faults": 1, "refs_open": False}, "!"),
     "H4 old records deleted, no look after create": ({**TWO, "recgc": True, "recgc_check": False}, "!"),
-    "H5 consumer removes files, publish by link": ({**TWO, "consumer": True}, "!"),
-    "H6 idempotent upsert, late repeat": ({**TWO, "upsert": "plain"}, "!"),
-    "H6b the same with one driver, zombie attempt": (
-        {**ONE, "faults": 1, "fault_kinds": ("zpub",), "upsert": "plain"},
-        "!",
-    ),
-    "H5b consumer, one driver, zombie attempt": (
-        {**ONE, "faults": 1, "fault_kinds": ("zpub",), "consumer": True},
-        "!",
-    ),
+    "H5 consumer removes files, publish by link":   ({**TWO, "consumer": True}, "!"),
+    "H6 idempotent upsert, late repeat":       ({**TWO, "upsert": "plain"}, "!"),
+    "H6b the same with one driver, zombie attempt": ({**ONE, "faults": 1, "fault_kinds": ("zpub",), "upsert": "plain"}, "!"),
+    "H5b consumer, one driver, zombie attempt": ({**ONE, "faults": 1, "fault_kinds": ("zpub",), "consumer": True}, "!"),
     "H7 publish emits only when it made the file": ({**ONE, "faults": 1, "emit_if_new": True}, "!"),
     # mutants
-    "M1 no nonce check": ({**DATA, "faults": 1, "check": None}, "!"),
+    "M1 no nonce check":                       ({**DATA, "faults": 1, "check": None}, "!"),
     "M1b control record not compared with what was taken": ({**DATA, "faults": 1, "check": "consumers"}, "!"),
-    "M1c only one consumer compared": ({**DATA, "faults": 1, "check": "one"}, "!"),
-    "M2 state cache by epoch number": ({**DATA, "faults": 1, "src": A2, "cache_by_epoch": True}, "!"),
-    "M3 publish before commit": ({**ONE, "faults": 1, "pub_order": "before", "ghost": False}, "!"),
-    "M4 any generation deletes": ({**TWO, "scope": "any"}, "!"),
+    "M1c only one consumer compared":          ({**DATA, "faults": 1, "check": "one"}, "!"),
+    "M2 state cache by epoch number":          ({**DATA, "faults": 1, "src": A2, "cache_by_epoch": True}, "!"),
+    "M3 publish before commit":                ({**ONE, "faults": 1, "pub_order": "before", "ghost": False}, "!"),
+    "M4 any generation deletes":               ({**TWO, "scope": "any"}, "!"),
     "M4b a lower generation deletes a higher one's": ({**TWO, "scope": "others"}, "!"),
-    "M5 commit N+1 before publish N": (
-        {**ONE, "faults": 0, "commit_needs_pub": False, "ghost": False, "src": A1},
-        "!",
-    ),
-    "M6 publish swallows its failure": (
-        {**ONE, "faults": 1, "swallow": True, "ghost": False, "src": A1},
-        "!",
-    ),
+    "M5 commit N+1 before publish N":          ({**ONE, "faults": 0, "commit_needs_pub": False, "ghost": False, "src": A1}, "!"),
+    "M6 publish swallows its failure":         ({**ONE, "faults": 1, "swallow": True, "ghost": False, "src": A1}, "!"),
     "M7 a time-out of the commit taken as success": ({**ONE, "faults": 1, "unknown": "assume"}, "!"),
-    "M8 'exists' taken as mine": ({**TWO, "unknown": "assume"}, "!"),
-    "M9 read ahead kept after an abort": ({**ONE, "faults": 1, "overlap": True, "overlap_keep": True}, "!"),
+    "M8 'exists' taken as mine":               ({**TWO, "unknown": "assume"}, "!"),
+    "M9 read ahead kept after an abort":       ({**ONE, "faults": 1, "overlap": True, "overlap_keep": True}, "!"),
     "M10 rebalance of an unpinned attempt's residual": ({**DATA, "faults": 1, "residual_any": True}, "!"),
 }
 
@@ -141,25 +124,14 @@ def main(args):
     if args[:1] == ["--random"]:
         for name, (cfg, want) in CASES.items():
             if not want:
-                big = {
-                    **cfg,
-                    "src": (("a1", "a2", "a3"), ("b1", "b2")),
-                    "faults": 4,
-                    "starts": cfg.get("starts", 2),
-                    "ordered": False,
-                }
+                big = {**cfg, "src": (("a1", "a2", "a3"), ("b1", "b2")), "faults": 4, "starts": cfg.get("starts", 2), "ordered": False}
                 r = walk(big, float(args[1]))
                 wrong += r["result"] != "no violation"
-                print(
-                    "%-50s %7d walks %9d steps  %s" % (name, r["runs"], r["states"], r["result"]),
-                    *r["trace"],
-                    sep="\n    ",
-                    flush=True,
-                )
+                print("%-50s %7d walks %9d steps  %s" % (name, r["runs"], r["states"], r["result"]), *r["trace"], sep="\n    ", flush=True)
         return wrong
     if args[:1] == ["--cap"]:
         cap, args = int(args[1]), args[2:]
-    small = args[:1] == ["--small"]  # one record only: complete searches of the cases that must hold
+    small = args[:1] == ["--small"]      # one record only: complete searches of the cases that must hold
     args = args[small:]
     for name, (cfg, want) in CASES.items():
         if small and not want:
@@ -172,18 +144,8 @@ def main(args):
         r = bfs(cfg, cap, progress=not want or not cfg.get("ghost", True))
         ok = (r["result"] == "no violation") == (not want)
         wrong += not ok
-        print(
-            "%s %-50s %8d states %5.1f s  %s%s"
-            % (
-                "ok  " if ok else "BAD ",
-                name,
-                r["states"],
-                time.time() - t,
-                r["result"],
-                "" if r["complete"] or want else "  (cut off at the cap: breadth first, not complete)",
-            ),
-            flush=True,
-        )
+        print("%s %-50s %8d states %5.1f s  %s%s" % ("ok  " if ok else "BAD ", name, r["states"], time.time() - t, r["result"],
+              "" if r["complete"] or want else "  (cut off at the cap: breadth first, not complete)"), flush=True)
         for a in r["trace"]:
             print("        " + a)
     return wrong

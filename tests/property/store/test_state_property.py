@@ -128,7 +128,7 @@ class StateOverEpochs(RuleBasedStateMachine):
 
     @invariant()
     def what_is_not_there_is_not_found(self):
-        """Keys that some run may still hold, deleted or of an older epoch, are the ones that could come back."""
+        """Keys that some run may still hold, deleted or of an older epoch, could come back."""
         for group, key in getattr(self, "ever", ()):
             assert self._store(group).get(group, key) == self.content.get((group, key))
 
