@@ -29,6 +29,7 @@ from apache_beam.runners.sdf_utils import (
     ThreadsafeRestrictionTracker,
     ThreadsafeWatermarkEstimator,
 )
+
 from penstock.io.spanner import ReadFromSpannerChangeStream, format_timestamp
 from penstock.io.spanner.client import Client
 from penstock.io.spanner.decode import Decoder, merge_chunk

@@ -8,6 +8,7 @@ from google.cloud.spanner_v1.types import result_set
 from google.protobuf.json_format import ParseDict
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penstock.io.spanner.decode import Decoder
 
 PartialResultSet = result_set.PartialResultSet.pb()
