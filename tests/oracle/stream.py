@@ -20,8 +20,8 @@ class Stream:
     """All data change records as the client gives them, and what happened to the partitions.
 
     `events` counts splits (one parent, several children), merges (a child of several parents) and moves (one
-    parent, one child). `partitions` are the parents of each token that was read, `read_from` the token of each
-    record.
+    parent, one child). `partitions` are the parents of each token that was read, `read_from` says from which
+    token each record came.
     """
 
     records: list[list[Any]] = field(default_factory=list)
@@ -49,10 +49,10 @@ def read_stream(database: Any, name: str, start: datetime, end: datetime) -> Str
 
 
 def strays(stream: Stream) -> int:
-    """Count how often a key's next change is in a partition that does not descend from that of the one before.
+    """Count how often a key's next change is in a partition that does not descend from the one before.
 
-    On the service there are none: a child's keys are among those of its parents. The emulator writes everything
-    into one partition at a time, and when that ends into any other one.
+    On the service there are none: a child's keys are among those of its parents. The emulator writes
+    everything into one partition at a time, and when that ends into any other one.
     """
     latest: dict[str, str] = {}
     count = 0
