@@ -21,6 +21,7 @@ from apache_beam.transforms.window import GlobalWindows, TimestampCombiner
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming, WindowedValue
 
+from penstock.publish import passed_by
 from penstock.runner.bundle import Budget, Cut, StageProcessor
 from penstock.runner.cells import EVENT, HOLD, NO_HOLD_US, PROCESSING, Cells, Store, TimerEntry, Timers
 from penstock.runner.grouping import Group, Grouping
@@ -174,7 +175,8 @@ class StatefulRun(_WithTimers):
         """Fire due timers, forget expired windows, and write state back."""
         if self._due(input_watermark_us):
             self._start()
-            self._fire_all(input_watermark_us)
+            with passed_by(input_watermark_us):
+                self._fire_all(input_watermark_us)
         metrics = self._processor.finish() if self._started else []
         if self._started:
             self._expect_expiry()
@@ -209,8 +211,10 @@ class StatefulRun(_WithTimers):
     def _fire(self, timer: TimerEntry) -> None:
         key = self._keys.decode_from_stream(coder_impl.create_InputStream(timer.key), True)
         window = self._windows.decode_from_stream(coder_impl.create_InputStream(timer.window), False)
-        hold = timer.hold_us if timer.hold_us != NO_HOLD_US else timer.fire_us
-        self._processor.fire(timer.family.decode(), key, window, timer.tag.decode(), timer.fire_us, hold)
+        held = timer.hold_us if timer.hold_us != NO_HOLD_US else timer.fire_us
+        # What a processing-time timer puts out belongs to the event time that it holds, not to the clock's.
+        at = held if timer.domain == PROCESSING else timer.fire_us
+        self._processor.fire(timer.family.decode(), key, window, timer.tag.decode(), at, held)
 
     def _expect_expiry(self) -> None:
         """Set a timer that forgets each window that was written to, once it has expired."""

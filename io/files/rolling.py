@@ -12,6 +12,9 @@ from typing import Any, Self
 
 from apache_beam import coders
 
+SOON_US = 500_000
+"""When a roll that found nothing ready is tried again."""
+
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
@@ -50,6 +53,12 @@ class RollRule:
     def open(self, now_us: int) -> OpenFile:
         """Return an empty file that is opened now."""
         return OpenFile(0, (1 << 63) - 1, now_us + self.after_us if self.after_us else 0)
+
+    def reopen(self, now_us: int, *, soon: bool) -> OpenFile:
+        """Return an empty file for lines that a roll has left; `soon`: nothing was ready, so look again soon."""
+        return OpenFile(
+            0, (1 << 63) - 1, now_us + min(self.after_us, SOON_US) if soon else self.open(now_us).due_us
+        )
 
     def is_full(self, file: OpenFile) -> bool:
         """Return whether the file rolls at once."""

@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -23,6 +23,7 @@ from apache_beam.transforms.window import GlobalWindow, GlobalWindows, Timestamp
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
+from penstock.io.files import ordered
 from penstock.io.files.local import LocalFolder
 from penstock.io.files.naming import (
     Key,
@@ -35,10 +36,12 @@ from penstock.io.files.naming import (
 )
 from penstock.io.files.publication import Publication, PublishedFile
 from penstock.io.files.rolling import OpenFile, OpenFileCoder, RollRule
-from penstock.publish import PublishAfterCommit, current_attempt
+from penstock.publish import PublishAfterCommit, current_attempt, current_watermark_us
 
 BLOCK_BYTES = 256 * 1024
 """Lines of one lane travel in blocks; a bundle hands its blocks on when together they have so many bytes."""
+
+_END_US = (1 << 63) - 1
 
 _index = count()
 """Numbers the files that this process stages; within an epoch's attempt they keep the order of a lane."""
@@ -86,6 +89,7 @@ class _Layout:
     key: Callable[[Any], Key] | None
     format: Callable[[Any], Any]
     shards: int
+    ordered: bool = False
 
     def lane_of(self, element: Any, timestamp_us: int) -> str:
         shard = stable_hash(self.key(element)) % self.shards if self.key else 0
@@ -97,11 +101,14 @@ class _Block:
     """Lines of one lane on their way through a bundle; `earliest_us` is their lowest event time."""
 
     earliest_us: int
-    lines: list[bytes] = field(default_factory=list)
+    lines: list[ordered.Timed] = field(default_factory=list)
 
     def add(self, line: bytes, timestamp_us: int) -> None:
-        self.lines.append(line)
+        self.lines.append((timestamp_us, line))
         self.earliest_us = min(self.earliest_us, timestamp_us)
+
+    def packed(self, in_order: bool) -> bytes:
+        return ordered.pack(self.lines) if in_order else b"".join(line for _, line in self.lines)
 
 
 class ToBlocksFn(beam.DoFn):
@@ -141,7 +148,7 @@ class ToBlocksFn(beam.DoFn):
         blocks, self._blocks, self._bytes = self._blocks, {}, 0
         self._lines.inc(sum(len(block.lines) for block in blocks.values()))
         return [
-            TimestampedValue((where, b"".join(block.lines)), Timestamp(micros=block.earliest_us))
+            TimestampedValue((where, block.packed(self._layout.ordered)), Timestamp(micros=block.earliest_us))
             for where, block in blocks.items()
         ]
 
@@ -150,7 +157,8 @@ class ToBlocksFn(beam.DoFn):
 class RollFn(beam.DoFn):
     """(Lane, block) to `Publication`: keeps each lane's open file in state and stages it when it rolls.
 
-    Order: blocks of a lane are kept in the order in which they arrive. State: per lane, the lines since the
+    Order: blocks of a lane are kept in the order in which they arrive; with `in_order` a roll takes the lines
+    that the watermark has passed, by event time, and leaves the others. State: per lane, the lines since the
     last roll, nothing between a roll and the next line. Watermark: held by an open file at its earliest
     event time until it rolls. What repeats: a failed try's staged files, under names of their own.
     """
@@ -163,8 +171,15 @@ class RollFn(beam.DoFn):
     _end = beam.DoFn.TimerParam(END)
 
     def __init__(
-        self, folder: LocalFolder, sink: str, rule: RollRule, clock: Callable[[], float] = time.time
+        self,
+        folder: LocalFolder,
+        sink: str,
+        rule: RollRule,
+        clock: Callable[[], float] = time.time,
+        *,
+        in_order: bool = False,
     ) -> None:
+        self._in_order = in_order
         self._folder = folder
         self._sink = sink
         self._rule = rule
@@ -190,11 +205,14 @@ class RollFn(beam.DoFn):
         file = before or self._rule.open(int(self._clock() * 1e6))
         file = file.with_block(len(block), timestamp.micros)
         lines.add(block)
-        if self._rule.is_full(file):
+        full = self._rule.is_full(file)
+        if full and not self._in_order:
             yield self._close(where, file, lines, opened, roll, end)
             return
+        if full:
+            file = replace(file, due_us=0)
         opened.write(file)
-        if before is None or file.earliest_us < before.earliest_us:
+        if before is None or full or file.earliest_us < before.earliest_us:
             # Beam holds the watermark of a processing-time timer at the element that sets it.
             roll.set(Timestamp(micros=file.due_us))
             end.set(GlobalWindow().max_timestamp())
@@ -208,7 +226,12 @@ class RollFn(beam.DoFn):
         roll: Any = _roll,
         end: Any = _end,
     ) -> Iterator[TimestampedValue]:
-        if (file := opened.read()) is not None:
+        file = opened.read()
+        if file is None:
+            return
+        if self._in_order and (watermark_us := current_watermark_us()) is not None:
+            yield from self._take_passed(where, file, watermark_us, lines, opened, roll)
+        else:
             yield self._close(where, file, lines, opened, roll, end)
 
     @on_timer(END)
@@ -223,6 +246,24 @@ class RollFn(beam.DoFn):
         if (file := opened.read()) is not None:
             yield self._close(where, file, lines, opened, roll, end)
 
+    def _take_passed(
+        self, where: str, file: OpenFile, watermark_us: int, lines: Any, opened: Any, roll: Any
+    ) -> Iterator[TimestampedValue]:
+        """Stage the lines that the watermark has passed; the others wait for the next roll."""
+        ready, rest = ordered.split(lines.read(), watermark_us)
+        if ready:
+            publication = self._stage(where, ready)
+            yield TimestampedValue(publication, Timestamp(micros=file.earliest_us))
+            lines.clear()
+            opened.clear()
+        if rest:
+            block = ordered.pack(rest)
+            left = self._rule.reopen(int(self._clock() * 1e6), soon=not ready)
+            if ready:
+                lines.add(block)
+            opened.write(left.with_block(len(block), min(at for at, _ in rest)))
+            roll.set(Timestamp(micros=left.due_us))
+
     def finish_bundle(self) -> None:
         self._folder.keep_staged(self._staged)
 
@@ -230,7 +271,8 @@ class RollFn(beam.DoFn):
         self, where: str, file: OpenFile, lines: Any, opened: Any, roll: Any, end: Any
     ) -> TimestampedValue:
         """Stage the open file and forget it."""
-        publication = self._stage(where, lines.read())
+        blocks = lines.read()
+        publication = self._stage(where, ordered.split(blocks, _END_US)[0] if self._in_order else blocks)
         lines.clear()
         opened.clear()
         roll.clear()
@@ -296,9 +338,10 @@ class WriteJsonLines(beam.PTransform):
     changes and never appears again; consumers may take files away as soon as they see them. Everything
     below ``.penstock-staging`` belongs to the pipeline.
 
-    Order: within a lane (table, hour, shard) names, then lines, are in the order in which the elements of
-    each key came; sort the names as text. Between lanes there is none, and none between two runs of one
-    pipeline that are not resumed from each other's checkpoint, except that job names rise with time.
+    Order: within a lane (table, hour, shard) names, then lines, are in event-time order, and elements of one
+    event time in the order in which they came; sort the names as text. Between lanes there is none, and none
+    between two runs of one pipeline that are not resumed from each other's checkpoint, except that job names
+    rise with time.
     Crashes: on `PySparkRunner` nothing is lost and nothing doubled. Another runner that repeats bundles may
     leave files in the staging folder, and publishes each element as often as it commits it.
     Watermark: the output's is held by each open file at its earliest event time, and released when the
@@ -313,7 +356,13 @@ class WriteJsonLines(beam.PTransform):
         shards: how many files of a table and hour may be open side by side.
         roll_seconds: an open file is published this long after its first line came (processing time);
             0 publishes with every epoch.
-        roll_bytes: an open file of this many bytes or more is published at once.
+        roll_bytes: an open file of this many bytes or more is published at once; with `in_event_time_order`
+            at the end of the epoch.
+        in_event_time_order: a roll takes the lines that the watermark has passed, by event time; the others
+            wait. So names and lines of a lane are in event-time order whichever reader they came from, and
+            however far apart the readers are; what it costs is the distance to the watermark. False: lines
+            keep the order in which they come. Only `PySparkRunner` tells a sink the watermark; on other
+            runners each file is in order in itself.
 
     Raises:
         ValueError, TypeError: an argument is wrong (at construction).
@@ -330,6 +379,7 @@ class WriteJsonLines(beam.PTransform):
         shards: int = 1,
         roll_seconds: float = 10,
         roll_bytes: int = 64 * 1024 * 1024,
+        in_event_time_order: bool = True,
     ) -> None:
         super().__init__()
         if shards < 1:
@@ -337,7 +387,9 @@ class WriteJsonLines(beam.PTransform):
         if shards > 1 and key is None:
             raise ValueError(f"{shards} shards need a key function: pass key=, or shards=1.")
         self._folder = LocalFolder(_local_path(os.fspath(output)))
-        self._layout = _Layout(table if callable(table) else _Constant(table), key, format, shards)
+        self._layout = _Layout(
+            table if callable(table) else _Constant(table), key, format, shards, in_event_time_order
+        )
         self._rule = RollRule(round(roll_seconds * 1e6), roll_bytes)
 
     def expand(self, elements: beam.PCollection) -> beam.PCollection:
@@ -347,7 +399,7 @@ class WriteJsonLines(beam.PTransform):
             elements
             | "Global" >> beam.WindowInto(GlobalWindows())
             | "ToBlocks" >> beam.ParDo(ToBlocksFn(self._layout)).with_output_types(tuple[str, bytes])
-            | "Roll" >> beam.ParDo(RollFn(self._folder, sink, self._rule))
+            | "Roll" >> beam.ParDo(RollFn(self._folder, sink, self._rule, in_order=self._layout.ordered))
             | "Publish" >> PublishAfterCommit(MoveFn(self._folder, sink))
         )
 

@@ -82,6 +82,26 @@ def running_attempt(attempt: Attempt) -> Iterator[None]:
         _running.attempt = before
 
 
+def current_watermark_us() -> int | None:
+    """Return the input watermark of the step whose timer fires in this thread, in µs since 1970.
+
+    Everything below it has arrived. None where the runner does not tell (all but `PySparkRunner`).
+    """
+    watermark: int | None = getattr(_running, "watermark_us", None)
+    return watermark
+
+
+@contextmanager
+def passed_by(watermark_us: int) -> Iterator[None]:
+    """Make `watermark_us` the input watermark for this thread (for runners and tests)."""
+    before = getattr(_running, "watermark_us", None)
+    _running.watermark_us = watermark_us
+    try:
+        yield
+    finally:
+        _running.watermark_us = before
+
+
 @runtime_checkable
 class CleansUp(Protocol):
     """What a post-commit DoFn may have besides `process`: the clean-up of what failed epochs staged."""

@@ -147,8 +147,8 @@ def _one_driver(plan: Plan, folder: Path, chance: _Chance) -> None:
     run_epochs(coordinator, driver, retries=5, back_off=lambda failures: 0.0, sweep_every=3)
 
 
-def _rows(folder: Path) -> list[Any]:
-    files = sorted(path for path in folder.rglob("*.jsonl") if ".penstock-staging" not in path.parts)
+def _rows(folder: Path, names: str = "*.jsonl") -> list[Any]:
+    files = sorted(path for path in folder.rglob(names) if ".penstock-staging" not in path.parts)
     return [json.loads(line) for path in files for line in path.read_text().splitlines()]
 
 
@@ -158,6 +158,9 @@ def _check(output: Path) -> None:
         for key in range(KEYS):
             mine = [r["n"] for r in rows if r["element"] == element and r["n"] % KEYS == key]
             assert mine == list(range(key, END, KEYS)), f"{element}{key}"
+    for shard in ("00-of-02", "01-of-02"):
+        times = [row["n"] for row in _rows(output / "numbers", f"{shard}*.jsonl")]
+        assert times == sorted(times), f"{shard}: two readers, one lane, in event-time order"
     counted: dict[str, int] = {}
     windows = [(row["key"], row["start"]) for row in _rows(output / "counts")]
     assert len(windows) == len(set(windows)), "each window fires once"
