@@ -45,8 +45,8 @@ _GRACE = 500 * _MILLI
 class Window(Protocol):
     """One running query."""
 
-    def __iter__(self) -> Iterator[Any]:
-        """Yield PartialResultSet messages."""
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        """Yield (size in bytes, PartialResultSet message)."""
 
     def cancel(self) -> None:
         """Break off; the iteration ends or raises."""
@@ -280,14 +280,14 @@ class Readers:
         """Queue what the window sends, or drop it once closing. True: a child partitions record was sent."""
         announced = False
         decoder = Decoder()
-        for message in window:
+        for size, message in window:
             if self._closing and self._clock() > end:
                 window.cancel()
                 break
             if not self._closing:
                 steps, partition.position = follow(partition.token, partition.position, decoder.feed(message))
                 announced = announced or any(isinstance(step, Announced) for _, step in steps)
-                self._put(partition, Batch(partition.token, start, steps, message.ByteSize()))
+                self._put(partition, Batch(partition.token, start, steps, size))
         if not self._closing:
             decoder.finish()
         return announced
