@@ -19,6 +19,7 @@ from penstock.io.spanner.record import (
     ColumnType,
     DataChangeRecord,
     Mod,
+    Mods,
     format_timestamp,
     parse_timestamp,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "DataChangeRecord",
     "DataChangeRecordCoder",
     "Mod",
+    "Mods",
     "PositionLostError",
     "ReadFromSpannerChangeStream",
     "SetupError",

@@ -26,14 +26,13 @@ from typing import Any
 
 from apache_beam import coders
 
-from penstock.io.spanner.record import ColumnType, DataChangeRecord, Mod
+from penstock.io.spanner.record import ColumnType, DataChangeRecord, Mods
 
 VERSION = 1
 _HEAD = struct.Struct("<BqIIIBB")
 _LAST, _SYSTEM = 1, 2
 _WIDTHS = {1: "B", 2: "H", 4: "I"}
 _TEXTS = 7
-_new = tuple.__new__
 
 
 class DataChangeRecordCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
@@ -49,8 +48,7 @@ class DataChangeRecordCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
             value.value_capture_type,
             value.transaction_tag,
         ]
-        for mod in value.mods:
-            texts += mod
+        texts += value.mods.texts
         lengths = [len(text) for text in texts]
         width = _width(max(lengths))
         head = _HEAD.pack(
@@ -78,7 +76,6 @@ class DataChangeRecordCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
             )
         start = _HEAD.size + width * (_TEXTS + 3 * mods)
         texts = _cut(encoded[start:].decode(), _unpacked(encoded[_HEAD.size : start], width))
-        sides = iter(texts[_TEXTS:])
         return DataChangeRecord(
             timestamp,
             texts[0],
@@ -86,7 +83,7 @@ class DataChangeRecordCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
             bool(flags & _LAST),
             texts[2],
             _column_types(texts[3]),
-            tuple([_new(Mod, side) for side in zip(sides, sides, sides, strict=True)]),
+            Mods(tuple(texts[_TEXTS:])),
             texts[4],
             texts[5],
             records,

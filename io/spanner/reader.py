@@ -50,8 +50,8 @@ _FEW_BYTES, _MANY_BYTES = 256 << 10, 4 << 20
 class Window(Protocol):
     """One running query."""
 
-    def __iter__(self) -> Iterator[Any]:
-        """Yield PartialResultSet messages."""
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        """Yield (size in bytes, PartialResultSet message)."""
 
     def cancel(self) -> None:
         """Break off; the iteration ends or raises."""
@@ -287,15 +287,15 @@ class Readers:
         """Queue what the window sends, or drop it once closing. True: a child partitions record was sent."""
         announced, received = False, 0
         decoder = Decoder()
-        for message in window:
-            received += message.ByteSize()
+        for size, message in window:
+            received += size
             if self._closing and self._clock() > end:
                 window.cancel()
                 break
             if not self._closing:
                 steps, partition.position = follow(partition.token, partition.position, decoder.feed(message))
                 announced = announced or any(isinstance(step, Announced) for _, step in steps)
-                self._put(partition, Batch(partition.token, start, steps, message.ByteSize()))
+                self._put(partition, Batch(partition.token, start, steps, size))
         if not self._closing:
             decoder.finish()
             partition.span = next_span(partition.span, received)

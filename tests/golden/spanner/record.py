@@ -97,7 +97,9 @@ def messages(client: Client, stream: str, start: int, end: int) -> dict[str, lis
     """Return the messages of the root query and of each partition that lives at `start`."""
 
     def ask(token: str, start: int, end: int) -> list[Any]:
-        return list(client.ask(change_stream_query(stream, token, start, end, 1000), "golden"))
+        return [
+            message for _, message in client.ask(change_stream_query(stream, token, start, end, 1000), "")
+        ]
 
     answers = {"root": ask(ROOT, start, start)}
     tokens = [
@@ -120,11 +122,13 @@ def save(case: str, sent: list[Any]) -> None:
 
 
 def _dump(name: str, document: Any) -> None:
-    def plain(value: Any) -> Any:
-        return sorted(value)  # the only other type in a record is a frozenset of tokens
-
-    text = json.dumps(document, indent=1, ensure_ascii=False, default=plain)
+    text = json.dumps(document, indent=1, ensure_ascii=False, default=as_json)
     (HERE / name).write_text(text + "\n")
+
+
+def as_json(value: Any) -> list[Any]:
+    """Return parents' tokens sorted and mods as they are."""
+    return sorted(value) if isinstance(value, frozenset) else list(value)
 
 
 def main() -> None:

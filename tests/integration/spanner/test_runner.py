@@ -24,7 +24,13 @@ class Keep(beam.DoFn):
         self._path = path
 
     def process(self, record: Any, timestamp: Any = beam.DoFn.TimestampParam) -> None:
-        line = [record.commit_timestamp, timestamp.micros, record.table_name, record.mod_type, record.mods]
+        line = [
+            record.commit_timestamp,
+            timestamp.micros,
+            record.table_name,
+            record.mod_type,
+            list(record.mods),
+        ]
         with open(self._path, "a") as file:
             file.write(json.dumps(line) + "\n")
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.io.spanner import ColumnType, DataChangeRecord, DataChangeRecordCoder, Mod
+from penstock.io.spanner import ColumnType, DataChangeRecord, DataChangeRecordCoder, Mod, Mods
 
 texts = st.text(max_size=20)
 numbers = st.integers(0, 2**32 - 1)
@@ -32,7 +32,7 @@ records = st.builds(
     st.booleans(),
     texts,
     st.lists(columns, max_size=4).map(tuple),
-    st.lists(st.builds(Mod, sides, sides, sides), max_size=5).map(tuple),
+    st.lists(st.builds(Mod, sides, sides, sides), max_size=5).map(Mods.of),
     st.sampled_from(("INSERT", "UPDATE", "DELETE")),
     st.sampled_from(("OLD_AND_NEW_VALUES", "NEW_ROW")),
     numbers,
@@ -59,7 +59,7 @@ def test_records_have_equal_bytes_only_when_they_are_equal(
 
 @given(records, st.sampled_from((0, 1, 255, 256, 65_535, 65_536, 200_000)))
 def test_texts_of_any_length_survive(record: DataChangeRecord, length: int) -> None:
-    longer = replace(record, mods=(*record.mods, Mod("{}", "ü" * length, "")))
+    longer = replace(record, mods=Mods.of([*record.mods, Mod("{}", "ü" * length, "")]))
     assert coder.decode(coder.encode(longer)) == longer
 
 
@@ -70,7 +70,7 @@ def test_records_of_an_unknown_version_are_refused(record: DataChangeRecord) -> 
 
 
 def test_a_typical_record_is_smaller_than_its_json() -> None:
-    mods = tuple(Mod(f'{{"Id":"{n}"}}', '{"V":"value"}', '{"V":"other"}') for n in range(100))
+    mods = Mods.of(Mod(f'{{"Id":"{n}"}}', '{"V":"value"}', '{"V":"other"}') for n in range(100))
     record = DataChangeRecord(
         1, "0", "1", True, "T", (), mods, "UPDATE", "OLD_AND_NEW_VALUES", 1, 1, "", False
     )

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.io.spanner.frontier import Announced, Finished, Frontier, Position, Waiting
-from penstock.io.spanner.record import ChildPartition, ChildPartitionsRecord, DataChangeRecord
+from penstock.io.spanner.record import ChildPartition, ChildPartitionsRecord, DataChangeRecord, Mods
 from penstock.io.spanner.tracker import FrontierCoder
 
 transactions = st.text(max_size=8)
@@ -91,5 +91,17 @@ def test_each_record_is_taken_once_whatever_is_sent_again(
 
 def _record(transaction: int, sequence: int) -> DataChangeRecord:
     return DataChangeRecord(
-        10, f"{sequence:08d}", f"t{transaction}", True, "T", (), (), "INSERT", "NEW_ROW", 1, 1, "", False
+        10,
+        f"{sequence:08d}",
+        f"t{transaction}",
+        True,
+        "T",
+        (),
+        Mods(()),
+        "INSERT",
+        "NEW_ROW",
+        1,
+        1,
+        "",
+        False,
     )

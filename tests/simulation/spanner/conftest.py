@@ -25,6 +25,7 @@ from penstock.io.spanner.record import (
     DataChangeRecord,
     HeartbeatRecord,
     Mod,
+    Mods,
 )
 from penstock.io.spanner.tracker import FrontierCoder, FrontierTracker, Tick, beam_watermark
 
@@ -44,7 +45,7 @@ class Partition:
 
 
 def record(timestamp: int, transaction: str, sequence: int, keys: list[int]) -> DataChangeRecord:
-    mods = tuple(Mod(f'{{"K":"{key}"}}', f'{{"T":"{timestamp}"}}', "{}") for key in keys)
+    mods = Mods.of(Mod(f'{{"K":"{key}"}}', f'{{"T":"{timestamp}"}}', "{}") for key in keys)
     return DataChangeRecord(
         timestamp,
         f"{sequence:08d}",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.io.spanner.record import ChildPartition, ChildPartitionsRecord, DataChangeRecord, Mod
+from penstock.io.spanner.record import ChildPartition, ChildPartitionsRecord, DataChangeRecord, Mods
 
 
 def data(timestamp: int, transaction: str = "t", sequence: int = 0, **changes: Any) -> DataChangeRecord:
@@ -17,7 +17,7 @@ def data(timestamp: int, transaction: str = "t", sequence: int = 0, **changes: A
         "is_last_record_in_transaction_in_partition": True,
         "table_name": "T",
         "column_types": (),
-        "mods": (Mod('{"K":"1"}', "{}", "{}"),),
+        "mods": Mods(('{"K":"1"}', "{}", "{}")),
         "mod_type": "INSERT",
         "value_capture_type": "OLD_AND_NEW_VALUES",
         "number_of_records_in_transaction": 1,
