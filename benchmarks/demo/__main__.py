@@ -24,7 +24,6 @@ from benchmarks.demo import bank
 from benchmarks.demo.proof import Proof, prove
 from benchmarks.demo.writers import connect
 from penstock.io.spanner.emulator import SpannerEmulator
-from penstock.templates.console import ignore_import_warnings
 from tests.oracle.kill import Run
 from tests.oracle.lines import visible_files
 
@@ -158,7 +157,6 @@ def tell(proof: Proof, folder: Path) -> int:
 
 def main() -> int:
     arguments = _arguments()
-    ignore_import_warnings()
     folder = Path(arguments.folder or tempfile.mkdtemp(prefix="penstock-demo-")).resolve()
     say("Starting the Spanner emulator (partitions live two to four seconds) and making a bank")
     with SpannerEmulator.start(token_life_seconds=2) as emulator:
