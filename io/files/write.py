@@ -338,10 +338,10 @@ class WriteJsonLines(beam.PTransform):
     changes and never appears again; consumers may take files away as soon as they see them. Everything
     below ``.penstock-staging`` belongs to the pipeline.
 
-    Order: within a lane (table, hour, shard) names, then lines, are in event-time order, and elements of one
-    event time in the order in which they came; sort the names as text. Between lanes there is none, and none
-    between two runs of one pipeline that are not resumed from each other's checkpoint, except that job names
-    rise with time.
+    Order: within a lane (table, hour, shard) names, then lines, are in the order in which the elements of
+    each key came, or with `in_event_time_order` in that of their event times; sort the names as text. Between
+    lanes there is none, and none between two runs of one pipeline that are not resumed from each other's
+    checkpoint, except that job names rise with time.
     Crashes: on `PySparkRunner` nothing is lost and nothing doubled. Another runner that repeats bundles may
     leave files in the staging folder, and publishes each element as often as it commits it.
     Watermark: the output's is held by each open file at its earliest event time, and released when the
@@ -360,9 +360,10 @@ class WriteJsonLines(beam.PTransform):
             at the end of the epoch.
         in_event_time_order: a roll takes the lines that the watermark has passed, by event time; the others
             wait. So names and lines of a lane are in event-time order whichever reader they came from, and
-            however far apart the readers are; what it costs is the distance to the watermark. False: lines
-            keep the order in which they come. Only `PySparkRunner` tells a sink the watermark; on other
-            runners each file is in order in itself.
+            however far apart the readers are; what it costs is the distance to the watermark, and a source
+            whose watermark stands still publishes nothing. False: lines keep the order in which they come,
+            which is the commit order of each key where the source promises that. Only `PySparkRunner` tells
+            a sink the watermark; on other runners each file is in order in itself.
 
     Raises:
         ValueError, TypeError: an argument is wrong (at construction).
@@ -379,7 +380,7 @@ class WriteJsonLines(beam.PTransform):
         shards: int = 1,
         roll_seconds: float = 10,
         roll_bytes: int = 64 * 1024 * 1024,
-        in_event_time_order: bool = True,
+        in_event_time_order: bool = False,
     ) -> None:
         super().__init__()
         if shards < 1:

@@ -156,7 +156,8 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
     def initial_restriction(self, element: ChangeStream) -> Frontier:
         """Return the root partition alone, after `check`: an error is raised before anything is read."""
         self.check(element)
-        return Frontier.starting_at(element.start, element.end)
+        emulated = self._settings.connection.emulator_host is not None
+        return Frontier.starting_at(element.start, element.end, in_step=emulated)
 
     def create_tracker(self, restriction: Frontier) -> RestrictionTracker:
         return FrontierTracker(restriction)

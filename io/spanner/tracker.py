@@ -32,7 +32,7 @@ class Tick:
 
 
 class FrontierCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
-    """Encodes a Frontier as compact JSON: ``{"v":1, "end", "dealt", "open":[…], "waiting":[…]}``.
+    """Encodes a Frontier as compact JSON: ``{"v":1, "end", "dealt", "in_step", "open":[…], "waiting":[…]}``.
 
     An open partition is ``[token, timestamp, {transaction: [[first, last], …]}]``, a waiting one
     ``[token, start, [unfinished parents]]``; both are sorted by token, so equal frontiers have equal bytes.
@@ -43,6 +43,7 @@ class FrontierCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
             "v": VERSION,
             "end": value.end,
             "dealt": value.dealt,
+            "in_step": value.in_step,
             "open": [[token, at.timestamp, at.seen] for token, at in sorted(value.open.items())],
             "waiting": [
                 [token, child.start, sorted(child.unfinished)]
@@ -68,6 +69,7 @@ class FrontierCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
             {token: Waiting(start, frozenset(parents)) for token, start, parents in document["waiting"]},
             document["end"],
             document["dealt"],
+            document["in_step"],
         )
 
     def is_deterministic(self) -> bool:

@@ -64,7 +64,12 @@ def _plan(output: Path) -> Plan:
     )
     numbers = keyed | "In order" >> beam.ParDo(_InOrderFn())
     _ = numbers | "Lines" >> WriteJsonLines(
-        output, table="numbers", key=lambda row: row["n"] % KEYS, shards=2, roll_seconds=0
+        output,
+        table="numbers",
+        key=lambda row: row["n"] % KEYS,
+        shards=2,
+        roll_seconds=0,
+        in_event_time_order=True,
     )
     counts = (
         keyed

@@ -3,7 +3,8 @@
 The stream is written from the service's documentation, not from the reader: partitions own keys, and split,
 merge and move; a split announces its children in one record or in two, a merged child is announced by every
 parent; a query returns what was committed between its ends, both inclusive, and a heartbeat only when it has
-nothing else; a token that has ended earlier is refused.
+nothing else; a token that has ended earlier is refused. A *scattered* stream behaves as the emulator was seen
+to: all partitions are replaced at one moment, and one of them gets every change until the next.
 """
 
 from __future__ import annotations
@@ -66,13 +67,15 @@ def record(timestamp: int, transaction: str, sequence: int, keys: list[int]) -> 
 class Stream:
     """One history: its partitions, and the queries that a reader may ask."""
 
-    def __init__(self, seed: int, events: int = 60) -> None:
+    def __init__(self, seed: int, events: int = 60, *, scattered: bool = False) -> None:
         self._rng = rng = random.Random(seed)
+        self._scattered = scattered
         self._names = iter(range(10_000))
         keys = list(range(8))
         self._live = [self._open(0, part, frozenset()) for part in (keys[:3], keys[3:6], keys[6:])]
         self._all = {partition.token: partition for partition in self._live}
         self._initial = list(self._live)
+        self._holder = self._live[0]
         now = 0
         for number in range(events):
             now += rng.choice((0, 0, 1, 1, 2, 5)) * MILLI
@@ -117,24 +120,38 @@ class Stream:
     def _commit(self, now: int, transaction: str) -> None:
         """Write one to three records in each partition touched; sequence numbers run over all of them."""
         sequence = 0
-        for partition in self._rng.sample(self._live, self._rng.randint(1, min(2, len(self._live)))):
-            for _ in range(self._rng.choice((1, 1, 2, 3)) if partition.keys else 0):
-                keys = self._rng.sample(partition.keys, 1)
+        touched = self._rng.sample(self._live, self._rng.randint(1, min(2, len(self._live))))
+        for partition in [self._holder] if self._scattered else touched:
+            owned = list(range(8)) if self._scattered else partition.keys
+            for _ in range(self._rng.choice((1, 1, 2, 3)) if owned else 0):
+                keys = self._rng.sample(owned, 1)
                 partition.records.append(record(now, transaction, sequence, keys))
                 sequence += 1
 
     def _reshape(self, now: int) -> None:
+        if self._scattered:
+            for partition in list(self._live):
+                if partition.start < now:
+                    self._reshape_some(now, [other for other in self._live if other.start < now])
+            self._holder = self._rng.choice(self._live)
+        else:
+            self._reshape_some(now, self._live)
+
+    def _reshape_some(self, now: int, live: list[Partition]) -> None:
+        """Split, merge or move one or more of the partitions in `live`, if there are any."""
+        if not live:
+            return
         rng = self._rng
         kind = rng.choice(("split", "merge", "merge", "move"))
-        if kind == "merge" and len(self._live) > 1:
-            parents = rng.sample(self._live, min(len(self._live), rng.choice((2, 2, 3))))
+        if kind == "merge" and len(live) > 1:
+            parents = rng.sample(live, min(len(live), rng.choice((2, 2, 3))))
             self._replace(parents, [[key for parent in parents for key in parent.keys]], now)
         elif kind == "split":
-            parent = rng.choice(self._live)
+            parent = rng.choice(live)
             middle = len(parent.keys) // 2
             self._replace([parent], [parent.keys[:middle], parent.keys[middle:]], now)
         else:
-            parent = rng.choice(self._live)
+            parent = rng.choice(live)
             self._replace([parent], [parent.keys], now)
 
     def _replace(self, parents: list[Partition], shares: list[list[int]], now: int) -> None:
@@ -155,11 +172,13 @@ class OrderBrokenError(AssertionError):
 class Reading:
     """Reads one history in epochs, dealt over parts, cut and crashed at steps that the seed chooses."""
 
-    def __init__(self, seed: int, *, crash_at: int | None = None) -> None:
+    def __init__(
+        self, seed: int, *, crash_at: int | None = None, scattered: bool = False, in_step: bool = False
+    ) -> None:
         self.rng = random.Random(seed * 7919 + 1)
-        self.stream = Stream(seed)
+        self.stream = Stream(seed, scattered=scattered)
         self.fn = ReadChangeStreamFn(None)  # type: ignore[arg-type] - only `rebalance` is used
-        start = Frontier.starting_at(0, self.stream.horizon)
+        start = Frontier.starting_at(0, self.stream.horizon, in_step=in_step)
         self.residuals = [(start, beam_watermark(start.watermark))]
         self.committed: list[DataChangeRecord] = []
         self.laggards = {f"p{number}" for number in range(60) if self.rng.random() < 0.3}

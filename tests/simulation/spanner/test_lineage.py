@@ -32,11 +32,18 @@ def test_a_crash_at_every_single_step_changes_nothing(reading: Any, seed: int) -
         reading(seed, crash_at=step).run()
 
 
-def share_of_broken_histories(reading: Any, broken: Any, histories: int = 200) -> int:
+def test_streams_whose_keys_wander_between_lineages_are_read_in_order_in_step(
+    reading: Any, broken: Any
+) -> None:
+    assert share_of_broken_histories(reading, broken, scattered=True, in_step=True) == 0
+    assert share_of_broken_histories(reading, broken, scattered=True) > 50
+
+
+def share_of_broken_histories(reading: Any, broken: Any, histories: int = 200, **options: Any) -> int:
     failures = 0
     for seed in range(histories):
         try:
-            reading(seed).run()
+            reading(seed, **options).run()
         except broken:
             failures += 1
         except Exception:  # a lineage error is a broken history too

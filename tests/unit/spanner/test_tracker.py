@@ -132,6 +132,7 @@ def test_frontier_survives_its_coder() -> None:
         {"m": Waiting(20, frozenset(("x", "y")))},
         end=99,
         dealt=True,
+        in_step=True,
     )
     coder = FrontierCoder()
     assert coder.decode(coder.encode(value)) == value
@@ -141,7 +142,7 @@ def test_frontier_survives_its_coder() -> None:
 def test_encoded_frontier_is_the_documented_json() -> None:
     value = Frontier({"b": Position(10, {"t": ((0, 3),)})}, {"m": Waiting(20, frozenset("yx"))}, None)
     assert FrontierCoder().encode(value) == (
-        b'{"dealt":false,"end":null,"open":[["b",10,{"t":[[0,3]]}]],"v":1,"waiting":[["m",20,["x","y"]]]}'
+        b'{"dealt":false,"end":null,"in_step":false,"open":[["b",10,{"t":[[0,3]]}]],"v":1,"waiting":[["m",20,["x","y"]]]}'
     )
 
 
