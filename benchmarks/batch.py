@@ -1,0 +1,207 @@
+"""Five Maps and a GroupByKey, on Spark and on Beam's own FnApiRunner: wall and CPU of the whole tree.
+
+    python benchmarks/batch.py [--records 400000 4000000] [--keys 1000] [--rounds 3]
+
+The pipeline: ranges are dealt over the workers and counted out to integers; five Maps, the last of which makes
+(n % keys, n); a GroupByKey; and a step that walks every group and adds up in a metric how many values it saw.
+The metric is checked after each run. Coders are those that Beam infers (VarInt, and pairs of it).
+
+- *PySparkRunner* on a session `local[2,4]` with the settings of a session of the runner's own.
+- *FnApiRunner*, the peer: Beam's reference for Python, as `beam.Pipeline(runner="FnApiRunner")` runs it, one
+  worker thread in the same process, everything in memory.
+
+Each contender lives in a process of its own, is warmed up once, and takes its turn; the first changes from
+round to round. CPU is that of the contender's whole tree: Python driver, JVM, Python daemon, workers, and
+children that have ended. A run over one record is the *fixed* cost of a pipeline on a warm session;
+*marginal* is what each further record costs, (cost of n - fixed) / n.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.metrics import Metrics, MetricsFilter
+from apache_beam.options.pipeline_options import PipelineOptions
+from measure import Cost, Spread, Stopwatch, heading, machine, ratio, row
+
+RANGES = 8
+CONTENDERS = ("PySparkRunner", "FnApiRunner")
+FIXED = 1
+"""Records of the run that shows what a pipeline costs before the first record."""
+
+
+class CountOutFn(beam.DoFn):
+    def process(self, ends: tuple[int, int]) -> Iterator[int]:
+        yield from range(*ends)
+
+
+class WalkFn(beam.DoFn):
+    """Walks a group to its end."""
+
+    def __init__(self) -> None:
+        self._values = Metrics.counter("benchmark", "values")
+
+    def process(self, group: tuple[int, Any]) -> None:
+        self._values.inc(sum(1 for _ in group[1]))
+
+
+def build(pipeline: beam.Pipeline, records: int, keys: int) -> None:
+    """Apply the measured pipeline."""
+    bounds = [records * number // RANGES for number in range(RANGES + 1)]
+    ranges = [pair for pair in itertools.pairwise(bounds) if pair[0] < pair[1]]
+    numbers = (
+        pipeline
+        | beam.Create(ranges, reshuffle=False)
+        | beam.Reshuffle()
+        | beam.ParDo(CountOutFn()).with_output_types(int)
+    )
+    _ = (
+        numbers
+        | "Map 1" >> beam.Map(lambda n: n + 1)
+        | "Map 2" >> beam.Map(lambda n: n * 3)
+        | "Map 3" >> beam.Map(lambda n: n - 3)
+        | "Map 4" >> beam.Map(lambda n: n // 3)
+        | "Map 5" >> beam.Map(lambda n: (n % keys, n)).with_output_types(tuple[int, int])
+        | beam.GroupByKey()
+        | beam.ParDo(WalkFn())
+    )
+
+
+def run(runner: Any, records: int, keys: int) -> Cost:
+    """Build and run the pipeline once.
+
+    Raises:
+        SystemExit: not every record was in a group.
+    """
+    watch = Stopwatch()
+    pipeline = beam.Pipeline(runner=runner, options=PipelineOptions([]))
+    build(pipeline, records, keys)
+    result = pipeline.run()
+    result.wait_until_finish()
+    cost = watch.stop()
+    (counter,) = result.metrics().query(MetricsFilter().with_name("values"))["counters"]
+    if counter.result != records:
+        raise SystemExit(f"{type(runner).__name__} grouped {counter.result} records of {records}")
+    return cost
+
+
+def runner_of(contender: str) -> Any:
+    """The runner of a contender, with its Spark session started."""
+    if contender == "FnApiRunner":
+        from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+        return FnApiRunner()
+    from penstock.runner import PySparkRunner
+    from penstock.runner.session import session
+
+    return PySparkRunner(session("local[2,4]", {}))
+
+
+def serve(contender: str) -> None:
+    """Be a contender: for each line (records, keys) on standard input run once and print the cost."""
+    runner = runner_of(contender)
+    for line in sys.stdin:
+        cost = run(runner, *json.loads(line))
+        print(json.dumps([cost.wall, cost.cpu]), flush=True)
+
+
+class Contender:
+    """A contender in a process of its own; leaving the context ends it."""
+
+    def __init__(self, name: str) -> None:
+        self._child = subprocess.Popen(
+            [sys.executable, __file__, "--serve", name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, records: int, keys: int) -> Cost:
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._child.stdin.write(json.dumps([records, keys]) + "\n")
+        self._child.stdin.flush()
+        answer = self._child.stdout.readline()
+        if not answer:
+            raise SystemExit("a contender died; what it printed is above")
+        return Cost(*json.loads(answer))
+
+    def __enter__(self) -> Contender:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        self._child.wait()
+
+
+def compare(sizes: list[int], keys: int, rounds: int) -> dict[tuple[str, int], list[Cost]]:
+    """Run every contender over every size, `rounds` times; the first takes its turn later each round."""
+    costs: dict[tuple[str, int], list[Cost]] = {(name, n): [] for name in CONTENDERS for n in sizes}
+    with ExitStack() as stack:
+        contenders = {name: stack.enter_context(Contender(name)) for name in CONTENDERS}
+        for contender in contenders.values():
+            contender(min(max(sizes), 20_000), keys)  # imports, the JVM's first compilations
+        for number in range(rounds):
+            for size in sizes:
+                for name in CONTENDERS[number % 2 :] + CONTENDERS[: number % 2]:
+                    costs[name, size].append(contenders[name](size, keys))
+    return costs
+
+
+def tell(costs: dict[tuple[str, int], list[Cost]], sizes: list[int]) -> None:
+    """Print costs with their ratios, then fixed and marginal cost apart."""
+    ours, theirs = CONTENDERS
+    print(heading("records", f"{ours}, s", f"{theirs}, s", "ratio"))
+    for size in sizes:
+        for what, part in (("wall", _wall), ("CPU", _cpu)):
+            a, b = (Spread.of(map(part, costs[name, size])) for name in CONTENDERS)
+            print(row(f"{size:,}, {what}", a.text(), b.text(), ratio(a, b)))
+    print()
+    print(heading("per further record", f"{ours}, µs", f"{theirs}, µs", "ratio"))
+    for size in sizes[1:]:
+        for what, part in (("wall", _wall), ("CPU", _cpu)):
+            a, b = (_marginal(costs, name, size, part) for name in CONTENDERS)
+            print(row(f"{size:,}, {what}", a.text(2, 1e-6), b.text(2, 1e-6), ratio(a, b)))
+
+
+def _marginal(
+    costs: dict[tuple[str, int], list[Cost]], name: str, size: int, part: Callable[[Cost], float]
+) -> Spread:
+    fixed = Spread.of(map(part, costs[name, FIXED])).median
+    return Spread.of((part(cost) - fixed) / size for cost in costs[name, size])
+
+
+def _wall(cost: Cost) -> float:
+    return cost.wall
+
+
+def _cpu(cost: Cost) -> float:
+    return cost.cpu
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--records", type=int, nargs="+", default=[400_000, 4_000_000])
+    parser.add_argument("--keys", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.serve)
+        return
+    print(f"{machine()}; {options.keys:,} keys; median of {options.rounds} (lowest to highest)\n")
+    sizes = [FIXED, *options.records]
+    tell(compare(sizes, options.keys, options.rounds), sizes)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""What an epoch costs when there is nothing to do, against a bare Spark job of as many Python tasks.
+
+    python benchmarks/idle_epoch.py [--epochs 60] [--rounds 5] [--tasks 2] [--keyed 0 1 2]
+
+The stream is a splittable DoFn that has nothing to read and defers at once, without delay, so that one epoch
+follows the other; behind it as many keyed stages (a Map and a GroupByKey each) as `--keyed` says. Every stage
+that an exchange leads to is one more level of `--tasks` Python tasks.
+
+The peer has the same session, tasks and exchanges: `parallelize` and one `mapPartitions` a level, with
+`partitionBy` between them, collected; each task sends one small record to each task below, as ours send their
+reports. It runs no Beam, keeps no state and commits nothing. An epoch of ours does all that: it deals the
+residual, reads it with Beam's bundle processor, compares nonces and counts, and commits one record (fsync).
+
+*Fixed* is an epoch without an exchange, *marginal* what each further exchange adds (the slope from the fewest
+to the most keyed stages). CPU is that of the whole tree: driver, JVM, daemon, workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.transforms.core import RestrictionProvider
+from apache_beam.transforms.window import FixedWindows
+from measure import Cost, Spread, Stopwatch, heading, machine, ratio, row
+
+from penstock.runner import PySparkRunner
+from penstock.runner.graph import build_plan
+from penstock.runner.session import session
+
+WARM_EPOCHS = 10
+PATIENCE_SECONDS = 120.0
+
+
+class NothingYet(RestrictionProvider):
+    """A restriction without end."""
+
+    def initial_restriction(self, element: Any) -> OffsetRange:
+        return OffsetRange(0, 1 << 60)
+
+    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
+        return OffsetRestrictionTracker(restriction)
+
+    def restriction_size(self, element: Any, restriction: OffsetRange) -> int:
+        return 1
+
+
+class IdleFn(beam.DoFn):
+    """Reads nothing, and asks to be called again at once."""
+
+    @beam.DoFn.unbounded_per_element()
+    def process(self, element: Any, tracker: Any = beam.DoFn.RestrictionParam(NothingYet())) -> Iterator[int]:
+        tracker.defer_remainder()
+        yield from ()
+
+
+def build(pipeline: beam.Pipeline, keyed: int) -> None:
+    """Apply a source that idles and `keyed` keyed stages."""
+    stage = (
+        pipeline
+        | beam.Create([0], reshuffle=False)
+        | beam.ParDo(IdleFn()).with_output_types(int)
+        | beam.WindowInto(FixedWindows(1))
+    )
+    for number in range(keyed):
+        pairs = stage | f"Key {number}" >> beam.Map(lambda n: (n, n)).with_output_types(tuple[int, int])
+        groups = pairs | f"Group {number}" >> beam.GroupByKey()
+        stage = groups | f"Count {number}" >> beam.Map(lambda pair: pair[0]).with_output_types(int)
+
+
+def levels(spark: Any, keyed: int) -> int:
+    """How many levels of tasks the stream's epochs have."""
+    runner = PySparkRunner(spark)
+    pipeline = beam.Pipeline(runner=runner)
+    build(pipeline, keyed)
+    environment = runner.default_environment(PipelineOptions([]))
+    return build_plan(pipeline.to_runner_api(default_environment=environment), streaming=True).depth
+
+
+def epochs(spark: Any, keyed: int, tasks: int, count: int) -> Cost:
+    """The cost of one idle epoch, over at least `count` of them, once the stream is warm."""
+    with tempfile.TemporaryDirectory(prefix="penstock-idle-") as folder:
+        flags = [f"--checkpoint_dir={folder}/checkpoint", f"--spark_parallelism={tasks}"]
+        pipeline = beam.Pipeline(runner=PySparkRunner(spark), options=PipelineOptions(flags))
+        build(pipeline, keyed)
+        result = pipeline.run()
+        try:
+            first = _after(result, WARM_EPOCHS)
+            watch = Stopwatch()
+            last = _after(result, first + count)
+            return watch.stop().per(last - first)
+        finally:
+            result.stop()
+            result.wait_until_finish()
+
+
+def _after(result: Any, count: int) -> int:
+    """Wait for at least so many committed epochs; return how many there are."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while (done := result.progress().epochs) < count:
+        if result.state == "FAILED":
+            result.wait_until_finish()
+        if time.monotonic() > end:
+            raise SystemExit(f"{count} idle epochs did not come within {PATIENCE_SECONDS:g} s")
+        time.sleep(0.001)
+    return int(done)
+
+
+def bare_job(spark: Any, depth: int, tasks: int) -> None:
+    """One Spark job of `depth` levels of `tasks` Python tasks that pass nearly nothing on."""
+    rdd = spark.sparkContext.parallelize(range(tasks), tasks)
+    for level in range(depth):
+        if level:
+            rdd = rdd.partitionBy(tasks, lambda target: target)
+        rdd = rdd.mapPartitions(_to_each(tasks))
+    rdd.collect()
+
+
+def _to_each(tasks: int) -> Callable[[Iterator[Any]], Iterator[tuple[int, bytes]]]:
+    def run(records: Iterator[Any]) -> Iterator[tuple[int, bytes]]:
+        for _ in records:
+            continue
+        yield from ((target, b"nothing") for target in range(tasks))
+
+    return run
+
+
+def bare_jobs(spark: Any, depth: int, tasks: int, count: int) -> Cost:
+    """The cost of one bare job, over `count` of them."""
+    for _ in range(WARM_EPOCHS):
+        bare_job(spark, depth, tasks)
+    watch = Stopwatch()
+    for _ in range(count):
+        bare_job(spark, depth, tasks)
+    return watch.stop().per(count)
+
+
+def compare(
+    spark: Any, keyed: list[int], tasks: int, count: int, rounds: int
+) -> dict[tuple[str, int], list[Cost]]:
+    """Ours and theirs by turns, for each number of keyed stages."""
+    depths = {number: levels(spark, number) for number in keyed}
+    costs: dict[tuple[str, int], list[Cost]] = {(who, n): [] for who in ("ours", "theirs") for n in keyed}
+    turns: dict[str, Callable[[int], Cost]] = {
+        "ours": lambda number: epochs(spark, number, tasks, count),
+        "theirs": lambda number: bare_jobs(spark, depths[number], tasks, count),
+    }
+    for round_number in range(rounds + 1):
+        for number in keyed:
+            for who in ("ours", "theirs") if round_number % 2 else ("theirs", "ours"):
+                cost = turns[who](number)
+                if round_number:  # the first round warms the JVM up
+                    costs[who, number].append(cost)
+    return costs
+
+
+def tell(costs: dict[tuple[str, int], list[Cost]], keyed: list[int], tasks: int) -> None:
+    """Print what an epoch and a job cost, then fixed and marginal apart."""
+    print(heading("keyed stages", "idle epoch, ms", "bare job, ms", "ratio"))
+    for number in keyed:
+        for what in ("wall", "cpu"):
+            ours, theirs = (Spread.of(_part(costs[who, number], what)) for who in ("ours", "theirs"))
+            print(row(f"{number}, {what}", ours.text(1, 1e-3), theirs.text(1, 1e-3), ratio(ours, theirs)))
+    fewest, most = min(keyed), max(keyed)
+    if fewest == most:
+        return
+    print()
+    print(heading("each further exchange", "idle epoch, ms", "bare job, ms", "ratio"))
+    for what in ("wall", "cpu"):
+        ours, theirs = (
+            Spread.of(
+                (high - low) / (most - fewest)
+                for high, low in zip(
+                    _part(costs[who, most], what), _part(costs[who, fewest], what), strict=True
+                )
+            )
+            for who in ("ours", "theirs")
+        )
+        name = f"marginal, {tasks} tasks, {what}"
+        print(row(name, ours.text(1, 1e-3), theirs.text(1, 1e-3), ratio(ours, theirs)))
+
+
+def _part(costs: list[Cost], what: str) -> list[float]:
+    return [cost.wall if what == "wall" else cost.cpu for cost in costs]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--epochs", type=int, default=60, help="epochs and jobs that are measured in a round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tasks", type=int, default=2, help="Python tasks a level")
+    parser.add_argument("--keyed", type=int, nargs="+", default=[0, 1, 2], help="keyed stages, each in turn")
+    options = parser.parse_args()
+    rounds, keyed = options.rounds, sorted(set(options.keyed))
+    print(f"{machine()}; {options.tasks} tasks a level; median of {rounds} (lowest to highest)\n")
+    spark = session("local[2,4]", {})
+    tell(compare(spark, keyed, options.tasks, options.epochs, rounds), keyed, options.tasks)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,379 @@
+"""From commit to published file, at 200 transactions a second, against a bare consumer that writes nothing.
+
+    python benchmarks/latency.py [--rate 200] [--seconds 20] [--rounds 3] [--epoch-seconds 0.5]
+
+One round has an emulator of its own (it holds everything in memory: 60 s at 200 a second are what it bears) and
+
+- a *writer* process: transactions of one mod, a few a second until the first file is there, then at the rate;
+- the *pipeline*, `penstock run spanner-to-files` on Spark with `roll_seconds=0`: one file an epoch;
+- a *watcher* that looks at the output folder every 1 to 2 ms and notes when it first sees a file;
+- the peer: a *bare consumer* process that polls READ_<stream> in windows of 0.2 s on a bare stub, follows
+  partitions to their children, and notes when it sees a record. No Spark, no files, no checkpoint: what is
+  left is the emulator and the polling, which ours needs as well.
+
+Latency is the moment when a line's file (a record) is first seen minus the commit timestamp in it, for every
+transaction that was committed at the full rate. The emulator's clock runs a few milliseconds ahead of the
+machine's, which makes all latencies look shorter by as much, ours and the peer's; the writer prints by how
+much at least: commit timestamp minus the time when the commit had returned.
+
+CPU is that of the pipeline's whole process tree (driver, JVM, daemon, workers) in the same stretch of time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from measure import Spread, Stopwatch, heading, machine, percentile, ratio, row
+
+from penstock.io.spanner.client import Client
+from penstock.io.spanner.decode import Decoder
+from penstock.io.spanner.emulator import SpannerEmulator
+from penstock.io.spanner.query import ROOT, change_stream_query
+from penstock.io.spanner.record import ChildPartitionsRecord, DataChangeRecord, parse_timestamp
+from penstock.io.spanner.stream import ChangeStream, Connection
+
+PROJECT, INSTANCE, DATABASE, STREAM = "benchmark", "benchmark", "latency", "Changes"
+DDL = [
+    "CREATE TABLE Accounts (Id INT64 NOT NULL, Owner STRING(MAX), Balance INT64) PRIMARY KEY (Id)",
+    f"CREATE CHANGE STREAM {STREAM} FOR ALL OPTIONS (value_capture_type = 'OLD_AND_NEW_VALUES')",
+]
+WARM_RATE, WARM_FILES = 10.0, 5
+"""Transactions a second until so many files have been published."""
+SETTLE_SECONDS = 3.0
+"""At the full rate before the measured stretch begins."""
+PATIENCE_SECONDS = 120.0
+WINDOW_NS = 200_000_000
+PERCENTS = (50, 95, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Latencies in seconds of the same commits, and what the pipeline's tree used in that stretch."""
+
+    ours: list[float]
+    theirs: list[float]
+    cpu_per_second: float
+    committed_per_second: float
+    ahead: float
+
+
+# The writer.
+
+
+def write(rate: Any, out: Any) -> None:
+    """Commit transactions of one mod, `rate.value` a second, until it is negative; send (commit, returned).
+
+    Both in nanoseconds, for each transaction. Eight threads, so that a slow commit does not hold up the next.
+    """
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import spanner
+
+    client = spanner.Client(project=PROJECT, credentials=AnonymousCredentials(), disable_builtin_metrics=True)
+    database = client.instance(INSTANCE).database(DATABASE)
+    clock, commits = _Clock(rate), []
+
+    def repeat() -> None:
+        while (number := clock.next()) is not None:
+            with database.batch() as batch:
+                batch.insert_or_update(
+                    "Accounts", ["Id", "Owner", "Balance"], [(number % 1000, f"owner {number % 7}", number)]
+                )
+            returned = time.time_ns()
+            stamp = batch.committed
+            nanos = int(stamp.timestamp()) * 1_000_000_000 + getattr(
+                stamp, "nanosecond", stamp.microsecond * 1000
+            )
+            commits.append((nanos, returned))
+
+    threads = [threading.Thread(target=repeat) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    out.send(commits)
+
+
+class _Clock:
+    """Hands out numbers at a rate that may change; shared by threads."""
+
+    def __init__(self, rate: Any) -> None:
+        self._rate = rate
+        self._lock = threading.Lock()
+        self._due = time.monotonic()
+        self._number = 0
+
+    def next(self) -> int | None:
+        """Wait for the next number's time; None when the rate is negative."""
+        with self._lock:
+            rate = self._rate.value
+            if rate < 0:
+                return None
+            self._due = max(self._due + 1 / rate, time.monotonic() - 0.1)
+            time.sleep(max(0.0, self._due - time.monotonic()))
+            self._number += 1
+            return self._number
+
+
+# The peer.
+
+
+def consume(host: str, start: int, over: Any, out: Any) -> None:
+    """Poll the change stream from `start` until `over` is set; send {commit timestamp: when it was seen}."""
+    consumer = _Consumer(Client(_stream(start), Connection(emulator_host=host)), over)
+    consumer.follow(ROOT, start)
+    over.wait()
+    consumer.join()
+    out.send(consumer.seen)
+
+
+@dataclass
+class _Consumer:
+    """A thread a partition; children begin when the first of their parents names them: order is no concern."""
+
+    client: Client
+    over: Any
+    seen: dict[int, int] = field(default_factory=dict)
+    threads: dict[str, threading.Thread] = field(default_factory=dict)
+
+    def follow(self, token: str, start: int) -> None:
+        if token not in self.threads:
+            self.threads[token] = threading.Thread(target=self._read, args=(token, start))
+            self.threads[token].start()
+
+    def join(self) -> None:
+        for thread in list(self.threads.values()):
+            thread.join()
+
+    def _read(self, token: str, position: int) -> None:
+        ended = False
+        while not ended and not self.over.is_set():
+            until = max(position, time.time_ns() + WINDOW_NS)
+            ended = self._window(token, position, until)
+            position = until + 1000
+
+    def _window(self, token: str, position: int, until: int) -> bool:
+        """Read one window; return whether the partition has ended in it."""
+        decoder, ended = Decoder(), False
+        for message in self.client.ask(
+            change_stream_query(STREAM, token, position, until, 1000), "benchmark", 5
+        ):
+            now = time.time_ns()
+            for record in decoder.feed(message):
+                if isinstance(record, DataChangeRecord):
+                    self.seen.setdefault(record.commit_timestamp, now)
+                elif isinstance(record, ChildPartitionsRecord):
+                    ended = True
+                    for child in record.child_partitions:
+                        self.follow(child.token, record.start_timestamp)
+        return ended
+
+
+def _stream(start: int) -> ChangeStream:
+    return ChangeStream(PROJECT, INSTANCE, DATABASE, STREAM, start, None)
+
+
+# The watcher.
+
+
+class Watcher:
+    """Notes in a thread of its own when each published file is first seen."""
+
+    def __init__(self, output: Path) -> None:
+        self._output = output
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._published: dict[int, int] = {}
+        self._parsed: set[str] = set()
+        self.seen: dict[str, int] = {}
+
+    def __enter__(self) -> Watcher:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(0.001):
+            now = time.time_ns()
+            for path in _visible(str(self._output), 3):
+                self.seen.setdefault(path, now)
+
+    def published(self) -> dict[int, int]:
+        """When each commit timestamp was first seen in a published file; both in nanoseconds.
+
+        Each file is read once: reading holds up the thread that watches.
+        """
+        for path, seen in sorted(self.seen.copy().items(), key=lambda each: each[1]):
+            if path not in self._parsed:
+                self._parsed.add(path)
+                for line in Path(path).read_bytes().splitlines():
+                    self._published.setdefault(parse_timestamp(json.loads(line)["commit_timestamp"]), seen)
+        return self._published
+
+
+def _visible(folder: str, depth: int) -> Iterator[str]:
+    """Paths so many levels below a folder, but for names that begin with a dot."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [entry.path for entry in entries if not entry.name.startswith(".")]
+    except FileNotFoundError:
+        return
+    for path in found:
+        if depth == 1:
+            yield path
+        else:
+            yield from _visible(path, depth - 1)
+
+
+# A round.
+
+
+@contextmanager
+def pipeline(folder: Path, start: int, epoch_seconds: float) -> Iterator[int]:
+    """Run `penstock run spanner-to-files` in a session of its own; give its process id."""
+    seconds, nanos = divmod(start, 1_000_000_000)
+    settings = {
+        "project": PROJECT,
+        "instance": INSTANCE,
+        "database": DATABASE,
+        "change_stream": STREAM,
+        "output": str(folder / "output"),
+        "start": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{nanos:09d}Z",
+        "roll_seconds": "0",
+    }
+    command = [str(Path(sys.executable).with_name("penstock")), "run", "spanner-to-files"]
+    command += [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    command += ["--checkpoint-dir", str(folder / "checkpoint"), "--epoch-seconds", str(epoch_seconds)]
+    with open(folder / "log", "wb") as log:
+        child = subprocess.Popen(
+            [*command, "--progress", "none"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield child.pid
+        if child.poll() is not None:
+            raise SystemExit(
+                f"the pipeline ended with status {child.returncode}:\n{(folder / 'log').read_text()}"
+            )
+    finally:
+        _end(child)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Stop the pipeline as Ctrl-C does, and kill its session's first group if it will not."""
+    if child.poll() is None:
+        child.send_signal(signal.SIGINT)
+    try:
+        child.wait(60)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+def one_round(rate: float, seconds: float, epoch_seconds: float) -> Round:
+    """Measure once, from a new emulator to its end."""
+    with SpannerEmulator.start() as emulator, tempfile.TemporaryDirectory(prefix="penstock-latency-") as name:
+        os.environ.update(emulator.environment())
+        emulator.create_database(PROJECT, INSTANCE, DATABASE, DDL)
+        time.sleep(0.1)  # the emulator's clock is ahead: the stream must not begin after `start`
+        start = time.time_ns()
+        spawn = multiprocessing.get_context("spawn")
+        pace, over = spawn.Value("d", WARM_RATE), spawn.Event()
+        commits_in, commits_out = spawn.Pipe(duplex=False)
+        seen_in, seen_out = spawn.Pipe(duplex=False)
+        writer = spawn.Process(target=write, args=(pace, commits_out), daemon=True)
+        consumer = spawn.Process(target=consume, args=(emulator.host, start, over, seen_out), daemon=True)
+        with pipeline(Path(name), start, epoch_seconds) as root, Watcher(Path(name) / "output") as watcher:
+            writer.start()
+            consumer.start()
+            _wait_for(lambda: len(watcher.seen) >= WARM_FILES, "the first files")
+            pace.value = rate
+            time.sleep(SETTLE_SECONDS)
+            watch, since = Stopwatch(root), time.time_ns()
+            time.sleep(seconds)
+            cost, until = watch.stop(), time.time_ns()
+            pace.value = -1.0
+            commits: list[tuple[int, int]] = _received(commits_in, "the writer")
+            measured = [commit for commit, _ in commits if since <= commit < until]
+            _wait_for(lambda: set(measured) <= watcher.published().keys(), "the last files")
+            over.set()
+            theirs: dict[int, int] = _received(seen_in, "the bare consumer")
+            ours = watcher.published()
+    missing = sum(commit not in theirs for commit in measured)
+    if missing:
+        raise SystemExit(f"the bare consumer missed {missing} of {len(measured)} transactions")
+    return Round(
+        ours=[(ours[commit] - commit) / 1e9 for commit in measured],
+        theirs=[(theirs[commit] - commit) / 1e9 for commit in measured],
+        cpu_per_second=cost.cpu / cost.wall,
+        committed_per_second=len(measured) / cost.wall,
+        ahead=statistics.median((commit - returned) / 1e9 for commit, returned in commits),
+    )
+
+
+def _wait_for(holds: Any, what: str) -> None:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        if time.monotonic() > end:
+            raise SystemExit(f"{what} did not come within {PATIENCE_SECONDS:g} s")
+        time.sleep(0.2)
+
+
+def _received(pipe: Any, who: str) -> Any:
+    if not pipe.poll(PATIENCE_SECONDS):
+        raise SystemExit(f"{who} did not answer within {PATIENCE_SECONDS:g} s")
+    return pipe.recv()
+
+
+def tell(rounds: list[Round]) -> None:
+    """Print percentiles, CPU and the clock's lead, with their spread over the rounds."""
+    print(heading("commit to seen, ms", "published by penstock", "seen by the bare consumer", "ratio"))
+    for percent in PERCENTS:
+        ours = Spread.of(percentile(each.ours, percent) for each in rounds)
+        theirs = Spread.of(percentile(each.theirs, percent) for each in rounds)
+        print(row(f"p{percent}", ours.text(0, 1e-3), theirs.text(0, 1e-3), ratio(ours, theirs)))
+    print()
+    print(heading("in the same stretch", "median (lowest to highest)"))
+    print(row("transactions measured, a second", Spread.of(r.committed_per_second for r in rounds).text(0)))
+    print(row("CPU of the pipeline's tree, s a second", Spread.of(r.cpu_per_second for r in rounds).text(2)))
+    ahead = Spread.of(each.ahead for each in rounds).text(1, 1e-3)
+    print(row("emulator's clock ahead by at least, ms", ahead))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rate", type=float, default=200.0, help="transactions a second")
+    parser.add_argument("--seconds", type=float, default=20.0, help="how long each round measures")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--epoch-seconds", type=float, default=0.5)
+    options = parser.parse_args()
+    print(
+        f"{machine()}; {options.rate:g} transactions a second, {options.seconds:g} s a round, epochs that read "
+        f"{options.epoch_seconds:g} s; median of {options.rounds} (lowest to highest)\n",
+        flush=True,
+    )
+    tell([one_round(options.rate, options.seconds, options.epoch_seconds) for _ in range(options.rounds)])
+
+
+if __name__ == "__main__":
+    main()

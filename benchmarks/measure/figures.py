@@ -1,0 +1,79 @@
+"""Figures and how they are told: medians with the lowest and the highest, ratios, rows for README.md. Pure."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds on the wall, and CPU seconds of a whole process tree."""
+
+    wall: float
+    cpu: float
+
+    def per(self, count: int) -> Cost:
+        """The cost of one of `count`."""
+        return Cost(self.wall / count, self.cpu / count)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The median of some rounds, with the lowest and the highest of them."""
+
+    median: float
+    lowest: float
+    highest: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Spread:
+        """Of at least one value."""
+        known = sorted(values)
+        return cls(statistics.median(known), known[0], known[-1])
+
+    def text(self, digits: int = 2, unit: float = 1.0) -> str:
+        """``median (lowest to highest)``, in multiples of `unit`."""
+        median, lowest, highest = (
+            f"{value / unit:,.{digits}f}" for value in (self.median, self.lowest, self.highest)
+        )
+        return f"{median} ({lowest} to {highest})"
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest value that at least `percent` of the values do not exceed (nearest rank)."""
+    known = sorted(values)
+    rank = -(-len(known) * percent // 100)
+    return known[max(0, int(rank) - 1)]
+
+
+def ratio(ours: Spread, theirs: Spread) -> str:
+    """Our median as a multiple of theirs; below 1 we are cheaper."""
+    return f"{ours.median / theirs.median:.2f}" if theirs.median > 0 else "–"
+
+
+def row(*cells: object) -> str:
+    """A row of a markdown table."""
+    return f"| {' | '.join(str(cell) for cell in cells)} |"
+
+
+def heading(*cells: str) -> str:
+    """The first two rows of a markdown table: names to the left, figures to the right."""
+    rule = ["---"] + ["--:"] * (len(cells) - 1)
+    return f"{row(*cells)}\n{row(*rule)}"
+
+
+def machine() -> str:
+    """What ran where, in one line; the load says whether the figures are worth keeping."""
+    load = os.getloadavg()[0]
+    parts = [
+        f"{os.cpu_count()} cores",
+        f"load {load:.1f} at the start",
+        f"Python {platform.python_version()}",
+    ]
+    parts += [f"{name} {version(name)}" for name in ("apache-beam", "pyspark")]
+    return ", ".join(parts)
