@@ -179,7 +179,8 @@ class _WindowedReadFn(beam.DoFn):
 
 def test_an_element_in_three_windows_is_cut_without_repeats(start: Start, published: Path) -> None:
     def build(p: beam.Pipeline) -> None:
-        three = p | beam.Create(["a"]) | beam.WindowInto(window.SlidingWindows(3, 1))
+        timed = p | beam.Create(["a"]) | beam.Map(lambda each: window.TimestampedValue(each, 100))
+        three = timed | beam.WindowInto(window.SlidingWindows(3, 1))
         _ = three | beam.ParDo(_WindowedReadFn()) | PublishAfterCommit(AppendFn(str(published)))
 
     result = start(build)
@@ -238,7 +239,8 @@ class _CountPerKeyFn(beam.DoFn):
         if before != element[1]:
             raise AssertionError(f"state of key {element[0]} is {before}, the stream is at {element[1]}")
         seen.write(before + 1)
-        roll.set(Timestamp.now() + 0.5)
+        if before % 40 == 0:
+            roll.set(Timestamp.now() + 0.1)
 
     @userstate.on_timer(ROLL)
     def rolled(self, key: Any = beam.DoFn.KeyParam, seen: Any = beam.DoFn.StateParam(SEEN)) -> Iterator[Any]:
