@@ -190,12 +190,12 @@ def test_nothing_is_lost_doubled_or_out_of_order_wherever_the_driver_dies(
 
 
 def _foreign(level: int, frames: list[bytes]) -> list[bytes]:
-    """Replace one block by that of another attempt of the same task."""
+    """Replace one block by that of another attempt of the same task, which comes last."""
     for index, data in enumerate(frames):
         frame = Frame.unpack(data)
         if frame.kind is Kind.DATA:
             changed = dataclasses.replace(frame, nonce="f" * 16)
-            return [*frames[:index], changed.pack(), *frames[index + 1 :]]
+            return [*frames[:index], *frames[index + 1 :], changed.pack()]
     return frames
 
 
