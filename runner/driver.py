@@ -108,7 +108,7 @@ class Driver:
         dealt = self._residuals.dealt(residuals, self._partitions) if due else residuals
         running = [r for r in dealt if r.not_before_us <= self._now_us()]
         waiting = [r for r in dealt if r.not_before_us > self._now_us()]
-        epoch = self._input(state, attempt, running)
+        epoch = self._input(state, attempt, running, waiting)
         description = f"{self._name}: epoch {attempt.epoch}"
         reports = self._engine.run(epoch, description, f"penstock-{attempt.job}")
         raise_failure(reports, attempt.epoch)
@@ -150,7 +150,17 @@ class Driver:
         times += [t.processing_us for t in state.timers if t.processing_us is not None]
         return (min(times, default=0) - self._now_us()) / 1e6
 
-    def _input(self, state: EpochState, attempt: Attempt, running: Sequence[Residual]) -> EpochInput:
+    def _input(
+        self,
+        state: EpochState,
+        attempt: Attempt,
+        running: Sequence[Residual],
+        waiting: Sequence[Residual],
+    ) -> EpochInput:
+        holds: dict[str, int] = {}
+        for residual in waiting:
+            mark = residual.watermark_us
+            holds[residual.transform] = min(mark, holds.get(residual.transform, mark))
         return EpochInput(
             job=attempt.job,
             generation=attempt.generation,
@@ -162,6 +172,7 @@ class Driver:
             parts=tuple(self._part(p, state, running) for p in range(self._partitions)),
             watermarks=dict(state.watermarks),
             state=_state_of(state),
+            waiting=holds,
             folder=self._folder,
         )
 

@@ -39,8 +39,8 @@ class StateOf:
 class EpochInput:
     """The epoch as all its tasks see it. Times in µs, `seconds` of reading at most.
 
-    `watermarks` are those of the last record, by the names in `names.py`; `folder` is where state runs
-    live, empty in batch.
+    `watermarks` are those of the last record, by the names below; `waiting` is the lowest watermark of each
+    step's residuals that are not due and so in no part; `folder` is where state runs live, empty in batch.
     """
 
     job: str
@@ -53,6 +53,7 @@ class EpochInput:
     parts: tuple[Part, ...]
     watermarks: Mapping[str, int]
     state: Mapping[str, StateOf]
+    waiting: Mapping[str, int] = field(default_factory=dict)
     folder: str = ""
 
 

@@ -283,7 +283,7 @@ class _Task:
             watermark = min(watermark, hold)
         if stage.origin is Origin.RESIDUAL:
             marks = [left.watermark_us for left in self.report.left if left.step == stage.step]
-            watermark = min([watermark, *marks])
+            watermark = min([watermark, *marks, self.epoch.waiting.get(stage.step, watermark)])
             watermark = max(watermark, self.epoch.watermarks.get(output_name(stage.step), BEGINNING_US))
             self.report.watermarks[output_name(stage.step)] = watermark
         return watermark

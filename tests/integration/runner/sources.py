@@ -12,7 +12,7 @@ from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTr
 from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.transforms.window import TimestampedValue
-from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.timestamp import Duration, Timestamp
 
 
 class Endless(RestrictionProvider):
@@ -35,11 +35,15 @@ class Endless(RestrictionProvider):
 
 
 class CountFn(beam.DoFn):
-    """Emits (element, n) for n = 0, 1, … below `end`: `per_second` of them, at event time n / 100 s."""
+    """Emits (element, n) for n = 0, 1, … below `end`: `per_second` of them, at event time n / 100 s.
 
-    def __init__(self, per_second: float = 1000, end: int = 10**12) -> None:
+    With `defer_every` it gives the rest back for 30 ms after so many numbers.
+    """
+
+    def __init__(self, per_second: float = 1000, end: int = 10**12, defer_every: int = 0) -> None:
         self.per_second = per_second
         self.end = end
+        self.defer_every = defer_every
 
     @beam.DoFn.unbounded_per_element()
     def process(
@@ -54,6 +58,9 @@ class CountFn(beam.DoFn):
             yield TimestampedValue((element, n), at)
             watermark.set_watermark(at)
             n += 1
+            if self.defer_every and n % self.defer_every == 0 and n < self.end:
+                tracker.defer_remainder(Duration(seconds=0.03))
+                return
             time.sleep(1 / self.per_second)
 
 

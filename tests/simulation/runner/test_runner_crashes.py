@@ -59,7 +59,7 @@ def _plan(output: Path) -> Plan:
     keyed = (
         pipeline
         | beam.Create(["a", "b"])
-        | beam.ParDo(CountFn(1e9, END))
+        | beam.ParDo(CountFn(1e9, END, defer_every=25))
         | beam.Map(lambda pair: (f"{pair[0]}{pair[1] % KEYS}", pair))
     )
     numbers = keyed | "In order" >> beam.ParDo(_InOrderFn())
