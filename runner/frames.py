@@ -19,7 +19,10 @@ from dataclasses import dataclass
 _HEADER = struct.Struct(">BHI16sHI")
 
 FRAME_BYTES = 1 << 20
-"""Size at which a DATA frame is sent off; 16 such blocks shuffle three times faster than 400k records."""
+"""Size at which a DATA frame is sent off; 16 such blocks shuffle three times faster than 400k records.
+
+What is written last may be larger than that: one element, or the values of one key that were written together.
+"""
 
 
 class Kind(enum.IntEnum):

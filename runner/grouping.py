@@ -13,7 +13,7 @@ import pickle
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any
 
 Identity = tuple[bytes, bytes]
 """(encoded key, encoded window)."""
@@ -23,16 +23,53 @@ Identity = tuple[bytes, bytes]
 class Group:
     """Values of one key and window in order of arrival, each encoded so that it knows its own end.
 
-    `first_us` and `last_us` are the lowest and highest timestamp seen, in µs.
+    A chunk is one value or several in a row; `first_us` and `last_us` are the lowest and highest timestamp
+    seen, in µs.
     """
 
     chunks: list[bytes]
     first_us: int
     last_us: int
 
+    def add(self, chunk: bytes, first_us: int, last_us: int) -> None:
+        """Append a chunk whose values have timestamps from `first_us` to `last_us`."""
+        self.chunks.append(chunk)
+        if first_us < self.first_us:
+            self.first_us = first_us
+        if last_us > self.last_us:
+            self.last_us = last_us
+
+    def extend(self, later: Group) -> None:
+        """Append what came later."""
+        self.chunks += later.chunks
+        self.first_us = min(self.first_us, later.first_us)
+        self.last_us = max(self.last_us, later.last_us)
+
+
+def write_group(stream: Any, key: bytes, window: bytes, group: Group) -> None:
+    """Write a group, one value a chunk, to one of Beam's output streams, as it travels to its task."""
+    stream.write(key, True)
+    stream.write(window, True)
+    stream.write_bigendian_int64(group.first_us)
+    stream.write_bigendian_int64(group.last_us)
+    stream.write_var_int64(len(group.chunks))
+    stream.write(b"".join(group.chunks), True)
+
+
+def read_group(stream: Any) -> tuple[bytes, bytes, int, int, int, bytes]:
+    """The next of what `write_group` wrote: key, window, lowest and highest timestamp, count, values."""
+    return (
+        stream.read_all(True),
+        stream.read_all(True),
+        stream.read_bigendian_int64(),
+        stream.read_bigendian_int64(),
+        stream.read_var_int64(),
+        stream.read_all(True),
+    )
+
 
 class Grouping:
-    """Collects (key, window, timestamp, value), then hands out groups sorted by key and window."""
+    """Collects values by key and window, then hands out groups sorted by key and window."""
 
     def __init__(self, memory_bytes: int = 256 << 20, folder: str | None = None) -> None:
         self._memory_bytes = memory_bytes
@@ -44,19 +81,16 @@ class Grouping:
     def __bool__(self) -> bool:
         return bool(self._groups or self._files)
 
-    def add(self, key: bytes, window: bytes, timestamp_us: int, value: bytes) -> None:
-        """Add one encoded value."""
+    def add(self, key: bytes, window: bytes, first_us: int, last_us: int, chunk: bytes) -> None:
+        """Add a chunk of encoded values with timestamps from `first_us` to `last_us`."""
         identity = (key, window)
         group = self._groups.get(identity)
         if group is None:
-            group = self._groups[identity] = Group([], timestamp_us, timestamp_us)
+            self._groups[identity] = Group([chunk], first_us, last_us)
             self._held += len(key) + len(window) + 300
-        elif timestamp_us < group.first_us:
-            group.first_us = timestamp_us
-        elif timestamp_us > group.last_us:
-            group.last_us = timestamp_us
-        group.chunks.append(value)
-        self._held += len(value) + 60
+        else:
+            group.add(chunk, first_us, last_us)
+        self._held += len(chunk) + 60
         if self._held > self._memory_bytes:
             self._spill()
 
@@ -92,12 +126,20 @@ class Grouping:
         self._groups, self._held = {}, 0
 
 
-_PART_VALUES = 10_000
+_PART_BYTES = 1 << 20
+"""About the size of a part in a file; the merge holds one part of each file."""
 
 
 def _parts(group: Group) -> Iterator[Group]:
-    for start in range(0, len(group.chunks), _PART_VALUES):
-        yield Group(group.chunks[start : start + _PART_VALUES], group.first_us, group.last_us)
+    chunks, size = [], 0
+    for chunk in group.chunks:
+        chunks.append(chunk)
+        size += len(chunk) + 60
+        if size >= _PART_BYTES:
+            yield Group(chunks, group.first_us, group.last_us)
+            chunks, size = [], 0
+    if chunks:
+        yield Group(chunks, group.first_us, group.last_us)
 
 
 def _read(file: IO[bytes]) -> Iterator[tuple[Identity, Group]]:

@@ -20,6 +20,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from penstock.runner.frames import FRAME_BYTES
 from penstock.runner.graph import SINK_URN, SOURCE_URN
+from penstock.runner.grouping import Group, write_group
 from penstock.runner.keys import key_group, partition_of
 from penstock.runner.plan import Edge, Routing
 
@@ -180,38 +181,72 @@ class KeyedWriter(Writer):
 
 
 class GroupedWriter(Writer):
-    """Like `KeyedWriter`, in the form that a grouping takes: key, window, timestamp, value."""
+    """Like `KeyedWriter`, in the form that a grouping takes: see `grouping.write_group`.
+
+    Values of one key and window that come close after each other travel together, in their order: the key is
+    hashed, sent and looked up once for all of them. At most `_WAITING_VALUES` values or `_WAITING_BYTES` wait.
+    """
+
+    _WAITING_VALUES = 1 << 16
+    _WAITING_BYTES = 4 << 20
 
     def __init__(self, edge: Edge, coder: coders.Coder, partition: int, partitions: int, send: Send) -> None:
         super().__init__(edge, coder, partition, partitions, send)
         pair = coder.wrapped_value_coder
-        self._key_coder = pair.key_coder().get_impl()
-        self._value_coder = pair.value_coder().get_impl()
-        self._window_coder = coder.window_coder.get_impl()
-        self._windows: dict[Any, bytes] = {}
+        self._encode_key = pair.key_coder().get_impl().encode_nested
+        self._encode_value = pair.value_coder().get_impl().encode_nested
+        self._encode_window = coder.window_coder.get_impl().encode_nested
+        self._groups: dict[Any, dict[bytes, Group]] = {}
+        self._window: Any = None
+        self._of_window: dict[bytes, Group] = {}
+        self._waiting_bytes = 0
+        self._waiting_from = 0
+
+    @property
+    def bytes(self) -> int:
+        """Encoded bytes so far; may be asked from another thread."""
+        return super().bytes + self._waiting_bytes
 
     def write(self, element: WindowedValue) -> None:
         key, value = element.value
-        encoded = self._key_coder.encode_nested(key)
-        target = partition_of(key_group(encoded), self._partitions)
-        stream = self._stream(target)
-        data = self._value_coder.encode_nested(value)
+        encoded, data = self._encode_key(key), self._encode_value(value)
+        at = element.timestamp_micros
         for window in element.windows:
-            stream.write(encoded, True)
-            stream.write(self._encoded_window(window), True)
-            stream.write_bigendian_int64(element.timestamp.micros)
-            stream.write(data, True)
+            if window is not self._window:
+                self._turn_to(window)
+            group = self._of_window.get(encoded)
+            if group is None:
+                self._of_window[encoded] = Group([data], at, at)
+                self._waiting_bytes += len(encoded)
+            else:
+                group.add(data, at, at)
+            self._waiting_bytes += len(data)
             self.records += 1
-        if stream.size() >= FRAME_BYTES:
-            self._flush(target)
+        if (
+            self.records - self._waiting_from >= self._WAITING_VALUES
+            or self._waiting_bytes >= self._WAITING_BYTES
+        ):
+            self._write_groups()
 
-    def _encoded_window(self, window: Any) -> bytes:
-        known = self._windows.get(window)
-        if known is None:
-            if len(self._windows) > 1000:
-                self._windows.clear()
-            known = self._windows[window] = self._window_coder.encode_nested(window)
-        return known
+    def flush(self) -> None:
+        """Send what is left."""
+        self._write_groups()
+        super().flush()
+
+    def _turn_to(self, window: Any) -> None:
+        self._window, self._of_window = window, self._groups.setdefault(window, {})
+
+    def _write_groups(self) -> None:
+        groups, self._groups = self._groups, {}
+        self._window, self._waiting_bytes, self._waiting_from = None, 0, self.records
+        for window, of_window in groups.items():
+            encoded = self._encode_window(window)
+            for key, group in of_window.items():
+                target = partition_of(key_group(key), self._partitions)
+                stream = self._stream(target)
+                write_group(stream, key, encoded, group)
+                if stream.size() >= FRAME_BYTES:
+                    self._flush(target)
 
 
 class CarriedWriter(Writer):

@@ -24,7 +24,7 @@ from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming, WindowedV
 from penstock.publish import passed_by
 from penstock.runner.bundle import Budget, Cut, StageProcessor
 from penstock.runner.cells import EVENT, HOLD, NO_HOLD_US, PROCESSING, Cells, Store, TimerEntry, Timers
-from penstock.runner.grouping import Group, Grouping
+from penstock.runner.grouping import Group, Grouping, read_group
 from penstock.runner.keys import key_group
 from penstock.runner.operations import Send
 from penstock.runner.userstate import GC_FAMILY
@@ -243,20 +243,21 @@ class GroupingRun(_WithTimers):
         self._values: Any = pair.value_coder().get_impl()
         self._combine_at: TimestampCombinerImpl = _timestamps(processor.windowing)
         self._at_the_end = processor.windowing.timestamp_combiner == TimestampCombiner.OUTPUT_AT_EOW
-        self._ends: dict[bytes, Any] = {}
+        self._known: dict[bytes, tuple[Any, Timestamp]] = {}
         self._grouping = Grouping()
 
     def take(self, block: bytes) -> None:
-        """Collect a block of (key, window, timestamp, value)."""
+        """Collect a block of groups, but for those whose window is over."""
         stream = coder_impl.create_InputStream(block)
-        add = self._grouping.add
+        late: dict[bytes, bool] = {}
         while stream.size() > 0:
-            key, window = stream.read_all(True), stream.read_all(True)
-            timestamp_us, value = stream.read_bigendian_int64(), stream.read_all(True)
-            if self._window(window).max_timestamp().micros < self._setting.lateness_us:
-                self.dropped += 1
+            key, window, first_us, last_us, count, values = read_group(stream)
+            if window not in late:
+                late[window] = self._window(window)[1].micros < self._setting.lateness_us
+            if late[window]:
+                self.dropped += count
             else:
-                add(key, window, timestamp_us, value)
+                self._grouping.add(key, window, first_us, last_us, values)
 
     def finish(self, input_watermark_us: int) -> Outcome:
         """Run each group whose window is over, keep the others."""
@@ -276,14 +277,10 @@ class GroupingRun(_WithTimers):
 
     def _run_complete(self) -> None:
         for key, window, parts in self._grouping.groups():
-            groups = list(parts)
-            self._emit(
-                key,
-                window,
-                [chunk for group in groups for chunk in group.chunks],
-                min(group.first_us for group in groups),
-                max(group.last_us for group in groups),
-            )
+            whole = next(parts)
+            for part in parts:
+                whole.extend(part)
+            self._emit(key, window, whole.chunks, whole.first_us, whole.last_us)
 
     def _store(self) -> None:
         for key, window, parts in self._grouping.groups():
@@ -292,7 +289,7 @@ class GroupingRun(_WithTimers):
                 self._append(group, key, window, part)
 
     def _append(self, group: int, key: bytes, window: bytes, part: Group) -> None:
-        end = self._window(window).max_timestamp().micros
+        end = self._window(window)[1].micros
         known = self._timers.get(group, key, window, _WINDOW_END, b"")
         hold = self._hold(window, part, known)
         if known is None or known.hold_us != hold:
@@ -319,25 +316,26 @@ class GroupingRun(_WithTimers):
 
     def _emit(self, key: bytes, window: bytes, chunks: list[bytes], first_us: int, last_us: int) -> None:
         self._start()
-        decoded = self._keys.decode_from_stream(coder_impl.create_InputStream(key), True)
-        at = Timestamp(micros=self._output_us(window, first_us, last_us))
-        values = _Values(self._values, chunks)
-        self._processor.process(WindowedValue((decoded, values), at, (self._window(window),), _ONLY_PANE))
+        known, end = self._window(window)
+        at = end if self._at_the_end else Timestamp(micros=self._output_us(window, first_us, last_us))
+        group = (self._keys.decode_nested(key), _Values(self._values, chunks))
+        self._processor.process(WindowedValue(group, at, (known,), _ONLY_PANE))
 
     def _output_us(self, window: bytes, first_us: int, last_us: int) -> int:
         combine = self._combine_at
-        known = self._window(window)
+        known, _ = self._window(window)
         times = [combine.assign_output_time(known, Timestamp(micros=at)) for at in (first_us, last_us)]
         return int(combine.merge(known, times).micros)
 
-    def _window(self, encoded: bytes) -> Any:
-        window = self._ends.get(encoded)
-        if window is None:
-            if len(self._ends) > 1000:
-                self._ends.clear()
-            window = self._windows.decode_from_stream(coder_impl.create_InputStream(encoded), True)
-            self._ends[encoded] = window
-        return window
+    def _window(self, encoded: bytes) -> tuple[Any, Timestamp]:
+        """A window and its last timestamp."""
+        known = self._known.get(encoded)
+        if known is None:
+            if len(self._known) > 1000:
+                self._known.clear()
+            window = self._windows.decode_nested(encoded)
+            known = self._known[encoded] = (window, window.max_timestamp())
+        return known
 
 
 class _Values:

@@ -1,4 +1,4 @@
-"""The runner's pure pieces: frames, key groups, cells, timers, groups."""
+"""The runner's pieces that need no Spark: frames, key groups, cells, timers, groups."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import random
 from collections.abc import Iterator
 
 import pytest
+from apache_beam import coders
+from apache_beam.coders import coder_impl
+from apache_beam.transforms.window import IntervalWindow
+from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.windowed_value import WindowedValue
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,8 +26,10 @@ from penstock.runner.cells import (
     parted,
 )
 from penstock.runner.frames import Frame, InOrder, Kind
-from penstock.runner.grouping import Grouping
+from penstock.runner.grouping import Grouping, read_group
 from penstock.runner.keys import KEY_GROUPS, groups_of, key_group, partition_of
+from penstock.runner.operations import GroupedWriter
+from penstock.runner.plan import Edge, Routing
 from penstock.runner.taskstate import MemoryStore
 
 
@@ -123,7 +130,7 @@ def test_groups_are_whole_and_in_order_however_often_they_were_spilled(memory_by
     expected: dict[tuple[bytes, bytes], list[tuple[int, bytes]]] = {}
     for n in range(300):
         key, window, at = b"k%d" % rng.randrange(7), b"w%d" % rng.randrange(3), rng.randrange(-50, 50)
-        grouping.add(key, window, at, b"%d" % n)
+        grouping.add(key, window, at, at, b"%d" % n)
         expected.setdefault((key, window), []).append((at, b"%d" % n))
     found = {(key, window): rest for key, window, *rest in _grouped(grouping)}
     assert found == {
@@ -131,3 +138,90 @@ def test_groups_are_whole_and_in_order_however_often_they_were_spilled(memory_by
         for identity, values in expected.items()
     }
     assert not grouping
+
+
+def test_a_big_group_is_spilled_in_parts_that_a_merge_can_hold() -> None:
+    grouping, chunk = Grouping(memory_bytes=4 << 20), bytes(300_000)
+    for at in range(40):
+        grouping.add(b"k", b"w", at, at, chunk)
+    sizes = [sum(map(len, part.chunks)) for _, _, parts in grouping.groups() for part in parts]
+    assert sum(sizes) == 40 * len(chunk)
+    assert max(sizes) <= 1 << 21
+
+
+_PAIRS = coders.TupleCoder([coders.StrUtf8Coder(), coders.VarIntCoder()])
+_EDGE = Edge(0, "group", "", Routing.GROUPED, 1, (0,), 1)
+
+
+class _Sent:
+    """What a `GroupedWriter` of partition 0 of 3 sends, read as a grouping stage reads it."""
+
+    def __init__(self) -> None:
+        self.blocks: list[tuple[int, bytes]] = []
+        coder = coders.WindowedValueCoder(_PAIRS, coders.coders.IntervalWindowCoder())
+        self.writer = GroupedWriter(_EDGE, coder, 0, 3, lambda _, *block: self.blocks.append(block))
+
+    def write(self, key: str, value: int, at_us: int, *windows: IntervalWindow) -> None:
+        self.writer.write(WindowedValue((key, value), Timestamp(micros=at_us), windows))
+
+    def groups(self) -> Iterator[tuple[str, IntervalWindow, int, int, int, list[int]]]:
+        for target, block in self.blocks:
+            stream = coder_impl.create_InputStream(block)
+            while stream.size() > 0:
+                key, window, first_us, last_us, count, values = read_group(stream)
+                assert target == partition_of(key_group(key), 3)
+                yield _key(key), _window(window), first_us, last_us, count, list(_values(values))
+
+
+def _key(encoded: bytes) -> str:
+    key: str = _PAIRS.key_coder().get_impl().decode_nested(encoded)
+    return key
+
+
+def _window(encoded: bytes) -> IntervalWindow:
+    return coders.coders.IntervalWindowCoder().get_impl().decode_nested(encoded)
+
+
+def _values(encoded: bytes) -> Iterator[int]:
+    stream = coder_impl.create_InputStream(encoded)
+    while stream.size() > 0:
+        yield stream.read_var_int64()
+
+
+EARLY, LATE = IntervalWindow(0, 10), IntervalWindow(10, 20)
+
+
+def test_values_of_one_key_and_window_travel_together_in_their_order() -> None:
+    sent = _Sent()
+    for key, value, at, *windows in (
+        ("a", 3, 7, EARLY),
+        ("b", 9, 1, EARLY),
+        ("a", 1, 5, EARLY, LATE),
+        ("a", 2, 6, EARLY),
+    ):
+        sent.write(key, value, at, *windows)
+    assert sent.blocks == []
+    sent.writer.flush()
+    assert sorted(sent.groups(), key=lambda group: (group[0], group[1].start)) == [
+        ("a", EARLY, 5, 7, 3, [3, 1, 2]),
+        ("a", LATE, 5, 5, 1, [1]),
+        ("b", EARLY, 1, 1, 1, [9]),
+    ]
+
+
+def test_a_writer_of_groups_loses_nothing_however_often_it_sends() -> None:
+    sent, rng = _Sent(), random.Random(2)
+    expected: dict[str, list[int]] = {}
+    for n in range(200_000):
+        key = f"k{rng.randrange(50_000)}"
+        sent.write(key, n, n, EARLY)
+        expected.setdefault(key, []).append(n)
+    waiting = sent.writer.bytes
+    sent.writer.flush()
+    found: dict[str, list[int]] = {}
+    for key, _, first_us, last_us, count, values in sent.groups():
+        assert (first_us, last_us, count) == (values[0], values[-1], len(values))
+        found.setdefault(key, []).extend(values)
+    assert found == expected
+    assert sent.writer.records == 200_000
+    assert waiting <= sent.writer.bytes == sum(len(block) for _, block in sent.blocks)
