@@ -67,7 +67,7 @@ def test_the_newer_driver_goes_on_and_the_older_one_stops_whenever_it_was_paused
 ) -> None:
     folders = Folders(tmp_path)
     rounds = list(_moments(folders).items()) * campaign.size(1, 10)
-    count = 4_000 * (1 + len(rounds))
+    count = 3_000 * (1 + len(rounds))
     stopped = []
     with (
         ExitStack() as runs,
