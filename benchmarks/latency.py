@@ -63,12 +63,14 @@ PERCENTS = (50, 95, 99)
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Latencies in seconds of the same commits, and what the pipeline's tree used in that stretch."""
+    """Latencies in seconds of the same commits, and what else was counted in that stretch of time."""
 
     ours: list[float]
     theirs: list[float]
     cpu_per_second: float
+    emulator_cpu_per_second: float
     committed_per_second: float
+    files_per_second: float
     ahead: float
 
 
@@ -309,9 +311,9 @@ def one_round(rate: float, seconds: float, epoch_seconds: float) -> Round:
             _wait_for(lambda: len(watcher.seen) >= WARM_FILES, "the first files")
             pace.value = rate
             time.sleep(SETTLE_SECONDS)
-            watch, since = Stopwatch(root), time.time_ns()
+            watch, beside, since = Stopwatch(root), Stopwatch(emulator.process_group), time.time_ns()
             time.sleep(seconds)
-            cost, until = watch.stop(), time.time_ns()
+            cost, emulators, until = watch.stop(), beside.stop(), time.time_ns()
             pace.value = -1.0
             commits: list[tuple[int, int]] = _received(commits_in, "the writer")
             measured = [commit for commit, _ in commits if since <= commit < until]
@@ -326,7 +328,9 @@ def one_round(rate: float, seconds: float, epoch_seconds: float) -> Round:
         ours=[(ours[commit] - commit) / 1e9 for commit in measured],
         theirs=[(theirs[commit] - commit) / 1e9 for commit in measured],
         cpu_per_second=cost.cpu / cost.wall,
+        emulator_cpu_per_second=emulators.cpu / emulators.wall,
         committed_per_second=len(measured) / cost.wall,
+        files_per_second=sum(since <= seen < until for seen in watcher.seen.values()) / cost.wall,
         ahead=statistics.median((commit - returned) / 1e9 for commit, returned in commits),
     )
 
@@ -354,8 +358,15 @@ def tell(rounds: list[Round]) -> None:
         print(row(f"p{percent}", ours.text(0, 1e-3), theirs.text(0, 1e-3), ratio(ours, theirs)))
     print()
     print(heading("in the same stretch", "median (lowest to highest)"))
-    print(row("transactions measured, a second", Spread.of(r.committed_per_second for r in rounds).text(0)))
-    print(row("CPU of the pipeline's tree, s a second", Spread.of(r.cpu_per_second for r in rounds).text(2)))
+    print(row("transactions committed, a second", Spread.of(r.committed_per_second for r in rounds).text(0)))
+    print(
+        row(
+            "files (that is, epochs) published, a second",
+            Spread.of(r.files_per_second for r in rounds).text(),
+        )
+    )
+    print(row("CPU of the pipeline's tree, s a second", Spread.of(r.cpu_per_second for r in rounds).text()))
+    print(row("CPU of the emulator, s a second", Spread.of(r.emulator_cpu_per_second for r in rounds).text()))
     ahead = Spread.of(each.ahead for each in rounds).text(1, 1e-3)
     print(row("emulator's clock ahead by at least, ms", ahead))
 
