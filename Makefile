@@ -15,7 +15,7 @@ ARGS ?=
 help:       ## what there is
 	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
-run: $(READY)       ## the demo: Spanner emulator, Spark, a kill, a proof (about a minute)
+run: $(READY)       ## the demo: Spanner emulator, Spark, a kill, a proof (two to three minutes)
 	$(BIN)/python -m $(DEMO) $(ARGS)
 
 test: $(READY)      ## every test (under 15 minutes on two cores)
