@@ -69,6 +69,7 @@ class _Task:
         self.partition = partition
         self.epoch = epoch
         self.nonce = uuid.uuid4().hex[:16]
+        self._begun = time.monotonic()
         self.report = TaskReport()
         self._stages = plan.at(level)
         self._runs: dict[int, StageRun] = {}
@@ -202,7 +203,7 @@ class _Task:
 
     def _read(self) -> None:
         residuals = self._part().residuals
-        end = time.monotonic() + self.epoch.seconds
+        end = self._begun + self.epoch.seconds
         for index, (step, element_id, element, watermark) in enumerate(residuals):
             (stage,) = [s for s in self._stages if s.origin is Origin.RESIDUAL and s.step == step]
             share = max(0.0, end - time.monotonic()) / (len(residuals) - index)
