@@ -198,6 +198,8 @@ class Driver:
         if drain:
             residuals = self._residuals.truncated(residuals)
         publications = self._publications(reports)
+        if late := sum(report.dropped for report in reports):
+            logger.warning("epoch %d dropped %d elements that came after their window", attempt.epoch, late)
         timers, holds = _timers_after(state, reports)
         pending = any(t.pending for t in timers)
         fed = self._plan.fed_by_impulse()

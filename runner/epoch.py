@@ -95,7 +95,6 @@ class TaskReport:
     metrics: list[bytes] = field(default_factory=list)
     taken: list[tuple[int, int, str]] = field(default_factory=list)
     dropped: int = 0
-    records: int = 0
     problem: str = ""
     failure: Failure | None = None
 

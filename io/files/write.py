@@ -230,7 +230,7 @@ class RollFn(beam.DoFn):
         if file is None:
             return
         if self._in_order and (watermark_us := current_watermark_us()) is not None:
-            yield from self._take_passed(where, file, watermark_us, lines, opened, roll)
+            yield from self._take_passed(where, file, watermark_us, lines, opened, roll, end)
         else:
             yield self._close(where, file, lines, opened, roll, end)
 
@@ -247,7 +247,7 @@ class RollFn(beam.DoFn):
             yield self._close(where, file, lines, opened, roll, end)
 
     def _take_passed(
-        self, where: str, file: OpenFile, watermark_us: int, lines: Any, opened: Any, roll: Any
+        self, where: str, file: OpenFile, watermark_us: int, lines: Any, opened: Any, roll: Any, end: Any
     ) -> Iterator[TimestampedValue]:
         """Stage the lines that the watermark has passed; the others wait for the next roll."""
         ready, rest = ordered.split(lines.read(), watermark_us)
@@ -263,6 +263,8 @@ class RollFn(beam.DoFn):
                 lines.add(block)
             opened.write(left.with_block(len(block), min(at for at, _ in rest)))
             roll.set(Timestamp(micros=left.due_us))
+        else:
+            end.clear()  # nothing of a lane stays behind
 
     def finish_bundle(self) -> None:
         self._folder.keep_staged(self._staged)
