@@ -84,25 +84,50 @@ def _exact(folder: Path) -> None:
     assert names == sorted(f"{element}-{n}" for element in "ab" for n in range(END))
 
 
+def _executor(pid: int) -> int | None:
+    """The executor that a Python worker belongs to; None if the worker is gone."""
+    try:
+        while b"CoarseGrainedExecutorBackend" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            if pid <= 1:
+                return None
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return pid
+
+
+def _one_that_read_and_waits(folder: Path, child: subprocess.Popen[str]) -> int:
+    """The executor that runs a waiting task of the keyed level and did one of the epoch's two readings.
+
+    Where Spark puts the waiting task is Spark's choice, so this may take some epochs.
+    """
+    for _ in range(20):
+        (folder / "waiting").unlink(missing_ok=True)
+        (folder / "slow").write_text("a1 10")
+        _wait_for(folder / "waiting", child)
+        waits = _executor(int((folder / "waiting").read_text()))
+        read = {_executor(int((folder / f"reader-{element}").read_text())) for element in "ab"}
+        if waits is not None and waits in read:
+            time.sleep(4)  # the other task of the keyed level ends meanwhile
+            return waits
+    raise AssertionError("no executor ever both read and processed")
+
+
 def test_an_executor_that_dies_between_read_and_process_voids_the_epoch_and_loses_nothing(
-    run: Callable[[str], subprocess.Popen[str]], tmp_path: Path
+    run: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     child = run("local-cluster[2,1,1024]")
     _wait_for(tmp_path / "published" / "a-20", child)
     # One of the two tasks of the keyed level waits, its executor dies: what that executor had read is gone,
     # is read again with other data, and the other task has taken the first reading already.
-    (tmp_path / "slow").write_text("a1 8")
-    _wait_for(tmp_path / "waiting", child)
-    time.sleep(1.5)
-    worker = next(pid for pid, line in _session(child.pid) if "CoarseGrainedExecutorBackend" in line)
-    _kill(worker)
+    _kill(_one_that_read_and_waits(tmp_path, child))
     assert child.wait(240) == 0, (tmp_path / "errors").read_text()[-3000:]
     _exact(tmp_path)
     assert "EpochAborted" in (tmp_path / "errors").read_text()
 
 
 def test_a_killed_python_worker_costs_nothing(
-    run: Callable[[str], subprocess.Popen[str]], tmp_path: Path
+    run: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     child = run("local[2,4]")
     for n in (20, 60, 100):

@@ -4,8 +4,8 @@
 
 Reads 0, 1, … for two elements, carries them by key to a stateful step that checks that each key counts up
 without a gap, and publishes (element, n) as files. Ends by itself after END numbers of each element.
-`FOLDER/slow` lists "partition seconds": the keyed step of that partition waits there, once for each change
-of the file, and says so in `FOLDER/waiting`.
+`FOLDER/slow` lists "key seconds": the keyed step of that key waits there, once for each change of the file, and
+leaves the pid of its worker in `FOLDER/waiting`; `FOLDER/reader-ELEMENT` has the pid of who read last.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.coders import VarIntCoder
+from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms import userstate
 
 from penstock.publish import PublishAfterCommit
 from penstock.runner import PySparkRunner
-from tests.integration.runner.sources import AppendFn, CountFn
+from tests.integration.runner.sources import AppendFn, CountFn, Endless
 
 KEYS = 8
 
@@ -55,8 +56,32 @@ class InOrderFn(beam.DoFn):
             slow, seconds = told.read_text().split()
             if key == slow:
                 told.rename(told.with_name("was slow"))
-                Path(self.folder, "waiting").touch()
+                _leave_pid(Path(self.folder, "waiting"))
                 time.sleep(float(seconds))
+
+
+class SignedCountFn(CountFn):
+    """Counts, and says which worker does."""
+
+    def __init__(self, folder: str, per_second: float, end: int) -> None:
+        super().__init__(per_second, end)
+        self.folder = folder
+
+    @beam.DoFn.unbounded_per_element()
+    def process(
+        self,
+        element: Any,
+        tracker: Any = beam.DoFn.RestrictionParam(Endless()),
+        watermark: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
+    ) -> Iterator[Any]:
+        _leave_pid(Path(self.folder, f"reader-{element}"))
+        yield from super().process(element, tracker, watermark)
+
+
+def _leave_pid(path: Path) -> None:
+    fresh = path.with_name(f".{path.name}-{os.getpid()}")
+    fresh.write_text(str(os.getpid()))
+    fresh.rename(path)
 
 
 def main(folder: str, master: str, end: str, *options: str) -> None:
@@ -74,7 +99,7 @@ def main(folder: str, master: str, end: str, *options: str) -> None:
     _ = (
         pipeline
         | beam.Create(["a", "b"])
-        | beam.ParDo(CountFn(100, int(end)))
+        | "Count" >> beam.ParDo(SignedCountFn(folder, 100, int(end)))
         | beam.Map(lambda pair: (f"{pair[0]}{pair[1] % KEYS}", pair))
         | "In order" >> beam.ParDo(InOrderFn(folder))
         | "Publish" >> PublishAfterCommit(AppendFn(str(out)))
