@@ -109,18 +109,21 @@ def test_the_wheel_carries_licence_and_notice(wheel: Path) -> None:
     assert {"LICENSE", "NOTICE"} <= names
 
 
+@pytest.mark.slow
 def test_an_installed_copy_is_the_one_that_is_imported(installed: Mapping[str, str], tmp_path: Path) -> None:
     program = "import penstock; print(penstock.__file__)"
     where = run(sys.executable, "-c", program, folder=tmp_path, **installed)
     assert where.startswith(installed["PYTHONPATH"])
 
 
+@pytest.mark.slow
 def test_the_command_works_from_an_installed_copy(installed: Mapping[str, str], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "penstock.templates.cli"]
     assert __version__ in run(*command, "--version", folder=tmp_path, **installed)
     assert "spanner-to-files" in run(*command, "list", folder=tmp_path, **installed)
 
 
+@pytest.mark.slow
 def test_every_module_and_public_name_can_be_imported_from_an_installed_copy(
     installed: Mapping[str, str], tmp_path: Path
 ) -> None:
@@ -134,6 +137,7 @@ def test_every_module_and_public_name_can_be_imported_from_an_installed_copy(
     assert int(run(sys.executable, "-c", program, folder=tmp_path, **installed)) > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["penstock", "penstock.io.spanner", "penstock.io.files"])
 def test_a_front_door_opens_without_clients_or_spark(
     package: str, installed: Mapping[str, str], tmp_path: Path
@@ -151,6 +155,7 @@ def test_a_front_door_opens_without_clients_or_spark(
     assert [name for name in loaded if name.startswith(HEAVY)] == []
 
 
+@pytest.mark.slow
 def test_the_package_itself_imports_nothing_but_the_standard_library(
     installed: Mapping[str, str], tmp_path: Path
 ) -> None:
@@ -166,6 +171,7 @@ def test_a_public_package_says_what_its_public_names_are() -> None:
         assert module.__doc__, package
 
 
+@pytest.mark.slow
 def test_beams_own_runner_works_beside_our_options(installed: Mapping[str, str], tmp_path: Path) -> None:
     """Beam collects the options of every class that is imported; a name taken twice breaks every pipeline."""
     program = (

@@ -16,7 +16,7 @@ from tests.integration.files.counting import count_fn
 from tests.oracle.lines import read_lines
 from tests.oracle.rules import counted
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ENDLESS = 10**9
 PATIENCE_SECONDS = 120.0

@@ -21,7 +21,7 @@ from tests.oracle.replay import differences, read_table, read_types, replay
 from tests.oracle.rules import nothing_doubled, transactions_whole
 from tests.oracle.stream import Stream, as_content, read_stream, strays
 
-pytestmark = pytest.mark.emulator
+pytestmark = [pytest.mark.emulator, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -94,6 +94,7 @@ def test_two_equal_elements_stay_two_and_a_drain_publishes_all_that_was_read(
     assert set(whole) == {"100"}, "each window counts 50 of each of two equal elements"
 
 
+@pytest.mark.slow
 def test_after_stop_an_edited_pipeline_goes_on_where_it_was(start: Start, published: Path) -> None:
     def build(p: beam.Pipeline, extra: bool = False) -> None:
         numbers = p | beam.Create(["a"]) | beam.ParDo(CountFn(200))
@@ -115,6 +116,7 @@ def test_after_stop_an_edited_pipeline_goes_on_where_it_was(start: Start, publis
     assert second.progress().generation > before.generation
 
 
+@pytest.mark.slow
 def test_a_step_that_left_something_behind_may_not_vanish_unless_it_is_dropped(
     start: Start, published: Path
 ) -> None:
@@ -133,6 +135,7 @@ def test_a_step_that_left_something_behind_may_not_vanish_unless_it_is_dropped(
     assert {r.transform for r in second.residuals()} <= {"Renamed"}
 
 
+@pytest.mark.slow
 def test_a_failing_publication_is_retried_and_at_last_fails_the_pipeline(
     start: Start, published: Path, tmp_path: Path
 ) -> None:
@@ -177,6 +180,7 @@ class _WindowedReadFn(beam.DoFn):
             time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_an_element_in_three_windows_is_cut_without_repeats(start: Start, published: Path) -> None:
     def build(p: beam.Pipeline) -> None:
         timed = p | beam.Create(["a"]) | beam.Map(lambda each: window.TimestampedValue(each, 100))
@@ -214,6 +218,7 @@ class _TickingFn(beam.DoFn):
         yield element, f"{n}-{time.time() - begun:.3f}"
 
 
+@pytest.mark.slow
 def test_a_ticking_reader_that_idles_is_cut_within_200_ms(start: Start, published: Path) -> None:
     def build(p: beam.Pipeline) -> None:
         ticks = p | beam.Create(["a"]) | beam.ParDo(_TickingFn())
@@ -247,6 +252,7 @@ class _CountPerKeyFn(beam.DoFn):
         yield key, seen.read()
 
 
+@pytest.mark.slow
 def test_state_and_processing_time_timers_survive_a_stop_and_a_change_of_parallelism(
     start: Start, published: Path
 ) -> None:

@@ -17,7 +17,7 @@ from penstock.io.spanner.frontier import Frontier, Position
 from penstock.io.spanner.query import ROOT, change_stream_query
 from penstock.io.spanner.tracker import beam_watermark
 
-pytestmark = pytest.mark.emulator
+pytestmark = [pytest.mark.emulator, pytest.mark.slow]
 SECOND = 1_000_000_000
 
 
