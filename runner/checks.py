@@ -56,6 +56,12 @@ def _problems(pipeline: api.Pipeline, streaming: bool) -> Iterator[tuple[str, st
             yield name, f"the primitive {urn or '(none)'} is not one that it knows"
         elif urn == _PAR_DO:
             payload = api.ParDoPayload.FromString(transform.spec.payload)
+            if streaming and payload.side_inputs:
+                yield (
+                    name,
+                    "side inputs are not supported yet in streaming; pass the data to the constructor or join "
+                    "with CoGroupByKey",
+                )
             for applies, why in _PAR_DO_LIMITS:
                 if applies(payload):
                     yield name, why
@@ -84,10 +90,6 @@ def _ordered_or_multimap(payload: api.ParDoPayload) -> bool:
 
 
 _PAR_DO_LIMITS: tuple[tuple[Callable[[api.ParDoPayload], bool], str], ...] = (
-    (
-        lambda p: bool(p.side_inputs),
-        "side inputs are not supported yet; pass the data to the constructor or join with CoGroupByKey",
-    ),
     (
         lambda p: bool(p.requests_finalization),
         "bundle finalization is not supported; publish with penstock.publish.PublishAfterCommit",

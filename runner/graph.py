@@ -21,7 +21,7 @@ from apache_beam.runners.worker import bundle_processor
 
 from penstock.publish import CARRIED_RESHUFFLE, POST_COMMIT
 from penstock.runner import plan as plans
-from penstock.runner.plan import Edge, Origin, Plan, Routing
+from penstock.runner.plan import Edge, Origin, Plan, Routing, Side
 
 SOURCE_URN = "penstock:source:v1"
 SINK_URN = "penstock:sink:v1"
@@ -287,7 +287,25 @@ def _edges(
                 consumer=consumer,
             )
         )
+    for consumer, stage in enumerate(stages):
+        for pcoll, side in _sides(stage):
+            buffer = beam_phases.create_buffer_id(pcoll)
+            wiring[buffer].append(len(edges))
+            producers = tuple(sorted(set(writers[buffer])))
+            routing = Routing.BROADCAST
+            edges.append(Edge(len(edges), stage.name, pcoll, routing, 0, producers, consumer, side))
     return edges, wiring
+
+
+def _sides(stage: beam_phases.Stage) -> Iterator[tuple[str, Side]]:
+    """The side inputs of a stage, with the PCollections that they are."""
+    for transform in stage.transforms:
+        tags = beam_phases.side_inputs(transform)
+        if tags:
+            payload = api.ParDoPayload.FromString(transform.spec.payload)
+            for tag, pcoll in sorted(tags.items()):
+                keyed = payload.side_inputs[tag].access_pattern.urn == common_urns.side_inputs.MULTIMAP.urn
+                yield pcoll, Side(_descriptor_name(transform, stage), tag, keyed)
 
 
 def _levels(count: int, edges: list[Edge]) -> list[int]:
@@ -296,7 +314,7 @@ def _levels(count: int, edges: list[Edge]) -> list[int]:
     for stage in range(count):
         for edge in edges:
             if edge.consumer == stage and not edge.routing.carried:
-                levels[stage] = _level_of(edge, levels)
+                levels[stage] = max(levels[stage], _level_of(edge, levels))
     return levels
 
 
@@ -305,7 +323,8 @@ def _level_of(edge: Edge, levels: list[int]) -> int:
 
 
 def _placed(edge: Edge, levels: list[int]) -> Edge:
-    return dataclasses.replace(edge, level=_level_of(edge, levels))
+    level = _level_of(edge, levels) if edge.routing.carried else levels[edge.consumer]
+    return dataclasses.replace(edge, level=level)
 
 
 def _stage(
@@ -317,7 +336,8 @@ def _stage(
     components: api.Components,
 ) -> plans.Stage:
     source = _source_of(stage)
-    inputs = tuple(e for e in edges if e.consumer == index)
+    sides = tuple(e.index for e in edges if e.consumer == index and e.side)
+    inputs = tuple(e for e in edges if e.consumer == index and not e.side)
     origin = _origin(source, inputs)
     process = next((t for t in stage.transforms if t.spec.urn == _PROCESS), None)
     grouped = next((e for e in inputs if e.routing is Routing.GROUPED), None)
@@ -347,6 +367,7 @@ def _stage(
         transforms=transforms,
         inputs=tuple(e.index for e in inputs),
         outputs=tuple(outputs),
+        sides=sides,
         step=_step(source, origin, inputs),
         reads=process.unique_name if process is not None else "",
         state=_state_name(source, grouped, stateful, components),

@@ -32,6 +32,7 @@ from penstock.runner.epoch import (
 from penstock.runner.frames import Frame, InOrder, Kind
 from penstock.runner.keys import KEY_GROUPS, groups_of
 from penstock.runner.plan import Edge, Origin, Plan, Routing, Stage
+from penstock.runner.sides import Held, SideInput
 from penstock.runner.stagerun import MAX_US, Setting, StageRun, run_of
 from penstock.runner.taskstate import TaskState
 
@@ -87,6 +88,9 @@ class _Task:
         self._where = ""
         self._position = ""
         self._outputs: dict[int, int] = {}
+        self._sides: dict[int, SideInput] = {}
+        self._held: dict[int, Held] = {}
+        self._all_in = False
 
     def run(self, frames: Iterable[bytes]) -> Iterator[Packet]:
         """Take all frames in, run the stages, and report."""
@@ -109,6 +113,8 @@ class _Task:
             self.report.problem = "a task above it failed"
         else:
             self._check_complete()
+        if not self.report.problem and self.report.failure is None:
+            yield from self._release()
         if not self.report.problem and self.report.failure is None:
             yield from self._guarded(self._work)
         yield from self._close_off()
@@ -172,13 +178,43 @@ class _Task:
 
     def _take(self, frame: Frame) -> None:
         edge = self.plan.edges[frame.edge]
-        self._run(self.plan.stages[edge.consumer]).take(frame.payload)
+        if edge.side:
+            self._side(edge).add(frame.payload)
+            return
+        self._feed_and_pass(self.plan.stages[edge.consumer], frame.payload)
+
+    def _feed(self, stage: Stage, block: bytes) -> None:
+        """Run a block through a stage, or hold it back while side inputs of the stage may still come."""
+        if stage.sides and not self._all_in:
+            self._held.setdefault(stage.index, Held()).append(block)
+        else:
+            self._run(stage).take(block)
+
+    def _side(self, edge: Edge) -> SideInput:
+        assert edge.side is not None
+        if edge.index not in self._sides:
+            coder = _context(self.plan).coder(edge.collection)
+            self._sides[edge.index] = SideInput(coder, keyed=edge.side.keyed)
+        return self._sides[edge.index]
+
+    def _release(self) -> Iterator[Packet]:
+        """Run what was held back: all side inputs are complete."""
+        self._all_in = True
+        for stage in self._stages:
+            held = self._held.pop(stage.index, None)
+            for block in held.release() if held else ():
+                if self.report.failure is None:
+                    yield from self._guarded(self._feed_and_pass, stage, block)
+
+    def _feed_and_pass(self, stage: Stage, block: bytes) -> None:
+        self._feed(stage, block)
         self._pass_locally()
 
     def _work(self) -> None:
         if self.level == 0:
             self._publish()
-            self._impulse()
+        self._impulse()
+        if self.level == 0:
             self._read()
         outputs: dict[int, int] = {}
         for stage in self._stages:
@@ -222,7 +258,10 @@ class _Task:
         self._where = stage.label
         run = self._runs.get(stage.index)
         if run is None:
-            run = self._runs[stage.index] = run_of(self._processor(stage), self._setting(stage))
+            processor = self._processor(stage)
+            sides = (self.plan.edges[index] for index in stage.sides)
+            processor.state.sides = {(e.side.transform, e.side.tag): self._side(e) for e in sides if e.side}
+            run = self._runs[stage.index] = run_of(processor, self._setting(stage))
         return run
 
     def _processor(self, stage: Stage) -> StageProcessor:
@@ -326,7 +365,7 @@ class _Task:
             if edge.routing.carried:
                 self.report.arrived.append((edge.name, block))
             elif edge.level == self.level and edge.routing is Routing.LOCAL:
-                self._run(self.plan.stages[edge.consumer]).take(block)
+                self._feed(self.plan.stages[edge.consumer], block)
                 waiting.extend(self._pending)
                 self._pending.clear()
             else:
