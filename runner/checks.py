@@ -104,16 +104,19 @@ def _windowing_limits(
 ) -> Iterator[str]:
     (pcoll,) = transform.inputs.values()
     strategy = components.windowing_strategies[components.pcollections[pcoll].windowing_strategy_id]
+    if not streaming:
+        return
     if strategy.merge_status == api.MergeStatus.NEEDS_MERGE:
-        yield "merging windows (sessions) are not supported yet; use fixed, sliding or global windows"
-    if not _fires_once(strategy.trigger):
+        yield "merging windows (sessions) are not supported yet in streaming; use fixed, sliding or global windows"
+    if not fires_once(strategy.trigger):
         kind = strategy.trigger.WhichOneof("trigger")
-        yield f"the trigger {kind} is not supported yet; use the default trigger"
-    if streaming and strategy.allowed_lateness > 0:
+        yield f"the trigger {kind} is not supported yet in streaming; use the default trigger"
+    if strategy.allowed_lateness > 0:
         yield "allowed lateness is not supported yet in streaming; leave it at 0"
 
 
-def _fires_once(trigger: api.Trigger) -> bool:
+def fires_once(trigger: api.Trigger) -> bool:
+    """Whether a trigger fires a window once, when the watermark has passed its end (or never, in batch at the end)."""
     kind = trigger.WhichOneof("trigger")
     if kind == "after_end_of_window":
         late = trigger.after_end_of_window

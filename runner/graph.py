@@ -21,6 +21,7 @@ from apache_beam.runners.worker import bundle_processor
 
 from penstock.publish import CARRIED_RESHUFFLE, POST_COMMIT
 from penstock.runner import plan as plans
+from penstock.runner.checks import fires_once
 from penstock.runner.plan import Edge, Origin, Plan, Routing, Side
 
 SOURCE_URN = "penstock:source:v1"
@@ -275,6 +276,8 @@ def _edges(
         collection = read
         if routing is Routing.GROUPED:
             (collection,) = components.transforms[name].inputs.values()
+            if _triggered(collection, components):
+                routing = Routing.KEYED
         wiring[buffer].append(len(edges))
         edges.append(
             Edge(
@@ -340,7 +343,7 @@ def _stage(
     inputs = tuple(e for e in edges if e.consumer == index and not e.side)
     origin = _origin(source, inputs)
     process = next((t for t in stage.transforms if t.spec.urn == _PROCESS), None)
-    grouped = next((e for e in inputs if e.routing is Routing.GROUPED), None)
+    grouped = next((e for e in inputs if _groups(source)), None)
     stateful = _stateful(stage)
     outputs: list[int] = []
     transforms = {}
@@ -372,7 +375,19 @@ def _stage(
         reads=process.unique_name if process is not None else "",
         state=_state_name(source, grouped, stateful, components),
         grouped=grouped.collection if grouped else "",
+        triggered=grouped is not None and grouped.routing is Routing.KEYED,
     )
+
+
+def _groups(source: api.PTransform) -> bool:
+    """Whether a stage begins with the reading half of a GroupByKey."""
+    buffer = source.spec.payload
+    return buffer != beam_phases.IMPULSE_BUFFER and beam_phases.split_buffer_id(buffer)[0] == "group"
+
+
+def _triggered(collection: str, components: api.Components) -> bool:
+    strategy = components.pcollections[collection].windowing_strategy_id
+    return not fires_once(components.windowing_strategies[strategy].trigger)
 
 
 def _descriptor_name(transform: api.PTransform, stage: beam_phases.Stage) -> str:

@@ -93,7 +93,8 @@ class Stage:
     name by which the commit record knows what starts the stage (Impulse, residuals, Publications). `reads` is
     the transform that processes restrictions, `state` the stateful transform or GroupByKey whose state the
     stage keeps, `grouped` the PCollection that a GroupByKey groups; each empty where it does not apply.
-    `inputs` are the edges of the main input, `sides` those of side inputs.
+    `inputs` are the edges of the main input, `sides` those of side inputs. `triggered` means that a GroupByKey
+    does not just fire each window once, when it is over.
     """
 
     index: int
@@ -109,6 +110,7 @@ class Stage:
     reads: str = ""
     state: str = ""
     grouped: str = ""
+    triggered: bool = False
 
     @property
     def label(self) -> str:
