@@ -90,10 +90,6 @@ def _ordered_or_multimap(payload: api.ParDoPayload) -> bool:
 
 
 _PAR_DO_LIMITS: tuple[tuple[Callable[[api.ParDoPayload], bool], str], ...] = (
-    (
-        lambda p: bool(p.requests_finalization),
-        "bundle finalization is not supported; publish with penstock.publish.PublishAfterCommit",
-    ),
     (lambda p: bool(p.requires_time_sorted_input), "time-sorted input is not supported"),
     (_ordered_or_multimap, "ordered-list, map and multimap state are not supported yet"),
 )

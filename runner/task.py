@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from penstock.publish import Attempt, running_attempt
+from penstock.runner import finalizers
 from penstock.runner.bundle import Budget, PlanContext, StageProcessor
 from penstock.runner.epoch import (
     BEGINNING_US,
@@ -56,6 +57,9 @@ def run_level(
     `frames` are those that the level above has sent to this partition (none at level 0). Of the last level
     only control records come out.
     """
+    _context(plan)
+    for index, processor in finalizers.run(plan.id, epoch.number, epoch.committed):
+        _idle[plan.id].setdefault(index, []).append(processor)
     task = _Task(plan, level, partition, epoch)
     try:
         yield from task.run(frames)
@@ -71,7 +75,7 @@ class _Task:
         self.epoch = epoch
         self.nonce = uuid.uuid4().hex[:16]
         self._begun = time.monotonic()
-        self.report = TaskReport()
+        self.report = TaskReport(nonce=self.nonce)
         self._stages = plan.at(level)
         self._runs: dict[int, StageRun] = {}
         self._processors: dict[int, StageProcessor] = {}
@@ -123,10 +127,13 @@ class _Task:
         """Keep what can be used again; drop what an error may have left half done."""
         good = self.report.failure is None and not self.report.problem
         for index, processor in self._processors.items():
-            if good:
-                _idle[self.plan.id].setdefault(index, []).append(processor)
-            else:
+            if not good:
                 self._runs[index].discard()
+            elif self.plan.streaming and processor.to_finalize:
+                finalizers.hold(self.plan.id, self.epoch.number, self.nonce, index, processor)
+            else:
+                processor.finalize()
+                _idle[self.plan.id].setdefault(index, []).append(processor)
 
     # Input.
 
