@@ -149,9 +149,13 @@ class StageProcessor:
         self._source.process(element)
 
     def process_to_the_end(self, element: WindowedValue) -> None:
-        """Run an element of a splittable DoFn until nothing is left of it, waiting where it asks to."""
+        """Run an element of a splittable DoFn until nothing is left of it, waiting where it asks to.
+
+        What is finalized between its parts is no more durable than anything of a batch pipeline that runs.
+        """
         self.process(element)
         while self._execution.delayed_applications:
+            self.finalize()
             _, residual = self._execution.delayed_applications.pop(0)
             time.sleep(_delay_us(residual) / 1e6)
             self.process(residual.residual_value)
@@ -194,6 +198,15 @@ class StageProcessor:
         """Records and bytes written to edges in this bundle."""
         writers = [writer for sink in self._sinks for writer in sink.writers]
         return sum(w.records for w in writers), sum(w.bytes for w in writers)
+
+    @property
+    def to_finalize(self) -> bool:
+        """Whether a DoFn has registered callbacks for when the bundle is durable."""
+        return bool(self._processor.requires_finalization())
+
+    def finalize(self) -> None:
+        """Run those callbacks; Beam logs what they raise."""
+        self._processor.finalize_bundle()
 
     def tear_down(self) -> None:
         """Call the DoFns' `teardown`; what it raises is logged and changes nothing."""
@@ -289,7 +302,7 @@ class _NoChannels:
 
 
 def _delay_us(residual: Any) -> int:
-    return residual.deferred_timestamp.micros if residual.deferred_timestamp else 0
+    return max(0, residual.deferred_timestamp.micros) if residual.deferred_timestamp else 0
 
 
 def _descriptor(context: PlanContext, stage: Stage) -> beam_fn_api_pb2.ProcessBundleDescriptor:

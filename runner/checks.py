@@ -56,6 +56,12 @@ def _problems(pipeline: api.Pipeline, streaming: bool) -> Iterator[tuple[str, st
             yield name, f"the primitive {urn or '(none)'} is not one that it knows"
         elif urn == _PAR_DO:
             payload = api.ParDoPayload.FromString(transform.spec.payload)
+            if streaming and payload.side_inputs:
+                yield (
+                    name,
+                    "side inputs are not supported yet in streaming; pass the data to the constructor or join "
+                    "with CoGroupByKey",
+                )
             for applies, why in _PAR_DO_LIMITS:
                 if applies(payload):
                     yield name, why
@@ -84,14 +90,6 @@ def _ordered_or_multimap(payload: api.ParDoPayload) -> bool:
 
 
 _PAR_DO_LIMITS: tuple[tuple[Callable[[api.ParDoPayload], bool], str], ...] = (
-    (
-        lambda p: bool(p.side_inputs),
-        "side inputs are not supported yet; pass the data to the constructor or join with CoGroupByKey",
-    ),
-    (
-        lambda p: bool(p.requests_finalization),
-        "bundle finalization is not supported; publish with penstock.publish.PublishAfterCommit",
-    ),
     (lambda p: bool(p.requires_time_sorted_input), "time-sorted input is not supported"),
     (_ordered_or_multimap, "ordered-list, map and multimap state are not supported yet"),
 )
@@ -102,16 +100,19 @@ def _windowing_limits(
 ) -> Iterator[str]:
     (pcoll,) = transform.inputs.values()
     strategy = components.windowing_strategies[components.pcollections[pcoll].windowing_strategy_id]
+    if not streaming:
+        return
     if strategy.merge_status == api.MergeStatus.NEEDS_MERGE:
-        yield "merging windows (sessions) are not supported yet; use fixed, sliding or global windows"
-    if not _fires_once(strategy.trigger):
+        yield "merging windows (sessions) are not supported yet in streaming; use fixed, sliding or global windows"
+    if not fires_once(strategy.trigger):
         kind = strategy.trigger.WhichOneof("trigger")
-        yield f"the trigger {kind} is not supported yet; use the default trigger"
-    if streaming and strategy.allowed_lateness > 0:
+        yield f"the trigger {kind} is not supported yet in streaming; use the default trigger"
+    if strategy.allowed_lateness > 0:
         yield "allowed lateness is not supported yet in streaming; leave it at 0"
 
 
-def _fires_once(trigger: api.Trigger) -> bool:
+def fires_once(trigger: api.Trigger) -> bool:
+    """Whether a trigger fires a window once, when the watermark has passed its end (or never, in batch at the end)."""
     kind = trigger.WhichOneof("trigger")
     if kind == "after_end_of_window":
         late = trigger.after_end_of_window

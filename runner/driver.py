@@ -88,6 +88,8 @@ class Driver:
         self._draining = draining
         self._now_us = now_us
         self._pause = pause
+        self._ran: tuple[int, frozenset[str]] = (0, frozenset())
+        """The last epoch that was run, and its tasks: bundles are finalized, as well as can be, after the commit."""
 
     def __call__(self, record: CommitRecord, attempt: Attempt) -> EpochState | None:
         """Run one try of the epoch that follows `record`; None when there is nothing to do yet.
@@ -108,10 +110,13 @@ class Driver:
         dealt = self._residuals.dealt(residuals, self._partitions) if due else residuals
         running = [r for r in dealt if r.not_before_us <= self._now_us()]
         waiting = [r for r in dealt if r.not_before_us > self._now_us()]
-        epoch = self._input(state, attempt, running, waiting)
+        number, nonces = self._ran
+        committed = nonces if number == record.number else frozenset()
+        epoch = self._input(state, attempt, running, waiting, committed)
         description = f"{self._name}: epoch {attempt.epoch}"
         reports = self._engine.run(epoch, description, f"penstock-{attempt.job}")
         raise_failure(reports, attempt.epoch)
+        self._ran = attempt.epoch, frozenset(report.nonce for report in reports)
         return self._next_state(state, attempt, reports, waiting, drain)
 
     # Before the tasks.
@@ -156,6 +161,7 @@ class Driver:
         attempt: Attempt,
         running: Sequence[Residual],
         waiting: Sequence[Residual],
+        committed: frozenset[str],
     ) -> EpochInput:
         holds: dict[str, int] = {}
         for residual in waiting:
@@ -174,6 +180,7 @@ class Driver:
             state=_state_of(state),
             waiting=holds,
             folder=self._folder,
+            committed=committed,
         )
 
     def _part(self, partition: int, state: EpochState, running: Sequence[Residual]) -> Part:

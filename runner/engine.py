@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from penstock.runner.epoch import EpochInput, TaskReport
+from penstock.runner.epoch import EpochInput, Part, TaskReport
 from penstock.runner.frames import Frame
 from penstock.runner.plan import Plan
 from penstock.runner.protocol.errors import EpochAborted
@@ -37,7 +37,7 @@ class SparkEngine:
         n, depth = epoch.partitions, self._plan.depth
         rdd = self._context.parallelize(range(n), n)
         rdd = rdd.mapPartitionsWithIndex(_level(self._shipped, 0, epoch))
-        below = replace(epoch, parts=())
+        below = replace(epoch, parts=tuple(Part(part.impulses) for part in epoch.parts))
         for level in range(1, depth):
             rdd = rdd.partitionBy(n, _as_is).mapPartitionsWithIndex(_level(self._shipped, level, below))
         frames = [Frame.unpack(data) for _, data in rdd.collect()]

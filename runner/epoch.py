@@ -41,6 +41,7 @@ class EpochInput:
 
     `watermarks` are those of the last record, by the names below; `waiting` is the lowest watermark of each
     step's residuals that are not due and so in no part; `folder` is where state runs live, empty in batch.
+    `committed` are the nonces of the tasks whose work the last record holds, as far as this driver ran them.
     """
 
     job: str
@@ -55,6 +56,7 @@ class EpochInput:
     state: Mapping[str, StateOf]
     waiting: Mapping[str, int] = field(default_factory=dict)
     folder: str = ""
+    committed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +86,10 @@ class TaskReport:
 
     `arrived` are (step, encoded element) that the record must carry; `timers` as in `StateOf`, for the
     task's key groups; `watermarks` by name, for this partition; `taken` are (level, partition, nonce) of the
-    producers that it took its input from.
+    producers that it took its input from. `nonce` is the attempt's own.
     """
 
+    nonce: str = ""
     left: list[Left] = field(default_factory=list)
     arrived: list[tuple[str, bytes]] = field(default_factory=list)
     runs: dict[str, tuple[StateRun, ...]] = field(default_factory=dict)

@@ -21,7 +21,8 @@ from apache_beam.runners.worker import bundle_processor
 
 from penstock.publish import CARRIED_RESHUFFLE, POST_COMMIT
 from penstock.runner import plan as plans
-from penstock.runner.plan import Edge, Origin, Plan, Routing
+from penstock.runner.checks import fires_once
+from penstock.runner.plan import Edge, Origin, Plan, Routing, Side
 
 SOURCE_URN = "penstock:source:v1"
 SINK_URN = "penstock:sink:v1"
@@ -275,6 +276,8 @@ def _edges(
         collection = read
         if routing is Routing.GROUPED:
             (collection,) = components.transforms[name].inputs.values()
+            if _triggered(collection, components):
+                routing = Routing.KEYED
         wiring[buffer].append(len(edges))
         edges.append(
             Edge(
@@ -287,7 +290,25 @@ def _edges(
                 consumer=consumer,
             )
         )
+    for consumer, stage in enumerate(stages):
+        for pcoll, side in _sides(stage):
+            buffer = beam_phases.create_buffer_id(pcoll)
+            wiring[buffer].append(len(edges))
+            producers = tuple(sorted(set(writers[buffer])))
+            routing = Routing.BROADCAST
+            edges.append(Edge(len(edges), stage.name, pcoll, routing, 0, producers, consumer, side))
     return edges, wiring
+
+
+def _sides(stage: beam_phases.Stage) -> Iterator[tuple[str, Side]]:
+    """The side inputs of a stage, with the PCollections that they are."""
+    for transform in stage.transforms:
+        tags = beam_phases.side_inputs(transform)
+        if tags:
+            payload = api.ParDoPayload.FromString(transform.spec.payload)
+            for tag, pcoll in sorted(tags.items()):
+                keyed = payload.side_inputs[tag].access_pattern.urn == common_urns.side_inputs.MULTIMAP.urn
+                yield pcoll, Side(_descriptor_name(transform, stage), tag, keyed)
 
 
 def _levels(count: int, edges: list[Edge]) -> list[int]:
@@ -296,7 +317,7 @@ def _levels(count: int, edges: list[Edge]) -> list[int]:
     for stage in range(count):
         for edge in edges:
             if edge.consumer == stage and not edge.routing.carried:
-                levels[stage] = _level_of(edge, levels)
+                levels[stage] = max(levels[stage], _level_of(edge, levels))
     return levels
 
 
@@ -305,7 +326,8 @@ def _level_of(edge: Edge, levels: list[int]) -> int:
 
 
 def _placed(edge: Edge, levels: list[int]) -> Edge:
-    return dataclasses.replace(edge, level=_level_of(edge, levels))
+    level = _level_of(edge, levels) if edge.routing.carried else levels[edge.consumer]
+    return dataclasses.replace(edge, level=level)
 
 
 def _stage(
@@ -317,10 +339,11 @@ def _stage(
     components: api.Components,
 ) -> plans.Stage:
     source = _source_of(stage)
-    inputs = tuple(e for e in edges if e.consumer == index)
+    sides = tuple(e.index for e in edges if e.consumer == index and e.side)
+    inputs = tuple(e for e in edges if e.consumer == index and not e.side)
     origin = _origin(source, inputs)
     process = next((t for t in stage.transforms if t.spec.urn == _PROCESS), None)
-    grouped = next((e for e in inputs if e.routing is Routing.GROUPED), None)
+    grouped = next((e for e in inputs if _groups(source)), None)
     stateful = _stateful(stage)
     outputs: list[int] = []
     transforms = {}
@@ -347,11 +370,24 @@ def _stage(
         transforms=transforms,
         inputs=tuple(e.index for e in inputs),
         outputs=tuple(outputs),
+        sides=sides,
         step=_step(source, origin, inputs),
         reads=process.unique_name if process is not None else "",
         state=_state_name(source, grouped, stateful, components),
         grouped=grouped.collection if grouped else "",
+        triggered=grouped is not None and grouped.routing is Routing.KEYED,
     )
+
+
+def _groups(source: api.PTransform) -> bool:
+    """Whether a stage begins with the reading half of a GroupByKey."""
+    buffer = source.spec.payload
+    return buffer != beam_phases.IMPULSE_BUFFER and beam_phases.split_buffer_id(buffer)[0] == "group"
+
+
+def _triggered(collection: str, components: api.Components) -> bool:
+    strategy = components.pcollections[collection].windowing_strategy_id
+    return not fires_once(components.windowing_strategies[strategy].trigger)
 
 
 def _descriptor_name(transform: api.PTransform, stage: beam_phases.Stage) -> str:

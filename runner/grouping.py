@@ -78,7 +78,7 @@ def read_group(stream: Any) -> tuple[bytes, bytes, int, int, int, bytes]:
 
 
 class Grouping:
-    """Collects values by key and window, then hands out groups, sorted by key and window once spilled."""
+    """Collects values by key and window, then hands out groups."""
 
     def __init__(self, memory_bytes: int = 256 << 20, folder: str | None = None) -> None:
         self._memory_bytes = memory_bytes
@@ -104,12 +104,13 @@ class Grouping:
             self._spill()
 
     def groups(self) -> Iterator[Complete]:
-        """Yield each group whole; then forget everything."""
+        """Yield each group whole, sorted by key and window; then forget everything."""
         if self._files:
             self._spill()
             yield from _merged(self._files)
         else:
-            for (key, window), group in self._groups.items():
+            for key, window in sorted(self._groups):
+                group = self._groups[key, window]
                 yield Complete(key, window, group.first_us, group.last_us, group.chunks)
         self.close()
 
@@ -141,9 +142,7 @@ class _Spilled:
     """What one file holds of a group."""
 
     identity: Identity
-    first_us: int
-    last_us: int
-    parts: Iterable[bytes]
+    group: Complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +162,20 @@ class _OnDisk:
 
 
 class _Chain:
-    """The parts of several files one after the other; may be iterated again and again."""
+    """Several iterables of chunks one after the other; may be iterated again and again."""
 
-    def __init__(self, spilled: list[_Spilled]) -> None:
-        self._spilled = spilled
+    def __init__(self, links: list[Iterable[bytes]]) -> None:
+        self._links = links
 
     def __iter__(self) -> Iterator[bytes]:
-        return itertools.chain.from_iterable(spilled.parts for spilled in self._spilled)
+        return itertools.chain.from_iterable(self._links)
+
+
+def united(key: bytes, window: bytes, groups: list[Complete]) -> Complete:
+    """Return several groups of one key as one group of `window`, whose values are read one group after the other."""
+    first_us = min(group.first_us for group in groups)
+    last_us = max(group.last_us for group in groups)
+    return Complete(key, window, first_us, last_us, _Chain([group.chunks for group in groups]))
 
 
 def _write_run(file: IO[bytes], identity: Identity, group: Group) -> None:
@@ -199,10 +205,7 @@ def joined_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
 def _merged(files: list[IO[bytes]]) -> Iterator[Complete]:
     merged = heapq.merge(*map(_heads, files), key=lambda spilled: spilled.identity)
     for (key, window), same in itertools.groupby(merged, key=lambda spilled: spilled.identity):
-        spilled = list(same)
-        first_us = min(part.first_us for part in spilled)
-        last_us = max(part.last_us for part in spilled)
-        yield Complete(key, window, first_us, last_us, _Chain(spilled))
+        yield united(key, window, [spilled.group for spilled in same])
 
 
 def _heads(file: IO[bytes]) -> Iterator[_Spilled]:
@@ -212,12 +215,14 @@ def _heads(file: IO[bytes]) -> Iterator[_Spilled]:
         key_length, window_length, first_us, last_us, length = _HEAD.unpack(head)
         names = file.read(key_length + window_length)
         identity = (names[:key_length], names[key_length:])
+        parts: Iterable[bytes]
         if length <= _PART_BYTES:  # then it is one part
-            yield _Spilled(identity, first_us, last_us, [file.read(length)[_LENGTH.size :]])
+            parts, end = [file.read(length)[_LENGTH.size :]], file.tell()
         else:
-            begin = file.tell()
-            yield _Spilled(identity, first_us, last_us, _OnDisk(file, begin, begin + length))
-            file.seek(begin + length)
+            end = file.tell() + length
+            parts = _OnDisk(file, file.tell(), end)
+        yield _Spilled(identity, Complete(*identity, first_us, last_us, parts))
+        file.seek(end)
 
 
 def _read_at(file: IO[bytes], at: int, length: int) -> bytes:

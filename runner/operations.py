@@ -259,6 +259,14 @@ class CarriedWriter(Writer):
             self._send(self._edge, self._partition, self._coder.encode_nested(alone))
 
 
+class BroadcastWriter(Writer):
+    """Sends each element to every partition."""
+
+    def write(self, element: WindowedValue) -> None:
+        for target in range(self._partitions):
+            self._append(target, element)
+
+
 _WRITERS: dict[Routing, type[Writer]] = {
     Routing.LOCAL: Writer,
     Routing.SPREAD: SpreadWriter,
@@ -266,6 +274,7 @@ _WRITERS: dict[Routing, type[Writer]] = {
     Routing.GROUPED: GroupedWriter,
     Routing.RESIDUAL: CarriedWriter,
     Routing.PUBLISH: CarriedWriter,
+    Routing.BROADCAST: BroadcastWriter,
 }
 
 

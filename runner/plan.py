@@ -34,6 +34,8 @@ class Routing(enum.Enum):
     """Carried by the commit record to the splittable DoFn that reads in the next epochs."""
     PUBLISH = "publish"
     """Carried by the commit record to a post-commit step at the head of the next epoch."""
+    BROADCAST = "broadcast"
+    """To every partition: a side input."""
 
     @property
     def carried(self) -> bool:
@@ -56,6 +58,15 @@ class Origin(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Side:
+    """The side input that an edge is: of which transform, under which tag, and whether it is looked up by key."""
+
+    transform: str
+    tag: str
+    keyed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Edge:
     """One PCollection on its way to one consumer.
 
@@ -71,6 +82,7 @@ class Edge:
     level: int
     producers: tuple[int, ...]
     consumer: int
+    side: Side | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +93,8 @@ class Stage:
     name by which the commit record knows what starts the stage (Impulse, residuals, Publications). `reads` is
     the transform that processes restrictions, `state` the stateful transform or GroupByKey whose state the
     stage keeps, `grouped` the PCollection that a GroupByKey groups; each empty where it does not apply.
+    `inputs` are the edges of the main input, `sides` those of side inputs. `triggered` means that a GroupByKey
+    does not just fire each window once, when it is over.
     """
 
     index: int
@@ -91,10 +105,12 @@ class Stage:
     transforms: Mapping[str, bytes]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    sides: tuple[int, ...] = ()
     step: str = ""
     reads: str = ""
     state: str = ""
     grouped: str = ""
+    triggered: bool = False
 
     @property
     def label(self) -> str:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from apache_beam.coders import coder_impl
 from apache_beam.transforms.timeutil import TimestampCombinerImpl
+from apache_beam.transforms.trigger import create_trigger_driver
 from apache_beam.transforms.window import GlobalWindows, TimestampCombiner
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming, WindowedValue
@@ -27,6 +28,7 @@ from penstock.runner.bundle import Budget, Cut, StageProcessor
 from penstock.runner.cells import EVENT, HOLD, NO_HOLD_US, PROCESSING, Cells, Store, TimerEntry, Timers
 from penstock.runner.grouping import Complete, Grouping, joined_chunks, read_group
 from penstock.runner.keys import key_group
+from penstock.runner.merging import Merging
 from penstock.runner.operations import Send
 from penstock.runner.userstate import GC_FAMILY
 
@@ -248,6 +250,8 @@ class GroupingRun(_WithTimers):
         self._at_the_end = processor.windowing.timestamp_combiner == TimestampCombiner.OUTPUT_AT_EOW
         self._known: dict[bytes, tuple[Any, Timestamp]] = {}
         self._grouping = Grouping()
+        merges = processor.windowing.windowfn.is_merging()
+        self._merging = Merging(processor.windowing.windowfn, self._windows) if merges else None
 
     def take(self, block: bytes) -> None:
         """Collect a block of groups, but for those whose window is over."""
@@ -279,7 +283,9 @@ class GroupingRun(_WithTimers):
         super().discard()
 
     def _run_complete(self) -> None:
-        for group in self._grouping.groups():
+        for group in (
+            self._merging.merged(self._grouping.groups()) if self._merging else self._grouping.groups()
+        ):
             self._emit(group)
 
     def _store(self) -> None:
@@ -370,10 +376,55 @@ class _Values:
 coder_impl.FastPrimitivesCoderImpl.register_iterable_like_type(_Values)
 
 
+class TriggeredRun(StageRun):
+    """The reading half of a GroupByKey whose trigger is not the default one, in batch: Beam's own driver fires.
+
+    All values of a key are at hand at once, with their windows and timestamps; the watermark then passes
+    everything. A key's values are held in memory, decoded.
+    """
+
+    def __init__(self, processor: StageProcessor, setting: Setting) -> None:
+        super().__init__(processor, setting)
+        pair = processor.coder.wrapped_value_coder
+        self._keys: Any = pair.key_coder().get_impl()
+        self._elements: Any = processor.coder.get_impl()
+        self._grouping = Grouping()
+
+    def take(self, block: bytes) -> None:
+        """Collect a block of pairs."""
+        for element in self._processor.elements(block):
+            key = self._keys.encode_nested(element.value[0])
+            at = element.timestamp_micros
+            self._grouping.add(key, b"", at, at, self._elements.encode_nested(element))
+
+    def finish(self, input_watermark_us: int) -> Outcome:
+        """Fire each key's panes."""
+        if self._grouping:
+            self._start()
+            driver = create_trigger_driver(self._processor.windowing, is_batch=True)
+            for group in self._grouping.groups():
+                self._fire(driver, group)
+        return super().finish(input_watermark_us)
+
+    def discard(self) -> None:
+        """Give up after an error; spilled groups are deleted."""
+        self._grouping.close()
+        super().discard()
+
+    def _fire(self, driver: Any, group: Complete) -> None:
+        pairs = list(_Values(self._elements, group.chunks))
+        key = self._keys.decode_nested(group.key)
+        values = [pair.with_value(pair.value[1]) for pair in pairs]
+        for pane in driver.process_entire_key(key, values):
+            self._processor.process(pane)
+
+
 def run_of(processor: StageProcessor, setting: Setting) -> StageRun:
     """The kind of run that a stage needs."""
     if processor.stage.grouped:
-        return GroupingRun(processor, setting)
+        return (
+            TriggeredRun(processor, setting) if processor.stage.triggered else GroupingRun(processor, setting)
+        )
     if processor.stage.state:
         return StatefulRun(processor, setting)
     return StageRun(processor, setting)

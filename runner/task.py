@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from penstock.publish import Attempt, running_attempt
+from penstock.runner import finalizers
 from penstock.runner.bundle import Budget, PlanContext, StageProcessor
 from penstock.runner.epoch import (
     BEGINNING_US,
@@ -32,6 +33,7 @@ from penstock.runner.epoch import (
 from penstock.runner.frames import Frame, InOrder, Kind
 from penstock.runner.keys import KEY_GROUPS, groups_of
 from penstock.runner.plan import Edge, Origin, Plan, Routing, Stage
+from penstock.runner.sides import Held, SideInput
 from penstock.runner.stagerun import MAX_US, Setting, StageRun, run_of
 from penstock.runner.taskstate import TaskState
 
@@ -55,6 +57,9 @@ def run_level(
     `frames` are those that the level above has sent to this partition (none at level 0). Of the last level
     only control records come out.
     """
+    _context(plan)
+    for index, processor in finalizers.run(plan.id, epoch.number, epoch.committed):
+        _idle[plan.id].setdefault(index, []).append(processor)
     task = _Task(plan, level, partition, epoch)
     try:
         yield from task.run(frames)
@@ -70,7 +75,7 @@ class _Task:
         self.epoch = epoch
         self.nonce = uuid.uuid4().hex[:16]
         self._begun = time.monotonic()
-        self.report = TaskReport()
+        self.report = TaskReport(nonce=self.nonce)
         self._stages = plan.at(level)
         self._runs: dict[int, StageRun] = {}
         self._processors: dict[int, StageProcessor] = {}
@@ -87,6 +92,9 @@ class _Task:
         self._where = ""
         self._position = ""
         self._outputs: dict[int, int] = {}
+        self._sides: dict[int, SideInput] = {}
+        self._held: dict[int, Held] = {}
+        self._all_in = False
 
     def run(self, frames: Iterable[bytes]) -> Iterator[Packet]:
         """Take all frames in, run the stages, and report."""
@@ -110,6 +118,8 @@ class _Task:
         else:
             self._check_complete()
         if not self.report.problem and self.report.failure is None:
+            yield from self._release()
+        if not self.report.problem and self.report.failure is None:
             yield from self._guarded(self._work)
         yield from self._close_off()
 
@@ -117,10 +127,13 @@ class _Task:
         """Keep what can be used again; drop what an error may have left half done."""
         good = self.report.failure is None and not self.report.problem
         for index, processor in self._processors.items():
-            if good:
-                _idle[self.plan.id].setdefault(index, []).append(processor)
-            else:
+            if not good:
                 self._runs[index].discard()
+            elif self.plan.streaming and processor.to_finalize:
+                finalizers.hold(self.plan.id, self.epoch.number, self.nonce, index, processor)
+            else:
+                processor.finalize()
+                _idle[self.plan.id].setdefault(index, []).append(processor)
 
     # Input.
 
@@ -172,13 +185,43 @@ class _Task:
 
     def _take(self, frame: Frame) -> None:
         edge = self.plan.edges[frame.edge]
-        self._run(self.plan.stages[edge.consumer]).take(frame.payload)
+        if edge.side:
+            self._side(edge).add(frame.payload)
+            return
+        self._feed_and_pass(self.plan.stages[edge.consumer], frame.payload)
+
+    def _feed(self, stage: Stage, block: bytes) -> None:
+        """Run a block through a stage, or hold it back while side inputs of the stage may still come."""
+        if stage.sides and not self._all_in:
+            self._held.setdefault(stage.index, Held()).append(block)
+        else:
+            self._run(stage).take(block)
+
+    def _side(self, edge: Edge) -> SideInput:
+        assert edge.side is not None
+        if edge.index not in self._sides:
+            coder = _context(self.plan).coder(edge.collection)
+            self._sides[edge.index] = SideInput(coder, keyed=edge.side.keyed)
+        return self._sides[edge.index]
+
+    def _release(self) -> Iterator[Packet]:
+        """Run what was held back: all side inputs are complete."""
+        self._all_in = True
+        for stage in self._stages:
+            held = self._held.pop(stage.index, None)
+            for block in held.release() if held else ():
+                if self.report.failure is None:
+                    yield from self._guarded(self._feed_and_pass, stage, block)
+
+    def _feed_and_pass(self, stage: Stage, block: bytes) -> None:
+        self._feed(stage, block)
         self._pass_locally()
 
     def _work(self) -> None:
         if self.level == 0:
             self._publish()
-            self._impulse()
+        self._impulse()
+        if self.level == 0:
             self._read()
         outputs: dict[int, int] = {}
         for stage in self._stages:
@@ -222,7 +265,10 @@ class _Task:
         self._where = stage.label
         run = self._runs.get(stage.index)
         if run is None:
-            run = self._runs[stage.index] = run_of(self._processor(stage), self._setting(stage))
+            processor = self._processor(stage)
+            sides = (self.plan.edges[index] for index in stage.sides)
+            processor.state.sides = {(e.side.transform, e.side.tag): self._side(e) for e in sides if e.side}
+            run = self._runs[stage.index] = run_of(processor, self._setting(stage))
         return run
 
     def _processor(self, stage: Stage) -> StageProcessor:
@@ -326,7 +372,7 @@ class _Task:
             if edge.routing.carried:
                 self.report.arrived.append((edge.name, block))
             elif edge.level == self.level and edge.routing is Routing.LOCAL:
-                self._run(self.plan.stages[edge.consumer]).take(block)
+                self._feed(self.plan.stages[edge.consumer], block)
                 waiting.extend(self._pending)
                 self._pending.clear()
             else:

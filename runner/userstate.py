@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from apache_beam.coders import coder_impl
 
 from penstock.runner.cells import EVENT, NO_HOLD_US, PROCESSING, Cells, TimerEntry, Timers
 from penstock.runner.keys import key_group
+from penstock.runner.sides import SideInput
 
 GC_FAMILY = b"\x00gc"
 """Timer family that no DoFn can have: it forgets an expired window."""
@@ -38,6 +39,8 @@ class StateHandler:
         self._key_coder: Any = None
         self._window_coder: Any = None
         self.touched: set[tuple[int, bytes, bytes]] = set()
+        self.sides: Mapping[tuple[str, str], SideInput] = {}
+        """By transform and tag; set for each bundle."""
 
     def attach(self, cells: Cells, timers: Timers, key_coder: Any, window_coder: Any) -> None:
         """Serve from these cells and timers until the next `attach`."""
@@ -46,8 +49,19 @@ class StateHandler:
         self.touched = set()
 
     def blocking_get(self, state_key: Any, coder: Any) -> Iterable[Any]:
-        """The elements of a bag."""
-        return list(self._decoded(state_key, coder))
+        """The elements of a bag, or of a side input."""
+        kind = state_key.WhichOneof("type")
+        if kind == "bag_user_state":
+            return list(self._decoded(state_key, coder))
+        named = getattr(state_key, kind)
+        side = self.sides[named.transform_id, named.side_input_id]
+        if kind == "iterable_side_input":
+            return side.values(named.window, b"", coder)
+        if kind == "multimap_side_input":
+            return side.values(named.window, named.key, coder)
+        if kind == "multimap_keys_side_input":
+            return side.keys(named.window, coder)
+        raise NotImplementedError(f"state of the kind {kind} is not served")
 
     def extend(self, state_key: Any, coder: Any, elements: Iterable[Any]) -> _Done:
         """Append elements to a bag."""

@@ -159,6 +159,31 @@ def test_a_users_exception_arrives_with_its_type_its_step_and_the_workers_traceb
     assert "lambda n: 1 // n" in caught.value.__notes__[0]
 
 
+def test_side_inputs_sessions_and_triggers_run_on_spark(pipeline: beam.Pipeline) -> None:
+    numbers = pipeline | beam.Create([1, 2, 3, 20, 21]) | beam.Map(lambda n: window.TimestampedValue(n, n))
+    total = beam.pvalue.AsSingleton(numbers | beam.CombineGlobally(sum))
+    squares = beam.pvalue.AsDict(numbers | "Squares" >> beam.Map(lambda n: (n, n * n)))
+    with_sides = numbers | "With sides" >> beam.Map(lambda n, s, d: (n, s, d[n]), total, squares)
+    assert_that(with_sides, equal_to([(n, 47, n * n) for n in (1, 2, 3, 20, 21)]), "sides")
+    keyed = numbers | beam.Map(lambda n: ("k", n))
+    sessions = (
+        keyed
+        | beam.WindowInto(window.Sessions(10))
+        | "Sessions" >> beam.GroupByKey()
+        | "Sort" >> beam.MapTuple(lambda key, values: (key, sorted(values)))
+    )
+    assert_that(sessions, equal_to([("k", [1, 2, 3]), ("k", [20, 21])]), "sessions")
+    early = keyed | "Early" >> beam.WindowInto(
+        window.FixedWindows(100),
+        trigger=trigger.AfterWatermark(early=trigger.AfterCount(1)),
+        accumulation_mode=trigger.AccumulationMode.ACCUMULATING,
+    )
+    sums = (
+        early | "Panes" >> beam.GroupByKey() | "Sum" >> beam.MapTuple(lambda key, values: (key, sum(values)))
+    )
+    assert_that(sums, equal_to([("k", 47), ("k", 47)]), "triggers")
+
+
 @pytest.mark.parametrize(
     ("build", "says"),
     [
@@ -192,8 +217,12 @@ def test_a_users_exception_arrives_with_its_type_its_step_and_the_workers_traceb
         ),
     ],
 )
-def test_what_cannot_run_is_refused_by_name_before_anything_starts(spark: Any, build: Any, says: str) -> None:
-    p = beam.Pipeline(runner=PySparkRunner(spark), options=PipelineOptions(["--allow_unsafe_triggers"]))
+def test_what_streams_cannot_run_is_refused_by_name_before_anything_starts(
+    spark: Any, build: Any, says: str
+) -> None:
+    p = beam.Pipeline(
+        runner=PySparkRunner(spark), options=PipelineOptions(["--allow_unsafe_triggers", "--streaming"])
+    )
     build(p | beam.Create([1]))
     with pytest.raises(UnsupportedPipelineError, match=says):
         p.run()

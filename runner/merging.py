@@ -1,0 +1,52 @@
+"""Windows that merge (sessions), for a key whose values have all arrived."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from apache_beam.transforms.window import WindowFn
+
+from penstock.runner.grouping import Complete, united
+
+
+class Merging:
+    """Merges the groups of each key as a window function says. `coder` is that of its windows."""
+
+    def __init__(self, windowfn: WindowFn, coder: Any) -> None:
+        self._windowfn = windowfn
+        self._coder = coder
+
+    def merged(self, groups: Iterable[Complete]) -> Iterator[Complete]:
+        """Yield the groups of each key by merged window; `groups` come sorted by key."""
+        for key, same in itertools.groupby(groups, key=lambda group: group.key):
+            yield from self._of_key(key, list(same))
+
+    def _of_key(self, key: bytes, groups: list[Complete]) -> Iterator[Complete]:
+        windows = [self._coder.decode_nested(group.window) for group in groups]
+        results = merge(self._windowfn, windows)
+        together: dict[Any, list[Complete]] = {}
+        for window, group in zip(windows, groups, strict=True):
+            together.setdefault(results[window], []).append(group)
+        for window, members in together.items():
+            yield united(key, self._coder.encode_nested(window), members)
+
+
+def merge(windowfn: WindowFn, windows: Iterable[Any]) -> dict[Any, Any]:
+    """Return for each window the one that it is merged into, itself if it is merged into none."""
+    into: dict[Any, Any] = {}
+
+    class Context(WindowFn.MergeContext):  # type: ignore[misc, unused-ignore]
+        def merge(self, to_be_merged: Iterable[Any], merge_result: Any) -> None:
+            into.update((window, merge_result) for window in to_be_merged if window != merge_result)
+
+    distinct = list(dict.fromkeys(windows))
+    windowfn.merge(Context(distinct))
+    return {window: _followed(window, into) for window in distinct}
+
+
+def _followed(window: Any, into: dict[Any, Any]) -> Any:
+    while window in into:
+        window = into[window]
+    return window

@@ -1,0 +1,45 @@
+"""Whole batch pipelines in this process, without Spark: real plan, driver, tasks and frames."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.runners.pipeline_utils import group_by_key_input_visitor
+
+from penstock.publish import Attempt
+from penstock.runner import PySparkRunner, graph
+from penstock.runner.bundle import PlanContext
+from penstock.runner.checks import refuse_unsupported
+from penstock.runner.driver import Driver, Pace
+from penstock.runner.protocol.record import CommitRecord, EpochState
+from penstock.runner.residuals import Residuals
+from tests.simulation.inprocess import InProcessEngine
+
+
+def run_batch(build: Callable[[beam.Pipeline], Any], partitions: int = 2) -> None:
+    """Build a pipeline and run it to its end."""
+    pipeline = beam.Pipeline(runner=PySparkRunner())
+    build(pipeline)
+    pipeline.visit(group_by_key_input_visitor(True))
+    environment = PySparkRunner().default_environment(pipeline.options)
+    proto = pipeline.to_runner_api(default_environment=environment)
+    refuse_unsupported(proto, streaming=False)
+    plan = graph.build_plan(proto, streaming=False)
+    driver = Driver(
+        plan,
+        InProcessEngine(plan),
+        Residuals(PlanContext(plan)),
+        partitions=partitions,
+        pace=Pace(0.5, 100_000, 64 << 20),
+        folder="",
+        name="test",
+    )
+    record = CommitRecord(1, 1, "batch", None, 0, "epoch", 0, EpochState())
+    while not record.state.done:
+        attempt = Attempt("batch", 1, record.number + 1, uuid.uuid4().hex[:12])
+        state = driver(record, attempt)
+        if state is not None:
+            record = CommitRecord(record.number + 1, 1, "batch", None, 0, "epoch", record.number, state)
