@@ -1,0 +1,1 @@
+"""Bigtable change streams: every change of a table as a `ChangeStreamMutation`, in order per row."""
