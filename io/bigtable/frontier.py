@@ -240,12 +240,12 @@ class Frontier:
 
     def settled(self) -> Frontier:
         """Drop segments that no asked key needs any more, and fill the holes of targets that wait (rule 5)."""
-        waiting = any(segment.target != segment.range for segment in self.segments)
-        if self.asked == EVERYTHING and not (waiting and self.finished):
+        if self.asked == EVERYTHING and not self.finished:
             return self
         mattering = [segment for segment in self.segments if self._matters(segment.target)]
         wanted = united(segment.target for segment in mattering)
-        kept = [segment for segment in self.segments if any(segment.range.intersection(w) for w in wanted)]
+        others = [segment for segment in self.segments if not self._matters(segment.target)]
+        kept = mattering + [other for other in others if any(map(other.range.intersection, wanted))]
         return replace(self, segments=_sorted(kept if self.dealt else [*kept, *_fillers(mattering, kept)]))
 
     def deal(self, n: int) -> list[Frontier]:

@@ -25,8 +25,12 @@ class KeyRange(NamedTuple):
 
     def intersection(self, other: KeyRange) -> KeyRange | None:
         """Return the keys that both have, or None."""
-        start, end = max(self.start, other.start), min(self.end, other.end, key=_end)
-        return KeyRange(start, end) if (False, start) < _end(end) else None
+        start = self.start if self.start >= other.start else other.start
+        if not self.end or not other.end:
+            end = self.end or other.end
+        else:
+            end = self.end if self.end <= other.end else other.end
+        return KeyRange(start, end) if not end or start < end else None
 
     def hull(self, other: KeyRange) -> KeyRange:
         """Return the smallest range that covers both."""

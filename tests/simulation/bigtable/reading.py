@@ -25,12 +25,12 @@ class BrokenPromiseError(AssertionError):
 class Reading:
     """One history, read in epochs to its end; `run` checks every promise at every commit."""
 
-    def __init__(self, seed: int, *, crash_at: int | None = None) -> None:
+    def __init__(self, seed: int, *, events: int = 50, crash_at: int | None = None) -> None:
         self.rng = random.Random(seed * 7919 + 1)
-        self.service = Service(seed)
+        self.service = Service(seed, events)
         self.fn = ReadChangeStreamFn(None)  # type: ignore[arg-type] - only `rebalance` is used
         self.asked = self._asked()
-        end = self.rng.choice((None, 40 * MILLI, 150 * MILLI))
+        end = self.rng.choice((None, 30 * MILLI, 100 * MILLI))
         partitions = self.service.layout
         self.service.advance(self.rng.choice((0, 5)))  # between the listing and the first read
         start = Frontier.starting_at(MILLI, partitions, self.asked, end)
@@ -68,7 +68,7 @@ class Reading:
             raise BrokenPromiseError("dealing moved the watermark back")
         trackers = [FrontierTracker(_stored(frontier)) for frontier, _ in dealt]
         outputs, crashed = self._read(trackers)
-        if crashed or self.rng.random() < 0.1:
+        if crashed or self.rng.random() < 0.15:
             self.crashes += 1
             return
         assert all(tracker.try_claim(Tick()) for tracker in trackers)
@@ -80,7 +80,7 @@ class Reading:
         """Claim some steps on all parts, interleaved. Return the outputs, and whether it ended in a crash."""
         outputs: list[ChangeStreamMutation] = []
         parts = [self._steps(tracker) for tracker in trackers]
-        for _ in range(self.rng.randint(1, 60)):
+        for _ in range(self.rng.randint(1, 25)):
             self._seconds += 0.005
             part = self.rng.randrange(len(trackers))
             taken = next(parts[part], None)

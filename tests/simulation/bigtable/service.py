@@ -54,7 +54,7 @@ class Service:
     """One history. `advance` lets a part of it happen; `read` is one ReadChangeStream call."""
 
     seed: int
-    events: int = 80
+    events: int = 50
     churn: float = 0.4
     rng: random.Random = field(init=False)
     log: list[Change] = field(init=False, default_factory=list)

@@ -29,7 +29,7 @@ def test_histories_keep_order_lose_nothing_and_report_honest_watermarks(campaign
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_crash_at_every_single_step_changes_nothing(seed: int) -> None:
-    undisturbed = Reading(seed)
+    undisturbed = Reading(seed, events=20)
     undisturbed.run()
     for step in range(undisturbed.steps):
-        Reading(seed, crash_at=step).run()
+        Reading(seed, events=20, crash_at=step).run()
