@@ -67,10 +67,13 @@ class Backend:
         call = self._channel.unary_stream(method)(body, metadata=_passed_on(context))
         return [message async for message in call]
 
-    async def forward(self, method: str, requests: AsyncIterator[bytes], context: Any) -> None:
-        """Make any call on behalf of a client and hand its answers back as they come."""
-        call = self._channel.stream_stream(method)(
-            requests, metadata=_passed_on(context), timeout=context.time_remaining()
+    async def forward(self, method: str, body: bytes, context: Any) -> None:
+        """Make any call on behalf of a client and hand its answers back as they come.
+
+        No method of the service takes a stream of requests.
+        """
+        call = self._channel.unary_stream(method)(
+            body, metadata=_passed_on(context), timeout=context.time_remaining()
         )
         async for message in call:
             await context.write(message)

@@ -7,6 +7,7 @@ import random
 from itertools import count
 
 from penstock.io.bigtable.emulator.layout import random_change
+from penstock.io.bigtable.emulator.table import ChangeStream
 from penstock.io.bigtable.emulator.tables import Tables
 
 
@@ -17,17 +18,22 @@ class Churn:
         """Nothing changes yet."""
         self._tables = tables
         self._task: asyncio.Task[None] | None = None
+        self._uneven_us = 0
 
     def set(self, seconds: float, seed: int, table: str = "") -> None:
         """Change the layout of `table`, or of every table in turn, every `seconds`; 0 stops.
 
-        Boundaries are drawn from the keys of recent records, so the same seed gives the same changes only
-        for the same writes.
+        A stream is told of a change up to `seconds` late, each in its own time, as servers of a cluster
+        would; so the next change may come before the last parent of a merge has closed. Boundaries are drawn
+        from the keys of recent records, so the same seed gives the same changes only for the same writes.
         """
         if seconds < 0:
             raise ValueError(f"a change every {seconds} s; pass 0 to stop, or more")
         if self._task is not None:
             self._task.cancel()
+        self._uneven_us = int(seconds * 1e6)
+        for stream in self._streams(""):
+            stream.close_unevenly(0, 0)
         self._task = asyncio.ensure_future(self._run(seconds, seed, table)) if seconds else None
 
     async def _run(self, seconds: float, seed: int, table: str) -> None:
@@ -39,9 +45,15 @@ class Churn:
             self._change(turn, rng, table)
 
     def _change(self, turn: int, rng: random.Random, name: str) -> None:
-        tables = [table for table in self._tables.all_streaming() if name in ("", table.name)]
-        if not tables:
-            return
-        stream = tables[turn % len(tables)].stream
-        assert stream is not None
-        stream.relay(random_change(stream.layout, rng, stream.sampled_keys(rng)))
+        streams = self._streams(name)
+        if streams:
+            stream = streams[turn % len(streams)]
+            stream.close_unevenly(self._uneven_us, rng.randrange(1 << 32))
+            stream.relay(random_change(stream.layout, rng, stream.sampled_keys(rng)))
+
+    def _streams(self, name: str) -> list[ChangeStream]:
+        return [
+            table.stream
+            for table in self._tables.all_streaming()
+            if table.stream is not None and name in ("", table.name)
+        ]

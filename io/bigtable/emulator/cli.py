@@ -11,8 +11,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import click
 
@@ -83,32 +83,42 @@ async def _until(ended: asyncio.Event, parent: int) -> None:
 
 @asynccontextmanager
 async def _behind(backend: str | None, ended: asyncio.Event) -> AsyncIterator[str]:
-    """Provide the address of a cbtemulator; one that is started here ends with this process.
-
-    If it dies, so does the front: its data is gone.
-    """
+    """Provide the address of a cbtemulator; if one that is started here dies, so does the front."""
     if backend is not None:
         yield backend
         return
-    process, host = _started(find_binary().as_posix())
-    watch = asyncio.ensure_future(_watched(process, ended))
-    try:
-        yield host
-    finally:
-        watch.cancel()
-        process.kill()
-        process.wait()
+    with started() as (process, host):
+        watch = asyncio.ensure_future(_watched(process, ended))
+        try:
+            yield host
+        finally:
+            watch.cancel()
 
 
 async def _watched(process: subprocess.Popen[bytes], ended: asyncio.Event) -> None:
     while process.poll() is None:
         await asyncio.sleep(0.2)
-    print(f"cbtemulator ended with exit code {process.returncode}", file=sys.stderr, flush=True)
+    print(f"cbtemulator ended with exit code {process.returncode}; so does the front", file=sys.stderr)
     ended.set()
 
 
-def _started(binary: str) -> tuple[subprocess.Popen[bytes], str]:
-    deadline = time.monotonic() + _START_SECONDS
+@contextmanager
+def started() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Run Google's cbtemulator alone, without change streams: its process and its ``host:port``.
+
+    Raises:
+        EmulatorNotFoundError: it is not on this machine.
+        EmulatorStartError: it does not listen.
+    """
+    process, host = _launched(find_binary().as_posix(), time.monotonic() + _START_SECONDS)
+    try:
+        yield process, host
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _launched(binary: str, deadline: float) -> tuple[subprocess.Popen[bytes], str]:
     while time.monotonic() < deadline:
         port = _free_port()
         process = subprocess.Popen(

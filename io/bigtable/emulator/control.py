@@ -70,7 +70,10 @@ class Control:
         self._call("move", table=table, key=_text(key))
 
     def churn(self, seconds: float, *, seed: int = 0, table: str = "") -> None:
-        """Change the layout of `table` (or of one table after the other) at random every `seconds`; 0 stops."""
+        """Change the layout of `table` (or of one table after the other) at random every `seconds`; 0 stops.
+
+        Meanwhile each stream is told up to `seconds` late that its partition is no more.
+        """
         self._call("churn", seconds=seconds, seed=seed, table=table)
 
     # Records

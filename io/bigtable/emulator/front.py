@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -70,14 +70,11 @@ class Front(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore]
             return grpc.unary_unary_rpc_method_handler(_unary_handler(self._unary[method]))
         if method in self._streaming:
             return grpc.unary_stream_rpc_method_handler(_streaming_handler(self._streaming[method]))
-        return grpc.stream_stream_rpc_method_handler(self._forwarder(method))
+        return grpc.unary_stream_rpc_method_handler(_streaming_handler(self._forwarded(method)))
 
-    def _forwarder(self, method: str) -> Callable[[AsyncIterator[bytes], Any], Awaitable[None]]:
-        async def forward(requests: AsyncIterator[bytes], context: Any) -> None:
-            try:
-                await self._backend.forward(method, requests, context)
-            except grpc.aio.AioRpcError as error:
-                await _give_back(error, context)
+    def _forwarded(self, method: str) -> Streaming:
+        async def forward(body: bytes, context: Any) -> None:
+            await self._backend.forward(method, body, context)
 
         return forward
 

@@ -80,6 +80,7 @@ class Session:
         self._end_us = end_us
         self._heartbeat_us = heartbeat_us
         self._next_heartbeat_us = now_us + heartbeat_us
+        self._close_at_us: int | None = None if self._incarnation is not None else now_us
         stream.opened += 1
 
     @classmethod
@@ -100,7 +101,7 @@ class Session:
 
     def step(self, now_us: int) -> Step:
         """Return what to do now."""
-        ended = self._ended()
+        ended = self._ended(now_us)
         if ended is not None:
             return ended
         armed = self._due_fault()
@@ -118,9 +119,10 @@ class Session:
         if now_us >= self._next_heartbeat_us:
             self._next_heartbeat_us = now_us + self._heartbeat_us
             responses.append(self._heartbeat(now_us))
-        return Step(responses, None, self._idle_until_us(now_us) if caught_up else 0)
+        idle = caught_up and not self._is_to_fail()
+        return Step(responses, None, self._idle_until_us(now_us) if idle else 0)
 
-    def _ended(self) -> Step | None:
+    def _ended(self, now_us: int) -> Step | None:
         """Return the last step, if there is no reason to go on."""
         stream = self._stream
         if not stream.on:
@@ -128,10 +130,15 @@ class Session:
         stream.horizon_us()
         if self._position < stream.log.first:
             return Step([], Status(OUT_OF_RANGE, _EXPIRED))
-        incarnation = stream.layout.incarnation(self.reader.keys)
-        if incarnation is None or incarnation != self._incarnation:
-            return Step([self._close()], Status(OK))
-        return None
+        return Step([self._close()], Status(OK)) if self._notices_close(now_us) else None
+
+    def _notices_close(self, now_us: int) -> bool:
+        """Return whether the partition is no more, and this stream is told so by now."""
+        if self._close_at_us is None and (
+            self._stream.layout.incarnation(self.reader.keys) != self._incarnation
+        ):
+            self._close_at_us = now_us + self._stream.close_delay_us()
+        return self._close_at_us is not None and now_us >= self._close_at_us
 
     def _close(self) -> bytes:
         ways = self._stream.layout.close(self.reader.keys)
@@ -200,9 +207,17 @@ class Session:
         return Token(self._stream.uid, self._as_of_us, parts).encode()
 
     def _idle_until_us(self, now_us: int) -> int:
+        due = [self._next_heartbeat_us]
         if self._end_us is not None and self._end_us >= now_us:
-            return min(self._next_heartbeat_us, self._end_us + 1)
-        return self._next_heartbeat_us
+            due.append(self._end_us + 1)
+        if self._close_at_us is not None:
+            due.append(self._close_at_us)
+        return min(due)
+
+    def _is_to_fail(self) -> bool:
+        """Return whether the next step ends the stream, by a fault that needs no record."""
+        armed = self._due_fault()
+        return armed is not None and not armed.fault.damages_record
 
     def _due_fault(self) -> Armed | None:
         """Return the first fault that this stream can take."""

@@ -50,6 +50,8 @@ class ChangeStream:
         self._now_us = now_us
         self._expired_us = now_us()
         self._lag_us = 0
+        self._uneven_us = 0
+        self._rng = random.Random()
         self._frozen_us: int | None = None
 
     # Records
@@ -99,6 +101,15 @@ class ChangeStream:
         """Make `layout` the current one; streams of partitions that are no more close."""
         self.layout = layout
         self.wake()
+
+    def close_unevenly(self, longest_us: int, seed: int) -> None:
+        """Let each stream notice from now on that its partition is no more up to `longest_us` late."""
+        self._uneven_us = longest_us
+        self._rng = random.Random(seed)
+
+    def close_delay_us(self) -> int:
+        """Return how late the next stream notices."""
+        return self._rng.randint(0, self._uneven_us)
 
     def switch_off(self) -> None:
         """End every stream."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -295,18 +295,6 @@ def events(call: Iterable[Any]) -> Iterator[Change | Any]:
     assert not parts, "the stream ended in the middle of a record"
 
 
-def changes_until(call: Any, done: Callable[[list[Change]], bool]) -> list[Change]:
-    """Read changes until `done` says so, and cancel the call."""
-    found: list[Change] = []
-    for event in events(call):
-        if isinstance(event, Change):
-            found.append(event)
-            if done(found):
-                break
-    call.cancel()
-    return found
-
-
 def _note(answer: Answer, event: Any) -> None:
     if isinstance(event, Change):
         answer.changes.append(event)
@@ -323,10 +311,13 @@ def _put_together(parts: Sequence[Any]) -> Change:
     assert bool(first.source_cluster_id) == (first.type_ == 1), "GC has no cluster, a user's change has one"
     for other in parts[1:]:
         assert other.type_ == 3
-        assert not other.row_key and not other.HasField("commit_timestamp")
+        assert not other.row_key
+        assert not other.HasField("commit_timestamp")
     mutations = tuple(_whole_mutations([list(part.chunks) for part in parts]))
-    assert mutations and all(mutation.WhichOneof("mutation") != "delete_from_row" for mutation in mutations)
-    assert last.token and last.HasField("estimated_low_watermark")
+    assert mutations
+    assert all(mutation.WhichOneof("mutation") != "delete_from_row" for mutation in mutations)
+    assert last.token
+    assert last.HasField("estimated_low_watermark")
     return Change(
         first.row_key,
         first.commit_timestamp.ToMicroseconds(),
@@ -342,6 +333,7 @@ def _put_together(parts: Sequence[Any]) -> Change:
 
 def _whole_mutations(messages: Sequence[Sequence[Any]]) -> Iterator[Any]:
     open_cell: Any = None
+    size = 0
     for chunks in messages:
         for place, chunk in enumerate(chunks):
             info = chunk.chunk_info
@@ -351,11 +343,13 @@ def _whole_mutations(messages: Sequence[Sequence[Any]]) -> Iterator[Any]:
                 continue
             if open_cell is None:
                 assert info.chunked_value_offset == 0
+                size = info.chunked_value_size
                 open_cell = Mutation.FromString(chunk.mutation.SerializeToString())
             else:
                 assert place == 0, "a continued chunk comes first in its message"
                 assert info.chunked_value_offset == len(open_cell.set_cell.value)
                 open_cell.set_cell.value += chunk.mutation.set_cell.value
+            assert info.chunked_value_size == size
             if info.last_chunk:
                 assert len(open_cell.set_cell.value) == info.chunked_value_size
                 yield open_cell
@@ -406,8 +400,7 @@ def _apply(row: dict[tuple[str, bytes, int], bytes], mutation: Any) -> None:
 class FollowingReader:
     """Reads a table's stream as the documentation says: one thread a partition, merges wait for all tokens.
 
-    `changes` are in order of arrival. It stalls where the documentation stalls; `live` says how many
-    partitions are being read.
+    `changes` are in order of arrival. It stalls where the documentation stalls; `waiting` says where.
     """
 
     def __init__(self, client: Client, start_us: int) -> None:
@@ -423,8 +416,10 @@ class FollowingReader:
             self._open(keys, start_us=start_us)
 
     @property
-    def live(self) -> int:
-        return len(self._calls)
+    def waiting(self) -> set[Range]:
+        """Partitions that some tokens are here for, but not all."""
+        with self._lock:
+            return set(self._waiting)
 
     def stop(self) -> None:
         self._stopped = True
