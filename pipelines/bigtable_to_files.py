@@ -65,9 +65,9 @@ def bigtable_to_files(
         end=end,
         heartbeat=heartbeat_seconds,
         families=family,
-        columns=[_column(each) for each in column],
+        columns=column,
         denied_families=ignored_family,
-        denied_columns=[_column(each) for each in ignored_column],
+        denied_columns=ignored_column,
         garbage_collection=garbage_collection,
         source_clusters=source_cluster,
         unavailable_timeout=unavailable_seconds,
@@ -85,13 +85,6 @@ def _key(line: ChangeLogLine) -> bytes:
 
 def _line(line: ChangeLogLine) -> str:
     return line.line
-
-
-def _column(text: str) -> tuple[str, bytes]:
-    family, colon, qualifier = text.partition(":")
-    if not colon or not family:
-        raise ValueError(f"column {text!r} must be FAMILY:QUALIFIER, such as profile:name")
-    return family, qualifier.encode()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -29,12 +29,12 @@ from penstock.io.bigtable import (
     ChangeStreamMutation,
     DeleteCells,
     DeleteFamily,
-    Entry,
     MergeToCell,
     MutationType,
     SetCell,
     format_timestamp,
 )
+from penstock.io.bigtable.record import Entry
 
 Fields: TypeAlias = dict[str, Any]
 
