@@ -9,8 +9,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+import pytest
 from google.cloud.bigtable_v2.types import bigtable as api
 
+from penstock.io.bigtable.emulator import session
 from penstock.io.bigtable.emulator.layout import KeyRange, Layout, random_change
 from penstock.io.bigtable.emulator.session import Session
 from penstock.io.bigtable.emulator.table import ChangeStream
@@ -164,7 +166,10 @@ class History:
             self.open[target] = Open(self._session(target, tokens), tokens)
 
 
-def test_every_record_is_read_once_and_in_order_whatever_the_layouts_do(campaign: Campaign) -> None:
+def test_every_record_is_read_once_and_in_order_whatever_the_layouts_do(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_RECORDS_A_STEP", 2)  # so that streams lag, and merge at unequal positions
     for number in range(campaign.size(60, 2000)):
         history = History(campaign.random(f"sessions/{number}"))
         for _ in range(150):
