@@ -168,10 +168,7 @@ class Table:
         if self.stream is not None:
             self.stream.retention_us = retention_us
         else:
-            layout = Layout.whole()
-            if self.first_boundaries:
-                layout = layout.with_boundaries(self.first_boundaries)
-            self.stream = ChangeStream(retention_us, layout, now_us)
+            self.stream = ChangeStream(retention_us, Layout.between(self.first_boundaries), now_us)
 
     def switch_off(self) -> None:
         """End the change stream, if there is one; its records are gone."""
