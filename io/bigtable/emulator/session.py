@@ -22,7 +22,7 @@ from penstock.io.bigtable.emulator.log import Record
 from penstock.io.bigtable.emulator.table import ChangeStream, Reader
 from penstock.io.bigtable.emulator.tokens import Mint, Part, Token, TokenError
 
-OK, INVALID_ARGUMENT, FAILED_PRECONDITION, OUT_OF_RANGE, INTERNAL = 0, 3, 9, 11, 13
+OK, INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION, OUT_OF_RANGE, INTERNAL = 0, 3, 5, 9, 11, 13
 
 DEFAULT_HEARTBEAT_US = 5_000_000
 SHORTEST_HEARTBEAT_US = 50_000
@@ -126,6 +126,8 @@ class Session:
     def _ended(self, now_us: int) -> Step | None:
         """Return the last step, if there is no reason to go on."""
         stream = self._stream
+        if stream.deleted:
+            return Step([], Status(NOT_FOUND, "the table was deleted"))
         if not stream.on:
             return Step([], Status(FAILED_PRECONDITION, _SWITCHED_OFF))
         stream.horizon_us()

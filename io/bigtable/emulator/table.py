@@ -47,6 +47,7 @@ class ChangeStream:
         self.readers: set[Reader] = set()
         self.opened = 0
         self.on = True
+        self.deleted = False
         self._now_us = now_us
         self._expired_us = now_us()
         self._lag_us = 0
@@ -114,9 +115,9 @@ class ChangeStream:
         """Return how late the next stream notices."""
         return self._rng.randint(0, self._uneven_us)
 
-    def switch_off(self) -> None:
-        """End every stream."""
-        self.on = False
+    def switch_off(self, deleted: bool) -> None:
+        """End every stream; `deleted` says that the table is gone too."""
+        self.on, self.deleted = False, deleted
         self.wake()
 
     def wake(self) -> None:
@@ -170,8 +171,8 @@ class Table:
         else:
             self.stream = ChangeStream(retention_us, Layout.between(self.first_boundaries), now_us)
 
-    def switch_off(self) -> None:
-        """End the change stream, if there is one; its records are gone."""
+    def switch_off(self, deleted: bool = False) -> None:
+        """End the change stream, if there is one; its records are gone. `deleted`: so is the table."""
         stream, self.stream = self.stream, None
         if stream is not None:
-            stream.switch_off()
+            stream.switch_off(deleted)
