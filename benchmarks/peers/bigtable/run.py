@@ -73,6 +73,7 @@ class Reader:
                 env={**os.environ, **environment},
                 start_new_session=True,
             )
+        self._log = log
         self.seen: list[tuple[str, int]] = []
         self._thread = threading.Thread(target=self._listen)
         self._thread.start()
@@ -82,6 +83,11 @@ class Reader:
         for line in self._process.stdout:
             key, value, _ = line.rstrip("\n").split("\t")
             self.seen.append((key, int(value)))
+
+    def require_alive(self) -> None:
+        """Raise RuntimeError if the JVM has ended: then it proves nothing."""
+        if self._process.poll() is not None:
+            raise RuntimeError(f"the reader ended by itself; see {self._log}")
 
     def stop(self) -> None:
         self._process.kill()
@@ -131,6 +137,7 @@ def _measured(
     reader: Reader,
 ) -> Outcome:
     settle(client, control, seconds=60)
+    reader.require_alive()
     rng = random.Random(arguments.seed)
     if layouts == "churn":
         control.churn(1 / FASTEST, seed=arguments.seed, table=client.table)
@@ -170,6 +177,7 @@ def wait(reader: Reader, arguments: argparse.Namespace, begun: float) -> float |
     while time.monotonic() < deadline:
         if len({value for _, value in reader.seen}) == arguments.writes:
             return round(time.monotonic() - begun, 1)
+        reader.require_alive()
         time.sleep(0.1)
     return None
 
@@ -217,34 +225,35 @@ def main() -> None:
     parser.add_argument("--only", help="one of the readers")
     arguments = parser.parse_args()
     classes = built()
-    outcomes = []
     for name in ("google-client", "google-client-reopening", "beam-connector"):
         for layouts in ("slow", "churn"):
             if arguments.only in (None, name):
-                outcomes.append(asdict(measure(name, layouts, arguments, classes)))
-                print(json.dumps(outcomes[-1]), flush=True)
-    record(arguments, outcomes)
+                outcome = asdict(measure(name, layouts, arguments, classes))
+                print(json.dumps(outcome), flush=True)
+                record(arguments, outcome)
 
 
-def record(arguments: argparse.Namespace, outcomes: Sequence[dict[str, object]]) -> None:
-    """Write the evidence; readers that were not run this time keep what was known of them."""
+def record(arguments: argparse.Namespace, outcome: dict[str, object]) -> None:
+    """Write the evidence; other runs keep what is known of them, with their commit and seed."""
     path = ROOT / "docs" / "evidence" / "bigtable-peers.json"
     before = json.loads(path.read_text())["figures"]["runs"] if path.exists() else []
-    ran = {outcome["reader"] for outcome in outcomes}
     head = subprocess.run(
         ["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
     )
-    facts = {
+    stamp = {
         "commit": head.stdout.strip(),
         "seed": arguments.seed,
         "recorded": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "figures": {
-            "patience_seconds": arguments.patience,
-            "runs": [*(known for known in before if known["reader"] not in ran), *outcomes],
-        },
     }
+    run = {**outcome, **stamp, "patience_seconds": arguments.patience}
+    others = [other for other in before if _which(other) != _which(run)]
+    facts = {**stamp, "figures": {"runs": sorted([*others, run], key=_which)}}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(facts, indent=2, sort_keys=True) + "\n")
+
+
+def _which(run: dict[str, object]) -> tuple[str, str]:
+    return str(run["reader"]), str(run["layouts"])
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import com.google.cloud.bigtable.admin.v2.BigtableInstanceAdminSettings;
 import com.google.cloud.bigtable.admin.v2.BigtableTableAdminSettings;
 import com.google.cloud.bigtable.data.v2.BigtableDataSettings;
 import io.grpc.ManagedChannelBuilder;
+import java.io.Serializable;
 import org.apache.beam.sdk.io.gcp.bigtable.changestreams.dao.BigtableClientOverride;
 
 /**
@@ -19,7 +20,7 @@ public final class EmulatorChangeStream {
     return BigtableIO.readChangeStream().withBigtableClientOverride(new Plaintext(host));
   }
 
-  private record Plaintext(String host) implements BigtableClientOverride {
+  private record Plaintext(String host) implements BigtableClientOverride, Serializable {
     private InstantiatingGrpcChannelProvider transport() {
       return InstantiatingGrpcChannelProvider.newBuilder()
           .setEndpoint(host)
