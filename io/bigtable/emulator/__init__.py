@@ -16,7 +16,7 @@ streams. `python -m penstock.io.bigtable.emulator --port 8086` starts it by hand
 - a row's mutations are applied together or not at all, which the emulator behind does not promise;
 - `change_stream_config` on CreateTable, GetTable and UpdateTable (retention of 1 to 7 days); switching the
   stream off forgets its records, and tokens from before are refused after it is switched on again, or after
-  the table is recreated. A table whose stream is on cannot be deleted;
+  the table is recreated;
 - app profiles (create, get, list, update, delete): a write takes the cluster of its profile as its
   `source_cluster_id`, and only a single-cluster profile can read a change stream;
 - partitions that split, merge, cross and move; CloseStream with OUT_OF_RANGE, one continuation token and one

@@ -84,15 +84,9 @@ class TableAdmin:
         return _done(_shown(schema, table))
 
     async def delete(self, body: bytes, context: Any) -> bytes:
-        """DeleteTable; refused while the change stream is on, as the service does."""
-        name = _Delete.FromString(body).name
-        if self._tables.streaming(name) is not None:
-            raise CallError(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"table {name!r} has a change stream; switch it off (clear change_stream_config) first",
-            )
+        """DeleteTable; open streams of the table end with NOT_FOUND."""
         answer = await self._backend.unary(TABLE_ADMIN + "DeleteTable", body, context)
-        self._tables.forget(name)
+        self._tables.forget(_Delete.FromString(body).name)
         return answer
 
     async def modify_families(self, body: bytes, context: Any) -> bytes:

@@ -1,7 +1,7 @@
 """Calls to the emulator behind the front, as bytes; and the little that the front itself asks it.
 
-What a client sent goes on as it came: body, metadata, deadline. What comes back goes back as it came: messages,
-metadata, status with details.
+What a client sent goes on as it came: body, metadata and, except for writes, its deadline. What comes back goes
+back as it came: messages, trailing metadata, status with details.
 """
 
 from __future__ import annotations

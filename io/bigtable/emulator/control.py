@@ -13,8 +13,10 @@ and their parameters here, bytes travel as base64. Open to any language without 
 
 from __future__ import annotations
 
+import time
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypedDict
 
 from penstock.io.bigtable.emulator.faults import Fault
@@ -136,8 +138,15 @@ class Control:
     # Faults
 
     def drop_connections(self) -> None:
-        """Close every connection, of data, administration and change streams; clients may come back at once."""
-        self._call("drop_connections")
+        """Close every connection, of data, administration and change streams, and wait until all may come back."""
+        before = self._call("drop_connections")["servers"]
+        deadline = time.monotonic() + self._timeout_seconds
+        while time.monotonic() < deadline:
+            with suppress(ControlError):  # this connection was dropped too
+                if self._call("servers")["servers"] > before:
+                    return
+            time.sleep(0.01)
+        raise ControlError("drop_connections: the emulator did not listen again")
 
     def end_streams_without_close(self, table: str) -> int:
         """End all open streams OK, without a CloseStream; return how many."""

@@ -41,9 +41,12 @@ class Front(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore]
         writes = Writes(self._backend, tables, profiles)
         self.churn = Churn(tables)
         self._server: grpc.aio.Server | None = None
+        self._servers = 0
         self._port = 0
         self._dropping: asyncio.Task[None] | None = None
-        operations = Operations(tables, writes, self.churn, self._drop_connections_soon)
+        operations = Operations(
+            tables, writes, self.churn, self._drop_connections_soon, lambda: self._servers
+        )
         self._unary = _unary_calls(writes, TableAdmin(self._backend, tables), ProfileAdmin(profiles))
         self._unary[METHOD] = operations.call
         self._streaming = _streaming_calls(writes, Reads(tables, profiles))
@@ -55,6 +58,7 @@ class Front(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore]
         self._server.add_generic_rpc_handlers((self,))
         self._port = self._server.add_insecure_port(f"{LOOPBACK}:{port}")
         await self._server.start()
+        self._servers += 1
         return self._port
 
     async def stop(self) -> None:

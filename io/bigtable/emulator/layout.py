@@ -67,6 +67,12 @@ class Layout:
         """Return a layout of one partition."""
         return cls((KeyRange(b"", b""),), (0,))
 
+    @classmethod
+    def between(cls, keys: Iterable[bytes]) -> Layout:
+        """Return a layout with these boundaries, without any change behind it."""
+        partitions = cls.whole().with_boundaries(keys).partitions
+        return cls(partitions, (0,) * len(partitions))
+
     @property
     def boundaries(self) -> tuple[bytes, ...]:
         """The keys where one partition ends and the next begins."""

@@ -52,7 +52,7 @@ def admit(mutations: Iterable[Any], families: Mapping[str, bool], now_us: int) -
     return resolved
 
 
-def shown(mutations: Sequence[Any], present: set[str] | None) -> list[Any]:
+def shown(mutations: Sequence[Any], present: set[str] | None) -> Sequence[Any]:
     """Return a row's applied mutations as the change stream shows them.
 
     `present` holds the families with data in the row before; it is brought up to date, so that a second
@@ -60,8 +60,8 @@ def shown(mutations: Sequence[Any], present: set[str] | None) -> list[Any]:
     DeleteFromRow among the mutations.
     """
     if present is None:
-        return list(mutations)
-    entries = []
+        return mutations
+    entries: list[Any] = []
     for mutation in mutations:
         if mutation.HasField("delete_from_row"):
             entries += [family_deleted(name) for name in sorted(present)]

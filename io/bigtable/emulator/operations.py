@@ -26,13 +26,23 @@ class Operations:
     """What can be asked of a running front."""
 
     def __init__(
-        self, tables: Tables, writes: Writes, churn: Churn, drop_connections: Callable[[], None]
+        self,
+        tables: Tables,
+        writes: Writes,
+        churn: Churn,
+        drop_connections: Callable[[], None],
+        servers: Callable[[], int],
     ) -> None:
-        """Act on these; `drop_connections` returns at once and drops them a moment later."""
+        """Act on these.
+
+        `drop_connections` returns at once, drops them a moment later, and then starts one more server;
+        `servers` says how many were started so far.
+        """
         self._tables = tables
         self._writes = writes
         self._churn = churn
         self._drop = drop_connections
+        self._started = servers
         self._on_streams: dict[str, Callable[[ChangeStream, Arguments], Answer | None]] = {
             "layout": _layout,
             "set_layout": lambda stream, given: stream.relay(
@@ -59,6 +69,7 @@ class Operations:
             "gc": self._gc,
             "churn": self._set_churn,
             "drop_connections": self._drop_connections,
+            "servers": self._servers,
         }
 
     async def call(self, body: bytes, context: Any) -> bytes:
@@ -101,8 +112,12 @@ class Operations:
     async def _set_churn(self, given: Arguments) -> None:
         self._churn.set(given["seconds"], int(given["seed"]), given["table"])
 
-    async def _drop_connections(self, given: Arguments) -> None:
+    async def _drop_connections(self, given: Arguments) -> Answer:
         self._drop()
+        return {"servers": self._started()}
+
+    async def _servers(self, given: Arguments) -> Answer:
+        return {"servers": self._started()}
 
 
 def _layout(stream: ChangeStream, given: Arguments) -> Answer:

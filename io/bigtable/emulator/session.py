@@ -20,9 +20,9 @@ from penstock.io.bigtable.emulator.faults import Armed, Fault
 from penstock.io.bigtable.emulator.layout import KeyRange, LayoutError
 from penstock.io.bigtable.emulator.log import Record
 from penstock.io.bigtable.emulator.table import ChangeStream, Reader
-from penstock.io.bigtable.emulator.tokens import Part, Token, TokenError
+from penstock.io.bigtable.emulator.tokens import Mint, Part, Token, TokenError
 
-OK, INVALID_ARGUMENT, FAILED_PRECONDITION, OUT_OF_RANGE, INTERNAL = 0, 3, 9, 11, 13
+OK, INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION, OUT_OF_RANGE, INTERNAL = 0, 3, 5, 9, 11, 13
 
 DEFAULT_HEARTBEAT_US = 5_000_000
 SHORTEST_HEARTBEAT_US = 50_000
@@ -73,7 +73,8 @@ class Session:
         """Start at the position of `start`, whose range is the partition; use `open` for a request."""
         self.reader = Reader(start.keys)
         self._stream = stream
-        self._parts = start.parts
+        self._mint: Mint | None = None
+        self._stand_at(start.parts)
         self._position = min(part.sequence for part in start.parts)
         self._as_of_us = start.as_of_us
         self._incarnation = stream.layout.incarnation(start.keys)
@@ -125,6 +126,8 @@ class Session:
     def _ended(self, now_us: int) -> Step | None:
         """Return the last step, if there is no reason to go on."""
         stream = self._stream
+        if stream.deleted:
+            return Step([], Status(NOT_FOUND, "the table was deleted"))
         if not stream.on:
             return Step([], Status(FAILED_PRECONDITION, _SWITCHED_OFF))
         stream.horizon_us()
@@ -160,7 +163,7 @@ class Session:
         responses: list[bytes] = []
         sent = 0
         for record in self._stream.log.read(self._position, _SCANNED_A_STEP):
-            wanted = self._wants(record)
+            wanted = self._wants(self._position, record)
             self._position += 1
             if not wanted:
                 continue
@@ -178,19 +181,24 @@ class Session:
                 break
         self.reader.records += sent
         if len(self._parts) > 1:
-            self._parts = tokens.advanced(self._parts, self._position)
+            self._stand_at(tokens.advanced(self._parts, self._position))
         return responses, False
 
-    def _wants(self, record: Record) -> bool:
-        part = self._parts[0] if len(self._parts) == 1 else tokens.part_for(self._parts, record.key)
-        return part.wants(self._position, record.key, record.commit_us) and (
+    def _stand_at(self, parts: tuple[Part, ...]) -> None:
+        self._parts = parts
+        self._mint = Mint(self._stream.uid, parts[0]) if len(parts) == 1 else None
+
+    def _wants(self, sequence: int, record: Record) -> bool:
+        part = self._parts[0] if self._mint is not None else tokens.part_for(self._parts, record.key)
+        return part.wants(sequence, record.key, record.commit_us) and (
             self._end_us is None or record.commit_us <= self._end_us
         )
 
     def _responses(self, record: Record) -> list[bytes]:
         *first, last = record.messages
         watermark_us = self._stream.low_watermark_us(self._as_of_us)
-        return [*map(wire.data_change, first), wire.finished(last, self._token(), watermark_us)]
+        ending = wire.finished(last, self._token(), watermark_us)
+        return [*map(wire.data_change, first), ending] if first else [ending]
 
     def _heartbeat(self, now_us: int) -> bytes:
         """Return a heartbeat; what is still to be sent is not below the next record in the log."""
@@ -203,6 +211,8 @@ class Session:
         return wire.heartbeat(self.reader.keys, self._token(), watermark_us)
 
     def _token(self) -> str:
+        if self._mint is not None:
+            return self._mint.token(self._as_of_us, self._position)
         parts = tokens.advanced(self._parts, self._position)
         return Token(self._stream.uid, self._as_of_us, parts).encode()
 

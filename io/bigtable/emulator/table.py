@@ -13,7 +13,7 @@ from penstock.io.bigtable.emulator.faults import Armed
 from penstock.io.bigtable.emulator.layout import KeyRange, Layout
 from penstock.io.bigtable.emulator.locks import RowLocks
 from penstock.io.bigtable.emulator.log import CommitClock, Log, Record
-from penstock.io.bigtable.emulator.wire import Origin, record_messages
+from penstock.io.bigtable.emulator.wire import Origin, RecordEncoder
 
 CHUNK_BYTES = 1 << 20
 DAY_US = 86_400_000_000
@@ -47,6 +47,7 @@ class ChangeStream:
         self.readers: set[Reader] = set()
         self.opened = 0
         self.on = True
+        self.deleted = False
         self._now_us = now_us
         self._expired_us = now_us()
         self._lag_us = 0
@@ -56,18 +57,21 @@ class ChangeStream:
 
     # Records
 
-    def append(self, changes: Sequence[tuple[bytes, Sequence[Any]]], origin: Origin) -> None:
+    def append(self, changes: Sequence[tuple[bytes, Sequence[Any]]], origin: Origin, begun_us: int) -> None:
         """Log changes (row key, mutations as shown) that were just applied; those without mutations are none.
+
+        `begun_us` is a time before the changes were forwarded.
 
         Whoever calls this holds the rows' locks.
         """
         changes = [change for change in changes if change[1]]
         if not changes or not self.on:
             return
-        first_us, size = self.clock.take(len(changes)), self.chunk_bytes
+        first_us = self.clock.take(len(changes), begun_us)
+        encode = RecordEncoder(origin, self.chunk_bytes).messages
         self.log.extend(
             [
-                Record(key, commit_us, record_messages(key, commit_us, origin, mutations, size))
+                Record(key, commit_us, encode(key, commit_us, mutations))
                 for commit_us, (key, mutations) in enumerate(changes, first_us)
             ]
         )
@@ -75,8 +79,8 @@ class ChangeStream:
 
     def inject(self, key: bytes, mutations: Sequence[Any], origin: Origin, commit_us: int) -> int:
         """Log one record as it stands; returns its commit timestamp, which is now if 0 was given."""
-        commit_us = commit_us or self.clock.take()
-        messages = record_messages(key, commit_us, origin, mutations, self.chunk_bytes)
+        commit_us = commit_us or self.clock.take(1, self._now_us())
+        messages = RecordEncoder(origin, self.chunk_bytes).messages(key, commit_us, mutations)
         self.log.inject(Record(key, commit_us, messages))
         self.wake()
         return commit_us
@@ -111,9 +115,9 @@ class ChangeStream:
         """Return how late the next stream notices."""
         return self._rng.randint(0, self._uneven_us)
 
-    def switch_off(self) -> None:
-        """End every stream."""
-        self.on = False
+    def switch_off(self, deleted: bool) -> None:
+        """End every stream; `deleted` says that the table is gone too."""
+        self.on, self.deleted = False, deleted
         self.wake()
 
     def wake(self) -> None:
@@ -165,13 +169,10 @@ class Table:
         if self.stream is not None:
             self.stream.retention_us = retention_us
         else:
-            layout = Layout.whole()
-            if self.first_boundaries:
-                layout = layout.with_boundaries(self.first_boundaries)
-            self.stream = ChangeStream(retention_us, layout, now_us)
+            self.stream = ChangeStream(retention_us, Layout.between(self.first_boundaries), now_us)
 
-    def switch_off(self) -> None:
-        """End the change stream, if there is one; its records are gone."""
+    def switch_off(self, deleted: bool = False) -> None:
+        """End the change stream, if there is one; its records are gone. `deleted`: so is the table."""
         stream, self.stream = self.stream, None
         if stream is not None:
-            stream.switch_off()
+            stream.switch_off(deleted)

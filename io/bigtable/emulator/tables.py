@@ -74,4 +74,4 @@ class Tables:
         """Forget a table that was deleted; its stream ends."""
         table = self._tables.pop(name, None)
         if table is not None:
-            table.switch_off()
+            table.switch_off(deleted=True)

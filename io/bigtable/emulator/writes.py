@@ -76,8 +76,9 @@ class Writes:
     async def _mutate_row(self, table: Table, request: Any, body: bytes, context: Any) -> bytes:
         async with table.locks.holding(stripes_of((request.row_key,))):
             present = await self._present(table, [request] if deletes_row(request.mutations) else [])
+            begun_us = now_us()
             answer = await self._backend.unary(DATA + "MutateRow", body, context)
-            self._log(table, request, [(request.row_key, request.mutations)], present)
+            self._log(table, request, [(request.row_key, request.mutations)], present, begun_us)
         return answer
 
     async def mutate_rows(self, body: bytes, context: Any) -> None:
@@ -120,19 +121,14 @@ class Writes:
         return [answer.SerializeToString()]
 
     async def _mutate_rows(self, table: Table, request: Any, body: bytes, context: Any) -> list[bytes]:
-        keys = [entry.row_key for entry in request.entries]
-        async with table.locks.holding(stripes_of(keys)):
-            deleting = [entry for entry in request.entries if deletes_row(entry.mutations)]
+        stripes = stripes_of([entry.row_key for entry in request.entries])
+        deleting = [entry for entry in request.entries if deletes_row(entry.mutations)]
+        async with table.locks.holding(stripes):
             present = await self._present(table, deleting)
+            begun_us = now_us()
             answer = await self._backend.collected(DATA + "MutateRows", body, context)
-            applied = sorted(
-                entry.index
-                for message in answer
-                for entry in MutateRowsResponse.FromString(message).entries
-                if not entry.status.code
-            )
-            entries = [request.entries[place] for place in applied]
-            self._log(table, request, [(entry.row_key, entry.mutations) for entry in entries], present)
+            changes = [(entry.row_key, entry.mutations) for entry in _applied(request, answer)]
+            self._log(table, request, changes, present, begun_us)
         return answer
 
     async def check_and_mutate_row(self, body: bytes, context: Any) -> bytes:
@@ -149,10 +145,11 @@ class Writes:
         async with table.locks.holding(stripes_of((request.row_key,))):
             either = (*request.true_mutations, *request.false_mutations)
             present = await self._present(table, [request] if deletes_row(either) else [])
+            begun_us = now_us()
             answer = await self._backend.unary(DATA + "CheckAndMutateRow", body, context)
             matched = CheckAndMutateRowResponse.FromString(answer).predicate_matched
             chosen = request.true_mutations if matched else request.false_mutations
-            self._log(table, request, [(request.row_key, chosen)], present)
+            self._log(table, request, [(request.row_key, chosen)], present, begun_us)
         return answer
 
     async def read_modify_write_row(self, body: bytes, context: Any) -> bytes:
@@ -170,9 +167,10 @@ class Writes:
 
     async def _read_modify_write_row(self, table: Table, request: Any, body: bytes, context: Any) -> bytes:
         async with table.locks.holding(stripes_of((request.row_key,))):
+            begun_us = now_us()
             answer = await self._backend.unary(DATA + "ReadModifyWriteRow", body, context)
             cells = cells_set(ReadModifyWriteRowResponse.FromString(answer).row)
-            self._log(table, request, [(request.row_key, cells)], {})
+            self._log(table, request, [(request.row_key, cells)], {}, begun_us)
         return answer
 
     async def drop_row_range(self, body: bytes, context: Any) -> bytes:
@@ -186,6 +184,7 @@ class Writes:
     async def _drop_row_range(self, table: Table, request: Any, body: bytes, context: Any) -> bytes:
         async with table.locks.holding(EVERY_ROW):
             dropped = await self._backend.families_with_data(table.name, rows_from(request.row_key_prefix))
+            begun_us = now_us()
             answer = await self._backend.unary(TABLE_ADMIN + "DropRowRange", body, context)
             stream = table.stream
             if stream is not None:
@@ -196,18 +195,20 @@ class Writes:
                         for key in sorted(dropped)
                     ],
                     Origin(cluster, TIEBREAKER),
+                    begun_us,
                 )
         return answer
 
     async def collect_garbage(self, table: Table) -> int:
         """Remove the cells that the families' rules condemn, with a record for each row; return how many."""
         async with table.locks.holding(EVERY_ROW):
+            begun_us = now_us()
             changes = await self._condemned(table)
             for key, mutations in changes:
                 request = MutateRow(table_name=table.name, row_key=key, mutations=mutations)
                 await self._backend.unary(DATA + "MutateRow", request.SerializeToString())
             if table.stream is not None:
-                table.stream.append(changes, Origin("", 0, GARBAGE_COLLECTION))
+                table.stream.append(changes, Origin("", 0, GARBAGE_COLLECTION), begun_us)
         return len(changes)
 
     async def apply_silently(self, table: Table, key: bytes, mutations: Sequence[Any]) -> None:
@@ -239,15 +240,15 @@ class Writes:
         request: Any,
         changes: Sequence[tuple[bytes, Sequence[Any]]],
         present: dict[bytes, set[str]],
+        begun_us: int,
     ) -> None:
         """Log applied changes, if the stream is still on."""
         stream: ChangeStream | None = table.stream
         if stream is not None:
             cluster = self._profiles.cluster(_instance(table), request.app_profile_id)
-            stream.append(
-                [(key, shown(mutations, present.get(key))) for key, mutations in changes],
-                Origin(cluster, TIEBREAKER),
-            )
+            if present:
+                changes = [(key, shown(mutations, present.get(key))) for key, mutations in changes]
+            stream.append(changes, Origin(cluster, TIEBREAKER), begun_us)
 
     async def _to_its_end(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         """Run `work` to its end even if the client goes away; then nobody hears of its error."""
@@ -282,6 +283,14 @@ def _sorted_out(request: Any, table: Table) -> tuple[dict[int, Refusal], bool]:
         else:
             changed |= verdict
     return refused, changed
+
+
+def _applied(request: Any, answer: Sequence[bytes]) -> list[Any]:
+    """Return the entries of a MutateRows that its answer calls OK, in their order."""
+    statuses = [entry for message in answer for entry in MutateRowsResponse.FromString(message).entries]
+    if all(not entry.status.code for entry in statuses):
+        return list(request.entries)
+    return [request.entries[entry.index] for entry in statuses if not entry.status.code]
 
 
 def _instance(table: Table) -> str:

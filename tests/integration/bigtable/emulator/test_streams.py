@@ -243,8 +243,10 @@ def test_a_stream_that_is_off_cannot_be_read_and_comes_back_empty(client: Client
 def test_a_recreated_table_does_not_know_its_old_tokens(client: Client) -> None:
     start = written(client, b"a")
     token = client.read(start_us=start).changes[0].token
-    client.configure(days=0)
+    call = client.open(start_us=start, heartbeat_s=60)
+    next(call)
     client.delete()
+    assert status(lambda: list(call)) == "NOT_FOUND"
     assert status(lambda: client.read(start_us=start)) == "NOT_FOUND"
     client.create()
     assert status(lambda: client.read(tokens=[(WHOLE, token)])) == "INVALID_ARGUMENT"
