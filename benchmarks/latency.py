@@ -171,7 +171,7 @@ class _Consumer:
     def _window(self, token: str, position: int, until: int) -> bool:
         """Read one window; return whether the partition has ended in it."""
         decoder, ended = Decoder(), False
-        for _, message in self.client.ask(
+        for message in self.client.ask(
             change_stream_query(STREAM, token, position, until, 1000), "benchmark", 5
         ):
             now = time.time_ns()

@@ -30,6 +30,7 @@ from apache_beam.runners.sdf_utils import (
     ThreadsafeRestrictionTracker,
     ThreadsafeWatermarkEstimator,
 )
+from google.cloud.spanner_v1.types import result_set
 
 from penstock.io.spanner import ReadFromSpannerChangeStream, format_timestamp
 from penstock.io.spanner.client import Client
@@ -41,6 +42,7 @@ from penstock.io.spanner.read import ReadChangeStreamFn
 from penstock.io.spanner.stream import ChangeStream, Connection
 from penstock.io.spanner.tracker import FrontierWatermarkEstimator, beam_watermark
 
+PartialResultSet = result_set.PartialResultSet.pb()
 PROJECT, INSTANCE = "benchmark", "benchmark"
 DDL = [
     "CREATE TABLE Accounts (Id INT64 NOT NULL, Owner STRING(MAX), Balance INT64) PRIMARY KEY (Id)",
@@ -117,7 +119,7 @@ def raw(workload: Workload) -> int:
     def read(token: str, start: int) -> tuple[int, list[tuple[str, int]]]:
         query = change_stream_query("Changes", token, start, workload.stream.end or 0, 1000)
         mods, children, pending = 0, [], None
-        for _, message in client.ask(query, "benchmark", 60):
+        for message in map(PartialResultSet.FromString, client.ask(query, "benchmark", 60)):
             rows = list(message.values)
             if pending is not None and rows:
                 merge_chunk(pending, rows[0])
@@ -144,7 +146,7 @@ def _children(message: Any, row: Any) -> list[tuple[str, int]]:
     single.values.add().CopyFrom(row)
     return [
         (child.token, record.start_timestamp)
-        for record in Decoder().feed(single)
+        for record in Decoder().feed(single.SerializeToString())
         for child in getattr(record, "child_partitions", ())
     ]
 

@@ -63,16 +63,22 @@ class Cells:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def chunks(self, key_group: int, key: bytes, window: bytes, name: bytes) -> list[bytes]:
-        """The chunks of a cell in the order in which they were appended; empty if there is none."""
+    def chunks(self, key_group: int, key: bytes, window: bytes, name: bytes) -> Iterator[bytes]:
+        """Read the chunks of a cell one by one, in the order in which they were appended; none if it is empty.
+
+        The cell must not change on the way.
+        """
         cell = self._cell(key, window, name)
         head = self._store.get(key_group, cell)
         if head is None:
-            return []
+            return
         if head[:1] == _SINGLE:
-            return [head[1:]]
-        found = [self._store.get(key_group, _chunk(cell, n)) for n in range(_count(head))]
-        return [chunk for chunk in found if chunk is not None]
+            yield head[1:]
+            return
+        for n in range(_count(head)):
+            chunk = self._store.get(key_group, _chunk(cell, n))
+            if chunk is not None:
+                yield chunk
 
     def append(self, key_group: int, key: bytes, window: bytes, name: bytes, chunk: bytes) -> None:
         """Add a chunk to a cell."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import heapq
 import itertools
 import os
-import pickle
+import struct
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -39,11 +39,20 @@ class Group:
         if last_us > self.last_us:
             self.last_us = last_us
 
-    def extend(self, later: Group) -> None:
-        """Append what came later."""
-        self.chunks += later.chunks
-        self.first_us = min(self.first_us, later.first_us)
-        self.last_us = max(self.last_us, later.last_us)
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """A key and window with all their values: `chunks` may be iterated again and again.
+
+    The values of a group that was spilled are read from disk at each iteration, about a megabyte at a time, in
+    order of arrival; they can be read until the `Grouping` that handed the group out is closed.
+    """
+
+    key: bytes
+    window: bytes
+    first_us: int
+    last_us: int
+    chunks: Iterable[bytes]
 
 
 def write_group(stream: Any, key: bytes, window: bytes, group: Group) -> None:
@@ -69,7 +78,7 @@ def read_group(stream: Any) -> tuple[bytes, bytes, int, int, int, bytes]:
 
 
 class Grouping:
-    """Collects values by key and window, then hands out groups sorted by key and window."""
+    """Collects values by key and window, then hands out groups, sorted by key and window once spilled."""
 
     def __init__(self, memory_bytes: int = 256 << 20, folder: str | None = None) -> None:
         self._memory_bytes = memory_bytes
@@ -94,20 +103,14 @@ class Grouping:
         if self._held > self._memory_bytes:
             self._spill()
 
-    def groups(self) -> Iterator[tuple[bytes, bytes, Iterator[Group]]]:
-        """Yield (key, window, parts) with all parts of a group in order of arrival; then forget everything.
-
-        The parts of a group must be taken before the next group is asked for.
-        """
-        if not self._files:
-            for (key, window), group in self._groups.items():
-                yield key, window, iter([group])
-        else:
+    def groups(self) -> Iterator[Complete]:
+        """Yield each group whole; then forget everything."""
+        if self._files:
             self._spill()
-            runs = [_read(file) for file in self._files]
-            merged = heapq.merge(*runs, key=lambda entry: entry[0])
-            for (key, window), parts in itertools.groupby(merged, key=lambda entry: entry[0]):
-                yield key, window, (group for _, group in parts)
+            yield from _merged(self._files)
+        else:
+            for (key, window), group in self._groups.items():
+                yield Complete(key, window, group.first_us, group.last_us, group.chunks)
         self.close()
 
     def close(self) -> None:
@@ -120,33 +123,109 @@ class Grouping:
         folder = self._folder or os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
         file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by `close`, read once all is in
         for identity in sorted(self._groups):
-            for part in _parts(self._groups[identity]):
-                pickle.dump((identity, part), file, pickle.HIGHEST_PROTOCOL)
+            _write_run(file, identity, self._groups[identity])
+        file.flush()
         self._files.append(file)
         self._groups, self._held = {}, 0
 
 
+_HEAD = struct.Struct(">IIqqQ")
+"""Of a group in a file: length of key and window, lowest and highest timestamp, length of what follows."""
+_LENGTH = struct.Struct(">I")
 _PART_BYTES = 1 << 20
-"""About the size of a part in a file; the merge holds one part of each file."""
+"""About the size of the parts in which a spilled group is written and read."""
 
 
-def _parts(group: Group) -> Iterator[Group]:
-    chunks, size = [], 0
-    for chunk in group.chunks:
-        chunks.append(chunk)
-        size += len(chunk) + 60
+@dataclass(frozen=True, slots=True)
+class _Spilled:
+    """What one file holds of a group."""
+
+    identity: Identity
+    first_us: int
+    last_us: int
+    parts: Iterable[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class _OnDisk:
+    """Parts that lie in a file from `begin` to `end`, each with its length before it."""
+
+    file: IO[bytes]
+    begin: int
+    end: int
+
+    def __iter__(self) -> Iterator[bytes]:
+        at = self.begin
+        while at < self.end:
+            (length,) = _LENGTH.unpack(_read_at(self.file, at, _LENGTH.size))
+            yield _read_at(self.file, at + _LENGTH.size, length)
+            at += _LENGTH.size + length
+
+
+class _Chain:
+    """The parts of several files one after the other; may be iterated again and again."""
+
+    def __init__(self, spilled: list[_Spilled]) -> None:
+        self._spilled = spilled
+
+    def __iter__(self) -> Iterator[bytes]:
+        return itertools.chain.from_iterable(spilled.parts for spilled in self._spilled)
+
+
+def _write_run(file: IO[bytes], identity: Identity, group: Group) -> None:
+    key, window = identity
+    parts = list(joined_chunks(group.chunks))
+    length = sum(len(part) + _LENGTH.size for part in parts)
+    file.write(_HEAD.pack(len(key), len(window), group.first_us, group.last_us, length) + key + window)
+    for part in parts:
+        file.write(_LENGTH.pack(len(part)))
+        file.write(part)
+
+
+def joined_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Join chunks into larger ones of about a megabyte; each value knows its own end, so any may be joined."""
+    waiting: list[bytes] = []
+    size = 0
+    for chunk in chunks:
+        waiting.append(chunk)
+        size += len(chunk)
         if size >= _PART_BYTES:
-            yield Group(chunks, group.first_us, group.last_us)
-            chunks, size = [], 0
-    if chunks:
-        yield Group(chunks, group.first_us, group.last_us)
+            yield b"".join(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield b"".join(waiting)
 
 
-def _read(file: IO[bytes]) -> Iterator[tuple[Identity, Group]]:
+def _merged(files: list[IO[bytes]]) -> Iterator[Complete]:
+    merged = heapq.merge(*map(_heads, files), key=lambda spilled: spilled.identity)
+    for (key, window), same in itertools.groupby(merged, key=lambda spilled: spilled.identity):
+        spilled = list(same)
+        first_us = min(part.first_us for part in spilled)
+        last_us = max(part.last_us for part in spilled)
+        yield Complete(key, window, first_us, last_us, _Chain(spilled))
+
+
+def _heads(file: IO[bytes]) -> Iterator[_Spilled]:
+    """The groups of a file in its order; the values of big ones are left where they are."""
     file.seek(0)
-    while True:
-        try:
-            entry: tuple[Identity, Group] = pickle.load(file)
-        except EOFError:
-            return
-        yield entry
+    while head := file.read(_HEAD.size):
+        key_length, window_length, first_us, last_us, length = _HEAD.unpack(head)
+        names = file.read(key_length + window_length)
+        identity = (names[:key_length], names[key_length:])
+        if length <= _PART_BYTES:  # then it is one part
+            yield _Spilled(identity, first_us, last_us, [file.read(length)[_LENGTH.size :]])
+        else:
+            begin = file.tell()
+            yield _Spilled(identity, first_us, last_us, _OnDisk(file, begin, begin + length))
+            file.seek(begin + length)
+
+
+def _read_at(file: IO[bytes], at: int, length: int) -> bytes:
+    """Read without moving the file's position: several readers may be on their way through one file."""
+    found = bytearray()
+    while len(found) < length:
+        data = os.pread(file.fileno(), length - len(found), at + len(found))
+        if not data:
+            raise EOFError("a file of spilled groups is shorter than it was written: is the disk full?")
+        found += data
+    return bytes(found)

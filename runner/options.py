@@ -39,7 +39,8 @@ class PySparkOptions(PipelineOptions):
         parser.add_argument(
             "--checkpoint_dir",
             default=None,
-            help="Folder of the stream's checkpoint; required for streaming. An existing one is resumed.",
+            help="Folder of the checkpoint; required for streaming. An existing one is resumed. A bounded "
+            "pipeline that is given one runs in epochs like a stream, and can be resumed like one.",
         )
         parser.add_argument(
             "--fresh",

@@ -40,7 +40,8 @@ class PySparkRunner(PipelineRunner):
     `PySparkRunner()` uses the active Spark session, else it starts one of its own from `--spark_master` and
     `--spark_conf`; `PySparkRunner(spark=session)` uses the one it is given and leaves it as it is. Batch
     pipelines run to their end; a pipeline with an unbounded PCollection (or `--streaming`) runs in
-    epochs and needs `--checkpoint_dir`.
+    epochs and needs `--checkpoint_dir`. Any other pipeline that is given one runs in epochs too: it can be
+    stopped or killed, and goes on where it was.
     """
 
     def __init__(self, spark: Any = None) -> None:
@@ -76,7 +77,8 @@ class PySparkRunner(PipelineRunner):
         settings = options.view_as(PySparkOptions)
         if wrong := problems(settings):
             raise ValueError("; ".join(wrong))
-        streaming = graph.is_streaming(proto) or bool(options.view_as(StandardOptions).streaming)
+        asked = settings.checkpoint_dir or options.view_as(StandardOptions).streaming
+        streaming = bool(asked) or graph.is_streaming(proto)
         refuse_unsupported(proto, streaming=streaming)
         plan = graph.build_plan(proto, streaming=streaming)
         if not streaming:

@@ -11,6 +11,7 @@ timestamp, a user's timer when the watermark has reached it.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -24,7 +25,7 @@ from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming, WindowedV
 from penstock.publish import passed_by
 from penstock.runner.bundle import Budget, Cut, StageProcessor
 from penstock.runner.cells import EVENT, HOLD, NO_HOLD_US, PROCESSING, Cells, Store, TimerEntry, Timers
-from penstock.runner.grouping import Group, Grouping, read_group
+from penstock.runner.grouping import Complete, Grouping, joined_chunks, read_group
 from penstock.runner.keys import key_group
 from penstock.runner.operations import Send
 from penstock.runner.userstate import GC_FAMILY
@@ -32,6 +33,8 @@ from penstock.runner.userstate import GC_FAMILY
 MAX_US = MAX_TIMESTAMP.micros
 _VALUES = b"values"
 _WINDOW_END = b"\x00end"
+_BOUNDS = struct.Struct(">qq")
+"""At the head of a stored chunk: lowest and highest timestamp in it, in µs."""
 _ONLY_PANE = PaneInfo(True, True, PaneInfoTiming.ON_TIME, 0, 0)
 
 
@@ -276,56 +279,53 @@ class GroupingRun(_WithTimers):
         super().discard()
 
     def _run_complete(self) -> None:
-        for key, window, parts in self._grouping.groups():
-            whole = next(parts)
-            for part in parts:
-                whole.extend(part)
-            self._emit(key, window, whole.chunks, whole.first_us, whole.last_us)
+        for group in self._grouping.groups():
+            self._emit(group)
 
     def _store(self) -> None:
-        for key, window, parts in self._grouping.groups():
-            group = key_group(key)
-            for part in parts:
-                self._append(group, key, window, part)
+        for group in self._grouping.groups():
+            self._append(group)
 
-    def _append(self, group: int, key: bytes, window: bytes, part: Group) -> None:
-        end = self._window(window)[1].micros
-        known = self._timers.get(group, key, window, _WINDOW_END, b"")
-        hold = self._hold(window, part, known)
+    def _append(self, new: Complete) -> None:
+        identity = key_group(new.key), new.key, new.window
+        end = self._window(new.window)[1].micros
+        known = self._timers.get(*identity, _WINDOW_END, b"")
+        hold = self._hold(new, known)
         if known is None or known.hold_us != hold:
             fire = min(end + 1, MAX_US)
-            self._timers.set(TimerEntry(group, key, window, _WINDOW_END, b"", EVENT, fire, hold))
-        bounds = part.first_us.to_bytes(8, "big", signed=True) + part.last_us.to_bytes(8, "big", signed=True)
-        self._cells.append(group, key, window, _VALUES, bounds + b"".join(part.chunks))
+            self._timers.set(TimerEntry(*identity, _WINDOW_END, b"", EVENT, fire, hold))
+        bounds = _BOUNDS.pack(new.first_us, new.last_us)
+        for chunk in joined_chunks(new.chunks):
+            self._cells.append(*identity, _VALUES, bounds + chunk)
 
-    def _hold(self, window: bytes, part: Group, known: TimerEntry | None) -> int:
+    def _hold(self, new: Complete, known: TimerEntry | None) -> int:
         """The watermark hold of a window's pane: its output timestamp so far, if that is before its end."""
         if self._at_the_end:
             return NO_HOLD_US
-        at = self._output_us(window, part.first_us, part.last_us)
+        at = self._output_us(new)
         return at if known is None or known.hold_us == NO_HOLD_US else min(at, known.hold_us)
 
     def _fire(self, watermark_us: int) -> None:
         for timer in self._timers.take_due(EVENT, watermark_us):
             identity = timer.key_group, timer.key, timer.window, _VALUES
-            stored = self._cells.chunks(*identity)
+            bounds = [_BOUNDS.unpack_from(chunk) for chunk in self._cells.chunks(*identity)]
+            first, last = min(first for first, _ in bounds), max(last for _, last in bounds)
+            self._emit(Complete(timer.key, timer.window, first, last, _Stored(self._cells, identity)))
             self._cells.clear(*identity)
-            first = min(int.from_bytes(chunk[:8], "big", signed=True) for chunk in stored)
-            last = max(int.from_bytes(chunk[8:16], "big", signed=True) for chunk in stored)
-            self._emit(timer.key, timer.window, [chunk[16:] for chunk in stored], first, last)
 
-    def _emit(self, key: bytes, window: bytes, chunks: list[bytes], first_us: int, last_us: int) -> None:
+    def _emit(self, group: Complete) -> None:
         self._start()
-        known, end = self._window(window)
-        at = end if self._at_the_end else Timestamp(micros=self._output_us(window, first_us, last_us))
-        group = (self._keys.decode_nested(key), _Values(self._values, chunks))
-        self._processor.process(WindowedValue(group, at, (known,), _ONLY_PANE))
+        known, end = self._window(group.window)
+        at = end if self._at_the_end else Timestamp(micros=self._output_us(group))
+        pair = (self._keys.decode_nested(group.key), _Values(self._values, group.chunks))
+        self._processor.process(WindowedValue(pair, at, (known,), _ONLY_PANE))
 
-    def _output_us(self, window: bytes, first_us: int, last_us: int) -> int:
+    def _output_us(self, group: Complete) -> int:
         combine = self._combine_at
-        known, _ = self._window(window)
-        times = [combine.assign_output_time(known, Timestamp(micros=at)) for at in (first_us, last_us)]
-        return int(combine.merge(known, times).micros)
+        known, _ = self._window(group.window)
+        times = (group.first_us, group.last_us)
+        stamps = [combine.assign_output_time(known, Timestamp(micros=at)) for at in times]
+        return int(combine.merge(known, stamps).micros)
 
     def _window(self, encoded: bytes) -> tuple[Any, Timestamp]:
         """A window and its last timestamp."""
@@ -338,10 +338,22 @@ class GroupingRun(_WithTimers):
         return known
 
 
-class _Values:
-    """The values of a group: decoded anew at each iteration, so that a big group is never held decoded."""
+class _Stored:
+    """The values of a window that is over, read from the state store at each iteration, chunk by chunk."""
 
-    def __init__(self, coder: Any, chunks: list[bytes]) -> None:
+    def __init__(self, cells: Cells, identity: tuple[int, bytes, bytes, bytes]) -> None:
+        self._cells = cells
+        self._identity = identity
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self._cells.chunks(*self._identity):
+            yield chunk[_BOUNDS.size :]
+
+
+class _Values:
+    """The values of a group: read and decoded anew at each iteration, so that a big group is never held."""
+
+    def __init__(self, coder: Any, chunks: Iterable[bytes]) -> None:
         self._coder = coder
         self._chunks = chunks
 

@@ -90,7 +90,7 @@ class StateHandler:
 
     def _decoded(self, state_key: Any, coder: Any) -> Iterator[Any]:
         assert self._cells is not None
-        for chunk in self._cells.chunks(*_identity(state_key)):
+        for chunk in list(self._cells.chunks(*_identity(state_key))):
             stream = coder_impl.create_InputStream(chunk)
             while stream.size() > 0:
                 yield coder.decode_from_stream(stream, True)

@@ -46,7 +46,7 @@ _PartialResultSet = result_set_types.PartialResultSet.pb()
 
 
 class Call:
-    """One running query: iterate once over (size in bytes, PartialResultSet) pairs."""
+    """One running query: iterate once over its messages, each an encoded PartialResultSet."""
 
     def __init__(self, client: Client, call: Any, session: str, position: str) -> None:
         self._client = client
@@ -54,7 +54,7 @@ class Call:
         self._session = session
         self._position = position
 
-    def __iter__(self) -> Iterator[tuple[int, Any]]:
+    def __iter__(self) -> Iterator[bytes]:
         """Yield the messages.
 
         Raises:
@@ -62,9 +62,9 @@ class Call:
             ChangeStreamError: do not; the message says what to do.
         """
         try:
-            for sized in self._call:
+            for message in self._call:
                 self._client.outage.answered()
-                yield sized
+                yield message
         except grpc.RpcError as error:
             raise self._client.verdict(error, self._session, self._position) from None
         self._client.outage.answered()
@@ -92,8 +92,7 @@ class Client:
         self._execute = channel.unary_stream(
             "/google.spanner.v1.Spanner/ExecuteStreamingSql",
             request_serializer=_ExecuteSqlRequest.SerializeToString,
-            response_deserializer=_sized,
-        )
+        )  # the messages stay bytes: see `decode`
 
     def ask(self, query: Query, position: str, seconds: float = 0.0) -> Call:
         """Start a query that is expected to take `seconds`; `position` says in errors where the reader is.
@@ -120,7 +119,7 @@ class Client:
         """Return the rows of a small query as text, NULL as the empty string. Raises what `Call` raises."""
         values: list[Any] = []
         columns, cut = 1, False
-        for _, message in self.ask(query, "preflight"):
+        for message in map(_PartialResultSet.FromString, self.ask(query, "preflight")):
             if message.HasField("metadata"):
                 columns = len(message.metadata.row_type.fields)
             fresh = list(message.values)
@@ -171,12 +170,6 @@ class Client:
             ("x-goog-request-params", routing),
             ("x-goog-api-client", "penstock gl-python grpc"),
         ]
-
-
-def _sized(data: bytes) -> tuple[int, Any]:
-    return len(data), _PartialResultSet.FromString(
-        data
-    )  # asking the message for its size would encode it again
 
 
 _clients: dict[tuple[int, str, Connection], Client] = {}

@@ -1,8 +1,8 @@
-"""From the protobufs of ExecuteStreamingSql to change records: the hot path, without client classes.
+"""From the messages of ExecuteStreamingSql to change records: the hot path, without client classes.
 
     decoder = Decoder()
-    for partial in call:                 # plain PartialResultSet messages, in order, of one query
-        for record in decoder.feed(partial): …
+    for message in call:                 # encoded PartialResultSets, in order, of one query
+        for record in decoder.feed(message): …
     decoder.finish()                     # the query ended; half a row is an error
 
 A row has one column, a list of structs; everything in it is positional. The shapes are checked once per
@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from penstock.io.spanner import wire
 from penstock.io.spanner.record import (
     ChangeRecord,
     ChildPartition,
@@ -28,6 +29,7 @@ from penstock.io.spanner.record import (
     Mods,
     parse_timestamp,
 )
+from penstock.io.spanner.wire import Value, text, true
 
 _DATA_FIELDS = (
     "commit_timestamp",
@@ -59,14 +61,15 @@ class Decoder:
     def __init__(self) -> None:
         self._pending: Any = None
 
-    def feed(self, partial: Any) -> list[ChangeRecord]:
-        """Return the records that are complete with this PartialResultSet, in the order of the service.
+    def feed(self, message: bytes) -> list[ChangeRecord]:
+        """Return the records that are complete with this encoded PartialResultSet, in the service's order.
 
         Raises:
             DecodeError: a shape that is not a change stream's, or an unknown kind of record.
         """
-        if partial.HasField("metadata"):
-            _check_once(partial.metadata.row_type)
+        partial = wire.Partial.FromString(message)
+        if partial.metadata:
+            _check_once(partial.metadata)
         records: list[ChangeRecord] = []
         for row in self._whole_rows(partial):
             for struct in row.list_value.values:
@@ -87,10 +90,17 @@ class Decoder:
         if not rows:
             return rows
         if self._pending is not None:
-            merge_chunk(self._pending, rows[0])
-            rows[0] = self._pending
-        self._pending = rows.pop() if partial.chunked_value else None
+            merge_chunk(self._pending, _as_value(rows[0]))
+            rows[0] = wire.Row.FromString(self._pending.SerializeToString())
+            self._pending = None
+        if partial.chunked_value:
+            self._pending = _as_value(rows.pop())
         return rows
+
+
+def _as_value(message: Any) -> Any:
+    """Return a message of `wire` as the Value that it is on the wire."""
+    return Value.FromString(message.SerializeToString())
 
 
 def _decode_struct(kinds: Any, records: list[ChangeRecord]) -> None:
@@ -99,8 +109,8 @@ def _decode_struct(kinds: Any, records: list[ChangeRecord]) -> None:
         records.extend([_data_record(entry.list_value.values) for entry in data])
         return
     heartbeats, children = kinds[1].list_value.values, kinds[2].list_value.values
-    records.extend([_heartbeat(entry.list_value.values) for entry in heartbeats])
-    records.extend([_child_partitions(entry.list_value.values) for entry in children])
+    records.extend([_heartbeat(_as_value(entry).list_value.values) for entry in heartbeats])
+    records.extend([_child_partitions(_as_value(entry).list_value.values) for entry in children])
     if not heartbeats and not children:
         raise DecodeError(
             "the change stream sent a record that is neither data, heartbeat nor child partitions. "
@@ -110,48 +120,56 @@ def _decode_struct(kinds: Any, records: list[ChangeRecord]) -> None:
 
 
 def _data_record(fields: Any) -> DataChangeRecord:
-    # One slice makes all thirteen wrappers at once; `_DATA_FIELDS` are their names.
+    # One slice makes all thirteen at once; `_DATA_FIELDS` are their names.
     at, sequence, transaction, last, table, columns, mods, kind, capture, records, partitions, tag, system = (
         fields[:13]
     )
     return DataChangeRecord(
-        parse_timestamp(at.string_value),
-        sequence.string_value,
-        transaction.string_value,
-        last.bool_value,
-        table.string_value,
+        parse_timestamp(text(at)),
+        text(sequence),
+        text(transaction),
+        true(last),
+        _known_text(table),
         _columns(columns),
-        _mods(mods.list_value.values),
-        kind.string_value,
-        capture.string_value,
-        int(records.string_value),
-        int(partitions.string_value),
-        tag.string_value,
-        system.bool_value,
+        _mods(wire.Mods.FromString(mods).list_value.values),
+        _known_text(kind),
+        _known_text(capture),
+        int(_known_text(records)),
+        int(_known_text(partitions)),
+        _known_text(tag),
+        true(system),
     )
 
 
+_known_texts: dict[bytes, str] = {}
 _known_columns: dict[bytes, tuple[ColumnType, ...]] = {}
 _known_row_types: set[bytes] = set()
-"""Parsed once in a process: both repeat in every record or query. Threads may fill them side by side."""
+"""Decoded once in a process: they repeat in every record or query. Threads may fill them side by side."""
 
 
-def _columns(value: Any) -> tuple[ColumnType, ...]:
-    key = value.SerializeToString()
-    columns = _known_columns.get(key)
+def _known_text(value: bytes) -> str:
+    found = _known_texts.get(value)
+    if found is None:
+        if len(_known_texts) >= _MOST_CACHED:
+            _known_texts.clear()
+        found = _known_texts[value] = text(value)
+    return found
+
+
+def _columns(value: bytes) -> tuple[ColumnType, ...]:
+    columns = _known_columns.get(value)
     if columns is None:
         if len(_known_columns) >= _MOST_CACHED:
             _known_columns.clear()
-        columns = tuple([_column(entry.list_value.values) for entry in value.list_value.values])
-        _known_columns[key] = columns
+        entries = Value.FromString(value).list_value.values
+        columns = _known_columns[value] = tuple([_column(entry.list_value.values) for entry in entries])
     return columns
 
 
-def _check_once(row_type: Any) -> None:
-    key = row_type.SerializeToString()
-    if key not in _known_row_types:
-        check_row_type(row_type)
-        _known_row_types.add(key)
+def _check_once(metadata: bytes) -> None:
+    if metadata not in _known_row_types:
+        check_row_type(wire.Metadata.FromString(metadata).row_type)
+        _known_row_types.add(metadata)
 
 
 def check_row_type(row_type: Any) -> None:
@@ -169,9 +187,7 @@ def check_row_type(row_type: Any) -> None:
 
 def _struct_fields(field: Any) -> Any:
     """Return the fields of the structs in a column of type ARRAY<STRUCT<…>>."""
-    return (
-        field.type_.array_element_type.struct_type.fields
-    )  # `type_` is the client library's name for `type`
+    return field.type.array_element_type.struct_type.fields
 
 
 def _check_names(fields: Iterable[Any], expected: tuple[str, ...]) -> None:

@@ -33,8 +33,9 @@ timestamp where a partition stands. Nothing grows with time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
 
 from penstock.io.spanner.query import ROOT
 from penstock.io.spanner.record import ChildPartitionsRecord, DataChangeRecord, format_timestamp
@@ -47,16 +48,16 @@ class LineageError(RuntimeError):
     """The change stream contradicts its documentation, or a step does not fit the frontier."""
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """Where one partition stands: everything below `timestamp` is read, and at it what `seen` names.
 
     A query resumes *at* `timestamp` (inclusive) and skips what was seen: per transaction, the sequence
-    numbers of its records. So a checkpoint may fall between two records of one timestamp.
+    numbers of its records. So a checkpoint may fall between two records of one timestamp. One is made for each
+    record that is read, and a named tuple is made three times faster than a frozen dataclass.
     """
 
     timestamp: int
-    seen: Mapping[str, Runs] = field(default_factory=dict)
+    seen: Mapping[str, Runs] = MappingProxyType({})
 
     def after(self, record: DataChangeRecord) -> Position | None:
         """Return the position after `record`, or None if it has been seen already.
@@ -91,8 +92,7 @@ class Waiting:
     unfinished: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Advanced:
+class Advanced(NamedTuple):
     """A data record or heartbeat of `token` was claimed; its partition now stands at `position`."""
 
     token: str

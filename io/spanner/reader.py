@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeAlias
+from typing import Protocol, Self, TypeAlias
 
 from penstock.io.spanner.decode import Decoder
 from penstock.io.spanner.errors import UnreachableError
@@ -50,8 +50,8 @@ _FEW_BYTES, _MANY_BYTES = 256 << 10, 4 << 20
 class Window(Protocol):
     """One running query."""
 
-    def __iter__(self) -> Iterator[tuple[int, Any]]:
-        """Yield (size in bytes, PartialResultSet message)."""
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield encoded PartialResultSets."""
 
     def cancel(self) -> None:
         """Break off; the iteration ends or raises."""
@@ -287,15 +287,15 @@ class Readers:
         """Queue what the window sends, or drop it once closing. True: a child partitions record was sent."""
         announced, received = False, 0
         decoder = Decoder()
-        for size, message in window:
-            received += size
+        for message in window:
+            received += len(message)
             if self._closing and self._clock() > end:
                 window.cancel()
                 break
             if not self._closing:
                 steps, partition.position = follow(partition.token, partition.position, decoder.feed(message))
                 announced = announced or any(isinstance(step, Announced) for _, step in steps)
-                self._put(partition, Batch(partition.token, start, steps, size))
+                self._put(partition, Batch(partition.token, start, steps, len(message)))
         if not self._closing:
             decoder.finish()
             partition.span = next_span(partition.span, received)

@@ -44,7 +44,7 @@ class FrontierCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
             "end": value.end,
             "dealt": value.dealt,
             "in_step": value.in_step,
-            "open": [[token, at.timestamp, at.seen] for token, at in sorted(value.open.items())],
+            "open": [[token, at.timestamp, dict(at.seen)] for token, at in sorted(value.open.items())],
             "waiting": [
                 [token, child.start, sorted(child.unfinished)]
                 for token, child in sorted(value.waiting.items())

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from google.cloud.spanner_v1.types import result_set
 from google.protobuf.json_format import MessageToDict
 
 from penstock.io.spanner.client import Client
@@ -23,6 +24,8 @@ from penstock.io.spanner.decode import Decoder
 from penstock.io.spanner.emulator import SpannerEmulator
 from penstock.io.spanner.query import ROOT, change_stream_query
 from penstock.io.spanner.stream import ChangeStream, Connection
+
+PartialResultSet = result_set.PartialResultSet.pb()
 
 HERE = Path(__file__).parent
 PROJECT, INSTANCE, DATABASE = "golden", "golden", "golden"
@@ -93,13 +96,11 @@ def write(database: Any) -> None:
         batch.update("Everything", ["Id", "Date"], [(3, "2026-03-01")])
 
 
-def messages(client: Client, stream: str, start: int, end: int) -> dict[str, list[Any]]:
+def messages(client: Client, stream: str, start: int, end: int) -> dict[str, list[bytes]]:
     """Return the messages of the root query and of each partition that lives at `start`."""
 
-    def ask(token: str, start: int, end: int) -> list[Any]:
-        return [
-            message for _, message in client.ask(change_stream_query(stream, token, start, end, 1000), "")
-        ]
+    def ask(token: str, start: int, end: int) -> list[bytes]:
+        return list(client.ask(change_stream_query(stream, token, start, end, 1000), ""))
 
     answers = {"root": ask(ROOT, start, start)}
     tokens = [
@@ -113,11 +114,11 @@ def messages(client: Client, stream: str, start: int, end: int) -> dict[str, lis
     return answers
 
 
-def save(case: str, sent: list[Any]) -> None:
+def save(case: str, sent: list[bytes]) -> None:
     decoder = Decoder()
     records = [record for message in sent for record in decoder.feed(message)]
     decoder.finish()
-    _dump(f"{case}.messages.json", [MessageToDict(message) for message in sent])
+    _dump(f"{case}.messages.json", [MessageToDict(PartialResultSet.FromString(message)) for message in sent])
     _dump(f"{case}.records.json", [{"kind": type(r).__name__, **asdict(r)} for r in records])
 
 

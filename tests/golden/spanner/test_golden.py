@@ -23,7 +23,9 @@ def decoded(case: str) -> list[Any]:
     decoder = Decoder()
     messages = json.loads((HERE / f"{case}.messages.json").read_text())
     records = [
-        record for message in messages for record in decoder.feed(ParseDict(message, PartialResultSet()))
+        record
+        for message in messages
+        for record in decoder.feed(ParseDict(message, PartialResultSet()).SerializeToString())
     ]
     decoder.finish()
     return records

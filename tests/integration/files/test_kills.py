@@ -55,7 +55,9 @@ def test_kills_at_the_hooks_of_an_epoch_lose_nothing_double_nothing_and_keep_ord
         chosen += [("at random", After(5 + rng.random() * 10)) for _ in range(rounds)]
     count = 1_500 + 600 * rounds
     with Consumer(folders.output, folders.taken, take=1 / 3, seed=campaign_of.seed) as consumer:
-        kills = campaign(folders.command(count), chosen, log=folders.log, seconds=SECONDS)
+        kills = campaign(
+            folders.command(count), chosen, log=folders.log, seconds=campaign_of.size(SECONDS, 900)
+        )
     lines = list(read_lines(folders.output, folders.taken))
     wrong = counted(lines, "key", "n", {f"k{number}": count for number in range(KEYS)})
     wrong += [

@@ -12,6 +12,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.coders import VarIntCoder
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
+from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms import userstate, window
 from apache_beam.utils.timestamp import Timestamp
@@ -274,6 +275,35 @@ def test_state_and_processing_time_timers_survive_a_stop_and_a_change_of_paralle
         assert result.wait_until_finish(120_000) == "STOPPED"
         epochs = result.progress().epochs
     assert _files(published), "timers fired"
+
+
+class BoundedCountFn(CountFn):
+    """The same, but for what it says of itself: it has an end."""
+
+    def process(
+        self,
+        element: Any,
+        tracker: Any = beam.DoFn.RestrictionParam(Endless(600)),
+        watermark: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
+    ) -> Iterator[Any]:
+        return super().process(element, tracker, watermark)
+
+
+@pytest.mark.slow
+def test_a_bounded_pipeline_with_a_checkpoint_goes_on_where_it_was(start: Start, published: Path) -> None:
+    def build(p: beam.Pipeline) -> None:
+        numbers = p | beam.Create(["a"]) | "Read" >> beam.ParDo(BoundedCountFn(300, 600))
+        _ = numbers | "Publish" >> PublishAfterCommit(AppendFn(str(published)))
+
+    first = start(build)
+    _until(lambda: first.progress().epochs > 4 and len(_files(published)) > 100, first)
+    first.cancel()  # nothing is committed any more, as after a kill
+    second = start(build)
+    assert second.wait_until_finish(120_000) == "DONE"
+    assert _numbers(published, "a") == list(range(600))
+    assert second.progress().epochs > 2
+    tries = [(published / f"a-{n}").read_text() for n in range(20)]
+    assert tries == ["x"] * 20, "what was committed long ago is not read again"
 
 
 def test_a_stream_without_a_checkpoint_is_refused(spark: Any) -> None:

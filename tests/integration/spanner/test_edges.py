@@ -105,7 +105,7 @@ def test_start_exactly_at_the_moment_of_a_split_or_merge(database: Any, epochs: 
     def children(token: str, since: int, until: int) -> list[Any]:
         query = change_stream_query("Changes", token, since, until, 1000)
         decoder = Decoder()
-        rows = [row for _, message in spanner.ask(query, "test", 5) for row in decoder.feed(message)]
+        rows = [row for message in spanner.ask(query, "test", 5) for row in decoder.feed(message)]
         return [row for row in rows if hasattr(row, "child_partitions")]
 
     first = children(ROOT, start, start)[0].child_partitions[0].token

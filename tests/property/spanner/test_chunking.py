@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from penstock.io.spanner.decode import Decoder
 
 PartialResultSet = result_set.PartialResultSet.pb()
-texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.text(
+    "aä😀", min_size=40, max_size=70
+)
 mods = st.lists(texts, min_size=3, max_size=3)
 columns = st.tuples(texts, texts, st.booleans(), st.just("1")).map(list)
 data = st.tuples(
@@ -49,7 +51,7 @@ def cut(draw: Any, value: Any) -> tuple[Any, Any]:
     return head, tail
 
 
-def messages(draw: Any, plain: list[Any]) -> list[Any]:
+def messages(draw: Any, plain: list[Any]) -> list[bytes]:
     """Spread rows over messages, cutting some of them, some of these again."""
     sent: list[dict[str, Any]] = [{"values": []}]
     todo = list(plain)
@@ -65,10 +67,14 @@ def messages(draw: Any, plain: list[Any]) -> list[Any]:
             sent[-1]["values"].append(row)
             if draw(st.booleans()):
                 sent.append({"values": []})
-    return [ParseDict(message, PartialResultSet()) for message in sent]
+    return [encoded(message) for message in sent]
 
 
-def decoded(sent: list[Any]) -> list[Any]:
+def encoded(message: dict[str, Any]) -> bytes:
+    return bytes(ParseDict(message, PartialResultSet()).SerializeToString())
+
+
+def decoded(sent: list[bytes]) -> list[Any]:
     decoder = Decoder()
     records = [record for message in sent for record in decoder.feed(message)]
     decoder.finish()
@@ -77,6 +83,6 @@ def decoded(sent: list[Any]) -> list[Any]:
 
 @given(rows, st.data())
 def test_any_legal_chunking_decodes_equal(plain: list[Any], source: Any) -> None:
-    whole = decoded([ParseDict({"values": plain}, PartialResultSet())])
+    whole = decoded([encoded({"values": plain})])
     assert decoded(messages(source.draw, plain)) == whole
     assert len(whole) == sum(len(kind) for row in plain for struct in row for kind in struct)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections.abc import Iterator
 
 import pytest
@@ -75,10 +76,10 @@ def test_a_cell_keeps_its_chunks_in_order_until_it_is_cleared() -> None:
     for chunk in (b"1", b"2", b"3"):
         cells.append(5, b"key", b"w", b"bag", chunk)
     cells.append(5, b"key", b"w", b"other", b"x")
-    assert cells.chunks(5, b"key", b"w", b"bag") == [b"1", b"2", b"3"]
+    assert list(cells.chunks(5, b"key", b"w", b"bag")) == [b"1", b"2", b"3"]
     cells.clear(5, b"key", b"w", b"bag")
-    assert cells.chunks(5, b"key", b"w", b"bag") == []
-    assert cells.chunks(5, b"key", b"w", b"other") == [b"x"]
+    assert list(cells.chunks(5, b"key", b"w", b"bag")) == []
+    assert list(cells.chunks(5, b"key", b"w", b"other")) == [b"x"]
 
 
 def test_forgetting_a_window_leaves_no_entry_of_it_and_all_of_the_others() -> None:
@@ -90,7 +91,7 @@ def test_forgetting_a_window_leaves_no_entry_of_it_and_all_of_the_others() -> No
         timers.set(TimerEntry(5, b"key", window, b"f", b"", EVENT, 10, 3))
     cells.forget(5, b"key", b"w")
     timers.forget(5, b"key", b"w")
-    assert cells.chunks(5, b"key", b"w2", b"bag") == [b"1", b"2"]
+    assert list(cells.chunks(5, b"key", b"w2", b"bag")) == [b"1", b"2"]
     cells.forget(5, b"key", b"w2")
     timers.forget(5, b"key", b"w2")
     assert list(store.scan(0, KEY_GROUPS - 1, b"")) == []
@@ -118,10 +119,10 @@ def test_a_timer_that_is_set_again_moves_and_takes_its_hold_along() -> None:
 
 
 def _grouped(grouping: Grouping) -> Iterator[tuple[bytes, bytes, list[bytes], int, int]]:
-    for key, window, parts in grouping.groups():
-        groups = list(parts)
-        chunks = [chunk for group in groups for chunk in group.chunks]
-        yield key, window, chunks, min(g.first_us for g in groups), max(g.last_us for g in groups)
+    for group in grouping.groups():
+        values = b"".join(group.chunks)
+        assert values == b"".join(group.chunks), "a group can be iterated again"
+        yield group.key, group.window, values.splitlines(), group.first_us, group.last_us
 
 
 @pytest.mark.parametrize("memory_bytes", [1 << 30, 4_000, 1])
@@ -130,7 +131,7 @@ def test_groups_are_whole_and_in_order_however_often_they_were_spilled(memory_by
     expected: dict[tuple[bytes, bytes], list[tuple[int, bytes]]] = {}
     for n in range(300):
         key, window, at = b"k%d" % rng.randrange(7), b"w%d" % rng.randrange(3), rng.randrange(-50, 50)
-        grouping.add(key, window, at, at, b"%d" % n)
+        grouping.add(key, window, at, at, b"%d\n" % n)
         expected.setdefault((key, window), []).append((at, b"%d" % n))
     found = {(key, window): rest for key, window, *rest in _grouped(grouping)}
     assert found == {
@@ -140,13 +141,31 @@ def test_groups_are_whole_and_in_order_however_often_they_were_spilled(memory_by
     assert not grouping
 
 
-def test_a_big_group_is_spilled_in_parts_that_a_merge_can_hold() -> None:
+def test_a_group_far_beyond_the_memory_is_never_held_whole() -> None:
     grouping, chunk = Grouping(memory_bytes=4 << 20), bytes(300_000)
-    for at in range(40):
-        grouping.add(b"k", b"w", at, at, chunk)
-    sizes = [sum(map(len, part.chunks)) for _, _, parts in grouping.groups() for part in parts]
-    assert sum(sizes) == 40 * len(chunk)
-    assert max(sizes) <= 1 << 21
+    tracemalloc.start()
+    try:
+        for at in range(200):
+            grouping.add(b"k", b"w", at, at, bytes(chunk))
+        (sizes,) = [[len(part) for part in group.chunks] for group in grouping.groups()]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sum(sizes) == 200 * len(chunk)
+    assert peak < 12 << 20
+
+
+def test_two_readers_of_a_big_group_do_not_disturb_each_other() -> None:
+    grouping = Grouping(memory_bytes=3 << 20)
+    for at in range(12):
+        grouping.add(b"big", b"w", at, at, bytes([at]) * 600_000)
+        grouping.add(b"small", b"w", at, at, bytes([at]))
+    groups = grouping.groups()
+    big, small = next(groups), next(groups)
+    assert b"".join(small.chunks) == bytes(range(12))
+    pairs = list(zip(big.chunks, big.chunks, strict=True))
+    assert all(one == other for one, other in pairs)
+    assert [value for part, _ in pairs for value in part[::600_000]] == list(range(12))
 
 
 _PAIRS = coders.TupleCoder([coders.StrUtf8Coder(), coders.VarIntCoder()])

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from google.cloud.spanner_v1.types import result_set
+from google.protobuf import struct_pb2
 from google.protobuf.json_format import ParseDict
 
 from penstock.io.spanner.decode import DecodeError, Decoder, merge_chunk
@@ -19,12 +20,13 @@ PartialResultSet = result_set.PartialResultSet.pb()
 BEAT = [[[], [["2026-01-01T00:00:00Z"]], []]]
 
 
-def message(*rows: Any, chunked: bool = False) -> Any:
-    return ParseDict({"values": list(rows), "chunkedValue": chunked}, PartialResultSet())
+def message(*rows: Any, chunked: bool = False) -> bytes:
+    answer = ParseDict({"values": list(rows), "chunkedValue": chunked}, PartialResultSet())
+    return bytes(answer.SerializeToString())
 
 
 def value(plain: Any) -> Any:
-    return message(plain).values[0]
+    return ParseDict(plain, struct_pb2.Value())
 
 
 def test_heartbeats_and_children_are_decoded() -> None:
@@ -85,7 +87,7 @@ def test_columns_other_than_a_change_record_are_refused() -> None:
         {"metadata": {"rowType": {"fields": [{"name": "x", "type": {"code": "INT64"}}]}}}, PartialResultSet()
     )
     with pytest.raises(DecodeError, match=r"have the fields \(none\) where data_change_record"):
-        Decoder().feed(answer)
+        Decoder().feed(answer.SerializeToString())
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ class FakeWindow:
         self.cancelled_at = 0
 
     def __iter__(self) -> Iterator[Any]:
-        yield from ((message.ByteSize(), message) for message in self._messages)
+        yield from (message.SerializeToString() for message in self._messages)
         while time.time_ns() < self._end and not self.cancelled_at:
             time.sleep(0.002)
 
@@ -246,7 +246,7 @@ def test_a_clock_behind_the_service_does_not_make_the_reader_spin() -> None:
 
     class Instant(FakeWindow):
         def __iter__(self) -> Iterator[Any]:
-            yield from ((message.ByteSize(), message) for message in self._messages)
+            yield from (message.SerializeToString() for message in self._messages)
 
     def ask(token: str, start: int, end: int) -> FakeWindow:
         asked.append(end)
