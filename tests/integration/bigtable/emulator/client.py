@@ -403,7 +403,9 @@ class FollowingReader:
     `changes` are in order of arrival. It stalls where the documentation stalls; `waiting` says where.
     """
 
-    def __init__(self, client: Client, start_us: int) -> None:
+    def __init__(self, client: Client, start_us: int, pause_s: float = 0.0) -> None:
+        """Read from `start_us`; a partition is opened `pause_s` after its tokens came, as over a network."""
+        self._pause_s = pause_s
         self.changes: list[Change] = []
         self.errors: list[BaseException] = []
         self._client = client
@@ -423,20 +425,24 @@ class FollowingReader:
 
     def stop(self) -> None:
         self._stopped = True
-        for call in list(self._calls):
-            call.cancel()
         for thread in self._threads:
-            thread.join()
+            while thread.is_alive():  # it may be about to open its call
+                for call in list(self._calls):
+                    call.cancel()
+                thread.join(0.1)
         assert not self.errors, self.errors[0]
 
     def _open(self, keys: Range, **start: Any) -> None:
-        call = self._client.open(keys, heartbeat_s=0.2, timeout=120, **start)
-        self._calls.add(call)
-        thread = threading.Thread(target=self._follow, args=(call,))
+        thread = threading.Thread(target=self._follow, args=(keys, start))
         self._threads.append(thread)
         thread.start()
 
-    def _follow(self, call: Any) -> None:
+    def _follow(self, keys: Range, start: dict[str, Any]) -> None:
+        time.sleep(self._pause_s)
+        if self._stopped:
+            return
+        call = self._client.open(keys, heartbeat_s=0.2, timeout=120, **start)
+        self._calls.add(call)
         try:
             for event in events(call):
                 if isinstance(event, Change):

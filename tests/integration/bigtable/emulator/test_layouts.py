@@ -85,24 +85,31 @@ def test_five_thousand_writes_over_twenty_layout_changes_read_equal_to_the_table
 def test_sixteen_changes_a_second_stall_a_client_that_only_follows_the_documentation(
     client: Client, control: Control
 ) -> None:
-    reader = FollowingReader(client, start_us=now_us())
-    control.churn(1 / 16, seed=1, table=client.table)
-    begun = time.monotonic()
-    for number in range(1000):
-        client.write(b"%03d" % (number * 37 % 200), set_cell("f", b"q", b"1"))
-        time.sleep(0.003)
-    changes = control.statistics(client.table)["layout_changes"]
-    paced = changes / (time.monotonic() - begun)
-    control.churn(0)
-    time.sleep(0.5)
-    waiting, read = reader.waiting, len(reader.changes)
-    time.sleep(0.5)
-    stalled = reader.waiting == waiting and len(reader.changes) == read
+    reader = FollowingReader(client, start_us=now_us(), pause_s=0.1)
+    written, changes, seconds, stalled = 0, 0, 0.0, False
+    while not stalled and seconds < 20:
+        begun, before = time.monotonic(), control.statistics(client.table)["layout_changes"]
+        control.churn(1 / 16, seed=written, table=client.table)
+        for _ in range(500):
+            client.write(b"%03d" % (written * 37 % 200), set_cell("f", b"q", b"1"))
+            written += 1
+            time.sleep(0.003)
+        changes += control.statistics(client.table)["layout_changes"] - before
+        seconds += time.monotonic() - begun
+        control.churn(0)
+        stalled = has_stalled(reader)
     reader.stop()
-    assert 12 < paced < 20
-    assert waiting, "some partition waits for tokens that nobody will send"
-    assert stalled
-    assert read < 1000
+    assert 8 < changes / seconds < 20
+    assert stalled, "some partition waits for tokens that nobody will send"
+    assert len(reader.changes) < written
+
+
+def has_stalled(reader: FollowingReader) -> bool:
+    """Return whether partitions wait for tokens, and go on waiting while nothing changes any more."""
+    time.sleep(0.5)
+    waiting = reader.waiting
+    time.sleep(0.5)
+    return bool(waiting) and reader.waiting == waiting
 
 
 def test_reopening_waiting_parts_as_partitions_of_their_own_always_answers(
