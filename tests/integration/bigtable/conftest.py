@@ -125,8 +125,12 @@ class Writers:
             thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def stop(self) -> None:
+        """Let the writers end after the call that they are in."""
         self._stop.set()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
         for thread in self._threads:
             thread.join()
         assert not self.errors, self.errors[0]
