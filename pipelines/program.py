@@ -67,11 +67,23 @@ def _parser(build: Callable[..., Any]) -> argparse.ArgumentParser:
     for name, parameter in inspect.signature(build).parameters.items():
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
             required = parameter.default is inspect.Parameter.empty
-            parser.add_argument(f"--{name}", type=_reader(parameter), required=required)
+            parser.add_argument(f"--{name}", required=required, **_reading(parameter))
     return parser
 
 
-def _reader(parameter: inspect.Parameter) -> Callable[[str], Any]:
-    """Return what reads the text of a flag, by the parameter's annotation (which is text: it is lazy)."""
-    types: dict[str, Callable[[str], Any]] = {"int": int, "float": float}
-    return types.get(str(parameter.annotation).removesuffix(" | None"), str)
+def _reading(parameter: inspect.Parameter) -> dict[str, Any]:
+    """Return how a flag is read, by the parameter's annotation (which is text: it is lazy)."""
+    ways: dict[str, dict[str, Any]] = {
+        "int": {"type": int},
+        "float": {"type": float},
+        "bool": {"type": _truth, "metavar": "true|false"},
+        "Sequence[str]": {"action": "append"},
+    }
+    return ways.get(str(parameter.annotation).removesuffix(" | None"), {})
+
+
+def _truth(text: str) -> bool:
+    known = {"true": True, "false": False}
+    if text.lower() not in known:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return known[text.lower()]

@@ -131,6 +131,25 @@ def run(what: str, sets: Sequence[str], progress: str, debug: bool, **flags: Any
     sys.exit(code)
 
 
+@cli.group()
+def emulator() -> None:
+    """Start a local service with change streams, to develop and test against."""
+
+
+@emulator.command(
+    "bigtable",
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def bigtable_emulator(options: Sequence[str]) -> None:
+    """A Bigtable emulator with change streams; `--help` shows its options."""
+    ignore_import_warnings()
+    from penstock.io.bigtable.emulator.cli import main as start  # imports Beam: only when it is asked for
+
+    start(options)
+
+
 def resume_command(arguments: Sequence[str]) -> str:
     """Return the shell command that goes on where the command `arguments` stopped.
 

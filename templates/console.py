@@ -146,6 +146,7 @@ def ignore_import_warnings() -> None:
     warnings.simplefilter("ignore", FutureWarning)
     warnings.simplefilter("ignore", DeprecationWarning)
     logging.getLogger("apache_beam").setLevel(logging.ERROR)
+    logging.getLogger().addFilter(lambda record: "apitools not found" not in record.getMessage())
 
 
 def _now() -> str:

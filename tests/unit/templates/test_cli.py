@@ -51,11 +51,14 @@ def test_the_version_is_that_of_the_package() -> None:
 
 
 def test_list_shows_every_template_with_a_summary() -> None:
-    assert "spanner-to-files  A Spanner change stream" in penstock("list").output
+    listed = penstock("list").output
+    assert "spanner-to-files   A Spanner change stream" in listed
+    assert "bigtable-to-files  A Bigtable change stream" in listed
 
 
 def test_list_and_describe_speak_json() -> None:
-    assert json.loads(penstock("list", "--json").output)[0]["name"] == "spanner-to-files"
+    names = [each["name"] for each in json.loads(penstock("list", "--json").output)]
+    assert names == ["bigtable-to-files", "spanner-to-files"]
     described = json.loads(penstock("describe", "spanner-to-files", "--json").output)
     assert described["parameters"]["project"]["required"] is True
 

@@ -1,0 +1,309 @@
+"""Records per second and per client CPU second: our reader, the raw stub, and the client library.
+
+    python benchmarks/bigtable_reader.py [--records 60000] [--rounds 3]
+
+Two workloads on the emulator of this package: one small cell a record, and twenty cells a record. The table has
+two partitions. Each contender reads the same records, in turn, several rounds; the median counts.
+
+- *raw*: drains the bytes of the stream from the bare stub with the library's defaults and finds the end of each
+  record, and nothing else: no parsing of mutations, no order, no restriction.
+- *penstock*: the DoFn with its tracker and watermark estimator, driven as a runner does, until `end`.
+- *gapic*: google-cloud-bigtable's own `read_change_stream`, as its documentation shows it; touches the row key
+  and each mutation.
+
+Then *penstock* and *raw* once more in two processes, a partition each. The emulator bounds the wall clock, so CPU
+of the client processes is the figure to compare.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from apache_beam.runners.sdf_utils import (
+    RestrictionTrackerView,
+    ThreadsafeRestrictionTracker,
+    ThreadsafeWatermarkEstimator,
+)
+from google.cloud.bigtable_admin_v2.types import bigtable_table_admin as admin_types
+from google.cloud.bigtable_admin_v2.types import table as table_types
+from google.cloud.bigtable_v2.types import bigtable as data_types
+
+from penstock.io.bigtable import ReadFromBigtableChangeStream
+from penstock.io.bigtable.emulator import BigtableEmulator
+from penstock.io.bigtable.frontier import Frontier, Opening
+from penstock.io.bigtable.keys import KeyRange
+from penstock.io.bigtable.query import read_request
+from penstock.io.bigtable.read import ReadChangeStreamFn
+from penstock.io.bigtable.stream import ChangeStream
+from penstock.io.bigtable.tracker import FrontierWatermarkEstimator, beam_watermark
+
+PROJECT, INSTANCE, MIDDLE = "benchmark", "benchmark", b"row5"
+PARTITIONS = [KeyRange(b"", MIDDLE), KeyRange(MIDDLE, b"")]
+HEARTBEAT_MS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A table with a stretch of changes between `start` and `end` (nanoseconds, inclusive)."""
+
+    host: str
+    table: str
+    start: int
+    end: int
+    records: int
+
+    @property
+    def stream(self) -> ChangeStream:
+        return ChangeStream(PROJECT, INSTANCE, self.table, self.start, self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Seconds that one contender needed for one workload."""
+
+    wall: float
+    cpu: float
+
+
+def prepare(host: str, table: str, records: int, cells: int) -> Workload:
+    channel = grpc.insecure_channel(host)
+    request = admin_types.CreateTableRequest(
+        parent=f"projects/{PROJECT}/instances/{INSTANCE}",
+        table_id=table,
+        table={
+            "column_families": {"f": {}},
+            "change_stream_config": {"retention_period": {"seconds": 86400}},
+        },
+        initial_splits=[{"key": MIDDLE}],
+    )
+    channel.unary_unary(
+        "/google.bigtable.admin.v2.BigtableTableAdmin/CreateTable",
+        request_serializer=lambda message: type(message).pb(message).SerializeToString(),
+        response_deserializer=table_types.Table.pb().FromString,
+    )(request)
+    start = time.time_ns()
+    path = f"{request.parent}/tables/{table}"
+    mutate = channel.unary_stream(
+        "/google.bigtable.v2.Bigtable/MutateRows",
+        request_serializer=lambda message: message.SerializeToString(),
+        response_deserializer=bytes,
+    )
+    for first in range(0, records, 500):
+        batch = data_types.MutateRowsRequest.pb()(table_name=path)
+        for number in range(first, first + 500):
+            entry = batch.entries.add(row_key=b"row%d%05d" % (number % 10, number % 10_000))
+            for cell in range(cells):
+                entry.mutations.add().set_cell.CopyFrom(_cell(number, cell))
+        list(mutate(batch))
+    time.sleep(0.1)
+    return Workload(host, table, start, time.time_ns(), records)
+
+
+def _cell(number: int, cell: int) -> Any:
+    from google.cloud.bigtable_v2.types import data
+
+    return data.Mutation.SetCell.pb()(
+        family_name="f",
+        column_qualifier=b"q%d" % cell,
+        timestamp_micros=1000 * number,
+        value=b"value of the cell %d" % number,
+    )
+
+
+def side_by_side(partitions: list[KeyRange], read: Callable[[KeyRange], int]) -> int:
+    with ThreadPoolExecutor(len(partitions)) as threads:
+        return sum(threads.map(read, partitions))
+
+
+def raw(workload: Workload, partitions: list[KeyRange]) -> int:
+    """Drain the streams; count the responses that end a record."""
+    channel = grpc.insecure_channel(workload.host, options=[("grpc.max_receive_message_length", -1)])
+    call = channel.unary_stream(
+        "/google.bigtable.v2.Bigtable/ReadChangeStream",
+        request_serializer=lambda message: message.SerializeToString(),
+        response_deserializer=None,
+    )
+
+    def read(partition: KeyRange) -> int:
+        opening = Opening(partition, (), workload.start)
+        records = 0
+        for data in call(read_request(workload.stream, "default", HEARTBEAT_MS, opening)):
+            records += data[0] == 10  # the tag of data_change; every record here is one message
+        return records
+
+    with channel:
+        return side_by_side(partitions, read)
+
+
+def penstock(workload: Workload, partitions: list[KeyRange]) -> int:
+    """Read with the DoFn until the end of the restriction."""
+    transform = ReadFromBigtableChangeStream(
+        project=PROJECT,
+        instance=INSTANCE,
+        table=workload.table,
+        start=workload.start,
+        end=workload.end,
+        heartbeat=HEARTBEAT_MS / 1000,
+        emulator_host=workload.host,
+    )
+    fn = ReadChangeStreamFn(transform._settings)
+    whole = Frontier.starting_at(workload.start, PARTITIONS, end=workload.end)
+    (frontier,) = (
+        [part for part in whole.deal(2) if part.segments[0].range == partitions[0]][:1]
+        if len(partitions) == 1
+        else [whole]
+    )
+    tracker = ThreadsafeRestrictionTracker(fn.create_tracker(frontier))
+    estimator = ThreadsafeWatermarkEstimator(FrontierWatermarkEstimator(beam_watermark(frontier.watermark)))
+    outputs = fn.process(workload.stream, RestrictionTrackerView(tracker), estimator)
+    records = sum(1 for _ in outputs)
+    tracker.check_done()
+    return records
+
+
+def gapic(workload: Workload, partitions: list[KeyRange]) -> int:
+    """Read with the client library, as its documentation shows."""
+    from google.cloud.bigtable_v2.services.bigtable import BigtableClient
+    from google.cloud.bigtable_v2.services.bigtable.transports.grpc import BigtableGrpcTransport
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+    client = BigtableClient(transport=BigtableGrpcTransport(channel=grpc.insecure_channel(workload.host)))
+    start, end = Timestamp(), Timestamp()
+    start.FromNanoseconds(workload.start)
+    end.FromNanoseconds(workload.end)
+
+    def read(partition: KeyRange) -> int:
+        request = data_types.ReadChangeStreamRequest(
+            table_name=workload.stream.table_path,
+            partition={"row_range": {"start_key_closed": partition.start, "end_key_open": partition.end}},
+            start_time=start,
+            end_time=end,
+        )
+        records = 0
+        for response in client.read_change_stream(request):
+            if "data_change" in response:
+                change = response.data_change
+                _ = change.row_key, change.commit_timestamp, [chunk.mutation for chunk in change.chunks]
+                records += change.done
+        return records
+
+    return side_by_side(partitions, read)
+
+
+CONTENDERS = {contender.__name__: contender for contender in (raw, penstock, gapic)}
+
+
+def measured(name: str, workload: Workload) -> Figure:
+    wall, cpu = time.perf_counter(), time.process_time()
+    records = CONTENDERS[name](workload, PARTITIONS)
+    figure = Figure(time.perf_counter() - wall, time.process_time() - cpu)
+    if records != workload.records:
+        raise SystemExit(f"{name} read {records} records of {workload.records} ({workload.table})")
+    return figure
+
+
+def compare(workload: Workload, rounds: int) -> None:
+    figures: dict[str, list[Figure]] = {name: [] for name in CONTENDERS}
+    order = list(CONTENDERS)
+    for name in order:
+        measured(name, workload)  # connections, imports
+    for number in range(rounds):
+        for name in order[number % 3 :] + order[: number % 3]:
+            figures[name].append(measured(name, workload))
+    print(f"\n{workload.table}: {workload.records:,} records, median of {rounds} (lowest to highest)")
+    print(
+        f"{'':12} {'records/s':>10} {'records per client CPU s':>32} {'of raw (CPU)':>13} {'of gapic (CPU)':>15}"
+    )
+    cpus = {name: statistics.median(figure.cpu for figure in some) for name, some in figures.items()}
+    for name, some in figures.items():
+        rates = sorted(workload.records / figure.cpu for figure in some)
+        wall = statistics.median(figure.wall for figure in some)
+        spread = f"{workload.records / cpus[name]:,.0f} ({rates[0]:,.0f} to {rates[-1]:,.0f})"
+        print(
+            f"{name:12} {workload.records / wall:>10,.0f} {spread:>32} "
+            f"{cpus['raw'] / cpus[name]:>13.2f} {cpus['gapic'] / cpus[name]:>15.2f}"
+        )
+
+
+def in_processes(workload: Workload, name: str, groups: list[list[int]]) -> float:
+    """Return the records per second of the processes together, each counted from its first record's request."""
+    command = [sys.executable, __file__, "--child", name, workload.host, workload.table]
+    command += [str(workload.start), str(workload.end)]
+    children = [
+        subprocess.Popen(
+            [*command, *map(str, group)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for group in groups
+    ]
+    for child in children:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+    started = time.perf_counter()
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    records = 0
+    for child in children:
+        assert child.stdout is not None
+        records += int(child.stdout.readline())
+    seconds = time.perf_counter() - started
+    for child in children:
+        child.communicate()
+    if records != workload.records:
+        raise SystemExit(f"{name} in {len(groups)} processes read {records} records of {workload.records}")
+    return records / seconds
+
+
+def child(arguments: list[str]) -> None:
+    name, host, table, start, end, *numbers = arguments
+    workload = Workload(host, table, int(start), int(end), 0)
+    idle = Workload(host, table, int(end), int(end), 0)
+    partitions = [PARTITIONS[int(number)] for number in numbers]
+    CONTENDERS[name](idle, partitions)  # connections, imports
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(CONTENDERS[name](workload, partitions), flush=True)
+
+
+def scaling(workload: Workload, rounds: int) -> None:
+    print(f"\n{workload.table} in one process and in two, records/s, median of {rounds}")
+    for name in ("raw", "penstock"):
+        one, two = (
+            statistics.median(in_processes(workload, name, groups) for _ in range(rounds))
+            for groups in ([[0, 1]], [[0], [1]])
+        )
+        print(f"{name:12} {one:>10,.0f} {two:>10,.0f} {two / one:>6.2f} times")
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--child"]:
+        child(sys.argv[2:])
+        return
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--records", type=int, default=60_000, help="records of one cell")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    with BigtableEmulator.start() as emulator:
+        os.environ.update(emulator.environment())
+        for name, records, cells in (
+            ("one-cell", options.records, 1),
+            ("twenty-cells", options.records // 5, 20),
+        ):
+            workload = prepare(emulator.host, name, records, cells)
+            compare(workload, options.rounds)
+        scaling(prepare(emulator.host, "scaling", options.records, 1), options.rounds)
+
+
+if __name__ == "__main__":
+    main()

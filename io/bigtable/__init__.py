@@ -1,0 +1,50 @@
+"""Bigtable change streams as a Beam source.
+
+    with beam.Pipeline() as pipeline:
+        changes = pipeline | ReadFromBigtableChangeStream(
+            project="my-project", instance="my-instance", table="my-table")
+
+Importing this package imports no Google Cloud client; a running pipeline does.
+"""
+
+from penstock.io.bigtable.coder import ChangeStreamMutationCoder
+from penstock.io.bigtable.errors import (
+    BigtableUnavailableError,
+    ChangeStreamError,
+    PositionLostError,
+    SetupError,
+)
+from penstock.io.bigtable.read import ReadFromBigtableChangeStream
+from penstock.io.bigtable.record import (
+    AddToCell,
+    ChangeStreamMutation,
+    DeleteCells,
+    DeleteFamily,
+    MergeToCell,
+    MutationType,
+    SetCell,
+    UnknownMutation,
+    format_timestamp,
+    parse_timestamp,
+)
+from penstock.io.bigtable.stream import ChangeStream
+
+__all__ = [
+    "AddToCell",
+    "BigtableUnavailableError",
+    "ChangeStream",
+    "ChangeStreamError",
+    "ChangeStreamMutation",
+    "ChangeStreamMutationCoder",
+    "DeleteCells",
+    "DeleteFamily",
+    "MergeToCell",
+    "MutationType",
+    "PositionLostError",
+    "ReadFromBigtableChangeStream",
+    "SetCell",
+    "SetupError",
+    "UnknownMutation",
+    "format_timestamp",
+    "parse_timestamp",
+]

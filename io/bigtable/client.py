@@ -1,0 +1,170 @@
+"""The connection to Bigtable: the only file with a client, imported when a pipeline runs, not before.
+
+It uses the service's own protobuf classes on a bare gRPC stub. The client library wraps every message in
+proto-plus (half of the reader's CPU), refuses messages above 4 MiB, and ends a stream at its deadline.
+
+One channel serves all threads of a process and all bundles after each other; a forked child makes its own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import grpc
+from google.cloud.bigtable_v2.services.bigtable.transports.grpc import BigtableGrpcTransport
+from grpc.experimental import ChannelOptions
+
+from penstock.io.bigtable.decode import key_range
+from penstock.io.bigtable.errors import judge, judge_close
+from penstock.io.bigtable.frontier import Opening
+from penstock.io.bigtable.keys import KeyRange, shown
+from penstock.io.bigtable.outage import Outage
+from penstock.io.bigtable.query import (
+    PartitionsRequest,
+    PartitionsResponse,
+    ReadChangeStreamRequest,
+    ReadChangeStreamResponse,
+    partitions_request,
+    read_request,
+)
+from penstock.io.bigtable.record import CloseStream, format_timestamp
+from penstock.io.bigtable.stream import ChangeStream, Connection
+
+_SHORT_CALL_SECONDS = 60.0
+ADMIN_HOST = "bigtableadmin.googleapis.com"
+
+OPTIONS = [
+    # Messages are read in the thread that asks for them, not handed over by another: two thirds of the CPU.
+    (ChannelOptions.SingleThreadedUnaryStream, 1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+]
+
+
+class Call:
+    """One running stream: iterate once over (size in bytes, ReadChangeStreamResponse) pairs."""
+
+    def __init__(self, client: Client, call: Any, opening: Opening) -> None:
+        self._client = client
+        self._call = call
+        self._opening = opening
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        """Yield the messages.
+
+        Raises:
+            UnreachableError: open it again.
+            ChangeStreamError: do not; the message says what to do.
+        """
+        try:
+            yield from self._call
+        except grpc.RpcError as error:
+            raise self._client.verdict(error, self._opening) from None
+
+    def cancel(self) -> None:
+        """Break off, from any thread."""
+        self._call.cancel()
+
+
+class Client:
+    """Streams of one table; safe for threads."""
+
+    def __init__(self, stream: ChangeStream, connection: Connection, heartbeat_ms: int) -> None:
+        self.outage = Outage()
+        self._stream = stream
+        self._app_profile = connection.app_profile
+        self._heartbeat_ms = heartbeat_ms
+        self._connection = connection
+        # Held, because a channel that nobody holds closes itself; its calls do not hold it.
+        self._channel = channel = channel_to(connection, BigtableGrpcTransport.DEFAULT_HOST)
+        self._read = channel.unary_stream(
+            "/google.bigtable.v2.Bigtable/ReadChangeStream",
+            request_serializer=ReadChangeStreamRequest.SerializeToString,
+            response_deserializer=_sized,
+        )
+        self._partitions = channel.unary_stream(
+            "/google.bigtable.v2.Bigtable/GenerateInitialChangeStreamPartitions",
+            request_serializer=PartitionsRequest.SerializeToString,
+            response_deserializer=PartitionsResponse.FromString,
+        )
+
+    def open(self, opening: Opening) -> Call:
+        """Start a stream, without a deadline."""
+        request = read_request(self._stream, self._app_profile, self._heartbeat_ms, opening)
+        return Call(self, self._read(request, metadata=self._headers()), opening)
+
+    def partitions(self) -> list[KeyRange]:
+        """Return the partitions of now.
+
+        Raises:
+            UnreachableError: nobody answers now.
+            ChangeStreamError: there is no change stream to read.
+        """
+        request = partitions_request(self._stream, self._app_profile)
+        try:
+            listed = self._partitions(request, timeout=_SHORT_CALL_SECONDS, metadata=self._headers())
+            return [key_range(response.partition.row_range) for response in listed]
+        except grpc.RpcError as error:
+            raise self.verdict(error, None) from None
+
+    def verdict(self, error: Any, opening: Opening | None) -> Exception:
+        """Return the exception that a failed call means."""
+        code, details = error.code().name, error.details() or ""
+        by_token = opening is not None and bool(opening.tokens)
+        return judge(code, details, str(self._stream), self._position(opening), by_token=by_token)
+
+    def refused_close(self, opening: Opening, close: CloseStream) -> Exception:
+        """Return what a close without tokens means."""
+        return judge_close(close.code, close.message, str(self._stream), self._position(opening))
+
+    def _position(self, opening: Opening | None) -> str:
+        if opening is None:
+            return "its list of partitions"
+        where = (
+            f"{len(opening.tokens)} token(s)" if opening.start is None else format_timestamp(opening.start)
+        )
+        return f"{where} in {shown(opening.partition)}"
+
+    def _headers(self) -> list[tuple[str, str]]:
+        table, profile = quote(self._stream.table_path, safe=""), quote(self._app_profile, safe="")
+        return [
+            ("x-goog-request-params", f"table_name={table}&app_profile_id={profile}"),
+            ("x-goog-api-client", "penstock gl-python grpc"),
+        ]
+
+
+def _sized(data: bytes) -> tuple[int, Any]:
+    # Asking the message for its size would encode it again.
+    return len(data), ReadChangeStreamResponse.FromString(data)
+
+
+_clients: dict[tuple[int, str, Connection, int], Client] = {}
+_clients_lock = threading.Lock()
+
+
+def client_for(stream: ChangeStream, connection: Connection, heartbeat_ms: int) -> Client:
+    """Return this process's client for the stream; made once, and again after a fork."""
+    key = (os.getpid(), repr(stream), connection, heartbeat_ms)
+    with _clients_lock:
+        if key not in _clients:
+            _clients[key] = Client(stream, connection, heartbeat_ms)
+        return _clients[key]
+
+
+def channel_to(connection: Connection, host: str) -> Any:
+    """Return a channel to `host`, or to the emulator or endpoint that the connection names."""
+    if connection.emulator_host:
+        return grpc.insecure_channel(connection.emulator_host, options=OPTIONS)
+    endpoint = connection.api_endpoint if host != ADMIN_HOST else None
+    return BigtableGrpcTransport.create_channel(
+        endpoint or host, credentials=connection.credentials, options=OPTIONS
+    )

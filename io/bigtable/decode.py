@@ -1,0 +1,312 @@
+"""From the protobufs of ReadChangeStream to change records: the hot path, without client classes.
+
+    decoder = Decoder()
+    for response in call:                # plain ReadChangeStreamResponse messages, in order, of one stream
+        record = decoder.feed(response)  # None: in the middle of a record
+    decoder.finish()                     # the stream ended with OK; half a record is an error
+
+One record may be spread over several messages, and one value of a SetCell over several chunks. What Google's
+own Java client refuses is refused here, and two things more that it lets pass: a chunk at the wrong offset
+and a value that another mutation interrupts. A stream that *breaks off* in mid-record is no error: its half
+record is dropped with this object, and sent again whole from the last token.
+
+Source of the rules: google/bigtable/v2/bigtable.proto, `ReadChangeStreamResponse`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from penstock.io.bigtable.keys import EVERYTHING, KeyRange
+from penstock.io.bigtable.record import (
+    NANOS,
+    AddToCell,
+    ChangeRecord,
+    ChangeStreamMutation,
+    CloseStream,
+    Continuation,
+    DeleteCells,
+    DeleteFamily,
+    Entry,
+    Heartbeat,
+    MergeToCell,
+    MutationType,
+    SetCell,
+    UnknownMutation,
+)
+
+_USER, _GARBAGE_COLLECTION, _CONTINUATION = 1, 2, 3
+_TYPES = {_USER: MutationType.USER, _GARBAGE_COLLECTION: MutationType.GARBAGE_COLLECTION}
+
+
+class DecodeError(RuntimeError):
+    """The service sent something that its documentation does not have. Nothing of the record was emitted."""
+
+
+_Head: TypeAlias = tuple[bytes, MutationType, str, int, int]
+"""What the first message of a record says: row key, type, cluster, commit timestamp, tiebreaker."""
+
+
+class Decoder:
+    """Decodes the messages of one stream, in order, in one thread."""
+
+    def __init__(self) -> None:
+        self._head: _Head | None = None
+        self._entries: list[Entry] = []
+        self._cell: _Cell | None = None
+
+    def feed(self, response: Any) -> ChangeRecord | None:
+        """Return the record that is complete with this ReadChangeStreamResponse, or None.
+
+        Raises:
+            DecodeError: a message that the documentation does not allow here.
+        """
+        kind = response.WhichOneof("stream_record")
+        if kind == "data_change":
+            return self._data_change(response.data_change)
+        self._refuse_in_mid_record(kind or "message of an unknown kind")
+        if kind == "heartbeat":
+            return _heartbeat(response.heartbeat)
+        if kind == "close_stream":
+            return _close_stream(response.close_stream)
+        raise DecodeError("the change stream sent a message that is neither data, heartbeat nor close")
+
+    def finish(self) -> None:
+        """Declare the stream ended with status OK.
+
+        Raises:
+            DecodeError: it ended in the middle of a record.
+        """
+        self._refuse_in_mid_record("end of the stream with status OK")
+
+    def _data_change(self, change: Any) -> ChangeStreamMutation | None:
+        head = self._head
+        if head is None:
+            head = _head(change)
+            if change.done:
+                return _mutation(head, change, _entries_of_one_message(change.chunks))
+            self._head = head
+        else:
+            _check_continuation(change, head)
+        self._take_chunks(change.chunks)
+        if not change.done:
+            return None
+        if self._cell is not None:
+            raise DecodeError(f"the record {_at(head)} is done in the middle of a chunked value")
+        entries, self._head, self._entries = self._entries, None, []
+        return _mutation(head, change, entries)
+
+    def _take_chunks(self, chunks: Sequence[Any]) -> None:
+        last = len(chunks) - 1
+        for number, chunk in enumerate(chunks):
+            if self._cell is None and not _is_part(chunk):
+                self._entries.append(_entry(chunk.mutation))
+                continue
+            if self._cell is None:
+                self._cell = _Cell(chunk)
+            else:
+                self._cell.append(chunk)
+            if chunk.chunk_info.last_chunk:
+                self._entries.append(self._cell.whole())
+                self._cell = None
+            elif number != last:
+                raise DecodeError("another mutation interrupts a chunked value")
+
+    def _refuse_in_mid_record(self, what: str) -> None:
+        if self._head is not None:
+            raise DecodeError(f"{what} in the middle of the record {_at(self._head)}")
+
+
+class _Cell:
+    """A SetCell whose value arrives in chunks; family, qualifier and timestamp are those of the first."""
+
+    def __init__(self, chunk: Any) -> None:
+        if chunk.mutation.WhichOneof("mutation") != "set_cell":
+            raise DecodeError("a chunk_info belongs to a mutation other than set_cell")
+        self._first = chunk.mutation.set_cell
+        self._size = chunk.chunk_info.chunked_value_size
+        self._received = 0
+        self._values: list[bytes] = []
+        self.append(chunk)
+
+    def append(self, chunk: Any) -> None:
+        """Take the next chunk.
+
+        Raises:
+            DecodeError: it is not the one that must come next.
+        """
+        info = chunk.chunk_info
+        if chunk.mutation.WhichOneof("mutation") != "set_cell" or not _is_part(chunk):
+            raise DecodeError("another mutation interrupts a chunked value")
+        if info.chunked_value_size != self._size or info.chunked_value_offset != self._received:
+            raise DecodeError(
+                f"a chunk at {info.chunked_value_offset} of {info.chunked_value_size} bytes follows "
+                f"{self._received} of {self._size}"
+            )
+        value = chunk.mutation.set_cell.value
+        self._received += len(value)
+        self._values.append(value)
+        if self._received > self._size or (self._received < self._size and info.last_chunk):
+            raise DecodeError(f"the chunks of a value of {self._size} bytes have {self._received}")
+
+    def whole(self) -> SetCell:
+        """Return the cell; `append` has seen that nothing of it is missing."""
+        first = self._first
+        return SetCell(
+            first.family_name, first.column_qualifier, first.timestamp_micros, b"".join(self._values)
+        )
+
+
+def _head(change: Any) -> _Head:
+    key, cluster, kind = change.row_key, change.source_cluster_id, _TYPES.get(change.type_)
+    if kind is None:
+        raise DecodeError(
+            f"a record begins with a message of type {change.type_}, not USER or GARBAGE_COLLECTION"
+        )
+    if not key or not change.HasField("commit_timestamp") or not change.chunks:
+        raise DecodeError("a record begins without a row key, a commit timestamp or a mutation")
+    if (kind is MutationType.USER) is not bool(cluster):
+        raise DecodeError(
+            f"a record of type {kind} comes {'from' if cluster else 'without'} a source cluster"
+        )
+    at = change.commit_timestamp
+    return key, kind, cluster, at.seconds * NANOS + at.nanos, change.tiebreaker
+
+
+def _check_continuation(change: Any, head: _Head) -> None:
+    if change.type_ != _CONTINUATION:
+        raise DecodeError(f"a record begins in the middle of the record {_at(head)}")
+    if change.row_key or change.source_cluster_id or change.HasField("commit_timestamp"):
+        raise DecodeError(f"a continuation of the record {_at(head)} names a row, a cluster or a time again")
+
+
+def _mutation(head: _Head, change: Any, entries: list[Entry]) -> ChangeStreamMutation:
+    token = change.token
+    if not token or not change.HasField("estimated_low_watermark"):
+        raise DecodeError(f"the record {_at(head)} is done without a token or a watermark")
+    low = change.estimated_low_watermark
+    key, kind, cluster, at, tiebreaker = head
+    return ChangeStreamMutation(
+        key, kind, cluster, at, tiebreaker, token, low.seconds * NANOS + low.nanos, tuple(entries)
+    )
+
+
+def _entries_of_one_message(chunks: Sequence[Any]) -> list[Entry]:
+    """Decode a record that is whole in one message; a chunked value may only be one that is whole too."""
+    entries = []
+    for chunk in chunks:
+        if _is_part(chunk):
+            cell = _Cell(chunk)
+            if not chunk.chunk_info.last_chunk:
+                raise DecodeError("a record is done in the middle of a chunked value")
+            entries.append(cell.whole())
+        else:
+            entries.append(_entry(chunk.mutation))
+    return entries
+
+
+def _is_part(chunk: Any) -> bool:
+    """Whether the chunk holds a part of a value. An empty chunk_info says the same as none."""
+    if not chunk.HasField("chunk_info"):
+        return False
+    info = chunk.chunk_info
+    if info.chunked_value_size < 0 or info.chunked_value_offset < 0:
+        raise DecodeError("a chunk_info with a negative size or offset")
+    if info.chunked_value_size == 0 and info.chunked_value_offset:
+        raise DecodeError("a chunk_info with an offset in a value of no size")
+    return bool(info.chunked_value_size)
+
+
+def _entry(mutation: Any) -> Entry:
+    kind = mutation.WhichOneof("mutation")
+    if kind == "set_cell":  # nearly all are
+        cell = mutation.set_cell
+        return SetCell(cell.family_name, cell.column_qualifier, cell.timestamp_micros, cell.value)
+    if kind == "delete_from_column":
+        return _delete_cells(mutation.delete_from_column)
+    if kind == "delete_from_family":
+        return DeleteFamily(mutation.delete_from_family.family_name)
+    if kind == "add_to_cell":
+        return _aggregate(AddToCell, mutation.add_to_cell) or _unknown(mutation)
+    if kind == "merge_to_cell":
+        return _aggregate(MergeToCell, mutation.merge_to_cell) or _unknown(mutation)
+    if kind == "delete_from_row":
+        raise DecodeError("a change stream never sends delete_from_row, but one delete for each family")
+    return _unknown(mutation)
+
+
+def _delete_cells(delete: Any) -> DeleteCells:
+    times = delete.time_range
+    return DeleteCells(
+        delete.family_name,
+        delete.column_qualifier,
+        times.start_timestamp_micros,
+        times.end_timestamp_micros or None,
+    )
+
+
+def _aggregate(make: type[AddToCell] | type[MergeToCell], cell: Any) -> AddToCell | MergeToCell | None:
+    """Return the entry, or None if its values are of kinds that the documentation does not name."""
+    kind = cell.input.WhichOneof("kind")
+    if (
+        cell.column_qualifier.WhichOneof("kind") != "raw_value"
+        or cell.timestamp.WhichOneof("kind") != "raw_timestamp_micros"
+        or kind not in ("int_value", "raw_value")
+    ):
+        return None
+    content = cell.input.int_value if kind == "int_value" else cell.input.raw_value
+    return make(
+        cell.family_name, cell.column_qualifier.raw_value, cell.timestamp.raw_timestamp_micros, content
+    )
+
+
+def _unknown(mutation: Any) -> UnknownMutation:
+    encoded = mutation.SerializeToString(deterministic=True)
+    if not encoded:
+        raise DecodeError("a record holds a mutation without content")
+    return UnknownMutation(encoded)
+
+
+def _heartbeat(heartbeat: Any) -> Heartbeat:
+    token, low = heartbeat.continuation_token, heartbeat.estimated_low_watermark
+    if not token.token or not heartbeat.HasField("estimated_low_watermark"):
+        raise DecodeError("a heartbeat without a token or a watermark")
+    return Heartbeat(key_range(token.partition.row_range), token.token, low.seconds * NANOS + low.nanos)
+
+
+def _close_stream(close: Any) -> CloseStream:
+    tokens, partitions = close.continuation_tokens, close.new_partitions
+    code = close.status.code
+    if partitions and len(partitions) != len(tokens):
+        raise DecodeError(f"a close with {len(tokens)} tokens for {len(partitions)} new partitions")
+    if code == 0 and tokens:
+        raise DecodeError("a close with status OK and continuation tokens")
+    if not all(token.token for token in tokens):
+        raise DecodeError("a close with an empty continuation token")
+    ranges = [key_range(token.partition.row_range) for token in tokens]
+    targets = [key_range(partition.row_range) for partition in partitions] or ranges
+    continuations = zip(ranges, (token.token for token in tokens), targets, strict=True)
+    return CloseStream(code, close.status.message, tuple([Continuation(*each) for each in continuations]))
+
+
+def key_range(row_range: Any) -> KeyRange:
+    """Return a protobuf RowRange as keys from an inclusive start to an exclusive end.
+
+    Raises:
+        DecodeError: it is empty.
+    """
+    start = row_range.start_key_closed
+    if row_range.HasField("start_key_open"):
+        start = row_range.start_key_open + b"\0"
+    end = row_range.end_key_open
+    if row_range.HasField("end_key_closed") and row_range.end_key_closed:
+        end = row_range.end_key_closed + b"\0"
+    if end and start >= end:
+        raise DecodeError("the change stream names an empty range of row keys")
+    return KeyRange(start, end) if start or end else EVERYTHING
+
+
+def _at(head: _Head) -> str:
+    seconds, nanos = divmod(head[3], NANOS)
+    return f"committed at {seconds}.{nanos:09d}"

@@ -1,0 +1,144 @@
+"""Calls to the emulator behind the front, as bytes; and the little that the front itself asks it.
+
+What a client sent goes on as it came: body, metadata and, except for writes, its deadline. What comes back goes
+back as it came: messages, trailing metadata, status with details.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any
+
+import grpc
+from google.cloud.bigtable_admin_v2.types import bigtable_table_admin as admin_types
+from google.cloud.bigtable_admin_v2.types import table as table_types
+from google.cloud.bigtable_v2.types import bigtable as data_types
+
+DATA = "/google.bigtable.v2.Bigtable/"
+TABLE_ADMIN = "/google.bigtable.admin.v2.BigtableTableAdmin/"
+INSTANCE_ADMIN = "/google.bigtable.admin.v2.BigtableInstanceAdmin/"
+
+UNLIMITED = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_metadata_size", 1 << 20),
+)
+
+_NOT_OURS_TO_SEND = ("grpc-", ":")
+_HOP_BY_HOP = frozenset(("user-agent", "te", "content-type", "connection", "host"))
+
+_GetTable = admin_types.GetTableRequest.pb()
+_Table = table_types.Table.pb()
+_ReadRows = data_types.ReadRowsRequest.pb()
+_ReadRowsResponse = data_types.ReadRowsResponse.pb()
+
+
+class CallError(Exception):
+    """A call that the front itself ends with a gRPC status."""
+
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+        """End the call with this status."""
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class Backend:
+    """The emulator behind, at `host`."""
+
+    def __init__(self, host: str) -> None:
+        """Connect when first used."""
+        self._channel = grpc.aio.insecure_channel(host, options=UNLIMITED)
+        self._unary: dict[str, Any] = {}
+
+    async def unary(self, method: str, body: bytes, context: Any = None) -> bytes:
+        """Make a unary call that is to run to its end: with the caller's metadata, without its deadline.
+
+        A write must not be given up half-way, or nobody knows whether it belongs in the log.
+        """
+        call = self._unary.get(method)
+        if call is None:
+            call = self._unary[method] = self._channel.unary_unary(method)
+        answer: bytes = await call(body, metadata=_passed_on(context))
+        return answer
+
+    async def collected(self, method: str, body: bytes, context: Any = None) -> list[bytes]:
+        """Make a call that streams its answer, to its end, like `unary`."""
+        call = self._channel.unary_stream(method)(body, metadata=_passed_on(context))
+        return [message async for message in call]
+
+    async def forward(self, method: str, body: bytes, context: Any) -> None:
+        """Make any call on behalf of a client and hand its answers back as they come.
+
+        No method of the service takes a stream of requests.
+        """
+        call = self._channel.unary_stream(method)(
+            body, metadata=_passed_on(context), timeout=context.time_remaining()
+        )
+        async for message in call:
+            await context.write(message)
+        context.set_trailing_metadata(_clean(await call.trailing_metadata()))
+
+    async def table(self, name: str) -> Any:
+        """Return the table's schema (google.bigtable.admin.v2.Table); grpc.aio.AioRpcError if there is none."""
+        body = await self.unary(TABLE_ADMIN + "GetTable", _GetTable(name=name).SerializeToString())
+        return _Table.FromString(body)
+
+    async def families_with_data(self, table: str, rows: Any) -> dict[bytes, set[str]]:
+        """Return the families that hold data in each row of `rows` (a RowSet) that holds any."""
+        present: dict[bytes, set[str]] = {}
+        async for key, chunk in self.cells(table, rows, newest_only=True):
+            present.setdefault(key, set()).add(chunk[0])
+        return present
+
+    async def cells(
+        self, table: str, rows: Any, *, newest_only: bool = False
+    ) -> AsyncIterator[tuple[bytes, tuple[str, bytes, int]]]:
+        """Yield (key, (family, qualifier, timestamp)) of the cells in `rows`; a column's cells descend."""
+        request = _ReadRows(table_name=table, rows=rows)
+        request.filter.chain.filters.add(strip_value_transformer=True)
+        request.filter.chain.filters.add(cells_per_column_limit_filter=1 if newest_only else 1 << 30)
+        call = self._channel.unary_stream(DATA + "ReadRows")(request.SerializeToString())
+        key, family, qualifier = b"", "", b""
+        async for body in call:
+            for chunk in _ReadRowsResponse.FromString(body).chunks:
+                key = chunk.row_key or key
+                family = chunk.family_name.value if chunk.HasField("family_name") else family
+                qualifier = chunk.qualifier.value if chunk.HasField("qualifier") else qualifier
+                yield key, (family, qualifier, chunk.timestamp_micros)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._channel.close()
+
+
+def rows_with(keys: Iterable[bytes]) -> Any:
+    """Return the RowSet of these keys, of which there is at least one: none would be the whole table."""
+    rows = data_types.ReadRowsRequest.pb()().rows
+    rows.row_keys.extend(keys)
+    assert rows.row_keys
+    return rows
+
+
+def rows_from(prefix: bytes) -> Any:
+    """Return the RowSet of the keys that begin with `prefix`; an empty one is the whole table."""
+    rows = data_types.ReadRowsRequest.pb()().rows
+    shorter = prefix.rstrip(b"\xff")
+    end = shorter[:-1] + bytes((shorter[-1] + 1,)) if shorter else b""
+    rows.row_ranges.add(start_key_closed=prefix, **({"end_key_open": end} if end else {}))
+    return rows
+
+
+def _passed_on(context: Any) -> tuple[tuple[str, str | bytes], ...]:
+    return () if context is None else _clean(context.invocation_metadata())
+
+
+def _clean(metadata: Any) -> tuple[tuple[str, str | bytes], ...]:
+    return tuple(_theirs(metadata or ()))
+
+
+def _theirs(metadata: Iterable[tuple[str, str | bytes]]) -> Iterator[tuple[str, str | bytes]]:
+    """Yield the metadata that belongs to the call and not to its connection."""
+    for key, value in metadata:
+        if not key.startswith(_NOT_OURS_TO_SEND) and key not in _HOP_BY_HOP:
+            yield key, value

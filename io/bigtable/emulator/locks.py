@@ -1,0 +1,79 @@
+"""Locks over rows, striped: whoever holds the stripes of some rows is alone with them. For one event loop.
+
+A write is forwarded and logged under its rows' stripes, so that the log has the order in which the table
+applied the changes of each row. A set of stripes is one integer with a bit for each, so that a bulk write takes
+all of its rows at once, and no two writes can wait for each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from zlib import crc32
+
+STRIPES = 512
+EVERY_ROW = (1 << STRIPES) - 1
+
+
+def stripes_of(keys: Iterable[bytes]) -> int:
+    """Return the stripes of the rows with these keys."""
+    stripes = 0
+    for key in keys:
+        stripes |= 1 << crc32(key) % STRIPES
+    return stripes
+
+
+class RowLocks:
+    """The stripes that are held, and who waits; first come, first served where they overlap."""
+
+    def __init__(self) -> None:
+        """Nothing is held."""
+        self._held = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @asynccontextmanager
+    async def holding(self, stripes: int) -> AsyncIterator[None]:
+        """Hold `stripes` for a block."""
+        await self._take(stripes)
+        try:
+            yield
+        finally:
+            self._held &= ~stripes
+            self._hand_on()
+
+    async def _take(self, stripes: int) -> None:
+        wanted = self._held
+        for others, _ in self._waiting:
+            wanted |= others
+        if not stripes & wanted:
+            self._held |= stripes
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((stripes, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            self._give_up(stripes, turn)
+            raise
+
+    def _give_up(self, stripes: int, turn: asyncio.Future[None]) -> None:
+        if turn.done() and not turn.cancelled():  # it was this one's turn already
+            self._held &= ~stripes
+        else:
+            self._waiting = deque(entry for entry in self._waiting if entry[1] is not turn)
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Give their stripes to those who wait for nobody before them."""
+        ahead = self._held
+        still: deque[tuple[int, asyncio.Future[None]]] = deque()
+        for stripes, turn in self._waiting:
+            if stripes & ahead:
+                still.append((stripes, turn))
+            elif not turn.cancelled():
+                self._held |= stripes
+                turn.set_result(None)
+            ahead |= stripes
+        self._waiting = still

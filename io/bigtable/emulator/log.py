@@ -1,0 +1,101 @@
+"""The change log of one table: records in the order in which they were applied, and the clock that dates them.
+
+Pure but for the clock it is given. A sequence number is a place in the log; it is never used again, also not
+after old records were forgotten. Order of application is a promise of the caller, who appends under the row's
+lock.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+
+class Record(NamedTuple):
+    """One change of one row: committed at `commit_us`, ready to be sent as `messages`.
+
+    `messages` are serialized DataChange messages, one for each message to send; the last lacks what differs
+    from stream to stream (`done`, `token` and the watermark). A tuple, because every write makes one: a frozen
+    dataclass costs four times as much.
+    """
+
+    key: bytes
+    commit_us: int
+    messages: tuple[bytes, ...]
+
+
+class CommitClock:
+    """Commit timestamps: strictly increasing, microseconds, and above every watermark that was given out."""
+
+    def __init__(self, now_us: Callable[[], int]) -> None:
+        """Take the time from `now_us`."""
+        self._now_us = now_us
+        self._last_us = 0
+
+    def take(self, count: int, begun_us: int) -> int:
+        """Return the first of `count` consecutive timestamps for changes whose writing began at `begun_us`.
+
+        None lies before `begun_us`, so that whoever reads from a time finds what he wrote after it. The last
+        is now, unless less than `count` microseconds have passed since then or since the last timestamp.
+        """
+        first = max(self._last_us + 1, begun_us, self._now_us() - count + 1)
+        self._last_us = first + count - 1
+        return first
+
+    def watermark_us(self) -> int:
+        """Return now; whatever is committed later gets a later timestamp."""
+        self._last_us = max(self._last_us, self._now_us())
+        return self._last_us
+
+
+class Log:
+    """Records of one table, from sequence `first` (inclusive) to `end` (exclusive)."""
+
+    def __init__(self) -> None:
+        """An empty log."""
+        self.first = 0
+        self._records: list[Record] = []
+        self._ascending = True
+
+    @property
+    def end(self) -> int:
+        """The sequence number of the next record."""
+        return self.first + len(self._records)
+
+    def extend(self, records: Iterable[Record]) -> None:
+        """Append records whose commit timestamps ascend and lie above all that are in the log."""
+        self._records.extend(records)
+
+    def inject(self, record: Record) -> None:
+        """Append a record whose commit timestamp may be any."""
+        if self._records and record.commit_us < self._records[-1].commit_us:
+            self._ascending = False
+        self._records.append(record)
+
+    def read(self, sequence: int, count: int) -> Sequence[Record]:
+        """Return at most `count` records from `sequence` on, which is not before `first`."""
+        place = sequence - self.first
+        return self._records[place : place + count]
+
+    def sequence_at(self, commit_us: int) -> int:
+        """Return the first sequence number whose record is committed at or after `commit_us`; else `end`.
+
+        Where injected records break the order, the first such; records committed before may follow it.
+        """
+        if self._ascending:
+            place = bisect_left(self._records, commit_us, key=lambda record: record.commit_us)
+            return self.first + place
+        for place, record in enumerate(self._records):
+            if record.commit_us >= commit_us:
+                return self.first + place
+        return self.end
+
+    def forget(self, before_us: int) -> int:
+        """Drop the records at the front that were committed before `before_us`; return how many."""
+        gone = 0
+        while gone < len(self._records) and self._records[gone].commit_us < before_us:
+            gone += 1
+        del self._records[:gone]
+        self.first += gone
+        return gone

@@ -1,0 +1,31 @@
+"""Garbage-collection rules of column families, and which cells of a column they remove. Pure.
+
+The rules are kept here and hidden from the emulator behind, which would apply them at any time and tell nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def condemned(rule: Any, timestamps: Sequence[int], now_us: int) -> list[int]:
+    """Return those of a column's cells, given by timestamp (us, descending), that `rule` removes.
+
+    `rule` is a google.bigtable.admin.v2.GcRule; an empty one removes nothing.
+    """
+    return [stamp for place, stamp in enumerate(timestamps) if _removes(rule, place, now_us - stamp)]
+
+
+def _removes(rule: Any, newer: int, age_us: int) -> bool:
+    """Return whether a cell with `newer` cells above it goes."""
+    kind = rule.WhichOneof("rule")
+    if kind == "max_num_versions":
+        return bool(newer >= rule.max_num_versions)
+    if kind == "max_age":
+        return bool(age_us > rule.max_age.ToMicroseconds())
+    if kind == "union":
+        return any(_removes(part, newer, age_us) for part in rule.union.rules)
+    if kind == "intersection":
+        return all(_removes(part, newer, age_us) for part in rule.intersection.rules)
+    return False

@@ -1,0 +1,297 @@
+"""Every call that changes rows: checked, forwarded and logged under the rows' locks.
+
+A table without a change stream is not looked at: its calls go on as they came. For the others, once a write is
+on its way it is logged if it was applied, whatever the client does in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+import grpc
+from google.cloud.bigtable_admin_v2.types import bigtable_table_admin as admin_types
+from google.cloud.bigtable_v2.types import bigtable as data_types
+
+from penstock.io.bigtable.emulator.backend import (
+    DATA,
+    TABLE_ADMIN,
+    Backend,
+    CallError,
+    rows_from,
+    rows_with,
+)
+from penstock.io.bigtable.emulator.locks import EVERY_ROW, stripes_of
+from penstock.io.bigtable.emulator.mutations import (
+    Refusal,
+    admit,
+    cell_deleted,
+    cells_set,
+    deletes_row,
+    family_deleted,
+    shown,
+)
+from penstock.io.bigtable.emulator.profiles import Profiles
+from penstock.io.bigtable.emulator.rules import condemned
+from penstock.io.bigtable.emulator.table import ChangeStream, Table
+from penstock.io.bigtable.emulator.tables import Tables, now_us
+from penstock.io.bigtable.emulator.wire import GARBAGE_COLLECTION, Origin
+
+MutateRow = data_types.MutateRowRequest.pb()
+MutateRows = data_types.MutateRowsRequest.pb()
+MutateRowsResponse = data_types.MutateRowsResponse.pb()
+CheckAndMutateRow = data_types.CheckAndMutateRowRequest.pb()
+CheckAndMutateRowResponse = data_types.CheckAndMutateRowResponse.pb()
+ReadModifyWriteRow = data_types.ReadModifyWriteRowRequest.pb()
+ReadModifyWriteRowResponse = data_types.ReadModifyWriteRowResponse.pb()
+DropRowRange = admin_types.DropRowRangeRequest.pb()
+
+TIEBREAKER = 1
+"""Of every write through the front: two of them never meet on one timestamp."""
+
+Answer = TypeVar("Answer")
+
+
+class Writes:
+    """The writing calls; each takes the request and the call's context and returns the response, as bytes."""
+
+    def __init__(self, backend: Backend, tables: Tables, profiles: Profiles) -> None:
+        """Forward to `backend` and log into the streams of `tables`."""
+        self._backend = backend
+        self._tables = tables
+        self._profiles = profiles
+        self._underway: set[asyncio.Task[Any]] = set()
+
+    async def mutate_row(self, body: bytes, context: Any) -> bytes:
+        """MutateRow: one record, if the row changed at all."""
+        request = MutateRow.FromString(body)
+        table = self._tables.streaming(request.table_name)
+        if table is None:
+            return await self._backend.unary(DATA + "MutateRow", body, context)
+        if _admitted(request.mutations, table):
+            body = request.SerializeToString()
+        return await self._to_its_end(self._mutate_row(table, request, body, context))
+
+    async def _mutate_row(self, table: Table, request: Any, body: bytes, context: Any) -> bytes:
+        async with table.locks.holding(stripes_of((request.row_key,))):
+            present = await self._present(table, [request] if deletes_row(request.mutations) else [])
+            begun_us = now_us()
+            answer = await self._backend.unary(DATA + "MutateRow", body, context)
+            self._log(table, request, [(request.row_key, request.mutations)], present, begun_us)
+        return answer
+
+    async def mutate_rows(self, body: bytes, context: Any) -> None:
+        """MutateRows: a record for each entry that was applied; bad entries are answered here."""
+        request = MutateRows.FromString(body)
+        table = self._tables.streaming(request.table_name)
+        if table is None:
+            for message in await self._backend.collected(DATA + "MutateRows", body, context):
+                await context.write(message)
+            return
+        refused, changed = _sorted_out(request, table)
+        if refused:
+            answer = await self._some_rows(table, request, refused, context)
+        else:
+            body = request.SerializeToString() if changed else body
+            answer = await self._to_its_end(self._mutate_rows(table, request, body, context))
+        for message in answer:
+            await context.write(message)
+
+    async def _some_rows(
+        self, table: Table, request: Any, refused: dict[int, Refusal], context: Any
+    ) -> list[bytes]:
+        """Write the entries that are not refused, and answer for all of them under their own numbers."""
+        kept = [place for place in range(len(request.entries)) if place not in refused]
+        rest = MutateRows()
+        rest.CopyFrom(request)
+        del rest.entries[:]
+        rest.entries.extend(request.entries[place] for place in kept)
+        answer = MutateRowsResponse()
+        if kept:
+            body = rest.SerializeToString()
+            for message in await self._to_its_end(self._mutate_rows(table, rest, body, context)):
+                answer.MergeFromString(message)
+            for entry in answer.entries:
+                entry.index = kept[entry.index]
+        for place, refusal in refused.items():
+            entry = answer.entries.add(index=place)
+            entry.status.code, entry.status.message = refusal.code, refusal.message
+        answer.entries.sort(key=lambda entry: entry.index)
+        return [answer.SerializeToString()]
+
+    async def _mutate_rows(self, table: Table, request: Any, body: bytes, context: Any) -> list[bytes]:
+        stripes = stripes_of([entry.row_key for entry in request.entries])
+        deleting = [entry for entry in request.entries if deletes_row(entry.mutations)]
+        async with table.locks.holding(stripes):
+            present = await self._present(table, deleting)
+            begun_us = now_us()
+            answer = await self._backend.collected(DATA + "MutateRows", body, context)
+            changes = [(entry.row_key, entry.mutations) for entry in _applied(request, answer)]
+            self._log(table, request, changes, present, begun_us)
+        return answer
+
+    async def check_and_mutate_row(self, body: bytes, context: Any) -> bytes:
+        """CheckAndMutateRow: a record of the branch that was applied."""
+        request = CheckAndMutateRow.FromString(body)
+        table = self._tables.streaming(request.table_name)
+        if table is None:
+            return await self._backend.unary(DATA + "CheckAndMutateRow", body, context)
+        if _admitted(request.true_mutations, table) | _admitted(request.false_mutations, table):
+            body = request.SerializeToString()
+        return await self._to_its_end(self._check_and_mutate_row(table, request, body, context))
+
+    async def _check_and_mutate_row(self, table: Table, request: Any, body: bytes, context: Any) -> bytes:
+        async with table.locks.holding(stripes_of((request.row_key,))):
+            either = (*request.true_mutations, *request.false_mutations)
+            present = await self._present(table, [request] if deletes_row(either) else [])
+            begun_us = now_us()
+            answer = await self._backend.unary(DATA + "CheckAndMutateRow", body, context)
+            matched = CheckAndMutateRowResponse.FromString(answer).predicate_matched
+            chosen = request.true_mutations if matched else request.false_mutations
+            self._log(table, request, [(request.row_key, chosen)], present, begun_us)
+        return answer
+
+    async def read_modify_write_row(self, body: bytes, context: Any) -> bytes:
+        """ReadModifyWriteRow: a record of the cells that it wrote."""
+        request = ReadModifyWriteRow.FromString(body)
+        table = self._tables.streaming(request.table_name)
+        if table is None:
+            return await self._backend.unary(DATA + "ReadModifyWriteRow", body, context)
+        for rule in request.rules:
+            if rule.family_name not in table.families:
+                raise CallError(
+                    grpc.StatusCode.NOT_FOUND, f"the table has no column family {rule.family_name!r}"
+                )
+        return await self._to_its_end(self._read_modify_write_row(table, request, body, context))
+
+    async def _read_modify_write_row(self, table: Table, request: Any, body: bytes, context: Any) -> bytes:
+        async with table.locks.holding(stripes_of((request.row_key,))):
+            begun_us = now_us()
+            answer = await self._backend.unary(DATA + "ReadModifyWriteRow", body, context)
+            cells = cells_set(ReadModifyWriteRowResponse.FromString(answer).row)
+            self._log(table, request, [(request.row_key, cells)], {}, begun_us)
+        return answer
+
+    async def drop_row_range(self, body: bytes, context: Any) -> bytes:
+        """DropRowRange: a record for each row that held data."""
+        request = DropRowRange.FromString(body)
+        table = self._tables.streaming(request.name)
+        if table is None:
+            return await self._backend.unary(TABLE_ADMIN + "DropRowRange", body, context)
+        return await self._to_its_end(self._drop_row_range(table, request, body, context))
+
+    async def _drop_row_range(self, table: Table, request: Any, body: bytes, context: Any) -> bytes:
+        async with table.locks.holding(EVERY_ROW):
+            dropped = await self._backend.families_with_data(table.name, rows_from(request.row_key_prefix))
+            begun_us = now_us()
+            answer = await self._backend.unary(TABLE_ADMIN + "DropRowRange", body, context)
+            stream = table.stream
+            if stream is not None:
+                cluster = self._profiles.cluster(_instance(table), "")
+                stream.append(
+                    [
+                        (key, [family_deleted(name) for name in sorted(dropped[key])])
+                        for key in sorted(dropped)
+                    ],
+                    Origin(cluster, TIEBREAKER),
+                    begun_us,
+                )
+        return answer
+
+    async def collect_garbage(self, table: Table) -> int:
+        """Remove the cells that the families' rules condemn, with a record for each row; return how many."""
+        async with table.locks.holding(EVERY_ROW):
+            begun_us = now_us()
+            changes = await self._condemned(table)
+            for key, mutations in changes:
+                request = MutateRow(table_name=table.name, row_key=key, mutations=mutations)
+                await self._backend.unary(DATA + "MutateRow", request.SerializeToString())
+            if table.stream is not None:
+                table.stream.append(changes, Origin("", 0, GARBAGE_COLLECTION), begun_us)
+        return len(changes)
+
+    async def apply_silently(self, table: Table, key: bytes, mutations: Sequence[Any]) -> None:
+        """Apply mutations to a row without logging them; whoever calls this logs something of his own."""
+        request = MutateRow(table_name=table.name, row_key=key, mutations=mutations)
+        await self._backend.unary(DATA + "MutateRow", request.SerializeToString())
+
+    async def _condemned(self, table: Table) -> list[tuple[bytes, list[Any]]]:
+        columns: dict[tuple[bytes, str, bytes], list[int]] = {}
+        async for key, (family, qualifier, stamp) in self._backend.cells(table.name, rows_from(b"")):
+            columns.setdefault((key, family, qualifier), []).append(stamp)
+        changes: dict[bytes, list[Any]] = {}
+        for (key, family, qualifier), stamps in columns.items():
+            for stamp in condemned(table.families[family].gc_rule, stamps, now_us()):
+                changes.setdefault(key, []).append(cell_deleted(family, qualifier, stamp))
+        return list(changes.items())
+
+    async def _present(self, table: Table, deleting: Sequence[Any]) -> dict[bytes, set[str]]:
+        """Return the families with data of the rows that `deleting` are about, as they are now."""
+        if not deleting:
+            return {}
+        keys = {entry.row_key for entry in deleting}
+        found = await self._backend.families_with_data(table.name, rows_with(keys))
+        return {key: found.get(key, set()) for key in keys}
+
+    def _log(
+        self,
+        table: Table,
+        request: Any,
+        changes: Sequence[tuple[bytes, Sequence[Any]]],
+        present: dict[bytes, set[str]],
+        begun_us: int,
+    ) -> None:
+        """Log applied changes, if the stream is still on."""
+        stream: ChangeStream | None = table.stream
+        if stream is not None:
+            cluster = self._profiles.cluster(_instance(table), request.app_profile_id)
+            if present:
+                changes = [(key, shown(mutations, present.get(key))) for key, mutations in changes]
+            stream.append(changes, Origin(cluster, TIEBREAKER), begun_us)
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        """Run `work` to its end even if the client goes away; then nobody hears of its error."""
+        task = asyncio.ensure_future(work)
+        self._underway.add(task)
+        task.add_done_callback(self._settled)
+        answer: Awaitable[Answer] = asyncio.shield(task)
+        return await answer
+
+    def _settled(self, task: asyncio.Task[Any]) -> None:
+        self._underway.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+
+def _admitted(mutations: Any, table: Table) -> bool:
+    """Return whether timestamps were resolved; raises CallError for mutations that are refused."""
+    verdict = admit(mutations, table.aggregates, now_us())
+    if isinstance(verdict, Refusal):
+        code = grpc.StatusCode.NOT_FOUND if verdict.code == 5 else grpc.StatusCode.INVALID_ARGUMENT
+        raise CallError(code, verdict.message)
+    return verdict
+
+
+def _sorted_out(request: Any, table: Table) -> tuple[dict[int, Refusal], bool]:
+    """Return which entries are refused, and whether timestamps were resolved in the others."""
+    refused, changed, now = {}, False, now_us()
+    for place, entry in enumerate(request.entries):
+        verdict = admit(entry.mutations, table.aggregates, now)
+        if isinstance(verdict, Refusal):
+            refused[place] = verdict
+        else:
+            changed |= verdict
+    return refused, changed
+
+
+def _applied(request: Any, answer: Sequence[bytes]) -> list[Any]:
+    """Return the entries of a MutateRows that its answer calls OK, in their order."""
+    statuses = [entry for message in answer for entry in MutateRowsResponse.FromString(message).entries]
+    if all(not entry.status.code for entry in statuses):
+        return list(request.entries)
+    return [request.entries[entry.index] for entry in statuses if not entry.status.code]
+
+
+def _instance(table: Table) -> str:
+    return table.name.partition("/tables/")[0]

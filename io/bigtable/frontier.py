@@ -1,0 +1,393 @@
+"""Partition lineage as one value: what of the key space has been read how far, and where it is read on.
+
+    frontier = Frontier.starting_at(start, partitions)
+    frontier.ready()                                            # the streams that may be opened now
+    frontier = frontier.apply(Advanced(partition, token, low))  # a record or heartbeat was claimed
+    frontier = frontier.apply(Closed(partition, continuations)) # its stream was closed: split, merge, move
+    frontier.watermark                                          # nothing below is known to be unread
+
+Pure: no Beam, no client, no clock. Timestamps are nanoseconds. The key space is cut into disjoint *segments*,
+each with a token, a watermark, and the *target* in which it wants to be read. The rules:
+
+1. **A target opens when the segments that want it cover it exactly.** Each of them brings the token of its own
+   keys. They stay as they are until the first record or heartbeat of the merged stream brings a token for the
+   whole; so a checkpoint in between loses nothing.
+2. **A close replaces the segments of its partition** by one for each continuation token, cut to the closed
+   partition: the service may write the new partition into a token instead of its own keys.
+3. **A segment that waits for a target which never completes** (the layout has changed again before the last
+   parent was closed) **is re-opened as its own partition**. Its token fits that request exactly, whatever
+   the layout is now; the service answers with data or with a close that names the present one.
+4. **A dealt part knows only its own segments.** It opens what they cover, and waits for the others otherwise.
+5. **Holes are filled, and what comes for them is dropped.** Where not all keys are `asked` for, or some have
+   been read to `end`, a target may want keys that no segment holds. They get one, from the watermark of the
+   segment that waits, so that the target can open; nothing of theirs is emitted (`emits`). It is read without
+   an end: a stream that reaches its end closes without a token.
+
+Growth: one entry per segment, of which there are as many as partitions, and in mid-merge a few more.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TypeAlias
+
+from penstock.io.bigtable.keys import EVERYTHING, KeyRange, missing, shown, tiles, united
+from penstock.io.bigtable.record import Continuation
+
+
+class LineageError(RuntimeError):
+    """The change stream contradicts its documentation, or a step does not fit the frontier."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The keys of `range`, read up to `token`; None: nothing yet, to be read from `watermark`, inclusive.
+
+    They are to be read as part of `target`, which covers `range`.
+    """
+
+    range: KeyRange
+    token: str | None
+    watermark: int
+    target: KeyRange
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A stream that may be opened: `partition`, from its `tokens`, or without any from `start`, inclusive.
+
+    Not `bounded`: to be read beyond the frontier's end, as nothing but tokens is wanted of it (rule 5). Two
+    openings are equal when the same changes follow. `watermark` only says which one lies lower.
+    """
+
+    partition: KeyRange
+    tokens: tuple[tuple[KeyRange, str], ...]
+    start: int | None
+    bounded: bool = True
+    watermark: int = field(default=0, compare=False)
+
+    def moved(self, token: str, watermark: int) -> Opening:
+        """Return the opening of the same partition after a record or heartbeat with `token`."""
+        return Opening(self.partition, ((self.partition, token),), None, self.bounded, watermark)
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """A record or heartbeat of the stream of `partition` was claimed; it stands at `token` now."""
+
+    partition: KeyRange
+    token: str
+    watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The stream of `partition` was closed and goes on in `continuations`."""
+
+    partition: KeyRange
+    continuations: tuple[Continuation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The stream of `partition` was read to the frontier's end."""
+
+    partition: KeyRange
+
+
+@dataclass(frozen=True, slots=True)
+class Reopened:
+    """The waiting segment of `range` has waited long enough: it becomes a partition of its own."""
+
+    range: KeyRange
+
+    @property
+    def partition(self) -> KeyRange:
+        """The range, by the name that it has in the other steps."""
+        return self.range
+
+
+Step: TypeAlias = Advanced | Closed | Finished | Reopened
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """All that is left to read of the keys `asked` for, up to and including `end` (None: no end).
+
+    `segments` are sorted and disjoint. `finished` are the asked keys that have been read to `end`; a whole
+    frontier knows all of them, a `dealt` part only those of its own and of the time before the deal.
+    """
+
+    segments: tuple[Segment, ...]
+    asked: KeyRange = EVERYTHING
+    finished: tuple[KeyRange, ...] = ()
+    end: int | None = None
+    dealt: bool = False
+
+    @classmethod
+    def starting_at(
+        cls, start: int, partitions: Iterable[KeyRange], asked: KeyRange = EVERYTHING, end: int | None = None
+    ) -> Frontier:
+        """Return the frontier of the partitions that the service lists, read from `start`, inclusive.
+
+        Raises:
+            LineageError: they do not cover the key space exactly.
+        """
+        listed = sorted(partitions)
+        if not tiles(EVERYTHING, listed):
+            raise LineageError(
+                f"the {len(listed)} partitions that the service lists do not cover the table exactly. "
+                "Nothing was read; start again, and report it, please"
+            )
+        mine = [part for part in listed if part.intersection(asked)]
+        return cls(tuple([Segment(part, None, start, part) for part in mine]), asked, (), end)
+
+    @property
+    def done(self) -> bool:
+        """Nothing is left to read, now or later."""
+        return not self.segments
+
+    @property
+    def watermark(self) -> int | None:
+        """The lowest of the service's estimates for what is left to read; None when nothing is.
+
+        Held by the slowest segment, waiting ones too; released by records and heartbeats of its stream.
+        """
+        return min((segment.watermark for segment in self.segments), default=None)
+
+    def ready(self) -> dict[KeyRange, Opening]:
+        """Return the streams that may be open now, by partition."""
+        return {
+            target: _opening(target, segments, self._matters(target))
+            for target, segments in self._by_target().items()
+            if _complete(target, segments)
+        }
+
+    def stuck(self) -> dict[KeyRange, KeyRange]:
+        """Return the segments (range to target) that wait, unless it is for keys that other parts hold.
+
+        Another parent may still be on its way to the same close, or the target may never complete: only the
+        service knows, and says so when the segment is re-opened.
+        """
+        waiting = [
+            (target, segments)
+            for target, segments in self._by_target().items()
+            if not _complete(target, segments)
+        ]
+        if not waiting:
+            return {}
+        held = united(segment.range for segment in self.segments)
+        return {
+            segment.range: target
+            for target, segments in waiting
+            if not self.dealt or any(run.covers(target) for run in held)
+            for segment in segments
+        }
+
+    def emits(self) -> Callable[[bytes], bool] | None:
+        """Return what tells whether changes of a row key are emitted; None: all are."""
+        if self.asked == EVERYTHING and not self.finished:
+            return None
+        asked, finished = self.asked, self.finished
+        return lambda key: asked.holds(key) and not any(part.holds(key) for part in finished)
+
+    def apply(self, step: Step) -> Frontier:
+        """Return the frontier after one claimed step.
+
+        Raises:
+            LineageError: the step's partition may not be open, or its close does not fit it.
+        """
+        match step:
+            case Advanced(partition, token, watermark):
+                self._parents(step)
+                return self.advanced({partition: (token, watermark)})
+            case Closed(partition, continuations):
+                parents = self._parents(step)
+                low = min(parent.watermark for parent in parents)
+                return self._replaced(parents, _children(partition, continuations, low))
+            case Finished(partition):
+                rest = self._replaced(self._parents(step), ())
+                common = partition.intersection(self.asked)
+                finished = united((*self.finished, common) if common else self.finished)
+                return replace(rest, finished=finished).settled()
+            case Reopened(part):
+                (segment,) = self._waiting(part)
+                return self._replaced([segment], [replace(segment, target=part)])
+
+    def advanced(self, positions: Mapping[KeyRange, tuple[str, int]]) -> Frontier:
+        """Return the frontier with several open streams at new (token, watermark): many steps for one copy.
+
+        The segments of a merged stream collapse to one. No watermark goes back.
+        """
+        if not positions:
+            return self
+        lows: dict[KeyRange, int] = {}
+        for segment in self.segments:
+            if segment.target in positions:
+                lows[segment.target] = min(lows.get(segment.target, segment.watermark), segment.watermark)
+        moved: dict[KeyRange, Segment] = {}  # by range, in the order of the keys, which does not change
+        for segment in self.segments:
+            if (position := positions.get(segment.target)) is None:
+                moved[segment.range] = segment
+            else:
+                token, watermark = position
+                at = max(watermark, lows[segment.target])
+                moved[segment.target] = Segment(segment.target, token, at, segment.target)
+        return replace(self, segments=tuple(moved.values()))
+
+    def settled(self) -> Frontier:
+        """Drop segments that no asked key needs any more, and fill the holes of targets that wait (rule 5)."""
+        if self.asked == EVERYTHING and not self.finished:
+            return self
+        mattering = [segment for segment in self.segments if self._matters(segment.target)]
+        wanted = united(segment.target for segment in mattering)
+        others = [segment for segment in self.segments if not self._matters(segment.target)]
+        kept = mattering + [other for other in others if any(map(other.range.intersection, wanted))]
+        return replace(self, segments=_sorted(kept if self.dealt else [*kept, *_fillers(mattering, kept)]))
+
+    def deal(self, n: int) -> list[Frontier]:
+        """Return at most `n` frontiers, none empty, that can be read side by side; `join` undoes it exactly.
+
+        A waiting segment goes where everything goes that its target overlaps. The lowest watermarks are
+        spread over different parts.
+
+        Raises:
+            ValueError: this is a dealt part itself; `join` first.
+        """
+        if self.dealt:
+            raise ValueError("a dealt part cannot be dealt again: join all parts first")
+        families = sorted(self._families(), key=lambda family: (_lowest(family), family[0].range))
+        parts: list[list[Segment]] = [[] for _ in range(min(n, len(families)))]
+        for family in families:
+            min(parts, key=len).extend(family)
+        return [replace(self, segments=_sorted(part), dealt=len(parts) > 1) for part in parts]
+
+    @staticmethod
+    def join(parts: Sequence[Frontier]) -> Frontier:
+        """Return one whole frontier from all parts of a deal, however far each has been read meanwhile.
+
+        Parts that are done may be left out: asked keys that no part holds have been read to the end.
+
+        Raises:
+            LineageError: two parts hold the same keys.
+            ValueError: no parts, or parts of different readings.
+        """
+        if len({(part.asked, part.end) for part in parts}) != 1:
+            raise ValueError("join needs the parts of one frontier: at least one, all of the same reading")
+        asked, end = parts[0].asked, parts[0].end
+        segments = _sorted([segment for part in parts for segment in part.segments])
+        gone = missing(asked, [segment.range for segment in segments])
+        finished = united((*gone, *(done for part in parts for done in part.finished)))
+        return Frontier(segments, asked, finished, end).settled()
+
+    def _by_target(self) -> dict[KeyRange, list[Segment]]:
+        targets: dict[KeyRange, list[Segment]] = {}
+        for segment in self.segments:
+            targets.setdefault(segment.target, []).append(segment)
+        return targets
+
+    def _parents(self, step: Step) -> list[Segment]:
+        parents = [segment for segment in self.segments if segment.target == step.partition]
+        if not _complete(step.partition, parents):
+            raise LineageError(f"{type(step).__name__} for {shown(step.partition)}, which may not be open")
+        return parents
+
+    def _waiting(self, part: KeyRange) -> list[Segment]:
+        found = [segment for segment in self.segments if segment.range == part]
+        if not found or _complete(found[0].target, self._by_target()[found[0].target]):
+            raise LineageError(f"{shown(part)} does not wait and cannot be re-opened")
+        return found
+
+    def _replaced(self, parents: Iterable[Segment], children: Iterable[Segment]) -> Frontier:
+        gone = {parent.range for parent in parents}
+        kept = [segment for segment in self.segments if segment.range not in gone]
+        return replace(self, segments=_sorted([*kept, *children])).settled()
+
+    def _matters(self, target: KeyRange) -> bool:
+        """Whether keys of `target` are asked for and not read to the end yet."""
+        common = target.intersection(self.asked)
+        if common is None or not self.finished:
+            return common is not None
+        number = bisect_right(self.finished, common.start, key=lambda part: part.start) - 1
+        return number < 0 or not self.finished[number].covers(common)
+
+    def _families(self) -> list[list[Segment]]:
+        """Group the segments whose keys or targets overlap."""
+        families: list[tuple[KeyRange, list[Segment]]] = []
+        for segment in sorted(self.segments, key=lambda segment: (segment.target, segment.range)):
+            span = segment.target
+            if families and families[-1][0].intersection(span):
+                families[-1][1].append(segment)
+                families[-1] = families[-1][0].hull(span), families[-1][1]
+            else:
+                families.append((span, [segment]))
+        return [segments for _, segments in families]
+
+
+def _complete(target: KeyRange, segments: Sequence[Segment]) -> bool:
+    if len(segments) == 1:
+        return segments[0].range == target
+    return tiles(target, [s.range for s in segments]) and all(s.token is not None for s in segments)
+
+
+def _opening(target: KeyRange, segments: Sequence[Segment], bounded: bool) -> Opening:
+    low = min(segment.watermark for segment in segments)
+    tokens = tuple([(segment.range, segment.token) for segment in segments if segment.token is not None])
+    return Opening(target, tokens, None if tokens else low, bounded, low)
+
+
+def _children(partition: KeyRange, continuations: Iterable[Continuation], watermark: int) -> list[Segment]:
+    """Return the segments that follow a close, cut to the closed partition.
+
+    A target that does not cover the keys of its token is none: they are re-opened by themselves.
+
+    Raises:
+        LineageError: together the tokens do not cover the closed partition exactly.
+    """
+    children = []
+    for given in continuations:
+        mine = given.partition.intersection(partition)
+        if mine is None:
+            raise LineageError(
+                f"the close of {shown(partition)} has a token for {shown(given.partition)} instead"
+            )
+        children.append(
+            Segment(mine, given.token, watermark, given.target if given.target.covers(mine) else mine)
+        )
+    if not tiles(partition, [child.range for child in children]):
+        raise LineageError(
+            f"the {len(children)} tokens in the close of {shown(partition)} do not cover it exactly. "
+            "Nothing is skipped: the pipeline stands where it was; report it, please"
+        )
+    return children
+
+
+def _fillers(waiting: Iterable[Segment], holding: Iterable[Segment]) -> list[Segment]:
+    """Return segments for the keys that the targets of `waiting` want and that none of `holding` has."""
+    held = [segment.range for segment in holding]
+    fillers: list[Segment] = []
+    for segment in waiting:
+        for hole in missing(segment.target, held):
+            fillers.append(Segment(hole, None, segment.watermark, hole))
+            held.append(hole)
+    return fillers
+
+
+def _sorted(segments: Iterable[Segment]) -> tuple[Segment, ...]:
+    """Return the segments in order of their keys.
+
+    Raises:
+        LineageError: two of them hold the same keys.
+    """
+    ordered = sorted(segments, key=lambda segment: segment.range)
+    for one, other in pairwise(ordered):
+        if one.range.intersection(other.range):
+            raise LineageError(f"two segments of a frontier hold keys of {shown(other.range)}")
+    return tuple(ordered)
+
+
+def _lowest(family: Iterable[Segment]) -> int:
+    return min(segment.watermark for segment in family)

@@ -1,0 +1,45 @@
+"""What is checked before anything is read: the app profile's routing, and whether the start can still be read.
+
+Both are known to the admin API only, which a reader need not have the right to call: what it does not say is
+left to the first request, before a record is emitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.io.bigtable.errors import PositionLostError, SetupError
+from penstock.io.bigtable.record import format_timestamp
+from penstock.io.bigtable.stream import ChangeStream
+
+Routing = str
+"""Name of the routing policy in an AppProfile, such as single_cluster_routing; empty when unknown."""
+
+
+def check_source(
+    stream: ChangeStream,
+    app_profile: str,
+    routing: Callable[[], Routing],
+    retention: Callable[[], int],
+    now: int,
+) -> None:
+    """Refuse what cannot be read. `retention` is in nanoseconds, 0 when unknown; so is `now`.
+
+    Raises:
+        SetupError: the app profile spreads requests over clusters.
+        PositionLostError: the start lies past the retention period.
+    """
+    policy = routing()
+    if policy not in ("", "single_cluster_routing"):
+        raise SetupError(
+            f"the app profile {app_profile!r} of {stream.instance_path} has {policy}; a change stream can be read "
+            "only with single-cluster routing. Create a profile for it (gcloud bigtable app-profiles create … "
+            "--route-to=CLUSTER) and pass its name as app_profile"
+        )
+    kept = retention()
+    if kept and stream.start < now - kept:
+        raise PositionLostError(
+            f"start {format_timestamp(stream.start)} is older than the retention period of the {stream}, "
+            f"{kept / 3.6e12:g} hours; the earliest readable time is {format_timestamp(now - kept)}. Pass a later "
+            "start, and take a snapshot of the table if you need what lies before"
+        )

@@ -1,0 +1,403 @@
+"""The splittable DoFn and the transform that read a change stream.
+
+    changes = pipeline | ReadFromBigtableChangeStream(
+        project="my-project", instance="my-instance", table="my-table")
+
+The restriction is a `Frontier`; `process` reads its open partitions side by side, claims each step, emits,
+and sets the watermark. It ends when it is cut, when the stream is read to `end`, or when nothing of its part
+may be read before other parts have been.
+
+- **Order**: changes of one row made in one cluster come in commit order, as long as one bundle after another
+  reads the restriction. Nothing is promised between rows.
+- **After a crash**: reading goes on at the last checkpoint, behind the last record that it holds; what the
+  checkpoint holds is not emitted again, what a lost bundle had emitted is.
+- **Watermark**: the lowest of the service's *estimates* over all key ranges, waiting ones too; released by
+  records and heartbeats. The service may send a record below its estimate: it comes out with its own
+  timestamp, as late data.
+- **State**: one entry per live partition in the restriction; nothing outside the pipeline, no metadata table.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import apache_beam as beam
+from apache_beam import coders
+from apache_beam.io.iobase import RestrictionTracker
+from apache_beam.transforms.core import RestrictionProvider
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Duration, Timestamp
+
+from penstock.io.bigtable.errors import UnreachableError
+from penstock.io.bigtable.frontier import Frontier, Reopened
+from penstock.io.bigtable.keys import KeyRange
+from penstock.io.bigtable.pool import Limits, Pool, Readers, pool_for
+from penstock.io.bigtable.preflight import check_source
+from penstock.io.bigtable.record import (
+    EPOCH,
+    NANOS,
+    ChangeStreamMutation,
+    format_timestamp,
+    parse_timestamp,
+)
+from penstock.io.bigtable.selection import Column, Selection
+from penstock.io.bigtable.stream import ChangeStream, Connection
+from penstock.io.bigtable.tally import Tally
+from penstock.io.bigtable.tracker import (
+    FrontierCoder,
+    FrontierTracker,
+    FrontierWatermarkEstimatorProvider,
+    Tick,
+    beam_watermark,
+)
+
+if TYPE_CHECKING:
+    from penstock.io.bigtable.client import Client
+
+EMULATOR_VARIABLE = "BIGTABLE_EMULATOR_HOST"
+_TICK_SECONDS = 0.05
+"""How often an idle reader claims a tick, and how often a busy one reports its watermark."""
+_PATIENCE_SECONDS = 5.0
+"""How long a reader that lies behind may keep a runner that wants to cut waiting for the first message."""
+_DEFER_SECONDS = 0.05
+
+Number = TypeVar("Number", int, float)
+Timelike: TypeAlias = datetime | str | int
+"""A moment: an aware datetime, RFC 3339 text ending in Z, or integer nanoseconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to read, as opposed to what: it belongs to the running program and is in no checkpoint."""
+
+    connection: Connection
+    heartbeat_ms: int
+    limits: Limits
+    selection: Selection = field(default_factory=Selection)
+
+
+class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, unused-ignore]
+    """Turns `ChangeStream` elements into timestamped `ChangeStreamMutation`s; its own restriction provider."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self._settings = settings
+        self._left_open: Readers | None = None
+
+    def process(
+        self,
+        element: ChangeStream,
+        tracker: Any = beam.DoFn.RestrictionParam(),
+        watermark: Any = beam.DoFn.WatermarkEstimatorParam(FrontierWatermarkEstimatorProvider()),
+    ) -> Iterator[TimestampedValue]:
+        """Read until the stream's end, until cut, or until only keys of other parts are waited for."""
+        frontier: Frontier = tracker.current_restriction()
+        watermark.set_watermark(beam_watermark(frontier.watermark))
+        patience = time.monotonic() + _PATIENCE_SECONDS
+        pool = self._pool(element)
+        self._left_open = Readers(pool)
+        with self._left_open as readers, Tally(readers) as tally:
+            while (ready := frontier.ready()) or frontier.stuck():
+                readers.read(ready)
+                tally.frontier(frontier)
+                emits = frontier.emits()
+                due = time.monotonic() + _TICK_SECONDS
+                for part in pool.stalls.due(frontier.stuck()):
+                    due = 0.0
+                    if part in tracker.current_restriction().stuck():
+                        if not tracker.try_claim(Reopened(part)):
+                            return
+                        tally.claimed(Reopened(part))
+                while time.monotonic() < due:
+                    batch = readers.take(_TICK_SECONDS)
+                    if batch is None:
+                        expecting = time.monotonic() < patience and readers.expecting
+                        if not tracker.try_claim(Tick(expecting)):
+                            return
+                        break
+                    for record, step in batch.steps:
+                        if not tracker.try_claim(step):
+                            return
+                        batch.claimed += 1
+                        if record is not None and (emits is None or emits(record.row_key)):
+                            tally.emitted(record)
+                            yield TimestampedValue(record, Timestamp(micros=record.commit_timestamp // 1000))
+                    if batch.ends_stream:
+                        tally.claimed(batch.steps[-1][1])
+                        break
+                frontier = tracker.current_restriction()
+                watermark.set_watermark(beam_watermark(frontier.watermark))
+        if not frontier.done:
+            tracker.defer_remainder(Duration(seconds=_DEFER_SECONDS))
+
+    def start_bundle(self) -> None:
+        self._close_left_open()
+
+    def teardown(self) -> None:
+        self._close_left_open()
+
+    def _close_left_open(self) -> None:
+        """End readers whose `process` was given up in mid-flight by an error further down the pipeline."""
+        if self._left_open is not None:
+            self._left_open.close()
+            self._left_open = None
+
+    def _pool(self, stream: ChangeStream) -> Pool:
+        settings = self._settings
+        select = None if settings.selection.everything else settings.selection.of
+
+        def make() -> Pool:
+            return Pool(self._client(stream), settings.limits, select, stream.end is not None)
+
+        return pool_for((stream, settings), make)
+
+    def _client(self, stream: ChangeStream) -> Client:
+        from penstock.io.bigtable.client import client_for  # google-cloud is needed from here on
+
+        return client_for(stream, self._settings.connection, self._settings.heartbeat_ms)
+
+    def check(self, stream: ChangeStream) -> list[KeyRange]:
+        """Return the present partitions, after the checks that come before any reading.
+
+        Raises:
+            ChangeStreamError: the stream cannot be read; the message says why and what to do.
+        """
+        from penstock.io.bigtable.admin import Admin
+
+        client, connection = self._client(stream), self._settings.connection
+        admin = Admin(stream, connection)
+        try:
+            while True:
+                try:
+                    check_source(
+                        stream, connection.app_profile, admin.routing, admin.retention, time.time_ns()
+                    )
+                    partitions = client.partitions()
+                    client.outage.answered()
+                    return partitions
+                except UnreachableError as error:
+                    client.outage.failed(str(error), self._settings.limits.unavailable_timeout)
+                    time.sleep(client.outage.remaining_pause())
+        finally:
+            admin.close()
+
+    # The restriction provider.
+
+    def initial_restriction(self, element: ChangeStream) -> Frontier:
+        """Return the present partitions, to be read from the start: after `check`, before anything is read."""
+        return Frontier.starting_at(element.start, self.check(element), element.asked, element.end)
+
+    def create_tracker(self, restriction: Frontier) -> RestrictionTracker:
+        return FrontierTracker(restriction)
+
+    def restriction_coder(self) -> coders.Coder:
+        return FrontierCoder()
+
+    def restriction_size(self, element: ChangeStream, restriction: Frontier) -> float:
+        """Return the number of segments."""
+        return float(len(restriction.segments))
+
+    def rebalance(
+        self, element: ChangeStream, residuals: Sequence[tuple[Frontier, Timestamp]], n: int
+    ) -> list[tuple[Frontier, Timestamp]]:
+        """Join all residuals of one element and deal them out over `n` slots.
+
+        For runners, between bundles, with every residual of the element. Returns at most `n` parts with the
+        states of their watermark estimators; the lowest equals that of the whole, which never goes back.
+        Nothing is returned when nothing is left to read.
+        """
+        if not residuals:
+            return []
+        whole = Frontier.join([frontier for frontier, _ in residuals])
+        return [(part, beam_watermark(part.watermark)) for part in whole.deal(n)]
+
+
+class _ReadForEverFn(ReadChangeStreamFn):
+    """The same without end: what makes the output an unbounded PCollection."""
+
+    @beam.DoFn.unbounded_per_element()
+    def process(
+        self,
+        element: ChangeStream,
+        tracker: Any = beam.DoFn.RestrictionParam(),
+        watermark: Any = beam.DoFn.WatermarkEstimatorParam(FrontierWatermarkEstimatorProvider()),
+    ) -> Iterator[TimestampedValue]:
+        return super().process(element, tracker, watermark)
+
+
+class ReadFromBigtableChangeStream(beam.PTransform):  # type: ignore[misc, unused-ignore]
+    """Read the changes of a table, timestamped with their commit timestamps.
+
+    The table needs a change stream, the app profile single-cluster routing. Nothing is written to the table, and
+    there is no metadata table. `ReadChangeStreamFn` says what is promised about order, repeats and the watermark.
+
+    Args:
+        project, instance, table: bare names.
+        app_profile: name of an app profile with single-cluster routing.
+        start: the first commit timestamp to read, inclusive. None means now: the moment when this transform
+            is made. A pipeline that resumes from a checkpoint ignores it.
+        end: the last commit timestamp to read, inclusive. None means for ever.
+        row_range: (first row key, inclusive; row key to end before, ``b""`` for none). None: all rows. Kept in
+            the checkpoint; partitions that hold none of the rows are not read.
+        families, columns: allow-lists: names of families, and columns as ``"family:qualifier"`` or
+            ``(family, qualifier as bytes)``. An entry passes when either names it. Empty: all.
+        denied_families, denied_columns: what never passes. See `selection.Selection` for deletions.
+        garbage_collection: whether the removal of old cells by garbage collection comes out too.
+        source_clusters: names of clusters; changes made in others are left out. Empty: all.
+        heartbeat: seconds after which the service speaks up on an idle partition; 0.1 to 60.
+        unavailable_timeout: seconds that the service may stay away before the pipeline fails.
+        max_streams: streams that one worker process runs at once; partitions beyond that take turns.
+        buffer_bytes: how much one worker process may read ahead, as sent by the service.
+        keep_seconds: how long a stream waits for the next bundle that goes on at its position; 0: not at all.
+        reopen_after: seconds until a partition that waits for a merge asks the service whether it still comes.
+        credentials: a picklable google.auth credentials object; None: application default credentials, found
+            by each worker.
+        emulator_host: ``host:port`` of an emulator; None: BIGTABLE_EMULATOR_HOST of this process, if set.
+        api_endpoint: ``host:port`` of a private endpoint of the data API.
+
+    Raises:
+        ValueError: an argument is missing, malformed or out of range. Whether the stream exists and can be
+            read is known only to the service: `check()` asks it, and so does the pipeline before it reads.
+    """
+
+    def __init__(
+        self,
+        *,
+        project: str,
+        instance: str,
+        table: str,
+        app_profile: str = "default",
+        start: Timelike | None = None,
+        end: Timelike | None = None,
+        row_range: tuple[bytes, bytes] | None = None,
+        families: Iterable[str] = (),
+        columns: Iterable[str | Column] = (),
+        denied_families: Iterable[str] = (),
+        denied_columns: Iterable[str | Column] = (),
+        garbage_collection: bool = True,
+        source_clusters: Iterable[str] = (),
+        heartbeat: float = 1.0,
+        unavailable_timeout: float = 60.0,
+        max_streams: int = 64,
+        buffer_bytes: int = 32 << 20,
+        keep_seconds: float = 3.0,
+        reopen_after: float = 0.05,
+        credentials: Any = None,
+        emulator_host: str | None = None,
+        api_endpoint: str | None = None,
+    ) -> None:
+        super().__init__()
+        now = time.time_ns()
+        self._stream = ChangeStream(
+            _named("project", project),
+            _named("instance", instance),
+            _named("table", table),
+            now if start is None else nanoseconds("start", start),
+            None if end is None else nanoseconds("end", end),
+            KeyRange(*(row_range or (b"", b""))).checked(),
+        )
+        _check_times(self._stream, now)
+        connection = Connection.with_credentials(
+            credentials,
+            app_profile=_named("app_profile", app_profile),
+            emulator_host=emulator_host or (None if api_endpoint else os.environ.get(EMULATOR_VARIABLE)),
+            api_endpoint=api_endpoint,
+        )
+        limits = Limits(
+            _in_range("unavailable_timeout", unavailable_timeout, 0, 86_400),
+            _in_range("max_streams", max_streams, 1, 1000),
+            _in_range("buffer_bytes", buffer_bytes, 1 << 20, 1 << 34),
+            _in_range("keep_seconds", keep_seconds, 0, 3600),
+            _in_range("reopen_after", reopen_after, 0.001, 3600),
+        )
+        selection = Selection(
+            _names("families", families),
+            _columns(columns),
+            _names("denied_families", denied_families),
+            _columns(denied_columns),
+            garbage_collection,
+            _names("source_clusters", source_clusters),
+        )
+        heartbeat_ms = round(1000 * _in_range("heartbeat", heartbeat, 0.1, 60))
+        self._settings = Settings(connection, heartbeat_ms, limits, selection)
+
+    @property
+    def stream(self) -> ChangeStream:
+        """What is read, with the start as the moment that "now" was."""
+        return self._stream
+
+    def check(self) -> list[KeyRange]:
+        """Ask the service, from this process, whether the stream can be read; return its present partitions.
+
+        Raises:
+            ChangeStreamError: it cannot; the message says why and what to do.
+        """
+        return ReadChangeStreamFn(self._settings).check(self._stream)
+
+    def expand(self, pbegin: beam.pvalue.PBegin) -> beam.PCollection[ChangeStreamMutation]:
+        fn = ReadChangeStreamFn if self._stream.end is not None else _ReadForEverFn
+        read = beam.ParDo(fn(self._settings)).with_output_types(ChangeStreamMutation)
+        return pbegin | "Stream" >> beam.Create([self._stream], reshuffle=False) | "Read" >> read
+
+
+def nanoseconds(name: str, moment: Timelike) -> int:
+    """Return `moment` in nanoseconds since the epoch.
+
+    Raises:
+        ValueError: text that is not RFC 3339 in UTC, or a datetime without a time zone.
+    """
+    if isinstance(moment, int):
+        return moment
+    if isinstance(moment, str):
+        return parse_timestamp(moment)
+    if moment.tzinfo is None:
+        raise ValueError(
+            f"{name} {moment!r} has no time zone: pass an aware datetime, such as datetime.now(UTC)"
+        )
+    return round((moment - EPOCH) / timedelta(microseconds=1)) * 1000
+
+
+def _named(name: str, value: str) -> str:
+    if not isinstance(value, str) or not value or "/" in value:
+        raise ValueError(f"{name} must be a bare name, not {value!r}: pass its last part, without slashes")
+    return value
+
+
+def _names(name: str, values: Iterable[str]) -> frozenset[str]:
+    if isinstance(values, str):
+        raise ValueError(f"{name} must be a list of names, not {values!r}: pass [{values!r}]")
+    return frozenset(values)
+
+
+def _columns(values: Iterable[str | Column]) -> frozenset[Column]:
+    return frozenset([_column(value) for value in _names("columns", values)])  # type: ignore[arg-type]
+
+
+def _column(value: str | Column) -> Column:
+    if not isinstance(value, str):
+        return value
+    family, colon, qualifier = value.partition(":")
+    if not colon:
+        raise ValueError(f"column {value!r} has no family: pass 'family:qualifier' or (family, b'qualifier')")
+    return family, qualifier.encode()
+
+
+def _in_range(name: str, value: Number, lowest: float, highest: float) -> Number:
+    if not lowest <= value <= highest:
+        raise ValueError(f"{name}={value} is out of range: pass a number from {lowest:,} to {highest:,}")
+    return value
+
+
+def _check_times(stream: ChangeStream, now: int) -> None:
+    start, end = format_timestamp(stream.start), stream.end
+    if stream.start > now + NANOS:
+        raise ValueError(
+            f"start {start} lies in the future, which Bigtable refuses; pass an earlier one, or none"
+        )
+    if end is not None and end < stream.start:
+        raise ValueError(f"end {format_timestamp(end)} lies before start {start}; pass a later end, or none")

@@ -1,0 +1,167 @@
+"""What a change stream says: its three kinds of record, with the field names of Bigtable's documentation.
+
+No Beam, no client. Commit timestamps and watermarks are integers, nanoseconds since 1970-01-01T00:00:00Z;
+timestamps of cells are Bigtable's own microseconds and say so in their names.
+
+Source: google/bigtable/v2/bigtable.proto, `ReadChangeStreamResponse`, and google/bigtable/v2/data.proto, `Mutation`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TypeAlias
+
+from penstock.io.bigtable.keys import KeyRange
+
+NANOS = 1_000_000_000
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class MutationType(StrEnum):
+    """Who changed the row: a user's write, or the collection of old cells, which has no source cluster."""
+
+    USER = "USER"
+    GARBAGE_COLLECTION = "GARBAGE_COLLECTION"
+
+
+@dataclass(frozen=True, slots=True)
+class SetCell:
+    """The cell (family, qualifier, timestamp_micros) now holds `value`."""
+
+    family: str
+    qualifier: bytes
+    timestamp_micros: int
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteCells:
+    """The cells of one column from `start_micros`, inclusive, to `end_micros`, exclusive, are gone.
+
+    `end_micros` None: without end.
+    """
+
+    family: str
+    qualifier: bytes
+    start_micros: int
+    end_micros: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteFamily:
+    """All cells of the family in this row are gone."""
+
+    family: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddToCell:
+    """`input` was added to an aggregate cell: an integer (int_value) or raw bytes (raw_value)."""
+
+    family: str
+    qualifier: bytes
+    timestamp_micros: int
+    input: int | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MergeToCell:
+    """The accumulator state `input` was merged into an aggregate cell; see `AddToCell`."""
+
+    family: str
+    qualifier: bytes
+    timestamp_micros: int
+    input: int | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownMutation:
+    """A google.bigtable.v2.Mutation that this release does not know, encoded as it was sent."""
+
+    encoded: bytes
+
+
+Entry: TypeAlias = SetCell | DeleteCells | DeleteFamily | AddToCell | MergeToCell | UnknownMutation
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeStreamMutation:
+    """One atomic change of one row, whole, as one cluster applied it.
+
+    `commit_timestamp` and `estimated_low_watermark` are nanoseconds. Per row key and source cluster, changes
+    come in the order of their commit timestamps. On the same cell and commit timestamp the change with the
+    larger `tiebreaker` wins. `source_cluster_id` is empty for GARBAGE_COLLECTION. The watermark is an
+    estimate of the service: a later record may lie below it. `token` is the stream's position after this
+    record, for the partition that was being read. Entries apply in order; old values are never sent.
+    """
+
+    row_key: bytes
+    type: MutationType
+    source_cluster_id: str
+    commit_timestamp: int
+    tiebreaker: int
+    token: str
+    estimated_low_watermark: int
+    entries: tuple[Entry, ...]
+
+    def __repr__(self) -> str:  # neither row key nor values: they are someone's data
+        return f"<{self.type} change with {len(self.entries)} entries at {format_timestamp(self.commit_timestamp)}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Nothing new: the position `token` of `partition`, and the service's estimate of the watermark."""
+
+    partition: KeyRange
+    token: str
+    estimated_low_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """Where reading goes on after a CloseStream: `token` for the keys of `partition`, to be read in `target`.
+
+    `target` may reach beyond `partition` on both sides: then it wants the tokens of its other parts too.
+    """
+
+    partition: KeyRange
+    token: str
+    target: KeyRange
+
+
+@dataclass(frozen=True, slots=True)
+class CloseStream:
+    """The stream of a partition ends. Status OK without continuations: it was read to its end_time.
+
+    `code` is a google.rpc.Code, 0 for OK; a change of partitioning comes as OUT_OF_RANGE (11).
+    """
+
+    code: int
+    message: str
+    continuations: tuple[Continuation, ...]
+
+
+ChangeRecord: TypeAlias = ChangeStreamMutation | Heartbeat | CloseStream
+
+
+def parse_timestamp(text: str) -> int:
+    """Return the nanoseconds since the epoch of an RFC 3339 timestamp in UTC (``…Z``), up to nine decimals.
+
+    Raises:
+        ValueError: not of the form YYYY-MM-DDTHH:MM:SS[.fraction]Z.
+    """
+    fraction = text[20:-1]
+    if text[-1:] != "Z" or len(fraction) > 9 or (text[19:20] not in ("Z", ".")):
+        raise ValueError(
+            f"{text!r} is not an RFC 3339 timestamp in UTC such as 2026-01-31T12:00:00.123456789Z"
+        )
+    seconds = int((datetime.fromisoformat(text[:19]).replace(tzinfo=UTC) - EPOCH).total_seconds())
+    return seconds * NANOS + (int(fraction.ljust(9, "0")) if fraction else 0)
+
+
+def format_timestamp(timestamp: int) -> str:
+    """Return nanoseconds since the epoch as RFC 3339 in UTC with nine digits; the inverse of parsing."""
+    seconds, nanos = divmod(timestamp, NANOS)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanos:09d}Z"

@@ -1,0 +1,56 @@
+"""How long a segment waits for its target before it is re-opened as its own partition. Clock injected.
+
+Whether a target will complete is known to the service alone: another parent may be hours behind and close into
+it in the end, or the layout may have changed again. Asking is always right and costs one short stream, so a
+segment asks soon, and each time that it is sent back to the same target, only after twice as long.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from penstock.io.bigtable.keys import KeyRange
+
+LONGEST_WAIT = 5.0
+"""Seconds; waits double up to this."""
+
+
+@dataclass(slots=True)
+class _Wait:
+    pause: float
+    due: float | None
+    seen: float
+
+
+class Stalls:
+    """What the readers of a process know about waiting segments; outlives `process` calls."""
+
+    def __init__(self, reopen_after: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """`reopen_after`: seconds until a segment asks for the first time."""
+        self._first = reopen_after
+        self._clock = clock
+        self._waits: dict[tuple[KeyRange, KeyRange], _Wait] = {}
+
+    def due(self, waiting: Mapping[KeyRange, KeyRange]) -> list[KeyRange]:
+        """Return the ranges to re-open now, given all that wait (range to target), in order of their keys."""
+        now = self._clock()
+        due = [part for part, target in sorted(waiting.items()) if self._is_due((part, target), now)]
+        if len(self._waits) > len(waiting):
+            self._forget(now - 2 * max(LONGEST_WAIT, self._first))
+        return due
+
+    def _is_due(self, key: tuple[KeyRange, KeyRange], now: float) -> bool:
+        wait = self._waits.setdefault(key, _Wait(self._first, None, now))
+        wait.seen = now
+        if wait.due is None:
+            wait.due = now + wait.pause
+        if now < wait.due:
+            return False
+        wait.pause, wait.due = min(2 * wait.pause, max(LONGEST_WAIT, self._first)), None
+        return True
+
+    def _forget(self, before: float) -> None:
+        for key in [key for key, wait in self._waits.items() if wait.seen < before]:
+            del self._waits[key]

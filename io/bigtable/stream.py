@@ -1,0 +1,114 @@
+"""What is read, and how it is reached: two values with different lives.
+
+A `ChangeStream` is an element of the pipeline. It is encoded, checkpointed and resumed, so it holds only what
+identifies the reading. A `Connection` belongs to the program that runs: it may change between a stop and a
+resume (another endpoint, app profile, other credentials), so it travels with the code and never into a
+checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from apache_beam import coders
+
+from penstock.io.bigtable.keys import EVERYTHING, KeyRange
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeStream:
+    """The change stream of a table, and what of it to read.
+
+    From `start` to `end`, nanoseconds, both inclusive, `end` None: without end; and of the row keys `asked`,
+    start inclusive, end exclusive. The start is a moment even when the user asked for "now", so that every
+    retry reads from the same one.
+    """
+
+    project: str
+    instance: str
+    table: str
+    start: int
+    end: int | None
+    asked: KeyRange = EVERYTHING
+
+    @property
+    def instance_path(self) -> str:
+        """The instance's resource name."""
+        return f"projects/{self.project}/instances/{self.instance}"
+
+    @property
+    def table_path(self) -> str:
+        """The table's resource name."""
+        return f"{self.instance_path}/tables/{self.table}"
+
+    def __str__(self) -> str:
+        return f"change stream of {self.table_path}"
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How a worker reaches the service. Compared by what it was made from, so that clients can be cached.
+
+    `credentials` None means application default credentials on the worker. A credentials object must be
+    picklable; `identity` is minted with it and stands for it after copies.
+    """
+
+    app_profile: str = "default"
+    emulator_host: str | None = None
+    api_endpoint: str | None = None
+    credentials: Any = field(default=None, compare=False, repr=False)
+    identity: str = ""
+
+    @classmethod
+    def with_credentials(cls, credentials: Any, **options: Any) -> Connection:
+        """Return a connection that compares equal to its own copies only, when credentials are given."""
+        return cls(
+            credentials=credentials, identity="" if credentials is None else uuid.uuid4().hex, **options
+        )
+
+
+class ChangeStreamCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
+    """Encodes a `ChangeStream` as a JSON list that begins with the format's version; deterministic.
+
+    Row keys are text in which each character is one byte (Latin-1).
+    """
+
+    def encode(self, value: ChangeStream) -> bytes:
+        keys = [key.decode("latin-1") for key in value.asked]
+        fields = [value.project, value.instance, value.table, value.start, value.end, *keys]
+        return json.dumps([VERSION, *fields], separators=(",", ":")).encode()
+
+    def decode(self, encoded: bytes) -> ChangeStream:
+        """Return the change stream.
+
+        Raises:
+            ValueError: the bytes were written by a version that this one does not know.
+        """
+        version, *fields = json.loads(encoded)
+        if version != VERSION:
+            raise ValueError(
+                f"a change stream element of format version {version} cannot be read here: this release "
+                f"knows version {VERSION}; resume the checkpoint with the release that wrote it"
+            )
+        *names, first, last = fields
+        return ChangeStream(*names, KeyRange(first.encode("latin-1"), last.encode("latin-1")))
+
+    def is_deterministic(self) -> bool:
+        return True
+
+    def to_type_hint(self) -> type[ChangeStream]:
+        return ChangeStream
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+
+coders.registry.register_coder(ChangeStream, ChangeStreamCoder)

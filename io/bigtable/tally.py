@@ -1,0 +1,88 @@
+"""The reader's metrics, touched by the consumer only: plain integers, told to Beam once a bundle.
+
+Counters: records, entries, late_records, unknown_mutations, splits, merges, moves, reopened, unexpected_closes,
+partitions_closed, partitions_finished, streams, retries. Gauge: waiting_segments, of one part of the frontier.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from types import TracebackType
+from typing import Self
+
+from apache_beam.metrics import Metrics
+
+from penstock.io.bigtable.frontier import Advanced, Closed, Finished, Frontier, Step
+from penstock.io.bigtable.keys import shown
+from penstock.io.bigtable.pool import Readers
+from penstock.io.bigtable.record import ChangeStreamMutation, UnknownMutation
+
+NAMESPACE = "penstock.io.bigtable"
+"""Of the metrics."""
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class Tally:
+    """Counts the claimed steps of one `process` call, and what its readers did."""
+
+    def __init__(self, readers: Readers) -> None:
+        self._readers = readers
+        self._counts: Counter[str] = Counter()
+        self._waiting = 0
+        self._low = 0
+
+    def frontier(self, frontier: Frontier) -> None:
+        """Note the watermark, below which records are late, and how many segments wait."""
+        self._waiting = len(frontier.stuck())
+        self._low = frontier.watermark or 0
+
+    def emitted(self, record: ChangeStreamMutation) -> None:
+        """Count a record that is handed on."""
+        counts = self._counts
+        counts["records"] += 1
+        counts["entries"] += len(record.entries)
+        if record.commit_timestamp < self._low:
+            counts["late_records"] += 1
+        for entry in record.entries:
+            if type(entry) is UnknownMutation:
+                self._unknown()
+
+    def claimed(self, step: Step) -> None:
+        """Count a step of lineage that the tracker has granted."""
+        if isinstance(step, Closed):
+            self._counts.update(lineage_events(step))
+        elif isinstance(step, Finished):
+            self._counts["partitions_finished"] += 1
+        elif not isinstance(step, Advanced):
+            self._counts["reopened"] += 1
+            _LOGGER.debug("%s waits in vain for a merge and is read by itself", shown(step.range))
+
+    def _unknown(self) -> None:
+        if not self._counts["unknown_mutations"]:
+            _LOGGER.warning("mutations of a kind that this release does not know are handed on as bytes")
+        self._counts["unknown_mutations"] += 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._counts.update(streams=self._readers.streams, retries=self._readers.retries)
+        for name, count in self._counts.items():
+            Metrics.counter(NAMESPACE, name).inc(count)
+        Metrics.gauge(NAMESPACE, "waiting_segments").set(self._waiting)
+
+
+def lineage_events(step: Closed) -> Counter[str]:
+    """Return what a close means for its partition: a split, a merge (counted by the first parent), or a move."""
+    events = Counter(partitions_closed=1)
+    targets = {continuation.target for continuation in step.continuations}
+    events["splits"] += len(targets) > 1
+    for target in targets:
+        if target.start == step.partition.start and not step.partition.covers(target):
+            events["merges"] += 1
+    events["moves"] += targets == {step.partition}
+    return events

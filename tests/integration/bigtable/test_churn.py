@@ -1,0 +1,89 @@
+"""The reader on the emulator while partitions change under it all the time."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.io.bigtable.emulator import Fault
+from tests.integration.bigtable.epochs import Epochs
+from tests.integration.bigtable.replay import assert_no_duplicates, assert_order_of_each_row, replayed
+
+pytestmark = [pytest.mark.emulator, pytest.mark.slow]
+
+
+def threads_left() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if "bigtable-reader" in thread.name]
+
+
+def check(driver: Epochs, table: Any) -> None:
+    assert_no_duplicates(driver.committed)
+    assert_order_of_each_row(driver.committed)
+    assert replayed(driver.committed) == table.cells()
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_replay_equals_the_table_through_churn_and_crashes(
+    table: Any, writers: Callable[..., Any], parts: int, campaign: Any
+) -> None:
+    rng = campaign.random(f"churn {parts}")
+    table.control.chunk_bytes(table.name, 200)
+    table.control.churn(0.25, seed=rng.randrange(1000), table=table.name)
+    driver = Epochs(table.reading(), parts)
+    with writers(table) as running:
+        until = time.monotonic() + campaign.size(8, 120)
+        while time.monotonic() < until:
+            driver.run(rng.choice((0.02, 0.2, 0.4)), crash=rng.random() < 0.2)
+    driver.run_until(time.time_ns())
+    check(driver, table)
+    assert running.writes > 200
+    assert driver.widest >= min(parts, 2)
+    assert sorted(driver.seconds_to_stop)[len(driver.seconds_to_stop) * 9 // 10] < 0.2
+
+
+def test_sixteen_layout_changes_a_second_stall_nothing(
+    table: Any, writers: Callable[..., Any], campaign: Any
+) -> None:
+    table.control.churn(1 / 16, seed=campaign.seed, table=table.name)
+    driver = Epochs(table.reading(), 2)
+    with writers(table):
+        until = time.monotonic() + campaign.size(8, 120)
+        while time.monotonic() < until:
+            driver.run(0.2)
+            assert time.time_ns() - driver.watermark.micros * 1000 < 5e9, "the watermark stands still"
+    driver.run_until(time.time_ns())
+    check(driver, table)
+
+
+def test_broken_calls_wide_tokens_and_ends_without_a_close_lose_and_repeat_nothing(
+    table: Any, writers: Callable[..., Any], campaign: Any
+) -> None:
+    rng = random.Random(campaign.seed)
+    control = table.control
+    control.chunk_bytes(table.name, 200)
+    control.wide_tokens(table.name)
+    control.churn(0.3, seed=campaign.seed, table=table.name)
+    faults = [
+        Fault.UNAVAILABLE,
+        Fault.ABORTED,
+        Fault.INTERNAL,
+        Fault.END_WITHOUT_CLOSE,
+        Fault.CLOSE_INTERNAL,
+        Fault.CLOSE_WITHOUT_TOKENS,
+        Fault.HALF_RECORD,
+    ]
+    driver = Epochs(table.reading(), 2)
+    with writers(table):
+        for _ in range(campaign.size(25, 400)):
+            control.fault(table.name, rng.choice(faults), after_records=rng.randrange(20))
+            if rng.random() < 0.2:
+                control.end_streams_without_close(table.name)
+            driver.run(0.3, crash=rng.random() < 0.1)
+    driver.run_until(time.time_ns())
+    check(driver, table)
+    assert driver.fn.check(driver.stream)

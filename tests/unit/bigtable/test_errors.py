@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+
+from penstock.io.bigtable.errors import (
+    BigtableUnavailableError,
+    ChangeStreamError,
+    PositionLostError,
+    SetupError,
+    UnreachableError,
+    judge,
+    judge_close,
+)
+from penstock.io.bigtable.outage import Outage
+from penstock.io.bigtable.preflight import check_source
+from penstock.io.bigtable.stream import ChangeStream
+
+STREAM = ChangeStream("p", "i", "t", 100 * 3_600_000_000_000, None)
+
+
+@pytest.mark.parametrize("code", ["UNAVAILABLE", "ABORTED", "DEADLINE_EXCEEDED", "INTERNAL", "CANCELLED"])
+def test_passing_statuses_are_tried_again(code: str) -> None:
+    assert isinstance(judge(code, "Received RST_STREAM", "t", "here"), UnreachableError)
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "by_token", "kind", "advice"),
+    [
+        ("OUT_OF_RANGE", "older than retention", True, PositionLostError, "take a new snapshot"),
+        ("OUT_OF_RANGE", "older than retention", False, PositionLostError, "must pass a later start"),
+        ("INVALID_ARGUMENT", "start_time lies in the future", False, SetupError, "Pass an earlier start"),
+        ("INVALID_ARGUMENT", "token of another table", True, PositionLostError, "dropped and created again"),
+        ("INVALID_ARGUMENT", "what?", False, SetupError, "within the retention period"),
+        ("FAILED_PRECONDITION", "the table has no change stream", True, SetupError, "Enable it with"),
+        (
+            "FAILED_PRECONDITION",
+            "app profile must be single-cluster",
+            True,
+            SetupError,
+            "app-profiles create",
+        ),
+        ("NOT_FOUND", "no app profile 'x'", False, SetupError, "Check app_profile"),
+        ("NOT_FOUND", "no table", False, SetupError, "Check the three names"),
+        ("PERMISSION_DENIED", "no", False, SetupError, "roles/bigtable.user"),
+        ("UNAUTHENTICATED", "no", False, SetupError, "gcloud auth"),
+        ("UNIMPLEMENTED", "no", False, SetupError, "penstock.io.bigtable.emulator"),
+        ("DATA_LOSS", "no", False, ChangeStreamError, "refused"),
+    ],
+)
+def test_each_refusal_says_what_to_do(
+    code: str, details: str, by_token: bool, kind: type[Exception], advice: str
+) -> None:
+    error = judge(code, details, "change stream of t", "the start", by_token=by_token)
+    assert type(error) is kind
+    assert advice in str(error)
+    assert "change stream of t, read at the start" in str(error)
+    assert f"Bigtable said {code}: {details}" in str(error)
+
+
+@pytest.mark.parametrize("code", [0, 11, 14, 13])
+def test_a_close_without_tokens_is_asked_about_again(code: int) -> None:
+    assert isinstance(judge_close(code, "closed", "t", "here"), UnreachableError)
+
+
+@pytest.mark.parametrize(("code", "kind"), [(9, SetupError), (7, SetupError), (99, ChangeStreamError)])
+def test_a_close_with_a_lasting_status_is_an_error(code: int, kind: type[Exception]) -> None:
+    assert isinstance(judge_close(code, "closed", "t", "here"), kind)
+
+
+def test_a_profile_over_several_clusters_is_refused_by_name() -> None:
+    with pytest.raises(SetupError, match="'many' of projects/p/instances/i .* --route-to=CLUSTER"):
+        check_source(STREAM, "many", lambda: "multi_cluster_routing_use_any", lambda: 0, 0)
+
+
+def test_a_start_past_the_retention_is_refused_with_the_earliest_time() -> None:
+    now = STREAM.start + 25 * 3_600_000_000_000
+    with pytest.raises(PositionLostError, match="24 hours; the earliest readable time is 1970-01-05T05"):
+        check_source(STREAM, "default", lambda: "", lambda: 24 * 3_600_000_000_000, now)
+
+
+def test_what_the_admin_api_does_not_say_is_left_to_the_first_request() -> None:
+    check_source(STREAM, "default", lambda: "", lambda: 0, 1 << 62)
+
+
+def test_many_threads_that_fail_at_once_lengthen_the_pause_once_and_an_outage_ends_loudly() -> None:
+    now = [0.0]
+    outage = Outage(clock=lambda: now[0], draw=lambda low, high: high)
+    for _ in range(10):
+        outage.failed("down", 60)
+    assert outage.remaining_pause() == pytest.approx(0.05)
+    now[0] = 61
+    with pytest.raises(BigtableUnavailableError, match="has not answered for 61 s .*down"):
+        outage.failed("down", 60)
+    outage.answered()
+    assert outage.remaining_pause() == 0

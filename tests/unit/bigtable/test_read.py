@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import apache_beam as beam
+import pytest
+
+from penstock.io.bigtable import ChangeStreamMutation, ReadFromBigtableChangeStream
+from penstock.io.bigtable.frontier import Frontier
+from penstock.io.bigtable.keys import KeyRange
+from penstock.io.bigtable.read import ReadChangeStreamFn, nanoseconds
+from penstock.io.bigtable.tracker import beam_watermark
+
+NAMES: dict[str, Any] = {"project": "p", "instance": "i", "table": "t"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"project": "projects/p"}, "project must be a bare name"),
+        ({"app_profile": ""}, "app_profile must be a bare name"),
+        ({"start": "2026-01-01"}, "is not an RFC 3339 timestamp"),
+        ({"start": datetime(2026, 1, 1)}, "pass an aware datetime"),
+        ({"start": "2999-01-01T00:00:00Z"}, "lies in the future"),
+        ({"start": 10, "end": 9}, "lies before start"),
+        ({"row_range": (b"b", b"a")}, "must end after its start"),
+        ({"families": "cf"}, r"pass \['cf'\]"),
+        ({"columns": ["cf"]}, "has no family"),
+        ({"heartbeat": 0.01}, "heartbeat=0.01 is out of range"),
+        ({"max_streams": 0}, "max_streams=0 is out of range"),
+        ({"reopen_after": 0}, "reopen_after=0 is out of range"),
+    ],
+)
+def test_a_wrong_argument_is_refused_with_the_fix(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ReadFromBigtableChangeStream(**{**NAMES, **wrong})
+
+
+def test_the_emulator_of_the_environment_is_taken_when_the_transform_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BIGTABLE_EMULATOR_HOST", "localhost:1")
+    assert ReadFromBigtableChangeStream(**NAMES)._settings.connection.emulator_host == "localhost:1"
+    own = ReadFromBigtableChangeStream(**NAMES, api_endpoint="example:443")
+    assert own._settings.connection.emulator_host is None
+
+
+def test_moments_may_be_datetimes_texts_or_nanoseconds() -> None:
+    moments = [datetime(2026, 1, 31, 12, tzinfo=UTC), "2026-01-31T12:00:00Z", 1769860800 * 10**9]
+    assert len({nanoseconds("start", moment) for moment in moments}) == 1  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("end", "bounded"), [(None, False), (2, True)])
+def test_the_output_is_bounded_when_there_is_an_end(end: int | None, bounded: bool) -> None:
+    pipeline = beam.Pipeline()
+    output = pipeline | ReadFromBigtableChangeStream(**NAMES, start=1, end=end)
+    assert output.is_bounded == bounded
+    assert output.element_type is ChangeStreamMutation
+    assert isinstance(beam.coders.registry.get_coder(output.element_type).is_deterministic(), bool)
+
+
+def test_rebalance_joins_all_residuals_and_deals_them_over_the_slots() -> None:
+    fn = ReadChangeStreamFn(None)  # type: ignore[arg-type] - no settings are needed
+    parts = [KeyRange(b"", b"g"), KeyRange(b"g", b"m"), KeyRange(b"m", b"")]
+    frontier = Frontier.starting_at(5_000_000, parts)
+    dealt = fn.rebalance(None, [(frontier, beam_watermark(1))], 2)  # type: ignore[arg-type]
+    assert [state for _, state in dealt] == [beam_watermark(5_000_000)] * 2
+    assert fn.rebalance(None, dealt, 1)[0][0] == frontier  # type: ignore[arg-type]
+    assert fn.rebalance(None, [], 2) == []  # type: ignore[arg-type]
+
+
+def test_importing_the_package_imports_no_cloud_client() -> None:
+    code = "import sys, penstock.io.bigtable; print([m for m in sys.modules if m.startswith('google.cloud.bigtable')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_neither_row_keys_nor_values_are_shown() -> None:
+    from penstock.io.bigtable.keys import shown
+    from penstock.io.bigtable.record import MutationType, SetCell
+
+    entry = SetCell("f", b"q", 0, b"secret")
+    record = ChangeStreamMutation(b"secret", MutationType.USER, "c", 1, 0, "t", 1, (entry,))
+    assert "secret" not in repr(record)
+    assert shown(KeyRange(b"secret-key", b"")) == "['secret…', end)"

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
+
+from penstock.io.bigtable.frontier import Advanced, Finished, Frontier, LineageError, Segment
+from penstock.io.bigtable.keys import KeyRange
+from penstock.io.bigtable.tracker import (
+    FrontierCoder,
+    FrontierTracker,
+    FrontierWatermarkEstimator,
+    Tick,
+    beam_watermark,
+)
+
+LOW, HIGH = KeyRange(b"", b"m"), KeyRange(b"m", b"")
+
+
+def tracker(end: int | None = None) -> FrontierTracker:
+    return FrontierTracker(Frontier.starting_at(1, [LOW, HIGH], end=end))
+
+
+def test_a_cut_leaves_exactly_what_was_not_claimed() -> None:
+    tracked = tracker()
+    assert tracked.try_claim(Advanced(LOW, "a", 5))
+    assert tracked.try_claim(Advanced(LOW, "b", 7))
+    split = tracked.try_split(0)
+    assert split is not None
+    primary, residual = split
+    assert primary.done
+    assert residual.ready()[LOW].tokens == ((LOW, "b"),)
+    assert not tracked.try_claim(Advanced(LOW, "c", 8))
+    assert tracked.check_done()
+
+
+def test_a_cut_waits_for_the_first_step_or_a_tick_that_expects_nothing() -> None:
+    tracked = tracker()
+    assert tracked.try_split(0) is None
+    assert tracked.try_claim(Tick(expecting=True))
+    assert tracked.try_split(0) is None
+    assert tracked.try_claim(Tick())
+    assert tracked.try_split(0) is not None
+
+
+def test_a_part_that_only_waits_can_be_cut_at_once() -> None:
+    waiting = Frontier((Segment(LOW, "t", 1, KeyRange(b"", b"z")),), dealt=True)
+    assert FrontierTracker(waiting).try_split(0) is not None
+
+
+def test_only_a_fraction_of_zero_is_granted() -> None:
+    tracked = tracker()
+    tracked.try_claim(Tick())
+    assert tracked.try_split(0.5) is None
+
+
+def test_a_claim_of_a_partition_that_may_not_be_open_is_refused() -> None:
+    with pytest.raises(LineageError, match="may not be open"):
+        tracker().try_claim(Advanced(KeyRange(b"a", b"b"), "t", 1))
+
+
+def test_returning_with_work_left_is_an_error() -> None:
+    with pytest.raises(ValueError, match="2 segments left"):
+        tracker().check_done()
+
+
+def test_progress_hides_nothing_from_a_split_until_the_end() -> None:
+    tracked = tracker(end=9)
+    assert tracked.current_progress().fraction_completed == 0.5
+    for partition in (LOW, HIGH):
+        tracked.try_claim(Finished(partition))
+    assert tracked.current_progress().fraction_completed == 1.0
+    assert tracked.check_done()
+
+
+def test_bounded_is_what_has_an_end() -> None:
+    assert tracker(end=9).is_bounded()
+    assert not tracker().is_bounded()
+
+
+def test_a_watermark_is_rounded_down_to_whole_milliseconds() -> None:
+    assert beam_watermark(1_999_999) == Timestamp(micros=1000)
+    assert beam_watermark(None) == MAX_TIMESTAMP
+
+
+def test_the_watermark_estimator_never_goes_back() -> None:
+    estimator = FrontierWatermarkEstimator(Timestamp(5))
+    estimator.set_watermark(Timestamp(3))
+    assert estimator.current_watermark() == Timestamp(5)
+
+
+def test_a_frontier_of_another_version_is_refused_with_advice() -> None:
+    with pytest.raises(ValueError, match="version 99 .* resume the checkpoint"):
+        FrontierCoder().decode(json.dumps({"v": 99}).encode())
+
+
+def test_row_keys_that_are_no_text_are_kept_in_a_checkpoint() -> None:
+    cut = bytes(range(256))
+    frontier = Frontier.starting_at(1, [KeyRange(b"", cut), KeyRange(cut, b"")])
+    assert FrontierCoder().decode(FrontierCoder().encode(frontier)) == frontier
