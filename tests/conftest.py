@@ -116,11 +116,13 @@ def _missing_spark() -> str | None:
 
 
 def _missing_emulator() -> str | None:
-    from penstock.io.spanner import emulator
+    from penstock.io.bigtable import emulator as bigtable
+    from penstock.io.spanner import emulator as spanner
 
     try:
-        emulator.find_binary()
-    except emulator.EmulatorNotFoundError as error:
+        spanner.find_binary()
+        bigtable.find_binary()
+    except (spanner.EmulatorNotFoundError, bigtable.EmulatorNotFoundError) as error:
         return str(error)
     return None
 

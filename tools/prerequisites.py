@@ -1,10 +1,11 @@
-"""Say where Java and the Spanner emulator are, or how to get them (exit code 3)."""
+"""Say where Java and the emulators are, or how to get them (exit code 3)."""
 
 from __future__ import annotations
 
 import sys
 
-from penstock.io.spanner import emulator
+from penstock.io.bigtable import emulator as bigtable
+from penstock.io.spanner import emulator as spanner
 from penstock.runner.java import JavaNotFoundError, find_java
 
 
@@ -12,7 +13,8 @@ def main() -> int:
     missing = 0
     for name, find, error_type in (
         ("Java", find_java, JavaNotFoundError),
-        ("Spanner emulator", emulator.find_binary, emulator.EmulatorNotFoundError),
+        ("Spanner emulator", spanner.find_binary, spanner.EmulatorNotFoundError),
+        ("Bigtable emulator", bigtable.find_binary, bigtable.EmulatorNotFoundError),
     ):
         try:
             print(f"{name}: {find()}")

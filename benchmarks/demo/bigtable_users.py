@@ -1,0 +1,64 @@
+"""A small Bigtable table with a change stream, changed a few times; for trying `bigtable-to-files` by hand.
+
+    start=$(python -m benchmarks.demo.bigtable_users)
+
+Makes the table `users` on the emulator that BIGTABLE_EMULATOR_HOST names (project my-project, instance main),
+changes three rows ten times each, and prints the moment at which the table was there: where to start reading.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import warnings
+from datetime import UTC, datetime
+
+import grpc
+from google.cloud.bigtable.data import BigtableDataClient, SetCell
+from google.cloud.bigtable_admin_v2 import BigtableTableAdminClient
+from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports import (
+    BigtableTableAdminGrpcTransport,
+)
+
+PROJECT, INSTANCE, TABLE = "my-project", "main", "users"
+
+
+def make_table(host: str) -> None:
+    """Make the table, with one family and a change stream that is kept for a day."""
+    admin = BigtableTableAdminClient(
+        transport=BigtableTableAdminGrpcTransport(channel=grpc.insecure_channel(host))
+    )
+    table = {
+        "column_families": {"profile": {}},
+        "change_stream_config": {"retention_period": {"seconds": 86_400}},
+    }
+    parent = f"projects/{PROJECT}/instances/{INSTANCE}"
+    admin.create_table(request={"parent": parent, "table_id": TABLE, "table": table})
+
+
+def change_rows() -> None:
+    """Set two cells of each of three rows, ten times."""
+    with BigtableDataClient(project=PROJECT) as client, client.get_table(INSTANCE, TABLE) as table:
+        for number in range(10):
+            for name in ("ada", "grace", "joan"):
+                cells = [
+                    SetCell("profile", "name", name.title()),
+                    SetCell("profile", "logins", str(number)),
+                ]
+                table.mutate_row(f"user#{name}", cells)
+            time.sleep(0.1)
+
+
+def main() -> None:
+    host = os.environ.get("BIGTABLE_EMULATOR_HOST")
+    if not host:
+        sys.exit("BIGTABLE_EMULATOR_HOST is not set: start `penstock emulator bigtable` and export it")
+    warnings.simplefilter("ignore")
+    make_table(host)
+    print(datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
+    change_rows()
+
+
+if __name__ == "__main__":
+    main()
