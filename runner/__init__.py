@@ -6,13 +6,22 @@
         ...
 
 Also as `--runner=penstock.runner.PySparkRunner`.
+
+Names are loaded when they are first used: the workers' daemon lives in this package too, and sets up logging
+before it imports Beam.
 """
 
-from penstock.runner.checks import UnsupportedPipelineError
-from penstock.runner.options import PySparkOptions
-from penstock.runner.pipeline_runner import PySparkRunner
-from penstock.runner.residuals import ResidualView
-from penstock.runner.result import Progress, PySparkPipelineResult
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.runner.checks import UnsupportedPipelineError
+    from penstock.runner.options import PySparkOptions
+    from penstock.runner.pipeline_runner import PySparkRunner
+    from penstock.runner.residuals import ResidualView
+    from penstock.runner.result import Progress, PySparkPipelineResult
 
 __all__ = [
     "Progress",
@@ -22,3 +31,18 @@ __all__ = [
     "ResidualView",
     "UnsupportedPipelineError",
 ]
+
+_HOMES = {
+    "Progress": "result",
+    "PySparkOptions": "options",
+    "PySparkPipelineResult": "result",
+    "PySparkRunner": "pipeline_runner",
+    "ResidualView": "residuals",
+    "UnsupportedPipelineError": "checks",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
