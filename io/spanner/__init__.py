@@ -7,6 +7,7 @@
 Importing this package imports no Google Cloud client; a running pipeline does.
 """
 
+from penstock.io.reading.moments import format_timestamp, parse_timestamp
 from penstock.io.spanner.coder import DataChangeRecordCoder
 from penstock.io.spanner.errors import (
     ChangeStreamError,
@@ -20,8 +21,6 @@ from penstock.io.spanner.record import (
     DataChangeRecord,
     Mod,
     Mods,
-    format_timestamp,
-    parse_timestamp,
 )
 from penstock.io.spanner.stream import ChangeStream
 

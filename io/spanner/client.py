@@ -21,9 +21,9 @@ from google.cloud.spanner_v1.services.spanner.transports.grpc import SpannerGrpc
 from google.cloud.spanner_v1.types import result_set as result_set_types
 from google.cloud.spanner_v1.types import spanner as spanner_types
 
+from penstock.io.reading.outage import Outage
 from penstock.io.spanner.decode import merge_chunk
-from penstock.io.spanner.errors import Reaction, UnreachableError, judge
-from penstock.io.spanner.outage import Outage
+from penstock.io.spanner.errors import Reaction, SpannerUnavailableError, UnreachableError, judge
 from penstock.io.spanner.query import Query
 from penstock.io.spanner.stream import ChangeStream, Connection
 
@@ -78,7 +78,7 @@ class Client:
     """Queries on the database of one change stream; safe for threads."""
 
     def __init__(self, stream: ChangeStream, connection: Connection) -> None:
-        self.outage = Outage()
+        self.outage = Outage("Spanner", SpannerUnavailableError)
         self._stream = stream
         self._role = connection.database_role
         self._lock = threading.Lock()

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from penstock.io.reading.moments import parse_timestamp
 from penstock.io.spanner import wire
 from penstock.io.spanner.record import (
     ChangeRecord,
@@ -27,7 +28,6 @@ from penstock.io.spanner.record import (
     HeartbeatRecord,
     Mod,
     Mods,
-    parse_timestamp,
 )
 from penstock.io.spanner.wire import Value, text, true
 

@@ -32,13 +32,14 @@ timestamp where a partition stands. Nothing grows with time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
+from penstock.io.reading.moments import format_timestamp
 from penstock.io.spanner.query import ROOT
-from penstock.io.spanner.record import ChildPartitionsRecord, DataChangeRecord, format_timestamp
+from penstock.io.spanner.record import ChildPartitionsRecord, DataChangeRecord
 
 Runs: TypeAlias = tuple[tuple[int, int], ...]
 """Ascending, disjoint, not adjacent (first, last) runs of numbers, both inclusive."""
@@ -150,6 +151,16 @@ class Frontier:
         return not self.open and not self.waiting
 
     @property
+    def readable(self) -> Collection[str]:
+        """The partitions that may be read now."""
+        return self.open.keys()
+
+    @property
+    def summary(self) -> str:
+        """What is left, in words."""
+        return f"{len(self.open)} partitions open and {len(self.waiting)} waiting"
+
+    @property
     def watermark(self) -> int | None:
         """No unread change has a commit timestamp below this; None when nothing is left to read.
 
@@ -179,6 +190,10 @@ class Frontier:
                 return self._announced(token, record)
             case Finished(token) | Ended(token):
                 return self._closed(token)
+
+    def exhausted(self) -> Frontier:
+        """Return the same reading with nothing left."""
+        return replace(self, open={}, waiting={})
 
     def advanced(self, positions: Mapping[str, Position]) -> Frontier:
         """Return the frontier with several open partitions at new positions: many steps for one copy."""

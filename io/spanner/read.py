@@ -22,8 +22,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import apache_beam as beam
 from apache_beam import coders
@@ -32,21 +31,23 @@ from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
+from penstock.io.reading.arguments import check_times, in_range, named
+from penstock.io.reading.moments import NANOS, Timelike, format_timestamp, nanoseconds
+from penstock.io.reading.tracker import (
+    FrontierWatermarkEstimatorProvider,
+    Tick,
+    beam_watermark,
+    rebalanced,
+)
 from penstock.io.spanner.errors import UnreachableError
 from penstock.io.spanner.frontier import Advanced, Frontier, Step, shown
 from penstock.io.spanner.preflight import check_source
 from penstock.io.spanner.query import change_stream_query, checked_name
 from penstock.io.spanner.reader import Limits, Readers, Window
-from penstock.io.spanner.record import EPOCH, NANOS, DataChangeRecord, format_timestamp, parse_timestamp
+from penstock.io.spanner.record import DataChangeRecord
 from penstock.io.spanner.stream import ChangeStream, Connection
 from penstock.io.spanner.tally import Tally
-from penstock.io.spanner.tracker import (
-    FrontierCoder,
-    FrontierTracker,
-    FrontierWatermarkEstimatorProvider,
-    Tick,
-    beam_watermark,
-)
+from penstock.io.spanner.tracker import FrontierCoder, SpannerTracker
 
 if TYPE_CHECKING:
     from penstock.io.spanner.client import Client
@@ -57,11 +58,6 @@ _TICK_SECONDS = 0.05
 _PATIENCE_SECONDS = 10.0
 """How long a reader that lies behind may keep a runner that wants to cut waiting for the first row."""
 _DEFER_SECONDS = 0.05
-_FURTHEST_START = 600 * NANOS
-
-Number = TypeVar("Number", int, float)
-Timelike: TypeAlias = datetime | str | int
-"""A moment: an aware datetime, RFC 3339 text ending in Z, or integer nanoseconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +156,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
         return Frontier.starting_at(element.start, element.end, in_step=emulated)
 
     def create_tracker(self, restriction: Frontier) -> RestrictionTracker:
-        return FrontierTracker(restriction)
+        return SpannerTracker(restriction)
 
     def restriction_coder(self) -> coders.Coder:
         return FrontierCoder()
@@ -172,16 +168,8 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
     def rebalance(
         self, element: ChangeStream, residuals: Sequence[tuple[Frontier, Timestamp]], n: int
     ) -> list[tuple[Frontier, Timestamp]]:
-        """Join all residuals of one element and deal them out over `n` slots.
-
-        For runners, between bundles, with every residual of the element. Returns at most `n` parts with the
-        states of their watermark estimators; the lowest equals that of the whole, which never goes back.
-        Nothing is returned when nothing is left to read.
-        """
-        if not residuals:
-            return []
-        whole = Frontier.join([frontier for frontier, _ in residuals])
-        return [(part, beam_watermark(part.watermark)) for part in whole.deal(n)]
+        """Join all residuals of one element and deal them out over `n` slots; see `rebalanced`."""
+        return rebalanced(Frontier.join, residuals, n)
 
 
 class _ReadForEverFn(ReadChangeStreamFn):
@@ -249,14 +237,14 @@ class ReadFromSpannerChangeStream(beam.PTransform):  # type: ignore[misc, unused
         super().__init__()
         now = time.time_ns()
         self._stream = ChangeStream(
-            _named("project", project),
-            _named("instance", instance),
-            _named("database", database),
-            checked_name(_named("change_stream", change_stream)),
+            named("project", project),
+            named("instance", instance),
+            named("database", database),
+            checked_name(named("change_stream", change_stream)),
             now if start is None else nanoseconds("start", start),
             None if end is None else nanoseconds("end", end),
         )
-        _check_times(self._stream, now)
+        check_times(self._stream.start, self._stream.end, now)
         connection = Connection.with_credentials(
             credentials,
             emulator_host=emulator_host or (None if api_endpoint else os.environ.get(EMULATOR_VARIABLE)),
@@ -265,12 +253,12 @@ class ReadFromSpannerChangeStream(beam.PTransform):  # type: ignore[misc, unused
             database_role=database_role,
         )
         limits = Limits(
-            _in_range("poll_ms", poll_ms, 10, 60_000),
-            _in_range("unavailable_timeout", unavailable_timeout, 0, 86_400),
-            _in_range("max_queries", max_queries, 1, 1000),
-            _in_range("buffer_bytes", buffer_bytes, 1 << 20, 1 << 34),
+            in_range("poll_ms", poll_ms, 10, 60_000),
+            in_range("unavailable_timeout", unavailable_timeout, 0, 86_400),
+            in_range("max_queries", max_queries, 1, 1000),
+            in_range("buffer_bytes", buffer_bytes, 1 << 20, 1 << 34),
         )
-        self._settings = Settings(connection, _in_range("heartbeat_ms", heartbeat_ms, 1000, 300_000), limits)
+        self._settings = Settings(connection, in_range("heartbeat_ms", heartbeat_ms, 1000, 300_000), limits)
 
     @property
     def stream(self) -> ChangeStream:
@@ -305,42 +293,3 @@ def _steps(readers: Readers, patience: float) -> Iterator[tuple[DataChangeRecord
         yield from batch.steps
         if not isinstance(batch.steps[-1][1], Advanced):
             return
-
-
-def nanoseconds(name: str, moment: Timelike) -> int:
-    """Return `moment` in nanoseconds since the epoch.
-
-    Raises:
-        ValueError: text that is not RFC 3339 in UTC, or a datetime without a time zone.
-    """
-    if isinstance(moment, int):
-        return moment
-    if isinstance(moment, str):
-        return parse_timestamp(moment)
-    if moment.tzinfo is None:
-        raise ValueError(
-            f"{name} {moment!r} has no time zone: pass an aware datetime, such as datetime.now(UTC)"
-        )
-    return round((moment - EPOCH) / timedelta(microseconds=1)) * 1000
-
-
-def _named(name: str, value: str) -> str:
-    if not isinstance(value, str) or not value or "/" in value:
-        raise ValueError(f"{name} must be a bare name, not {value!r}: pass its last part, without slashes")
-    return value
-
-
-def _in_range(name: str, value: Number, lowest: float, highest: float) -> Number:
-    if not lowest <= value <= highest:
-        raise ValueError(f"{name}={value} is out of range: pass a number from {lowest:,} to {highest:,}")
-    return value
-
-
-def _check_times(stream: ChangeStream, now: int) -> None:
-    start, end = format_timestamp(stream.start), stream.end
-    if stream.start > now + _FURTHEST_START:
-        raise ValueError(
-            f"start {start} lies more than ten minutes in the future; pass an earlier one, or none"
-        )
-    if end is not None and end < stream.start:
-        raise ValueError(f"end {format_timestamp(end)} lies before start {start}; pass a later end, or none")

@@ -11,12 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias, overload
-
-NANOS = 1_000_000_000
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,31 +151,6 @@ class ChildPartitionsRecord:
 
 
 ChangeRecord: TypeAlias = DataChangeRecord | HeartbeatRecord | ChildPartitionsRecord
-
-
-def parse_timestamp(text: str) -> int:
-    """Return the nanoseconds since the epoch of an RFC 3339 timestamp in UTC (``…Z``), however many digits.
-
-    Raises:
-        ValueError: not of the form YYYY-MM-DDTHH:MM:SS[.fraction]Z.
-    """
-    fraction = text[20:-1]
-    if text[-1:] != "Z" or len(fraction) > 9:
-        raise ValueError(
-            f"{text!r} is not an RFC 3339 timestamp in UTC such as 2026-01-31T12:00:00.123456789Z"
-        )
-    return _whole_seconds(text[:19]) * NANOS + (int(fraction.ljust(9, "0")) if fraction else 0)
-
-
-def format_timestamp(timestamp: int) -> str:
-    """Return nanoseconds since the epoch as RFC 3339 in UTC with nine digits; the inverse of parsing."""
-    seconds, nanos = divmod(timestamp, NANOS)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanos:09d}Z"
-
-
-@lru_cache(maxsize=256)
-def _whole_seconds(text: str) -> int:
-    return int((datetime.fromisoformat(text).replace(tzinfo=UTC) - EPOCH).total_seconds())
 
 
 def _parsed(side: str) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from typing import Self
 
 from apache_beam.metrics import Metrics
 
+from penstock.io.reading.tracker import Tick
 from penstock.io.spanner.frontier import Announced, Ended, Finished, Step
 from penstock.io.spanner.reader import Readers
 from penstock.io.spanner.record import ChildPartitionsRecord, DataChangeRecord
-from penstock.io.spanner.tracker import Tick
 
 NAMESPACE = "penstock.io.spanner"
 """Of the metrics."""

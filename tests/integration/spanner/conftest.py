@@ -18,11 +18,12 @@ from apache_beam.runners.sdf_utils import (
 )
 from apache_beam.utils.timestamp import Timestamp
 
+from penstock.io.reading.tracker import FrontierWatermarkEstimator, beam_watermark
 from penstock.io.spanner import ChangeStream, DataChangeRecord, ReadFromSpannerChangeStream
 from penstock.io.spanner.emulator import SpannerEmulator
 from penstock.io.spanner.frontier import Frontier
 from penstock.io.spanner.read import ReadChangeStreamFn
-from penstock.io.spanner.tracker import FrontierCoder, FrontierWatermarkEstimator, beam_watermark
+from penstock.io.spanner.tracker import FrontierCoder
 
 PROJECT, INSTANCE = "penstock-test", "penstock-test"
 TABLES = {"Accounts": "Id INT64 NOT NULL", "Orders": "Id INT64 NOT NULL"}

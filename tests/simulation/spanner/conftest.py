@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from penstock.io.reading.tracker import Tick, beam_watermark
 from penstock.io.spanner.frontier import Announced, Frontier
 from penstock.io.spanner.query import ROOT
 from penstock.io.spanner.read import ReadChangeStreamFn
@@ -28,7 +29,7 @@ from penstock.io.spanner.record import (
     Mod,
     Mods,
 )
-from penstock.io.spanner.tracker import FrontierCoder, FrontierTracker, Tick, beam_watermark
+from penstock.io.spanner.tracker import FrontierCoder, SpannerTracker
 
 MILLI = 1_000_000
 """The simulated clock ticks in milliseconds, as Beam watermarks do, so that no order is lost by rounding."""
@@ -202,7 +203,7 @@ class Reading:
             return
         if min(state for _, state in dealt) < before:
             raise OrderBrokenError("dealing moved the watermark back")
-        trackers = [FrontierTracker(_stored(frontier)) for frontier, _ in dealt]
+        trackers = [SpannerTracker(_stored(frontier)) for frontier, _ in dealt]
         outputs, crashed = self._read(trackers)
         if crashed or self.rng.random() < 0.15:
             self.crashes += 1
@@ -214,7 +215,7 @@ class Reading:
             before, outputs, [(frontier, beam_watermark(frontier.watermark)) for frontier in residuals]
         )
 
-    def _read(self, trackers: list[FrontierTracker]) -> tuple[list[DataChangeRecord], bool]:
+    def _read(self, trackers: list[SpannerTracker]) -> tuple[list[DataChangeRecord], bool]:
         """Claim some steps on all parts, interleaved. Return the outputs, and whether it ended in a crash."""
         outputs: list[DataChangeRecord] = []
         windows = [self._steps(tracker) for tracker in trackers]
@@ -233,7 +234,7 @@ class Reading:
                 outputs.append(output)
         return outputs, False
 
-    def _steps(self, tracker: FrontierTracker) -> Iterator[Taken]:
+    def _steps(self, tracker: SpannerTracker) -> Iterator[Taken]:
         """Yield the steps of one window after another, each of a partition that the seed picks."""
         while True:
             frontier = tracker.current_restriction()

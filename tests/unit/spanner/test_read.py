@@ -12,6 +12,7 @@ from apache_beam.coders import registry
 from apache_beam.runners.common import DoFnSignature
 from apache_beam.utils.timestamp import Timestamp
 
+from penstock.io.reading.tracker import beam_watermark
 from penstock.io.spanner import (
     ChangeStream,
     DataChangeRecord,
@@ -21,7 +22,6 @@ from penstock.io.spanner import (
 from penstock.io.spanner.frontier import Frontier, Position
 from penstock.io.spanner.read import ReadChangeStreamFn
 from penstock.io.spanner.stream import ChangeStreamCoder, Connection
-from penstock.io.spanner.tracker import beam_watermark
 
 SECOND = 1_000_000_000
 

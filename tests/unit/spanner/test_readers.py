@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from google.cloud.spanner_v1.types import result_set
 
+from penstock.io.reading.moments import format_timestamp
+from penstock.io.reading.outage import Outage
 from penstock.io.spanner.errors import SpannerUnavailableError, UnreachableError
 from penstock.io.spanner.frontier import Advanced, Ended, Position
-from penstock.io.spanner.outage import Outage
 from penstock.io.spanner.reader import Batch, Limits, Readers
-from penstock.io.spanner.record import format_timestamp
 
 PartialResultSet = result_set.PartialResultSet.pb()
 MILLI = 1_000_000
@@ -66,7 +66,12 @@ def opened(answer: Answer, **limits: Any) -> tuple[Readers, list[tuple[str, int,
     defaults: dict[str, Any] = {
         "poll_ms": 40, "unavailable_timeout": 1.0, "max_queries": 4, "buffer_bytes": 1 << 20,
     }  # fmt: skip
-    return Readers(ask, Outage(), Limits(**{**defaults, **limits}), end), asked, windows
+    readers = Readers(ask, outage(), Limits(**{**defaults, **limits}), end)
+    return readers, asked, windows
+
+
+def outage() -> Outage:
+    return Outage("Spanner", SpannerUnavailableError)
 
 
 def beats(token: str, start: int, end: int) -> Iterator[Any]:
@@ -252,7 +257,7 @@ def test_a_clock_behind_the_service_does_not_make_the_reader_spin() -> None:
         asked.append(end)
         return Instant(ends_at_once(token, start, end), end)
 
-    with Readers(ask, Outage(), Limits(40, 1.0, 4, 1 << 20), None) as readers:
+    with Readers(ask, outage(), Limits(40, 1.0, 4, 1 << 20), None) as readers:
         readers.read({"p": Position(time.time_ns())})
         taken(readers, 0.4)
     assert 5 <= len(asked) <= 12

@@ -9,6 +9,12 @@ from apache_beam.runners.sdf_utils import ThreadsafeRestrictionTracker
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
+from penstock.io.reading.tracker import (
+    FrontierWatermarkEstimator,
+    FrontierWatermarkEstimatorProvider,
+    Tick,
+    beam_watermark,
+)
 from penstock.io.spanner.frontier import (
     Advanced,
     Announced,
@@ -19,14 +25,7 @@ from penstock.io.spanner.frontier import (
     Position,
     Waiting,
 )
-from penstock.io.spanner.tracker import (
-    FrontierCoder,
-    FrontierTracker,
-    FrontierWatermarkEstimator,
-    FrontierWatermarkEstimatorProvider,
-    Tick,
-    beam_watermark,
-)
+from penstock.io.spanner.tracker import FrontierCoder, SpannerTracker
 
 
 def frontier(end: int | None = None) -> Frontier:
@@ -34,7 +33,7 @@ def frontier(end: int | None = None) -> Frontier:
 
 
 def test_residual_is_the_frontier_after_the_last_claimed_record(data: Any) -> None:
-    tracker = FrontierTracker(frontier())
+    tracker = SpannerTracker(frontier())
     seen = Position(20, {"t": ((0, 0),)})
     assert tracker.try_claim(Advanced("a", seen))
     split = tracker.try_split(0)
@@ -47,7 +46,7 @@ def test_residual_is_the_frontier_after_the_last_claimed_record(data: Any) -> No
 
 
 def test_nothing_is_claimed_after_a_split() -> None:
-    tracker = FrontierTracker(frontier())
+    tracker = SpannerTracker(frontier())
     assert tracker.try_claim(Tick())
     tracker.try_split(0)
     assert not tracker.try_claim(Tick())
@@ -56,7 +55,7 @@ def test_nothing_is_claimed_after_a_split() -> None:
 
 
 def test_a_split_is_put_off_until_a_step_is_claimed_or_none_is_expected() -> None:
-    tracker = FrontierTracker(frontier())
+    tracker = SpannerTracker(frontier())
     assert tracker.try_split(0) is None, "the reader has not begun"
     tracker.try_claim(Tick(expecting=True))
     assert tracker.try_split(0) is None, "the service is at work"
@@ -68,20 +67,20 @@ def test_a_split_is_put_off_until_a_step_is_claimed_or_none_is_expected() -> Non
 
 def test_a_part_that_only_waits_can_be_deferred_at_once() -> None:
     part = Frontier({}, {"m": Waiting(20, frozenset("x"))}, dealt=True)
-    split = FrontierTracker(part).try_split(0)
+    split = SpannerTracker(part).try_split(0)
     assert split is not None
     assert split[1] == part
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.5, 1.0])
 def test_splits_at_other_fractions_are_refused(fraction: float) -> None:
-    tracker = FrontierTracker(frontier())
+    tracker = SpannerTracker(frontier())
     assert tracker.try_split(fraction) is None
     assert tracker.try_claim(Tick())
 
 
 def test_claims_of_lineage_see_the_records_claimed_before(children: Any) -> None:
-    tracker = FrontierTracker(frontier())
+    tracker = SpannerTracker(frontier())
     tracker.try_claim(Advanced("a", Position(20)))
     tracker.try_claim(Announced("a", children(30, ("c", ("a",)))))
     tracker.try_claim(Finished("a"))
@@ -90,11 +89,11 @@ def test_claims_of_lineage_see_the_records_claimed_before(children: Any) -> None
 
 def test_record_of_a_partition_that_is_not_open_is_refused() -> None:
     with pytest.raises(LineageError, match="not open"):
-        FrontierTracker(frontier()).try_claim(Advanced("gone", Position(20)))
+        SpannerTracker(frontier()).try_claim(Advanced("gone", Position(20)))
 
 
 def test_progress_is_never_complete_while_anything_is_left() -> None:
-    tracker = FrontierTracker(frontier(end=99))
+    tracker = SpannerTracker(frontier(end=99))
     for step in (Tick(), Advanced("a", Position(99)), Ended("a"), Tick()):
         tracker.try_claim(step)
         progress = tracker.current_progress()
@@ -108,16 +107,16 @@ def test_progress_is_never_complete_while_anything_is_left() -> None:
 
 def test_returning_with_partitions_left_is_an_error_that_counts_them() -> None:
     with pytest.raises(ValueError, match="2 partitions open and 0 waiting"):
-        FrontierTracker(frontier()).check_done()
+        SpannerTracker(frontier()).check_done()
 
 
 def test_reading_is_bounded_by_an_end() -> None:
-    assert FrontierTracker(frontier(end=99)).is_bounded()
-    assert not FrontierTracker(frontier()).is_bounded()
+    assert SpannerTracker(frontier(end=99)).is_bounded()
+    assert not SpannerTracker(frontier()).is_bounded()
 
 
 def test_deferring_keeps_the_remainder() -> None:
-    tracker = ThreadsafeRestrictionTracker(FrontierTracker(frontier()))
+    tracker = ThreadsafeRestrictionTracker(SpannerTracker(frontier()))
     tracker.try_claim(Advanced("a", Position(20)))
     tracker.defer_remainder()
     status = tracker.deferred_status()

@@ -7,8 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 
-from penstock.io.spanner.errors import SpannerUnavailableError
-
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """Seconds; the pause doubles from one to the other, and each is drawn from its upper half."""
 
@@ -23,9 +21,13 @@ class Outage:
 
     def __init__(
         self,
+        service: str,
+        error: type[Exception],
         clock: Callable[[], float] = time.monotonic,
         draw: Callable[[float, float], float] = random.uniform,
     ) -> None:
+        self._service = service
+        self._error = error
         self._clock = clock
         self._draw = draw
         self._lock = threading.Lock()
@@ -43,14 +45,14 @@ class Outage:
         """Note a failed attempt and lengthen the pause.
 
         Raises:
-            SpannerUnavailableError: the service has not answered for `timeout` seconds.
+            the error given at the start: the service has not answered for `timeout` seconds.
         """
         with self._lock:
             now = self._clock()
             self._since = now if self._since is None else self._since
             if now - self._since >= timeout:
-                raise SpannerUnavailableError(
-                    f"Spanner has not answered for {now - self._since:.0f} s "
+                raise self._error(
+                    f"{self._service} has not answered for {now - self._since:.0f} s "
                     f"(unavailable_timeout={timeout:g}). Start the pipeline again when it does; it goes on "
                     f"from its checkpoint. The last answer: {reason}"
                 )

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.io.reading.outage import LONGEST_PAUSE, Outage
 from penstock.io.spanner.errors import SpannerUnavailableError
-from penstock.io.spanner.outage import LONGEST_PAUSE, Outage
 
 
 class Clock:
@@ -15,7 +15,7 @@ class Clock:
 
 def outage() -> tuple[Outage, Clock]:
     clock = Clock()
-    return Outage(clock, draw=lambda low, high: high), clock
+    return Outage("Spanner", SpannerUnavailableError, clock, draw=lambda low, high: high), clock
 
 
 def test_pauses_double_up_to_the_longest() -> None:

@@ -1,0 +1,48 @@
+"""Checks of what a reading transform is given, each with an error that names the fix. Pure."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from penstock.io.reading.moments import NANOS, format_timestamp
+
+Number = TypeVar("Number", int, float)
+
+_FURTHEST_START = 600 * NANOS
+
+
+def named(name: str, value: str) -> str:
+    """Return `value` if it is a bare name.
+
+    Raises:
+        ValueError: it is empty, no text, or a path.
+    """
+    if not isinstance(value, str) or not value or "/" in value:
+        raise ValueError(f"{name} must be a bare name, not {value!r}: pass its last part, without slashes")
+    return value
+
+
+def in_range(name: str, value: Number, lowest: float, highest: float) -> Number:
+    """Return `value` if it lies between `lowest` and `highest`, both inclusive.
+
+    Raises:
+        ValueError: it does not.
+    """
+    if not lowest <= value <= highest:
+        raise ValueError(f"{name}={value} is out of range: pass a number from {lowest:,} to {highest:,}")
+    return value
+
+
+def check_times(start: int, end: int | None, now: int) -> None:
+    """Check the stretch of time to read, in nanoseconds.
+
+    Raises:
+        ValueError: it begins more than ten minutes in the future, or ends before it begins.
+    """
+    text = format_timestamp(start)
+    if start > now + _FURTHEST_START:
+        raise ValueError(
+            f"start {text} lies more than ten minutes in the future; pass an earlier one, or none"
+        )
+    if end is not None and end < start:
+        raise ValueError(f"end {format_timestamp(end)} lies before start {text}; pass a later end, or none")

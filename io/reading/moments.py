@@ -1,0 +1,55 @@
+"""Moments as change streams have them: integers, nanoseconds since 1970-01-01T00:00:00Z. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import TypeAlias
+
+NANOS = 1_000_000_000
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Timelike: TypeAlias = datetime | str | int
+"""A moment: an aware datetime, RFC 3339 text ending in Z, or integer nanoseconds since the epoch."""
+
+
+def parse_timestamp(text: str) -> int:
+    """Return the nanoseconds since the epoch of an RFC 3339 timestamp in UTC (``…Z``), however many digits.
+
+    Raises:
+        ValueError: not of the form YYYY-MM-DDTHH:MM:SS[.fraction]Z.
+    """
+    fraction = text[20:-1]
+    if text[-1:] != "Z" or len(fraction) > 9 or text[19] not in "Z.":
+        raise ValueError(
+            f"{text!r} is not an RFC 3339 timestamp in UTC such as 2026-01-31T12:00:00.123456789Z"
+        )
+    return _whole_seconds(text[:19]) * NANOS + (int(fraction.ljust(9, "0")) if fraction else 0)
+
+
+def format_timestamp(timestamp: int) -> str:
+    """Return nanoseconds since the epoch as RFC 3339 in UTC with nine digits; the inverse of parsing."""
+    seconds, nanos = divmod(timestamp, NANOS)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanos:09d}Z"
+
+
+def nanoseconds(name: str, moment: Timelike) -> int:
+    """Return `moment` in nanoseconds since the epoch; `name` is what errors call it.
+
+    Raises:
+        ValueError: text that is not RFC 3339 in UTC, or a datetime without a time zone.
+    """
+    if isinstance(moment, int):
+        return moment
+    if isinstance(moment, str):
+        return parse_timestamp(moment)
+    if moment.tzinfo is None:
+        raise ValueError(
+            f"{name} {moment!r} has no time zone: pass an aware datetime, such as datetime.now(UTC)"
+        )
+    return round((moment - EPOCH) / timedelta(microseconds=1)) * 1000
+
+
+@lru_cache(maxsize=256)
+def _whole_seconds(text: str) -> int:
+    return int((datetime.fromisoformat(text).replace(tzinfo=UTC) - EPOCH).total_seconds())
