@@ -42,7 +42,7 @@ from penstock.io.bigtable import ReadFromBigtableChangeStream
 from penstock.io.bigtable.emulator import BigtableEmulator
 from penstock.io.bigtable.frontier import Frontier, Opening
 from penstock.io.bigtable.keys import KeyRange
-from penstock.io.bigtable.query import ReadChangeStreamResponse, read_request
+from penstock.io.bigtable.query import read_request
 from penstock.io.bigtable.read import ReadChangeStreamFn
 from penstock.io.bigtable.stream import ChangeStream
 from penstock.io.bigtable.tracker import FrontierWatermarkEstimator, beam_watermark

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,14 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from penstock.io.bigtable import ChangeStreamMutation, ChangeStreamMutationCoder
+from penstock.io.bigtable import (
+    ChangeStreamMutation,
+    ChangeStreamMutationCoder,
+    ReadFromBigtableTable,
+    TableRow,
+)
 from penstock.runner import PySparkRunner
+from tests.integration.bigtable.conftest import INSTANCE, PROJECT
 from tests.integration.bigtable.emulator.client import set_cell
 from tests.integration.bigtable.replay import assert_no_duplicates, assert_order_of_each_row, replayed
 
@@ -119,3 +126,28 @@ def test_replay_equals_the_table_on_spark_through_churn(
     records = [record for _, record in kept(out)]
     assert_no_duplicates(records)
     assert_order_of_each_row(records)
+
+
+def test_a_table_is_read_by_ranges_as_the_ordinary_client_reads_it(
+    table: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for number in range(30):
+        table.client.write(b"row%02d" % number, set_cell("f", b"q", b"%d" % number, 1000))
+    monkeypatch.setenv("BIGTABLE_EMULATOR_HOST", table.emulator.host)
+    out = tmp_path / "rows"
+    reading = ReadFromBigtableTable(
+        project=PROJECT, instance=INSTANCE, table=table.id, row_range=(b"row05", b"row25")
+    )
+    run(lambda p: p | reading | beam.Map(_line) | beam.Map(partial(_append, str(out))))
+    expected = {key.decode() for key in table.cells() if b"row05" <= key < b"row25"}
+    assert sorted(out.read_text().split()) == sorted(f"{key}:{int(key[3:])}" for key in expected)
+
+
+def _line(row: TableRow) -> str:
+    (cell,) = row.cells
+    return f"{row.row_key.decode()}:{cell.value.decode()}"
+
+
+def _append(path: str, line: str) -> None:
+    with open(path, "a") as file:
+        file.write(line + "\n")
