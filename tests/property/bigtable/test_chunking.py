@@ -283,7 +283,8 @@ def empty_mutation(draw: Any, messages: list[Any]) -> bool:
 
 DAMAGES: list[Damage] = [
     wrong_size, wrong_offset, missing_last_chunk, early_last_chunk, value_cut_short, message_left_out,
-    interrupted_value, value_given_up, heartbeat_in_between, close_in_between, not_done, no_token, no_watermark, no_head,
+    interrupted_value, value_given_up, heartbeat_in_between, close_in_between, not_done, no_token,
+    no_watermark, no_head,
     cluster_of_nobody, second_head, delete_from_row, empty_mutation,
 ]  # fmt: skip
 
