@@ -54,8 +54,10 @@ class Epochs:
         self.widest = max(self.widest, len(dealt))
         parts = [self._start(restriction, state) for restriction, state in dealt]
         time.sleep(seconds)
+        deadline = time.monotonic() + 15
         for cut, thread, _ in parts:
             while thread.is_alive() and not cut():
+                assert time.monotonic() < deadline, "a reader cannot be cut"
                 time.sleep(0.01)
         for _, thread, _ in parts:
             thread.join(10)
