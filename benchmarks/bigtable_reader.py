@@ -158,10 +158,8 @@ def penstock(workload: Workload, partitions: list[KeyRange]) -> int:
     )
     fn = ReadChangeStreamFn(transform._settings)
     whole = Frontier.starting_at(workload.start, PARTITIONS, end=workload.end)
-    (frontier,) = (
-        [part for part in whole.deal(2) if part.segments[0].range == partitions[0]][:1]
-        if len(partitions) == 1
-        else [whole]
+    frontier = next(
+        part for part in (whole, *whole.deal(2)) if [segment.range for segment in part.segments] == partitions
     )
     tracker = ThreadsafeRestrictionTracker(fn.create_tracker(frontier))
     estimator = ThreadsafeWatermarkEstimator(FrontierWatermarkEstimator(beam_watermark(frontier.watermark)))

@@ -28,6 +28,7 @@ from penstock.io.bigtable.record import (
     parse_timestamp,
 )
 from penstock.io.bigtable.stream import ChangeStream
+from penstock.io.bigtable.table import ReadFromBigtableTable, TableRow
 
 __all__ = [
     "AddToCell",
@@ -42,8 +43,10 @@ __all__ = [
     "MutationType",
     "PositionLostError",
     "ReadFromBigtableChangeStream",
+    "ReadFromBigtableTable",
     "SetCell",
     "SetupError",
+    "TableRow",
     "UnknownMutation",
     "format_timestamp",
     "parse_timestamp",

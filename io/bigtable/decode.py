@@ -194,7 +194,7 @@ def _mutation(head: _Head, change: Any, entries: list[Entry]) -> ChangeStreamMut
 
 def _entries_of_one_message(chunks: Sequence[Any]) -> list[Entry]:
     """Decode a record that is whole in one message; a chunked value may only be one that is whole too."""
-    entries = []
+    entries: list[Entry] = []
     for chunk in chunks:
         if _is_part(chunk):
             cell = _Cell(chunk)

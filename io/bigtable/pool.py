@@ -56,10 +56,13 @@ class Pool:
         self._janitor: threading.Thread | None = None
 
     def lend(self, opening: Opening) -> PartitionReader:
-        """Return a stream that stands at this position: a kept one, or a new one."""
+        """Return a stream that stands at this position: a kept one, or a new one.
+
+        A kept one that has failed meanwhile is lent too, so that somebody hears of it.
+        """
         with self.shared.changed:
             for number, (_, reader) in enumerate(self._kept):
-                if reader.position == opening and reader.error is None:
+                if reader.position == opening:
                     del self._kept[number]
                     return reader
             self.opened += 1
@@ -68,7 +71,7 @@ class Pool:
 
     def give_back(self, reader: PartitionReader) -> None:
         """Keep a stream for the next bundle; the oldest one goes when there are too many."""
-        if self.limits.keep_seconds <= 0 or reader.error is not None:
+        if self.limits.keep_seconds <= 0:
             reader.stop()
             return
         with self.shared.changed:

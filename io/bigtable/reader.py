@@ -66,7 +66,9 @@ class Pacing(Protocol):
 class Source(Protocol):
     """What the threads read from; see `client.Client`."""
 
-    outage: Pacing
+    @property
+    def outage(self) -> Pacing:
+        """When to ask again, for all threads of the process."""
 
     def open(self, opening: Opening) -> Call:
         """Start a stream; it raises what `errors.judge` returns, when it is iterated at the latest."""

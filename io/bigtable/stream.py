@@ -95,8 +95,9 @@ class ChangeStreamCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
                 f"a change stream element of format version {version} cannot be read here: this release "
                 f"knows version {VERSION}; resume the checkpoint with the release that wrote it"
             )
-        *names, first, last = fields
-        return ChangeStream(*names, KeyRange(first.encode("latin-1"), last.encode("latin-1")))
+        project, instance, table, start, end, first, last = fields
+        asked = KeyRange(first.encode("latin-1"), last.encode("latin-1"))
+        return ChangeStream(project, instance, table, start, end, asked)
 
     def is_deterministic(self) -> bool:
         return True

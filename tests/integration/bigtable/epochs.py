@@ -54,11 +54,13 @@ class Epochs:
         self.widest = max(self.widest, len(dealt))
         parts = [self._start(restriction, state) for restriction, state in dealt]
         time.sleep(seconds)
+        deadline = time.monotonic() + 15
         for cut, thread, _ in parts:
             while thread.is_alive() and not cut():
+                assert time.monotonic() < deadline, "a reader cannot be cut"
                 time.sleep(0.01)
         for _, thread, _ in parts:
-            thread.join(30)
+            thread.join(10)
             assert not thread.is_alive(), "a cut reader did not return"
         results = [part for _, _, part in parts]
         for part in results:
@@ -117,7 +119,7 @@ class Epochs:
             except BaseException as error:
                 part.error = error
 
-        thread = threading.Thread(target=process)
+        thread = threading.Thread(target=process, daemon=True)
         thread.start()
         return cut, thread, part
 

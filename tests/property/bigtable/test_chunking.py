@@ -197,6 +197,21 @@ def interrupted_value(draw: Any, messages: list[Any]) -> bool:
     return False
 
 
+def value_given_up(draw: Any, messages: list[Any]) -> bool:
+    """Put another mutation where a value should go on, and leave the rest of the value out."""
+    for number, message in enumerate(messages):
+        chunks = message.data_change.chunks
+        if chunks and chunks[0].chunk_info.chunked_value_offset:
+            for later in messages[number:]:
+                first = later.data_change.chunks[0]
+                last = first.chunk_info.last_chunk
+                first.Clear()
+                first.mutation.delete_from_family.family_name = "f"
+                if last:
+                    return True
+    return False
+
+
 def heartbeat_in_between(draw: Any, messages: list[Any]) -> bool:
     if len(messages) > 1:
         heartbeat = Response()
@@ -268,7 +283,8 @@ def empty_mutation(draw: Any, messages: list[Any]) -> bool:
 
 DAMAGES: list[Damage] = [
     wrong_size, wrong_offset, missing_last_chunk, early_last_chunk, value_cut_short, message_left_out,
-    interrupted_value, heartbeat_in_between, close_in_between, not_done, no_token, no_watermark, no_head,
+    interrupted_value, value_given_up, heartbeat_in_between, close_in_between, not_done, no_token,
+    no_watermark, no_head,
     cluster_of_nobody, second_head, delete_from_row, empty_mutation,
 ]  # fmt: skip
 
