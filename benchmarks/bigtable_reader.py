@@ -45,7 +45,7 @@ from penstock.io.bigtable.keys import KeyRange
 from penstock.io.bigtable.query import read_request
 from penstock.io.bigtable.read import ReadChangeStreamFn
 from penstock.io.bigtable.stream import ChangeStream
-from penstock.io.bigtable.tracker import FrontierWatermarkEstimator, beam_watermark
+from penstock.io.reading.tracker import FrontierWatermarkEstimator, beam_watermark
 
 PROJECT, INSTANCE, MIDDLE = "benchmark", "benchmark", b"row5"
 PARTITIONS = [KeyRange(b"", MIDDLE), KeyRange(MIDDLE, b"")]

@@ -24,11 +24,10 @@ from penstock.io.bigtable.record import (
     MutationType,
     SetCell,
     UnknownMutation,
-    format_timestamp,
-    parse_timestamp,
 )
 from penstock.io.bigtable.stream import ChangeStream
 from penstock.io.bigtable.table import ReadFromBigtableTable, TableRow
+from penstock.io.reading.moments import format_timestamp, parse_timestamp
 
 __all__ = [
     "AddToCell",

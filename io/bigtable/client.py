@@ -19,10 +19,9 @@ from google.cloud.bigtable_v2.services.bigtable.transports.grpc import BigtableG
 from grpc.experimental import ChannelOptions
 
 from penstock.io.bigtable.decode import key_range
-from penstock.io.bigtable.errors import judge, judge_close
+from penstock.io.bigtable.errors import BigtableUnavailableError, judge, judge_close
 from penstock.io.bigtable.frontier import Opening
 from penstock.io.bigtable.keys import KeyRange, shown
-from penstock.io.bigtable.outage import Outage
 from penstock.io.bigtable.query import (
     PartitionsRequest,
     PartitionsResponse,
@@ -31,8 +30,10 @@ from penstock.io.bigtable.query import (
     partitions_request,
     read_request,
 )
-from penstock.io.bigtable.record import CloseStream, format_timestamp
+from penstock.io.bigtable.record import CloseStream
 from penstock.io.bigtable.stream import ChangeStream, Connection
+from penstock.io.reading.moments import format_timestamp
+from penstock.io.reading.outage import Outage
 
 _SHORT_CALL_SECONDS = 60.0
 ADMIN_HOST = "bigtableadmin.googleapis.com"
@@ -79,7 +80,7 @@ class Client:
     """Streams of one table; safe for threads."""
 
     def __init__(self, stream: ChangeStream, connection: Connection, heartbeat_ms: int) -> None:
-        self.outage = Outage()
+        self.outage = Outage("Bigtable", BigtableUnavailableError)
         self._stream = stream
         self._app_profile = connection.app_profile
         self._heartbeat_ms = heartbeat_ms

@@ -20,7 +20,6 @@ from typing import Any, TypeAlias
 
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
 from penstock.io.bigtable.record import (
-    NANOS,
     AddToCell,
     ChangeRecord,
     ChangeStreamMutation,
@@ -35,6 +34,7 @@ from penstock.io.bigtable.record import (
     SetCell,
     UnknownMutation,
 )
+from penstock.io.reading.moments import NANOS
 
 _USER, _GARBAGE_COLLECTION, _CONTINUATION = 1, 2, 3
 _TYPES = {_USER: MutationType.USER, _GARBAGE_COLLECTION: MutationType.GARBAGE_COLLECTION}

@@ -29,7 +29,7 @@ Growth: one entry per segment, of which there are as many as partitions, and in 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeAlias
@@ -157,6 +157,30 @@ class Frontier:
         Held by the slowest segment, waiting ones too; released by records and heartbeats of its stream.
         """
         return min((segment.watermark for segment in self.segments), default=None)
+
+    @property
+    def readable(self) -> Collection[KeyRange]:
+        """The partitions that may be read now."""
+        return self.ready().keys()
+
+    @property
+    def open(self) -> Collection[KeyRange]:
+        """The same, as the progress of a pipeline shows them."""
+        return self.readable
+
+    @property
+    def waiting(self) -> Collection[KeyRange]:
+        """The segments that wait for others before they can be read."""
+        return self.stuck().keys()
+
+    @property
+    def summary(self) -> str:
+        """What is left, in words."""
+        return f"{len(self.segments)} segments left to read"
+
+    def exhausted(self) -> Frontier:
+        """Return the same reading with nothing left."""
+        return Frontier((), self.asked, (), self.end)
 
     def ready(self) -> dict[KeyRange, Opening]:
         """Return the streams that may be open now, by partition."""

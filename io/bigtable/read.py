@@ -23,8 +23,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import apache_beam as beam
 from apache_beam import coders
@@ -38,22 +37,18 @@ from penstock.io.bigtable.frontier import Frontier, Reopened
 from penstock.io.bigtable.keys import KeyRange
 from penstock.io.bigtable.pool import Limits, Pool, Readers, pool_for
 from penstock.io.bigtable.preflight import check_source
-from penstock.io.bigtable.record import (
-    EPOCH,
-    NANOS,
-    ChangeStreamMutation,
-    format_timestamp,
-    parse_timestamp,
-)
+from penstock.io.bigtable.record import ChangeStreamMutation
 from penstock.io.bigtable.selection import Column, Selection
 from penstock.io.bigtable.stream import ChangeStream, Connection
 from penstock.io.bigtable.tally import Tally
-from penstock.io.bigtable.tracker import (
-    FrontierCoder,
-    FrontierTracker,
+from penstock.io.bigtable.tracker import BigtableTracker, FrontierCoder
+from penstock.io.reading.arguments import check_times, in_range, named
+from penstock.io.reading.moments import Timelike, nanoseconds
+from penstock.io.reading.tracker import (
     FrontierWatermarkEstimatorProvider,
     Tick,
     beam_watermark,
+    rebalanced,
 )
 
 if TYPE_CHECKING:
@@ -65,10 +60,6 @@ _TICK_SECONDS = 0.05
 _PATIENCE_SECONDS = 5.0
 """How long a reader that lies behind may keep a runner that wants to cut waiting for the first message."""
 _DEFER_SECONDS = 0.05
-
-Number = TypeVar("Number", int, float)
-Timelike: TypeAlias = datetime | str | int
-"""A moment: an aware datetime, RFC 3339 text ending in Z, or integer nanoseconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +184,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
         return Frontier.starting_at(element.start, self.check(element), element.asked, element.end)
 
     def create_tracker(self, restriction: Frontier) -> RestrictionTracker:
-        return FrontierTracker(restriction)
+        return BigtableTracker(restriction)
 
     def restriction_coder(self) -> coders.Coder:
         return FrontierCoder()
@@ -205,16 +196,8 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
     def rebalance(
         self, element: ChangeStream, residuals: Sequence[tuple[Frontier, Timestamp]], n: int
     ) -> list[tuple[Frontier, Timestamp]]:
-        """Join all residuals of one element and deal them out over `n` slots.
-
-        For runners, between bundles, with every residual of the element. Returns at most `n` parts with the
-        states of their watermark estimators; the lowest equals that of the whole, which never goes back.
-        Nothing is returned when nothing is left to read.
-        """
-        if not residuals:
-            return []
-        whole = Frontier.join([frontier for frontier, _ in residuals])
-        return [(part, beam_watermark(part.watermark)) for part in whole.deal(n)]
+        """Join all residuals of one element and deal them out over `n` slots; see `rebalanced`."""
+        return rebalanced(Frontier.join, residuals, n)
 
 
 class _ReadForEverFn(ReadChangeStreamFn):
@@ -294,26 +277,26 @@ class ReadFromBigtableChangeStream(beam.PTransform):  # type: ignore[misc, unuse
         super().__init__()
         now = time.time_ns()
         self._stream = ChangeStream(
-            _named("project", project),
-            _named("instance", instance),
-            _named("table", table),
+            named("project", project),
+            named("instance", instance),
+            named("table", table),
             now if start is None else nanoseconds("start", start),
             None if end is None else nanoseconds("end", end),
             KeyRange(*(row_range or (b"", b""))).checked(),
         )
-        _check_times(self._stream, now)
+        check_times(self._stream.start, self._stream.end, now, ahead_seconds=1)
         connection = Connection.with_credentials(
             credentials,
-            app_profile=_named("app_profile", app_profile),
+            app_profile=named("app_profile", app_profile),
             emulator_host=emulator_host or (None if api_endpoint else os.environ.get(EMULATOR_VARIABLE)),
             api_endpoint=api_endpoint,
         )
         limits = Limits(
-            _in_range("unavailable_timeout", unavailable_timeout, 0, 86_400),
-            _in_range("max_streams", max_streams, 1, 1000),
-            _in_range("buffer_bytes", buffer_bytes, 1 << 20, 1 << 34),
-            _in_range("keep_seconds", keep_seconds, 0, 3600),
-            _in_range("reopen_after", reopen_after, 0.001, 3600),
+            in_range("unavailable_timeout", unavailable_timeout, 0, 86_400),
+            in_range("max_streams", max_streams, 1, 1000),
+            in_range("buffer_bytes", buffer_bytes, 1 << 20, 1 << 34),
+            in_range("keep_seconds", keep_seconds, 0, 3600),
+            in_range("reopen_after", reopen_after, 0.001, 3600),
         )
         selection = Selection(
             _names("families", families),
@@ -323,7 +306,7 @@ class ReadFromBigtableChangeStream(beam.PTransform):  # type: ignore[misc, unuse
             garbage_collection,
             _names("source_clusters", source_clusters),
         )
-        heartbeat_ms = round(1000 * _in_range("heartbeat", heartbeat, 0.1, 60))
+        heartbeat_ms = round(1000 * in_range("heartbeat", heartbeat, 0.1, 60))
         self._settings = Settings(connection, heartbeat_ms, limits, selection)
 
     @property
@@ -345,29 +328,6 @@ class ReadFromBigtableChangeStream(beam.PTransform):  # type: ignore[misc, unuse
         return pbegin | "Stream" >> beam.Create([self._stream], reshuffle=False) | "Read" >> read
 
 
-def nanoseconds(name: str, moment: Timelike) -> int:
-    """Return `moment` in nanoseconds since the epoch.
-
-    Raises:
-        ValueError: text that is not RFC 3339 in UTC, or a datetime without a time zone.
-    """
-    if isinstance(moment, int):
-        return moment
-    if isinstance(moment, str):
-        return parse_timestamp(moment)
-    if moment.tzinfo is None:
-        raise ValueError(
-            f"{name} {moment!r} has no time zone: pass an aware datetime, such as datetime.now(UTC)"
-        )
-    return round((moment - EPOCH) / timedelta(microseconds=1)) * 1000
-
-
-def _named(name: str, value: str) -> str:
-    if not isinstance(value, str) or not value or "/" in value:
-        raise ValueError(f"{name} must be a bare name, not {value!r}: pass its last part, without slashes")
-    return value
-
-
 def _names(name: str, values: Iterable[str]) -> frozenset[str]:
     if isinstance(values, str):
         raise ValueError(f"{name} must be a list of names, not {values!r}: pass [{values!r}]")
@@ -385,19 +345,3 @@ def _column(value: str | Column) -> Column:
     if not colon:
         raise ValueError(f"column {value!r} has no family: pass 'family:qualifier' or (family, b'qualifier')")
     return family, qualifier.encode()
-
-
-def _in_range(name: str, value: Number, lowest: float, highest: float) -> Number:
-    if not lowest <= value <= highest:
-        raise ValueError(f"{name}={value} is out of range: pass a number from {lowest:,} to {highest:,}")
-    return value
-
-
-def _check_times(stream: ChangeStream, now: int) -> None:
-    start, end = format_timestamp(stream.start), stream.end
-    if stream.start > now + NANOS:
-        raise ValueError(
-            f"start {start} lies in the future, which Bigtable refuses; pass an earlier one, or none"
-        )
-    if end is not None and end < stream.start:
-        raise ValueError(f"end {format_timestamp(end)} lies before start {start}; pass a later end, or none")

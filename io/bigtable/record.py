@@ -9,14 +9,11 @@ Source: google/bigtable/v2/bigtable.proto, `ReadChangeStreamResponse`, and googl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TypeAlias
 
 from penstock.io.bigtable.keys import KeyRange
-
-NANOS = 1_000_000_000
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from penstock.io.reading.moments import format_timestamp
 
 
 class MutationType(StrEnum):
@@ -144,24 +141,3 @@ class CloseStream:
 
 
 ChangeRecord: TypeAlias = ChangeStreamMutation | Heartbeat | CloseStream
-
-
-def parse_timestamp(text: str) -> int:
-    """Return the nanoseconds since the epoch of an RFC 3339 timestamp in UTC (``…Z``), up to nine decimals.
-
-    Raises:
-        ValueError: not of the form YYYY-MM-DDTHH:MM:SS[.fraction]Z.
-    """
-    fraction = text[20:-1]
-    if text[-1:] != "Z" or len(fraction) > 9 or (text[19:20] not in ("Z", ".")):
-        raise ValueError(
-            f"{text!r} is not an RFC 3339 timestamp in UTC such as 2026-01-31T12:00:00.123456789Z"
-        )
-    seconds = int((datetime.fromisoformat(text[:19]).replace(tzinfo=UTC) - EPOCH).total_seconds())
-    return seconds * NANOS + (int(fraction.ljust(9, "0")) if fraction else 0)
-
-
-def format_timestamp(timestamp: int) -> str:
-    """Return nanoseconds since the epoch as RFC 3339 in UTC with nine digits; the inverse of parsing."""
-    seconds, nanos = divmod(timestamp, NANOS)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanos:09d}Z"

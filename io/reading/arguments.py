@@ -8,8 +8,6 @@ from penstock.io.reading.moments import NANOS, format_timestamp
 
 Number = TypeVar("Number", int, float)
 
-_FURTHEST_START = 600 * NANOS
-
 
 def named(name: str, value: str) -> str:
     """Return `value` if it is a bare name.
@@ -33,16 +31,17 @@ def in_range(name: str, value: Number, lowest: float, highest: float) -> Number:
     return value
 
 
-def check_times(start: int, end: int | None, now: int) -> None:
-    """Check the stretch of time to read, in nanoseconds.
+def check_times(start: int, end: int | None, now: int, *, ahead_seconds: int) -> None:
+    """Check the stretch of time to read, in nanoseconds; `ahead_seconds`: how far off the service lets it begin.
 
     Raises:
-        ValueError: it begins more than ten minutes in the future, or ends before it begins.
+        ValueError: it begins later than that, or ends before it begins.
     """
     text = format_timestamp(start)
-    if start > now + _FURTHEST_START:
+    if start > now + ahead_seconds * NANOS:
         raise ValueError(
-            f"start {text} lies more than ten minutes in the future; pass an earlier one, or none"
+            f"start {text} lies in the future, more than {ahead_seconds} s ahead, which the service refuses; "
+            "pass an earlier one, or none"
         )
     if end is not None and end < start:
         raise ValueError(f"end {format_timestamp(end)} lies before start {text}; pass a later end, or none")

@@ -244,7 +244,7 @@ class ReadFromSpannerChangeStream(beam.PTransform):  # type: ignore[misc, unused
             now if start is None else nanoseconds("start", start),
             None if end is None else nanoseconds("end", end),
         )
-        check_times(self._stream.start, self._stream.end, now)
+        check_times(self._stream.start, self._stream.end, now, ahead_seconds=600)
         connection = Connection.with_credentials(
             credentials,
             emulator_host=emulator_host or (None if api_endpoint else os.environ.get(EMULATOR_VARIABLE)),

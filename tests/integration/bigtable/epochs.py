@@ -17,7 +17,8 @@ from apache_beam.utils.timestamp import Timestamp
 from penstock.io.bigtable import ChangeStream, ChangeStreamMutation, ReadFromBigtableChangeStream
 from penstock.io.bigtable.frontier import Frontier
 from penstock.io.bigtable.read import ReadChangeStreamFn
-from penstock.io.bigtable.tracker import FrontierCoder, FrontierWatermarkEstimator, beam_watermark
+from penstock.io.bigtable.tracker import FrontierCoder
+from penstock.io.reading.tracker import FrontierWatermarkEstimator, beam_watermark
 
 
 @dataclass

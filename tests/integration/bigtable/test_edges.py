@@ -21,7 +21,7 @@ from penstock.io.bigtable import (
 )
 from penstock.io.bigtable.decode import DecodeError
 from penstock.io.bigtable.emulator import BigtableEmulator, Fault
-from penstock.io.bigtable.tracker import beam_watermark
+from penstock.io.reading.tracker import beam_watermark
 from tests.integration.bigtable.emulator.client import Mutation, delete_row, set_cell
 from tests.integration.bigtable.epochs import Epochs
 

@@ -12,7 +12,8 @@ from penstock.io.bigtable.read import ReadChangeStreamFn
 from penstock.io.bigtable.reader import follow
 from penstock.io.bigtable.record import ChangeStreamMutation
 from penstock.io.bigtable.stalls import Stalls
-from penstock.io.bigtable.tracker import FrontierCoder, FrontierTracker, Tick, beam_watermark
+from penstock.io.bigtable.tracker import BigtableTracker, FrontierCoder
+from penstock.io.reading.tracker import Tick, beam_watermark
 from tests.simulation.bigtable.service import KEYS, MILLI, BrokenOffError, Service
 
 Taken = tuple[ChangeStreamMutation | None, Step]
@@ -66,7 +67,7 @@ class Reading:
             return
         if min(state for _, state in dealt) < before:
             raise BrokenPromiseError("dealing moved the watermark back")
-        trackers = [FrontierTracker(_stored(frontier)) for frontier, _ in dealt]
+        trackers = [BigtableTracker(_stored(frontier)) for frontier, _ in dealt]
         outputs, crashed = self._read(trackers)
         if crashed or self.rng.random() < 0.15:
             self.crashes += 1
@@ -76,7 +77,7 @@ class Reading:
         residuals = [_stored(split[1]) for split in splits if split]
         self._commit(before, outputs, [(left, beam_watermark(left.watermark)) for left in residuals])
 
-    def _read(self, trackers: list[FrontierTracker]) -> tuple[list[ChangeStreamMutation], bool]:
+    def _read(self, trackers: list[BigtableTracker]) -> tuple[list[ChangeStreamMutation], bool]:
         """Claim some steps on all parts, interleaved. Return the outputs, and whether it ended in a crash."""
         outputs: list[ChangeStreamMutation] = []
         parts = [self._steps(tracker) for tracker in trackers]
@@ -97,7 +98,7 @@ class Reading:
                 outputs.append(output)
         return outputs, False
 
-    def _steps(self, tracker: FrontierTracker) -> Iterator[Taken]:
+    def _steps(self, tracker: BigtableTracker) -> Iterator[Taken]:
         """Yield steps, of one short stream after another, each of a partition that the seed picks."""
         while True:
             frontier = tracker.current_restriction()

@@ -11,9 +11,9 @@ from penstock.io.bigtable.errors import (
     judge,
     judge_close,
 )
-from penstock.io.bigtable.outage import Outage
 from penstock.io.bigtable.preflight import check_source
 from penstock.io.bigtable.stream import ChangeStream
+from penstock.io.reading.outage import Outage
 
 STREAM = ChangeStream("p", "i", "t", 100 * 3_600_000_000_000, None)
 
@@ -84,7 +84,7 @@ def test_what_the_admin_api_does_not_say_is_left_to_the_first_request() -> None:
 
 def test_many_threads_that_fail_at_once_lengthen_the_pause_once_and_an_outage_ends_loudly() -> None:
     now = [0.0]
-    outage = Outage(clock=lambda: now[0], draw=lambda low, high: high)
+    outage = Outage("Bigtable", BigtableUnavailableError, clock=lambda: now[0], draw=lambda low, high: high)
     for _ in range(10):
         outage.failed("down", 60)
     assert outage.remaining_pause() == pytest.approx(0.05)

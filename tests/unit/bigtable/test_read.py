@@ -11,8 +11,9 @@ import pytest
 from penstock.io.bigtable import ChangeStreamMutation, ReadFromBigtableChangeStream
 from penstock.io.bigtable.frontier import Frontier
 from penstock.io.bigtable.keys import KeyRange
-from penstock.io.bigtable.read import ReadChangeStreamFn, nanoseconds
-from penstock.io.bigtable.tracker import beam_watermark
+from penstock.io.bigtable.read import ReadChangeStreamFn
+from penstock.io.reading.moments import nanoseconds
+from penstock.io.reading.tracker import beam_watermark
 
 NAMES: dict[str, Any] = {"project": "p", "instance": "i", "table": "t"}
 

@@ -7,19 +7,14 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
 from penstock.io.bigtable.frontier import Advanced, Finished, Frontier, LineageError, Segment
 from penstock.io.bigtable.keys import KeyRange
-from penstock.io.bigtable.tracker import (
-    FrontierCoder,
-    FrontierTracker,
-    FrontierWatermarkEstimator,
-    Tick,
-    beam_watermark,
-)
+from penstock.io.bigtable.tracker import BigtableTracker, FrontierCoder
+from penstock.io.reading.tracker import FrontierWatermarkEstimator, Tick, beam_watermark
 
 LOW, HIGH = KeyRange(b"", b"m"), KeyRange(b"m", b"")
 
 
-def tracker(end: int | None = None) -> FrontierTracker:
-    return FrontierTracker(Frontier.starting_at(1, [LOW, HIGH], end=end))
+def tracker(end: int | None = None) -> BigtableTracker:
+    return BigtableTracker(Frontier.starting_at(1, [LOW, HIGH], end=end))
 
 
 def test_a_cut_leaves_exactly_what_was_not_claimed() -> None:
@@ -46,7 +41,7 @@ def test_a_cut_waits_for_the_first_step_or_a_tick_that_expects_nothing() -> None
 
 def test_a_part_that_only_waits_can_be_cut_at_once() -> None:
     waiting = Frontier((Segment(LOW, "t", 1, KeyRange(b"", b"z")),), dealt=True)
-    assert FrontierTracker(waiting).try_split(0) is not None
+    assert BigtableTracker(waiting).try_split(0) is not None
 
 
 def test_only_a_fraction_of_zero_is_granted() -> None:

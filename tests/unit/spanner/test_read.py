@@ -68,7 +68,7 @@ def test_start_and_end_may_be_text_datetimes_or_nanoseconds(moment: Any) -> None
         ({"change_stream": "READ S"}, "bare name from CREATE CHANGE STREAM"),
         ({"start": datetime(2026, 1, 1)}, "start .* has no time zone"),
         ({"start": "yesterday"}, "not an RFC 3339 timestamp"),
-        ({"start": time.time_ns() + 3600 * SECOND}, "more than ten minutes in the future"),
+        ({"start": time.time_ns() + 3600 * SECOND}, "lies in the future"),
         ({"start": 20, "end": 10}, "end .* lies before start"),
         ({"heartbeat_ms": 10}, "heartbeat_ms=10 is out of range: pass a number from 1,000 to 300,000"),
         ({"poll_ms": 1}, "poll_ms=1 is out of range"),
