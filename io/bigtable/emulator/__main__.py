@@ -2,4 +2,5 @@
 
 from penstock.io.bigtable.emulator.cli import main
 
-main()
+if __name__ == "__main__":
+    main()
