@@ -138,7 +138,10 @@ def test_every_module_and_public_name_can_be_imported_from_an_installed_copy(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("package", ["penstock", "penstock.io.spanner", "penstock.io.files"])
+@pytest.mark.parametrize(
+    "package",
+    ["penstock", "penstock.io.spanner", "penstock.io.bigtable", "penstock.io.files", "penstock.runner"],
+)
 def test_a_front_door_opens_without_clients_or_spark(
     package: str, installed: Mapping[str, str], tmp_path: Path
 ) -> None:
@@ -165,7 +168,7 @@ def test_the_package_itself_imports_nothing_but_the_standard_library(
 
 
 def test_a_public_package_says_what_its_public_names_are() -> None:
-    for package in ("penstock.io.spanner", "penstock.io.files", "penstock.runner"):
+    for package in ("penstock.io.spanner", "penstock.io.bigtable", "penstock.io.files", "penstock.runner"):
         module = importlib.import_module(package)
         assert module.__all__, package
         assert module.__doc__, package
