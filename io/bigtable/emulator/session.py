@@ -11,7 +11,7 @@ partitions does not wait for what is still to be sent: the tokens say where each
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.io.bigtable.emulator import tokens, wire
@@ -151,7 +151,7 @@ class Session:
         for part, target in ways:
             token = Token(uid, self._as_of_us, tokens.cut(parts, part))
             if wide:
-                token = Token(uid, self._as_of_us, (_widened(token.parts, target),), loose=True)
+                token = Token(uid, self._as_of_us, _widened(token.parts, target), loose=True)
             given.append((target if wide else part, token.encode()))
         message = "the partition was split, merged or moved; read the new partitions from these tokens"
         return wire.close(OUT_OF_RANGE, message, given, [target for _, target in ways])
@@ -247,9 +247,13 @@ def _ended_by(fault: Fault) -> Step:
     return Step([], Status(codes[fault], "the call failed, as a test wished"))
 
 
-def _widened(parts: tuple[Part, ...], target: KeyRange) -> Part:
-    """Return the position of `parts` for all of `target`: it repeats what other parts have read already."""
-    return Part(target, min(part.sequence for part in parts), min(part.since_us for part in parts))
+def _widened(parts: tuple[Part, ...], target: KeyRange) -> tuple[Part, ...]:
+    """Return `parts` for all of `target`: exact in their own keys, and repeating what others have read beside."""
+    first, last = parts[0].keys.start, parts[-1].keys.end
+    low = Part(target, min(part.sequence for part in parts), min(part.since_us for part in parts))
+    before = [replace(low, keys=KeyRange(target.start, first))] if target.start != first else []
+    after = [replace(low, keys=KeyRange(last, target.end))] if target.end != last else []
+    return tokens.joined([*before, *parts, *after])
 
 
 def _partition(request: Any) -> KeyRange:

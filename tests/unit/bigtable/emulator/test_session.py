@@ -7,8 +7,9 @@ from google.cloud.bigtable_v2.types import bigtable as api
 
 from penstock.io.bigtable.emulator.faults import Armed, Fault
 from penstock.io.bigtable.emulator.layout import KeyRange, Layout
-from penstock.io.bigtable.emulator.session import RequestError, Session
+from penstock.io.bigtable.emulator.session import RequestError, Session, _widened
 from penstock.io.bigtable.emulator.table import DAY_US, ChangeStream
+from penstock.io.bigtable.emulator.tokens import Part, cut
 from penstock.io.bigtable.emulator.wire import Mutation, Origin, Response, partition_message
 
 OUT_OF_RANGE, INVALID_ARGUMENT = 11, 3
@@ -163,3 +164,12 @@ def test_a_fault_waits_until_a_stream_has_sent_so_many_records() -> None:
     ended = session.step(scene.time.now_us).end
     assert ended is not None
     assert ended.code == 10
+
+
+def test_a_wide_token_is_exact_in_its_own_keys_and_repeats_only_beside_them() -> None:
+    own = (Part(KeyRange(b"d", b"g"), 50), Part(KeyRange(b"g", b"m"), 100))
+    wide = _widened(own, KeyRange(b"a", b""))
+    assert cut(wide, KeyRange(b"d", b"m")) == own
+    assert {part.sequence for part in cut(wide, KeyRange(b"a", b"d")) + cut(wide, KeyRange(b"m", b""))} == {
+        50
+    }
