@@ -35,6 +35,7 @@ def test_values_are_grouped_by_key_across_a_flatten_and_a_reshuffle(pipeline: be
         )
 
 
+@pytest.mark.slow
 def test_tagged_outputs_go_their_own_ways(pipeline: beam.Pipeline) -> None:
     def by_parity(n: int) -> Iterator[Any]:
         yield beam.pvalue.TaggedOutput("odd", n) if n % 2 else n
@@ -45,6 +46,7 @@ def test_tagged_outputs_go_their_own_ways(pipeline: beam.Pipeline) -> None:
         assert_that(out.odd | beam.CombineGlobally(sum).without_defaults(), equal_to([9]), label="odd")
 
 
+@pytest.mark.slow
 def test_fixed_windows_combine_each_on_their_own_and_stamp_the_window_end(pipeline: beam.Pipeline) -> None:
     def stamped(
         kv: Any, at: Any = beam.DoFn.TimestampParam, w: Any = beam.DoFn.WindowParam
@@ -63,6 +65,7 @@ def test_fixed_windows_combine_each_on_their_own_and_stamp_the_window_end(pipeli
         assert_that(sums, equal_to([("k", 10, 0.0, True), ("k", 10, 10.0, True), ("k", 5, 20.0, True)]))
 
 
+@pytest.mark.slow
 def test_a_reshuffle_keeps_timestamps_windows_and_elements(pipeline: beam.Pipeline) -> None:
     def shown(n: int, at: Any = beam.DoFn.TimestampParam, w: Any = beam.DoFn.WindowParam) -> tuple[Any, ...]:
         return n, float(at), float(w.start)
@@ -104,6 +107,7 @@ class _CountUpFn(beam.DoFn):
                 return
 
 
+@pytest.mark.slow
 def test_a_bounded_splittable_dofn_is_read_to_its_end_though_it_defers(pipeline: beam.Pipeline) -> None:
     with pipeline as p:
         counted = p | beam.Create([4, 7]) | beam.ParDo(_CountUpFn())
@@ -140,6 +144,7 @@ def _count(n: int) -> int:
     return n
 
 
+@pytest.mark.slow
 def test_metrics_of_all_tasks_add_up(spark: Any) -> None:
     p = beam.Pipeline(runner=PySparkRunner(spark), options=PipelineOptions(["--spark_parallelism=2"]))
     _ = p | beam.Create(range(10)) | beam.Reshuffle() | beam.Map(_count)
@@ -159,6 +164,7 @@ def test_a_users_exception_arrives_with_its_type_its_step_and_the_workers_traceb
     assert "lambda n: 1 // n" in caught.value.__notes__[0]
 
 
+@pytest.mark.slow
 def test_side_inputs_sessions_and_triggers_run_on_spark(pipeline: beam.Pipeline) -> None:
     numbers = pipeline | beam.Create([1, 2, 3, 20, 21]) | beam.Map(lambda n: window.TimestampedValue(n, n))
     total = beam.pvalue.AsSingleton(numbers | beam.CombineGlobally(sum))

@@ -145,7 +145,8 @@ def on_ours(data: list[tuple[str, int, int]], steps: list[str]) -> Counter[Any]:
     return Counter(found)
 
 
-@settings(max_examples=30, phases=[Phase.explicit, Phase.generate])
+@pytest.mark.slow
+@settings(max_examples=settings().max_examples * 3 // 10, phases=[Phase.explicit, Phase.generate])
 @given(st.lists(elements, max_size=12), st.lists(st.sampled_from(sorted(STEPS)), max_size=5))
 def test_random_pipelines_agree_with_beams_own_runner(
     data: list[tuple[str, int, int]], steps: list[str]

@@ -75,7 +75,7 @@ def test_one_driver_publishes_exactly_once_whatever_crashes(campaign):
 
 
 def test_two_drivers_paused_anywhere_publish_exactly_once(campaign):
-    figures = run_many(campaign, "two", campaign.size(700, 60_000), drivers=3)
+    figures = run_many(campaign, "two", campaign.size(400, 60_000), drivers=3)
     assert min(figures["crashed"], figures["superseded"], figures["unknown"]) > 100
     campaign.record("protocol-simulation-two-drivers", **figures)
 
