@@ -18,10 +18,10 @@ help:       ## what there is
 run: $(READY)       ## the demo: Spanner emulator, Spark, a kill, a proof (two to three minutes)
 	$(BIN)/python -m $(DEMO) $(ARGS)
 
-test: $(READY)      ## every test (under 15 minutes on two cores)
+test: $(READY)      ## every test (15 to 23 minutes on two cores)
 	$(BIN)/python -m pytest $(ARGS)
 
-check: lint         ## the fast part (under 2 minutes)
+check: lint         ## the fast part (two to three minutes)
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
 
 campaign: $(READY)  ## the full numbers; writes docs/evidence/*.json
