@@ -1,10 +1,11 @@
 """The wire format of a PartialResultSet, typed as far as the rows of a change stream need it.
 
 Everything in a row is a `google.protobuf.Value`, list within list. Decoded as such, a record of one mod is mostly
-Python objects that are made only to be asked for their single string. So here the same bytes are given other message types: where the lists are walked, they are messages; where the values lie,
-they are left as bytes, from which a short string is taken by slicing. The field numbers are those of
-google/protobuf/struct.proto and google/spanner/v1/result_set.proto, type.proto; what is not named here is kept as
-an unknown field, so a row can be encoded again and read as the Value that it is.
+Python objects that are made only to be asked for their single string. So here the same bytes are given other
+message types: where the lists are walked, they are messages; where the values lie, they are left as bytes, from
+which a short string is taken by slicing. The field numbers are those of google/protobuf/struct.proto and
+google/spanner/v1/result_set.proto, type.proto; what is not named here is kept as an unknown field, so a row can be
+encoded again and read as the Value that it is.
 """
 
 from __future__ import annotations
