@@ -18,7 +18,7 @@ help:       ## what there is
 run: $(READY)       ## the demo: Spanner emulator, Spark, a kill, a proof (two to three minutes)
 	$(BIN)/python -m $(DEMO) $(ARGS)
 
-test: $(READY)      ## every test (15 to 23 minutes on two cores)
+test: $(READY)      ## every test (12 to 20 minutes on two cores)
 	$(BIN)/python -m pytest $(ARGS)
 
 check: lint         ## the fast part (two to three minutes)

@@ -100,9 +100,9 @@ def runner_of(contender: str) -> Any:
 
         return FnApiRunner()
     from penstock.runner import PySparkRunner
-    from penstock.runner.session import session
+    from penstock.runner.session import context
 
-    return PySparkRunner(session("local[2,4]", {}))
+    return PySparkRunner(context("local[2,4]", {}))
 
 
 def serve(contender: str) -> None:

@@ -32,7 +32,7 @@ from measure import Cost, Spread, Stopwatch, heading, machine, ratio, row
 
 from penstock.runner import PySparkRunner
 from penstock.runner.graph import build_plan
-from penstock.runner.session import session
+from penstock.runner.session import context
 
 WARM_EPOCHS = 10
 PATIENCE_SECONDS = 120.0
@@ -114,7 +114,7 @@ def _after(result: Any, count: int) -> int:
 
 def bare_job(spark: Any, depth: int, tasks: int) -> None:
     """One Spark job of `depth` levels of `tasks` Python tasks that pass nearly nothing on."""
-    rdd = spark.sparkContext.parallelize(range(tasks), tasks)
+    rdd = spark.parallelize(range(tasks), tasks)
     for level in range(depth):
         if level:
             rdd = rdd.partitionBy(tasks, lambda target: target)
@@ -199,7 +199,7 @@ def main() -> None:
     options = parser.parse_args()
     rounds, keyed = options.rounds, sorted(set(options.keyed))
     print(f"{machine()}; {options.tasks} tasks a level; median of {rounds} (lowest to highest)\n")
-    spark = session("local[2,4]", {})
+    spark = context("local[2,4]", {})
     tell(compare(spark, keyed, options.tasks, options.epochs, rounds), keyed, options.tasks)
 
 

@@ -50,6 +50,15 @@ class PlanContext:
         strategy = self.components.pcollections[collection].windowing_strategy_id
         return self._context.windowing_strategies.get_by_id(strategy)
 
+    def trigger(self, collection: str) -> beam_runner_api_pb2.Trigger:
+        """The trigger of a PCollection."""
+        strategy = self.components.pcollections[collection].windowing_strategy_id
+        return self.components.windowing_strategies[strategy].trigger
+
+    def coder_by_id(self, name: str) -> coders.Coder:
+        """A coder by the name that the pipeline gives it."""
+        return self._context.coders.get_by_id(name)
+
     def coder(self, collection: str) -> coders.WindowedValueCoder:
         """The coder of a PCollection's windowed values."""
         proto = self.components.pcollections[collection]
@@ -94,17 +103,10 @@ class StageProcessor:
         self._used = False
         for family, is_event_time in self._timer_families():
             self.state.timer_coder(family).domain = domain_of(is_event_time)
-        collection = self._input_collection()
-        self.coder = context.coder(collection)
+        self.coder = context.coder(stage.collection)
         self._coder_impl = self.coder.get_impl()
-        self.windowing = context.windowing(collection)
-
-    def _input_collection(self) -> str:
-        if self.stage.inputs:
-            return self.context.plan.edges[self.stage.inputs[0]].collection
-        proto = beam_runner_api_pb2.PTransform.FromString(self.stage.transforms[self.stage.source])
-        (collection,) = proto.outputs.values()
-        return str(collection)
+        self.windowing = context.windowing(stage.collection)
+        self.trigger = context.trigger(stage.collection)
 
     def _timer_families(self) -> Iterator[tuple[str, bool]]:
         for _, family in self._processor.timers_info:

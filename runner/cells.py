@@ -93,6 +93,10 @@ class Cells:
         self._store.put(key_group, _chunk(cell, count), chunk)
         self._store.put(key_group, cell, _CHUNKED + _LENGTH.pack(count + 1))
 
+    def replace(self, key_group: int, key: bytes, window: bytes, name: bytes, chunk: bytes) -> None:
+        """Make a chunk all that is in a cell that is never appended to."""
+        self._store.put(key_group, self._cell(key, window, name), _SINGLE + chunk)
+
     def clear(self, key_group: int, key: bytes, window: bytes, name: bytes) -> None:
         """Forget a cell."""
         cell = self._cell(key, window, name)

@@ -15,6 +15,7 @@ _RUNS = frozenset(
         _GBK,
         common_urns.primitives.IMPULSE.urn,
         common_urns.primitives.FLATTEN.urn,
+        common_urns.primitives.TEST_STREAM.urn,
         common_urns.primitives.ASSIGN_WINDOWS.urn,
         common_urns.primitives.MAP_WINDOWS.urn,
         common_urns.deprecated_primitives.READ.urn,
@@ -65,9 +66,6 @@ def _problems(pipeline: api.Pipeline, streaming: bool) -> Iterator[tuple[str, st
             for applies, why in _PAR_DO_LIMITS:
                 if applies(payload):
                     yield name, why
-        elif urn in (_GBK, _COMBINE):
-            for why in _windowing_limits(transform, pipeline.components, streaming):
-                yield name, why
 
 
 def _leaves(pipeline: api.Pipeline) -> Iterator[tuple[str, api.PTransform]]:
@@ -93,22 +91,6 @@ _PAR_DO_LIMITS: tuple[tuple[Callable[[api.ParDoPayload], bool], str], ...] = (
     (lambda p: bool(p.requires_time_sorted_input), "time-sorted input is not supported"),
     (_ordered_or_multimap, "ordered-list, map and multimap state are not supported yet"),
 )
-
-
-def _windowing_limits(
-    transform: api.PTransform, components: api.Components, streaming: bool
-) -> Iterator[str]:
-    (pcoll,) = transform.inputs.values()
-    strategy = components.windowing_strategies[components.pcollections[pcoll].windowing_strategy_id]
-    if not streaming:
-        return
-    if strategy.merge_status == api.MergeStatus.NEEDS_MERGE:
-        yield "merging windows (sessions) are not supported yet in streaming; use fixed, sliding or global windows"
-    if not fires_once(strategy.trigger):
-        kind = strategy.trigger.WhichOneof("trigger")
-        yield f"the trigger {kind} is not supported yet in streaming; use the default trigger"
-    if strategy.allowed_lateness > 0:
-        yield "allowed lateness is not supported yet in streaming; leave it at 0"
 
 
 def fires_once(trigger: api.Trigger) -> bool:

@@ -34,6 +34,7 @@ from penstock.runner.protocol.record import (
     Timers,
 )
 from penstock.runner.residuals import Residuals
+from penstock.runner.script import Event, Script
 from penstock.runner.stagerun import MAX_US
 
 logger = logging.getLogger(__name__)
@@ -88,6 +89,7 @@ class Driver:
         self._draining = draining
         self._now_us = now_us
         self._pause = pause
+        self._script = Script(residuals.context).events
         self._ran: tuple[int, frozenset[str]] = (0, frozenset())
         """The last epoch that was run, and its tasks: bundles are finalized, as well as can be, after the commit."""
 
@@ -104,7 +106,10 @@ class Driver:
         if drain and not state.extra.get("draining"):
             residuals = self._residuals.truncated(residuals)
         due = [r for r in residuals if r.not_before_us <= self._now_us()]
-        if not self._anything_to_do(state, due, drain):
+        event = None if self._busy(state, due) else self._next_event(state)
+        if event is not None:
+            state = _played(state, event)
+        elif not self._anything_to_do(state, due, drain):
             self._pause(min(_IDLE_S, max(0.0, self._next_due_s(state))))
             return None
         dealt = self._residuals.dealt(residuals, self._partitions) if due else residuals
@@ -112,7 +117,7 @@ class Driver:
         waiting = [r for r in dealt if r.not_before_us > self._now_us()]
         number, nonces = self._ran
         committed = nonces if number == record.number else frozenset()
-        epoch = self._input(state, attempt, running, waiting, committed)
+        epoch = self._input(state, attempt, running, waiting, committed, event)
         description = f"{self._name}: epoch {attempt.epoch}"
         reports = self._engine.run(epoch, description, f"penstock-{attempt.job}")
         raise_failure(reports, attempt.epoch)
@@ -121,14 +126,29 @@ class Driver:
 
     # Before the tasks.
 
+    def _busy(self, state: EpochState, due: Sequence[Residual]) -> bool:
+        """Whether something is left of what earlier epochs began."""
+        return bool(due or state.publications or self._to_start(state)) or self._rings(state)
+
     def _anything_to_do(self, state: EpochState, due: Sequence[Residual], drain: bool) -> bool:
-        if due or state.publications or self._to_start(state):
+        if self._busy(state, due):
             return True
         if drain and not state.extra.get("draining"):
             return True
-        if not state.residuals and not (self._through(state) and any(t.pending for t in state.timers)):
-            return True
-        return any(t.processing_us is not None and t.processing_us <= self._now_us() for t in state.timers)
+        return not state.residuals and not (self._through(state) and any(t.pending for t in state.timers))
+
+    def _rings(self, state: EpochState) -> bool:
+        """Whether a processing-time timer is due."""
+        now = self._clock_us(state) if self._script else self._now_us()
+        return any(t.processing_us is not None and t.processing_us <= now for t in state.timers)
+
+    @staticmethod
+    def _clock_us(state: EpochState) -> int:
+        return int(state.extra.get("clock_us", 0))
+
+    def _next_event(self, state: EpochState) -> Event | None:
+        played = int(state.extra.get("played", 0))
+        return self._script[played] if played < len(self._script) else None
 
     def _to_start(self, state: EpochState) -> tuple[str, ...]:
         """Impulses that have not fired for the steps that they feed.
@@ -144,7 +164,7 @@ class Driver:
 
     def _through(self, state: EpochState) -> bool:
         """Whether nothing can reach a step any more that the record carries elements to."""
-        return all(
+        return self._next_event(state) is None and all(
             state.watermarks.get(cut_name(edge.name), BEGINNING_US) >= MAX_US
             for edge in self._plan.edges
             if edge.routing.carried
@@ -162,6 +182,7 @@ class Driver:
         running: Sequence[Residual],
         waiting: Sequence[Residual],
         committed: frozenset[str],
+        event: Event | None,
     ) -> EpochInput:
         holds: dict[str, int] = {}
         for residual in waiting:
@@ -175,20 +196,24 @@ class Driver:
             seconds=self._pace.seconds,
             max_records=self._pace.max_records,
             max_bytes=self._pace.max_bytes,
-            parts=tuple(self._part(p, state, running) for p in range(self._partitions)),
+            parts=tuple(self._part(p, state, running, event) for p in range(self._partitions)),
             watermarks=dict(state.watermarks),
             state=_state_of(state),
             waiting=holds,
             folder=self._folder,
             committed=committed,
+            clock_us=self._clock_us(state) if self._script else None,
         )
 
-    def _part(self, partition: int, state: EpochState, running: Sequence[Residual]) -> Part:
+    def _part(
+        self, partition: int, state: EpochState, running: Sequence[Residual], event: Event | None
+    ) -> Part:
         mine = slice(partition, None, self._partitions)
         return Part(
             impulses=self._to_start(state) if partition == 0 else (),
             residuals=tuple((r.transform, r.element_id, r.element, r.watermark_us) for r in running[mine]),
             publications=tuple((p.transform, p.element) for p in state.publications[mine]),
+            script=((event.step, event.block),) if event and event.step and partition == 0 else (),
         )
 
     # After the tasks.
@@ -261,6 +286,14 @@ class Driver:
 
     def _reads(self, step: str) -> bool:
         return any(e.name == step and e.routing is Routing.RESIDUAL for e in self._plan.edges)
+
+
+def _played(state: EpochState, event: Event) -> EpochState:
+    """The state with an event of the script played: its watermarks set and its clock advanced."""
+    marks = {cut_name(step): mark for step, mark in (event.watermarks or {}).items()}
+    clock = int(state.extra.get("clock_us", 0)) + event.advance_us
+    extra = {**state.extra, "played": int(state.extra.get("played", 0)) + 1, "clock_us": clock}
+    return replace(state, watermarks={**state.watermarks, **marks}, extra=extra)
 
 
 def without(state: EpochState, names: Collection[str]) -> EpochState:

@@ -19,10 +19,10 @@ from penstock.runner.protocol.pins import Control, Taken, pinned
 
 
 class SparkEngine:
-    """Runs the epochs of one plan on a Spark session."""
+    """Runs the epochs of one plan on a Spark context."""
 
-    def __init__(self, spark: Any, plan: Plan) -> None:
-        self._context = spark.sparkContext
+    def __init__(self, spark_context: Any, plan: Plan) -> None:
+        self._context = spark_context
         self._plan = plan
         self._shipped = self._context.broadcast(plan)
 

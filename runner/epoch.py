@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -16,12 +17,14 @@ class Part:
     """What one partition starts the epoch with.
 
     `impulses` are the steps of Impulses that fire; `residuals` are (step, element id, encoded element,
-    watermark in µs); `publications` are (step, encoded element) and run before anything else.
+    watermark in µs); `publications` are (step, encoded element) and run before anything else; `script` are
+    (step, encoded elements) of a TestStream.
     """
 
     impulses: tuple[str, ...] = ()
     residuals: tuple[tuple[str, str, bytes, int], ...] = ()
     publications: tuple[tuple[str, bytes], ...] = ()
+    script: tuple[tuple[str, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,8 @@ class EpochInput:
 
     `watermarks` are those of the last record, by the names below; `waiting` is the lowest watermark of each
     step's residuals that are not due and so in no part; `folder` is where state runs live, empty in batch.
-    `committed` are the nonces of the tasks whose work the last record holds, as far as this driver ran them.
+    `committed` are the nonces of the tasks whose work the last record holds, as far as this driver ran them;
+    `clock_us` is the processing time where a TestStream says what it is.
     """
 
     job: str
@@ -57,6 +61,11 @@ class EpochInput:
     waiting: Mapping[str, int] = field(default_factory=dict)
     folder: str = ""
     committed: frozenset[str] = frozenset()
+    clock_us: int | None = None
+
+    def now_us(self) -> int:
+        """The processing time."""
+        return time.time_ns() // 1000 if self.clock_us is None else self.clock_us
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,9 @@ _GBK = common_urns.primitives.GROUP_BY_KEY.urn
 _FLATTEN = common_urns.primitives.FLATTEN.urn
 _RESHUFFLE = common_urns.composites.RESHUFFLE.urn
 _PROCESS = common_urns.sdf_components.PROCESS_SIZED_ELEMENTS_AND_RESTRICTIONS.urn
-_KNOWN_URNS = frozenset([_FLATTEN, _GBK, _RESHUFFLE])
+_TEST_STREAM = common_urns.primitives.TEST_STREAM.urn
+_KNOWN_URNS = frozenset([_FLATTEN, _GBK, _RESHUFFLE, _TEST_STREAM])
+_SCRIPT = "script"
 _ROUTING = {
     "materialize": Routing.LOCAL,
     "spread": Routing.SPREAD,
@@ -58,7 +60,7 @@ def build_plan(pipeline: api.Pipeline, *, streaming: bool) -> Plan:
     context, stages = beam_phases.create_and_optimize_stages(
         pipeline, _phases(streaming), known_runner_urns=_KNOWN_URNS
     )
-    edges, wiring = _edges(stages, context.components)
+    edges, wiring = _edges(stages, context.components, streaming=streaming)
     levels = _levels(len(stages), edges)
     placed = tuple(_placed(edge, levels) for edge in edges)
     built = tuple(
@@ -71,7 +73,13 @@ def build_plan(pipeline: api.Pipeline, *, streaming: bool) -> Plan:
         stages=built,
         edges=placed,
         streaming=streaming,
+        script=_script(pipeline),
     )
+
+
+def _script(pipeline: api.Pipeline) -> bytes:
+    transforms = pipeline.components.transforms.values()
+    return next((t.spec.payload for t in transforms if t.spec.urn == _TEST_STREAM), b"")
 
 
 def _phases(streaming: bool) -> list[Phase]:
@@ -81,6 +89,7 @@ def _phases(streaming: bool) -> list[Phase]:
         beam_phases.lift_combiners,
         beam_phases.annotate_stateful_dofns_as_roots,
         beam_phases.read_to_impulse,
+        expand_scripts,
         beam_phases.expand_sdf,
         *([cut_reads] if streaming else []),
         drop_carried_reshuffles,
@@ -171,6 +180,26 @@ def drop_carried_reshuffles(
         yield stage
 
 
+def expand_scripts(
+    stages: list[beam_phases.Stage], context: beam_phases.TransformContext
+) -> Iterator[beam_phases.Stage]:
+    """Read each output of a TestStream from a buffer of its own, which the driver fills."""
+    for stage in stages:
+        (transform,) = stage.transforms
+        if transform.spec.urn != _TEST_STREAM:
+            yield stage
+            continue
+        for tag, made in transform.outputs.items():
+            name = f"{transform.unique_name}/{tag}"
+            buffer = beam_phases.create_buffer_id(name, kind=_SCRIPT)
+            yield beam_phases.Stage(
+                f"{name}/Read",
+                [_end(f"{name}/Read", _READ, buffer, outputs={"out": made})],
+                downstream_side_inputs=stage.downstream_side_inputs,
+                must_follow=frozenset(),
+            )
+
+
 def expand_reshuffles(
     stages: list[beam_phases.Stage], context: beam_phases.TransformContext
 ) -> Iterator[beam_phases.Stage]:
@@ -254,7 +283,7 @@ def step_name(transform: api.PTransform) -> str:
 
 
 def _edges(
-    stages: list[beam_phases.Stage], components: api.Components
+    stages: list[beam_phases.Stage], components: api.Components, *, streaming: bool
 ) -> tuple[list[Edge], dict[bytes, list[int]]]:
     writers: dict[bytes, list[int]] = collections.defaultdict(list)
     for index, stage in enumerate(stages):
@@ -269,6 +298,8 @@ def _edges(
         if buffer == beam_phases.IMPULSE_BUFFER:
             continue
         kind, name = beam_phases.split_buffer_id(buffer)
+        if kind == _SCRIPT:
+            continue
         routing = _ROUTING[kind]
         if routing is Routing.LOCAL and _stateful(stage):
             routing = Routing.KEYED
@@ -276,7 +307,7 @@ def _edges(
         collection = read
         if routing is Routing.GROUPED:
             (collection,) = components.transforms[name].inputs.values()
-            if _triggered(collection, components):
+            if _triggered(collection, components) and not streaming:
                 routing = Routing.KEYED
         wiring[buffer].append(len(edges))
         edges.append(
@@ -288,6 +319,7 @@ def _edges(
                 level=0,
                 producers=tuple(sorted(set(writers[buffer]))),
                 consumer=consumer,
+                apart=streaming and _at_earliest_or_latest(collection, components),
             )
         )
     for consumer, stage in enumerate(stages):
@@ -367,6 +399,7 @@ def _stage(
         level=level,
         origin=origin,
         source=_descriptor_name(source, stage),
+        collection=inputs[0].collection if inputs else next(iter(source.outputs.values())),
         transforms=transforms,
         inputs=tuple(e.index for e in inputs),
         outputs=tuple(outputs),
@@ -386,8 +419,16 @@ def _groups(source: api.PTransform) -> bool:
 
 
 def _triggered(collection: str, components: api.Components) -> bool:
-    strategy = components.pcollections[collection].windowing_strategy_id
-    return not fires_once(components.windowing_strategies[strategy].trigger)
+    return not fires_once(_strategy(collection, components).trigger)
+
+
+def _at_earliest_or_latest(collection: str, components: api.Components) -> bool:
+    """Whether the timestamps of elements decide about the timestamp of what a grouping makes of them."""
+    return _strategy(collection, components).output_time != api.OutputTime.END_OF_WINDOW
+
+
+def _strategy(collection: str, components: api.Components) -> api.WindowingStrategy:
+    return components.windowing_strategies[components.pcollections[collection].windowing_strategy_id]
 
 
 def _descriptor_name(transform: api.PTransform, stage: beam_phases.Stage) -> str:
@@ -401,6 +442,8 @@ def _descriptor_name(transform: api.PTransform, stage: beam_phases.Stage) -> str
 def _origin(source: api.PTransform, inputs: tuple[Edge, ...]) -> Origin:
     if source.spec.payload == beam_phases.IMPULSE_BUFFER:
         return Origin.IMPULSE
+    if not inputs:
+        return Origin.SCRIPT
     routing = inputs[0].routing
     if routing is Routing.RESIDUAL:
         return Origin.RESIDUAL
@@ -410,6 +453,8 @@ def _origin(source: api.PTransform, inputs: tuple[Edge, ...]) -> Origin:
 def _step(source: api.PTransform, origin: Origin, inputs: tuple[Edge, ...]) -> str:
     if origin is Origin.IMPULSE:
         return str(source.unique_name)
+    if origin is Origin.SCRIPT:
+        return str(beam_phases.split_buffer_id(source.spec.payload)[1])
     return "" if origin is Origin.EDGE else inputs[0].name
 
 

@@ -23,17 +23,19 @@ Identity = tuple[bytes, bytes]
 class Group:
     """Values of one key and window in order of arrival, each encoded so that it knows its own end.
 
-    A chunk is one value or several in a row; `first_us` and `last_us` are the lowest and highest timestamp
-    seen, in µs.
+    A chunk is one value or several in a row, `count` the number of values; `first_us` and `last_us` are the
+    lowest and highest timestamp seen, in µs.
     """
 
     chunks: list[bytes]
     first_us: int
     last_us: int
+    count: int = 1
 
-    def add(self, chunk: bytes, first_us: int, last_us: int) -> None:
-        """Append a chunk whose values have timestamps from `first_us` to `last_us`."""
+    def add(self, chunk: bytes, first_us: int, last_us: int, count: int = 1) -> None:
+        """Append a chunk of `count` values with timestamps from `first_us` to `last_us`."""
         self.chunks.append(chunk)
+        self.count += count
         if first_us < self.first_us:
             self.first_us = first_us
         if last_us > self.last_us:
@@ -53,6 +55,7 @@ class Complete:
     first_us: int
     last_us: int
     chunks: Iterable[bytes]
+    count: int
 
 
 def write_group(stream: Any, key: bytes, window: bytes, group: Group) -> None:
@@ -61,7 +64,7 @@ def write_group(stream: Any, key: bytes, window: bytes, group: Group) -> None:
     stream.write(window, True)
     stream.write_bigendian_int64(group.first_us)
     stream.write_bigendian_int64(group.last_us)
-    stream.write_var_int64(len(group.chunks))
+    stream.write_var_int64(group.count)
     stream.write(b"".join(group.chunks), True)
 
 
@@ -90,15 +93,17 @@ class Grouping:
     def __bool__(self) -> bool:
         return bool(self._groups or self._files)
 
-    def add(self, key: bytes, window: bytes, first_us: int, last_us: int, chunk: bytes) -> None:
-        """Add a chunk of encoded values with timestamps from `first_us` to `last_us`."""
+    def add(
+        self, key: bytes, window: bytes, first_us: int, last_us: int, chunk: bytes, count: int = 1
+    ) -> None:
+        """Add a chunk of `count` encoded values with timestamps from `first_us` to `last_us`."""
         identity = (key, window)
         group = self._groups.get(identity)
         if group is None:
-            self._groups[identity] = Group([chunk], first_us, last_us)
+            self._groups[identity] = Group([chunk], first_us, last_us, count)
             self._held += len(key) + len(window) + 300
         else:
-            group.add(chunk, first_us, last_us)
+            group.add(chunk, first_us, last_us, count)
         self._held += len(chunk) + 60
         if self._held > self._memory_bytes:
             self._spill()
@@ -111,7 +116,7 @@ class Grouping:
         else:
             for key, window in sorted(self._groups):
                 group = self._groups[key, window]
-                yield Complete(key, window, group.first_us, group.last_us, group.chunks)
+                yield Complete(key, window, group.first_us, group.last_us, group.chunks, group.count)
         self.close()
 
     def close(self) -> None:
@@ -130,8 +135,8 @@ class Grouping:
         self._groups, self._held = {}, 0
 
 
-_HEAD = struct.Struct(">IIqqQ")
-"""Of a group in a file: length of key and window, lowest and highest timestamp, length of what follows."""
+_HEAD = struct.Struct(">IIqqQQ")
+"""Of a group in a file: length of key and window, lowest and highest timestamp, count, length of what follows."""
 _LENGTH = struct.Struct(">I")
 _PART_BYTES = 1 << 20
 """About the size of the parts in which a spilled group is written and read."""
@@ -175,14 +180,16 @@ def united(key: bytes, window: bytes, groups: list[Complete]) -> Complete:
     """Return several groups of one key as one group of `window`, whose values are read one group after the other."""
     first_us = min(group.first_us for group in groups)
     last_us = max(group.last_us for group in groups)
-    return Complete(key, window, first_us, last_us, _Chain([group.chunks for group in groups]))
+    count = sum(group.count for group in groups)
+    return Complete(key, window, first_us, last_us, _Chain([group.chunks for group in groups]), count)
 
 
 def _write_run(file: IO[bytes], identity: Identity, group: Group) -> None:
     key, window = identity
     parts = list(joined_chunks(group.chunks))
     length = sum(len(part) + _LENGTH.size for part in parts)
-    file.write(_HEAD.pack(len(key), len(window), group.first_us, group.last_us, length) + key + window)
+    head = _HEAD.pack(len(key), len(window), group.first_us, group.last_us, group.count, length)
+    file.write(head + key + window)
     for part in parts:
         file.write(_LENGTH.pack(len(part)))
         file.write(part)
@@ -212,7 +219,7 @@ def _heads(file: IO[bytes]) -> Iterator[_Spilled]:
     """The groups of a file in its order; the values of big ones are left where they are."""
     file.seek(0)
     while head := file.read(_HEAD.size):
-        key_length, window_length, first_us, last_us, length = _HEAD.unpack(head)
+        key_length, window_length, first_us, last_us, count, length = _HEAD.unpack(head)
         names = file.read(key_length + window_length)
         identity = (names[:key_length], names[key_length:])
         parts: Iterable[bytes]
@@ -221,7 +228,7 @@ def _heads(file: IO[bytes]) -> Iterator[_Spilled]:
         else:
             end = file.tell() + length
             parts = _OnDisk(file, file.tell(), end)
-        yield _Spilled(identity, Complete(*identity, first_us, last_us, parts))
+        yield _Spilled(identity, Complete(*identity, first_us, last_us, parts, count))
         file.seek(end)
 
 

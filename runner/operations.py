@@ -196,9 +196,11 @@ class GroupedWriter(Writer):
         self._encode_key = pair.key_coder().get_impl().encode_nested
         self._encode_value = pair.value_coder().get_impl().encode_nested
         self._encode_window = coder.window_coder.get_impl().encode_nested
-        self._groups: dict[Any, dict[bytes, Group]] = {}
+        self._apart = edge.apart
+        self._groups: dict[Any, dict[tuple[bytes, int], Group]] = {}
+        """By window, then by encoded key and, where values of one timestamp go together, by timestamp."""
         self._window: Any = None
-        self._of_window: dict[bytes, Group] = {}
+        self._of_window: dict[tuple[bytes, int], Group] = {}
         self._waiting_bytes = 0
         self._waiting_from = 0
 
@@ -214,9 +216,10 @@ class GroupedWriter(Writer):
         for window in element.windows:
             if window is not self._window:
                 self._turn_to(window)
-            group = self._of_window.get(encoded)
+            name = (encoded, at if self._apart else 0)
+            group = self._of_window.get(name)
             if group is None:
-                self._of_window[encoded] = Group([data], at, at)
+                self._of_window[name] = Group([data], at, at)
                 self._waiting_bytes += len(encoded)
             else:
                 group.add(data, at, at)
@@ -241,7 +244,7 @@ class GroupedWriter(Writer):
         self._window, self._waiting_bytes, self._waiting_from = None, 0, self.records
         for window, of_window in groups.items():
             encoded = self._encode_window(window)
-            for key, group in of_window.items():
+            for (key, _), group in of_window.items():
                 target = partition_of(key_group(key), self._partitions)
                 stream = self._stream(target)
                 write_group(stream, key, encoded, group)

@@ -29,7 +29,7 @@ from penstock.runner.protocol.loop import run_epochs
 from penstock.runner.protocol.record import CommitRecord, EpochState
 from penstock.runner.residuals import Residuals
 from penstock.runner.result import PySparkPipelineResult
-from penstock.runner.session import session, slots
+from penstock.runner.session import context, context_of, slots
 
 logger = logging.getLogger(__name__)
 
@@ -37,11 +37,11 @@ logger = logging.getLogger(__name__)
 class PySparkRunner(PipelineRunner):
     """Runs Beam pipelines on Spark.
 
-    `PySparkRunner()` uses the active Spark session, else it starts one of its own from `--spark_master` and
-    `--spark_conf`; `PySparkRunner(spark=session)` uses the one it is given and leaves it as it is. Batch
-    pipelines run to their end; a pipeline with an unbounded PCollection (or `--streaming`) runs in
-    epochs and needs `--checkpoint_dir`. Any other pipeline that is given one runs in epochs too: it can be
-    stopped or killed, and goes on where it was.
+    `PySparkRunner()` uses the active Spark context, else it starts one of its own from `--spark_master` and
+    `--spark_conf`; `PySparkRunner(spark=…)` uses the `SparkSession` or `SparkContext` that it is given and
+    leaves it as it is. Batch pipelines run to their end; a pipeline with an unbounded PCollection (or
+    `--streaming`) runs in epochs and needs `--checkpoint_dir`. Any other pipeline that is given one runs in
+    epochs too: it can be stopped or killed, and goes on where it was.
     """
 
     def __init__(self, spark: Any = None) -> None:
@@ -86,7 +86,7 @@ class PySparkRunner(PipelineRunner):
         return self._start_stream(plan, settings)
 
     def _start_batch(self, plan: Plan, settings: PySparkOptions) -> PySparkPipelineResult:
-        spark = self._session(settings)
+        spark = self._context(settings)
         result = PySparkPipelineResult()
         work = _Work(spark, plan, settings, result)
         result.run_in_background(work.batch, work.cancel)
@@ -95,17 +95,17 @@ class PySparkRunner(PipelineRunner):
     def _start_stream(self, plan: Plan, settings: PySparkOptions) -> PySparkPipelineResult:
         checkpoint = _opened_checkpoint(settings)
         _refuse_orphans(checkpoint.last_record(), plan, settings.drop_state or ())
-        spark = self._session(settings)
+        spark = self._context(settings)
         result = PySparkPipelineResult(Residuals(PlanContext(plan)))
         work = _Work(spark, plan, settings, result)
         result.run_in_background(lambda: work.stream(checkpoint), work.cancel)
         return result
 
-    def _session(self, settings: PySparkOptions) -> Any:
+    def _context(self, settings: PySparkOptions) -> Any:
         if self._spark is not None:
-            return self._spark
+            return context_of(self._spark)
         conf = dict(setting.split("=", 1) for setting in settings.spark_conf or ())
-        return session(settings.spark_master, conf)
+        return context(settings.spark_master, conf)
 
 
 class _Work:
@@ -125,7 +125,7 @@ class _Work:
 
     def cancel(self) -> None:
         """Cancel the Spark job that runs."""
-        self._spark.sparkContext.cancelJobGroup(f"penstock-{self._job}")
+        self._spark.cancelJobGroup(f"penstock-{self._job}")
 
     def batch(self) -> str:
         """Run to the end; return the final state."""

@@ -55,6 +55,7 @@ class Origin(enum.Enum):
     EDGE = "edge"
     RESIDUAL = "residual"
     PUBLISH = "publish"
+    SCRIPT = "script"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,8 @@ class Edge:
 
     `collection` is the PCollection whose coder and windowing the elements have when they are written.
     `name` is the consumer's unique transform name (for carried edges: the step that the record names).
-    `level` is the level at which the edge is taken in; `producers` are indexes into `Plan.stages`.
+    `level` is the level at which the edge is taken in; `producers` are indexes into `Plan.stages`. `apart` means
+    that a group which travels to a grouping holds values of one timestamp only.
     """
 
     index: int
@@ -83,6 +85,7 @@ class Edge:
     producers: tuple[int, ...]
     consumer: int
     side: Side | None = None
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +96,8 @@ class Stage:
     name by which the commit record knows what starts the stage (Impulse, residuals, Publications). `reads` is
     the transform that processes restrictions, `state` the stateful transform or GroupByKey whose state the
     stage keeps, `grouped` the PCollection that a GroupByKey groups; each empty where it does not apply.
-    `inputs` are the edges of the main input, `sides` those of side inputs. `triggered` means that a GroupByKey
-    does not just fire each window once, when it is over.
+    `inputs` are the edges of the main input, `sides` those of side inputs; `collection` is the PCollection that
+    the source takes in. `triggered` means that a GroupByKey does not just fire each window once, when it is over.
     """
 
     index: int
@@ -102,6 +105,7 @@ class Stage:
     level: int
     origin: Origin
     source: str
+    collection: str
     transforms: Mapping[str, bytes]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -126,7 +130,7 @@ class Plan:
 
     `components` are the pipeline's PCollections, coders, windowing strategies and environments
     (serialised `Components` without transforms); `streaming` says whether the record carries what is
-    left of a read, or a read goes on until it is done (batch).
+    left of a read, or a read goes on until it is done (batch). `script` is the payload of a TestStream.
     """
 
     id: str
@@ -134,6 +138,7 @@ class Plan:
     stages: tuple[Stage, ...]
     edges: tuple[Edge, ...]
     streaming: bool
+    script: bytes = b""
 
     @property
     def depth(self) -> int:

@@ -54,6 +54,7 @@ class Residuals:
     """Works on the residuals of a plan's steps, on the driver."""
 
     def __init__(self, context: PlanContext) -> None:
+        self.context = context
         self._readers = {
             stage.step: _Reader(context, stage)
             for stage in context.plan.stages

@@ -34,7 +34,8 @@ from penstock.runner.frames import Frame, InOrder, Kind
 from penstock.runner.keys import KEY_GROUPS, groups_of
 from penstock.runner.plan import Edge, Origin, Plan, Routing, Stage
 from penstock.runner.sides import Held, SideInput
-from penstock.runner.stagerun import MAX_US, Setting, StageRun, run_of
+from penstock.runner.stagerun import MAX_US, Setting, StageRun
+from penstock.runner.stages import run_of
 from penstock.runner.taskstate import TaskState
 
 logger = logging.getLogger(__name__)
@@ -220,6 +221,7 @@ class _Task:
     def _work(self) -> None:
         if self.level == 0:
             self._publish()
+            self._play()
         self._impulse()
         if self.level == 0:
             self._read()
@@ -236,6 +238,12 @@ class _Task:
         for step, element in self._part().publications:
             (stage,) = [s for s in self._stages if s.origin is Origin.PUBLISH and s.step == step]
             self._run(stage).take(element)
+            self._pass_locally()
+
+    def _play(self) -> None:
+        for step, block in self._part().script:
+            (stage,) = [s for s in self._stages if s.origin is Origin.SCRIPT and s.step == step]
+            self._run(stage).take(block)
             self._pass_locally()
 
     def _impulse(self) -> None:
@@ -287,8 +295,9 @@ class _Task:
             last=self._groups[1],
             send=lambda edge, target, block: self._pending.append((edge, target, block)),
             state=self._state,
-            now_us=lambda: time.time_ns() // 1000,
-            lateness_us=self.epoch.watermarks.get(input_name(stage.state), BEGINNING_US),
+            now_us=self.epoch.now_us,
+            input_us=self.epoch.watermarks.get(input_name(stage.state), BEGINNING_US),
+            output_us=self.epoch.watermarks.get(output_name(stage.state), BEGINNING_US),
             bounded=not self.plan.streaming,
             event_due_us=event,
             processing_due_us=processing,
@@ -322,12 +331,15 @@ class _Task:
 
     def _due(self, stage: Stage, watermark: int) -> bool:
         event, processing, _ = self._known_timers(stage)
-        now = time.time_ns() // 1000
-        return (event is not None and event <= watermark) or (processing is not None and processing <= now)
+        if event is not None and event <= watermark:
+            return True
+        return processing is not None and processing <= self.epoch.now_us()
 
     def _output_watermark(self, stage: Stage, watermark: int, hold: int | None) -> int:
         if hold is not None:
             watermark = min(watermark, hold)
+        if stage.grouped:
+            self.report.watermarks[output_name(stage.state)] = watermark
         if stage.origin is Origin.RESIDUAL:
             marks = [left.watermark_us for left in self.report.left if left.step == stage.step]
             watermark = min([watermark, *marks, self.epoch.waiting.get(stage.step, watermark)])

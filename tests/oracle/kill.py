@@ -16,17 +16,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-POLL_SECONDS = 0.001
+POLL_SECONDS = 0.005
 
 
 class Moment(Protocol):
-    """When to kill. `arm` is called when the child starts, `is_now` every millisecond until it is true."""
+    """When to kill. `arm` is called when the child starts, `is_now` every few milliseconds until it is true."""
 
     def arm(self) -> None: ...
 
@@ -207,10 +207,12 @@ def campaign(
     log: Path,
     seconds: float = 120.0,
     environment: Mapping[str, str] | None = None,
+    before_the_end: Callable[[], None] = lambda: None,
 ) -> list[Kill]:
     """Run `command` again and again, killed at one moment after the other, and at last to its own end.
 
-    `command` is one that ends by itself with status 0 when everything is published. A child that ends before
+    `command` is one that ends by itself with status 0 when everything is published; where it needs to be told so,
+    `before_the_end` does, after the last kill. A child that ends before
     its moment has come must have status 0 and ends the campaign.
 
     Raises:
@@ -226,6 +228,7 @@ def campaign(
                 _check_status(run.wait(seconds), log)
                 return kills
             kills.append(kill)
+    before_the_end()
     with Run(command, log=log, environment=environment) as run:
         _check_status(run.wait(seconds), log)
     return kills

@@ -1,10 +1,11 @@
 """A program for kill campaigns: some keys that count, keyed state, and `WriteJsonLines`.
 
-    python -m tests.integration.files.counting OUTPUT CHECKPOINT HOOKS KEYS COUNT [runner options]
+    python -m tests.integration.files.counting OUTPUT CHECKPOINT HOOKS KEYS [runner options]
 
-Each key is an element of a splittable DoFn that emits 0, 1, 2, … below COUNT and then ends, so the pipeline
-ends by itself when everything is published. Its steps drop empty files into HOOKS (``read-…`` and
-``exchanged-…``), by which a killer outside sees how far an epoch is.
+Each key is an element of a splittable DoFn that emits 0, 1, 2, … below the number in the file HOOKS/end and then
+ends, so the pipeline ends by itself when everything is published; until there is such a file it goes on. Its
+steps drop empty files into HOOKS (``read-…`` and ``exchanged-…``), by which a killer outside sees how far an epoch
+is.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
@@ -33,14 +35,14 @@ PER_SECOND = 400
 """Numbers of a key a second; the event time of each is 2 s after the one before."""
 
 
-class CountTo(RestrictionProvider):
-    """The numbers from 0 to `count`, exclusive."""
+ENDLESS = 1 << 40
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+
+class Count(RestrictionProvider):
+    """The numbers from 0."""
 
     def initial_restriction(self, element: str) -> OffsetRange:
-        return OffsetRange(0, self._count)
+        return OffsetRange(0, ENDLESS)
 
     def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
         return OffsetRestrictionTracker(restriction)
@@ -52,7 +54,7 @@ class CountTo(RestrictionProvider):
         """A drain ends the counting where it is."""
 
 
-def count_fn(count: int) -> beam.DoFn:
+def count_fn(hooks: str) -> beam.DoFn:
     """Return a DoFn from key to rows ``{"key": …, "n": 0}``, ``{"key": …, "n": 1}``, …"""
 
     class CountFn(beam.DoFn):
@@ -60,16 +62,20 @@ def count_fn(count: int) -> beam.DoFn:
         def process(
             self,
             element: str,
-            tracker: Any = beam.DoFn.RestrictionParam(CountTo(count)),
+            tracker: Any = beam.DoFn.RestrictionParam(Count()),
             watermark: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
         ) -> Iterator[TimestampedValue]:
             number = tracker.current_restriction().start
-            while tracker.try_claim(number):
+            while tracker.try_claim(number if number < self._end() else ENDLESS):
                 at = Timestamp(START + 2 * number)
                 yield TimestampedValue({"key": element, "n": number}, at)
                 watermark.set_watermark(at)
                 number += 1
                 time.sleep(1 / PER_SECOND)
+
+        def _end(self) -> int:
+            end = Path(hooks, "end")
+            return int(end.read_text()) if end.exists() else ENDLESS
 
     return CountFn()
 
@@ -102,12 +108,12 @@ class HookFn(beam.DoFn):
                 self._any = False
 
 
-def build(pipeline: beam.Pipeline, output: str, hooks: str, keys: int, count: int) -> beam.PCollection:
+def build(pipeline: beam.Pipeline, output: str, hooks: str, keys: int) -> beam.PCollection:
     """Apply the pipeline; its keys are ``k0`` to ``k<keys - 1>``."""
     return (
         pipeline
         | beam.Create([f"k{number}" for number in range(keys)])
-        | "Count" >> beam.ParDo(count_fn(count)).with_output_types(dict[str, Any])
+        | "Count" >> beam.ParDo(count_fn(hooks)).with_output_types(dict[str, Any])
         | "Read" >> beam.ParDo(HookFn(hooks, "read")).with_output_types(dict[str, Any])
         | "Keys" >> beam.WithKeys(lambda row: row["key"]).with_output_types(tuple[str, dict[str, Any]])
         | "Seen" >> beam.ParDo(SeenFn()).with_output_types(dict[str, Any])
@@ -116,11 +122,11 @@ def build(pipeline: beam.Pipeline, output: str, hooks: str, keys: int, count: in
     )
 
 
-def main(output: str, checkpoint: str, hooks: str, keys: str, count: str, *options: str) -> int:
+def main(output: str, checkpoint: str, hooks: str, keys: str, *options: str) -> int:
     """Run to the end; 0 if the pipeline is DONE."""
     arguments = [f"--checkpoint_dir={checkpoint}", "--streaming", "--spark_master=local[2,4]", *options]
     pipeline = beam.Pipeline(runner=PySparkRunner(), argv=arguments)
-    build(pipeline, output, hooks, int(keys), int(count))
+    build(pipeline, output, hooks, int(keys))
     result = pipeline.run()
     return 0 if result.wait_until_finish() == "DONE" else 1
 

@@ -1,0 +1,74 @@
+"""Beam's TestStream: a source whose elements, watermarks and clock are written down beforehand.
+
+Each event is an epoch of its own, and the next one waits until nothing is left to do; the commit record says how
+many have been played. Where a pipeline has a script, its processing time is the script's, which begins at 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from apache_beam.coders import Coder
+from apache_beam.portability.api import beam_runner_api_pb2 as api
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
+from apache_beam.utils.windowed_value import WindowedValue
+
+from penstock.runner.bundle import PlanContext
+from penstock.runner.plan import Origin, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event: encoded elements of a step, watermarks of steps (µs), or how far the clock advances (µs)."""
+
+    step: str = ""
+    block: bytes = b""
+    watermarks: Mapping[str, int] | None = None
+    advance_us: int = 0
+
+
+class Script:
+    """The events of a plan's TestStream, in order; after the last one every watermark is at the end of time."""
+
+    def __init__(self, context: PlanContext) -> None:
+        plan = context.plan
+        self._steps = {
+            stage.step: context.coder(stage.collection).get_impl()
+            for stage in plan.stages
+            if stage.origin is Origin.SCRIPT
+        }
+        self.events = tuple(self._events(plan, context)) if self._steps else ()
+
+    def _events(self, plan: Plan, context: PlanContext) -> Iterator[Event]:
+        payload = api.TestStreamPayload.FromString(plan.script)
+        coder = context.coder_by_id(payload.coder_id)
+        for event in payload.events:
+            kind = event.WhichOneof("event")
+            if kind == "element_event":
+                (step,) = self._named(event.element_event.tag)
+                yield Event(step=step, block=self._block(step, coder, event.element_event))
+            elif kind == "watermark_event":
+                mark = event.watermark_event
+                yield Event(watermarks=dict.fromkeys(self._named(mark.tag), mark.new_watermark * 1000))
+            else:
+                yield Event(advance_us=event.processing_time_event.advance_duration * 1000)
+        yield Event(watermarks=dict.fromkeys(self._steps, MAX_TIMESTAMP.micros))
+
+    def _named(self, tag: str) -> list[str]:
+        """The steps of a tag; of a watermark without one, all."""
+        tagged = [step for step in self._steps if step.endswith(f"/{tag}")]
+        return tagged or list(self._steps)
+
+    def _block(self, step: str, coder: Coder, event: api.TestStreamPayload.Event.AddElements) -> bytes:
+        return b"".join(
+            self._steps[step].encode_nested(
+                WindowedValue(
+                    coder.decode(element.encoded_element),
+                    Timestamp(micros=element.timestamp * 1000),
+                    (GlobalWindow(),),
+                )
+            )
+            for element in event.elements
+        )

@@ -1,0 +1,104 @@
+"""A stage that begins with a stateful DoFn: drops what is too late, fires its timers, forgets expired windows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from apache_beam.coders import coder_impl
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.windowed_value import WindowedValue
+
+from penstock.publish import passed_by
+from penstock.runner.bundle import StageProcessor
+from penstock.runner.cells import EVENT, NO_HOLD_US, PROCESSING, TimerEntry
+from penstock.runner.stagerun import MAX_US, Outcome, Setting, StoredRun
+from penstock.runner.userstate import GC_FAMILY
+
+
+class StatefulRun(StoredRun):
+    """A stage that begins with a stateful DoFn."""
+
+    def __init__(self, processor: StageProcessor, setting: Setting) -> None:
+        super().__init__(processor, setting)
+        self._keys: Any = processor.coder.wrapped_value_coder.key_coder().get_impl()
+        windowing = processor.windowing
+        self._lateness_us = windowing.allowed_lateness.micros
+        self._expires = not windowing.is_default() and not _is_global(windowing)
+
+    def take(self, block: bytes) -> None:
+        """Run a block of input, but for what belongs to expired windows."""
+        self._start()
+        for element in self._processor.elements(block):
+            if not self._expires:
+                self._processor.process(element)
+                continue
+            alive = tuple(w for w in element.windows if not self._expired(w))
+            self.dropped += len(element.windows) - len(alive)
+            if alive:
+                kept = WindowedValue(element.value, element.timestamp, alive, element.pane_info)
+                self._processor.process(kept)
+
+    def finish(self, input_watermark_us: int) -> Outcome:
+        """Fire due timers, forget expired windows, and write state back."""
+        if self._due(input_watermark_us):
+            self._start()
+            with passed_by(input_watermark_us):
+                self._fire_all(input_watermark_us)
+        metrics = self._processor.finish() if self._started else []
+        if self._started:
+            self._expect_expiry()
+            self._forget_expired(input_watermark_us)
+        return self._outcome(input_watermark_us, metrics)
+
+    def _start(self) -> None:
+        if not self._started:
+            self._open()
+            self._processor.state.attach(self._cells, self._timers, self._keys, self._windows)
+        super()._start()
+
+    def _expired(self, window: Any) -> bool:
+        return bool(window.max_timestamp().micros + self._lateness_us < self._setting.input_us)
+
+    def _fire_all(self, watermark_us: int) -> None:
+        bounded, ring = self._setting.bounded, True
+        while True:
+            limit = MAX_US if bounded else self._setting.now_us()
+            due = self._timers.take_due(EVENT, watermark_us)
+            expiries = [timer for timer in due if timer.family == GC_FAMILY]
+            due = [timer for timer in due if timer.family != GC_FAMILY]
+            if not due and (ring or bounded):
+                due, ring = self._timers.take_due(PROCESSING, limit), False
+            for timer in due:
+                self._fire(timer)
+            for timer in expiries:
+                self._timers.set(timer)
+            if not due:
+                return
+
+    def _fire(self, timer: TimerEntry) -> None:
+        key = self._keys.decode_from_stream(coder_impl.create_InputStream(timer.key), True)
+        window = self._windows.decode_from_stream(coder_impl.create_InputStream(timer.window), False)
+        held = timer.hold_us if timer.hold_us != NO_HOLD_US else timer.fire_us
+        # What a processing-time timer puts out belongs to the event time that it holds, not to the clock's.
+        at = held if timer.domain == PROCESSING else timer.fire_us
+        self._processor.fire(timer.family.decode(), key, window, timer.tag.decode(), at, held)
+
+    def _expect_expiry(self) -> None:
+        """Set a timer that forgets each window that was written to, once it has expired."""
+        if not self._expires:
+            return
+        for group, key, encoded in self._processor.state.touched:
+            window = self._windows.decode_from_stream(coder_impl.create_InputStream(encoded), False)
+            expiry = window.max_timestamp().micros + self._lateness_us + 1
+            timer = TimerEntry(group, key, encoded, GC_FAMILY, b"", EVENT, expiry, NO_HOLD_US)
+            self._timers.set(timer)
+
+    def _forget_expired(self, watermark_us: int) -> None:
+        for timer in self._timers.take_due(EVENT, watermark_us) if self._expires else ():
+            if timer.family == GC_FAMILY:
+                self._cells.forget(timer.key_group, timer.key, timer.window)
+                self._timers.forget(timer.key_group, timer.key, timer.window)
+
+
+def _is_global(windowing: Any) -> bool:
+    return isinstance(windowing.windowfn, GlobalWindows)

@@ -1,0 +1,427 @@
+"""Triggers as state machines over Beam's trigger proto: when a window's pane is due. Pure.
+
+One `TriggerTree` serves all windows of a grouping; what it knows of one window is a `TriggerState`, which is
+small, serialisable, and forgotten with the window. The rules are those of the Beam model (the proto's comments
+and Java's reference state machines): a trigger that has finished stays so unless its parent resets it; a
+composite that fires resets what it repeats; what was counted towards a pane is forgotten when that pane fires,
+whichever trigger fired it; merging windows revive a trigger that had finished in only some of them.
+
+Times are µs since the epoch. The end of a window is its last timestamp: it has been reached when the watermark
+is *above* it. A delay in processing time is over when the clock has reached it.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from apache_beam.portability.api import beam_runner_api_pb2 as api
+
+
+@dataclass(slots=True)
+class TriggerState:
+    """What the triggers of a tree know of one window: which have finished, and a number for some (by node)."""
+
+    finished: set[int] = field(default_factory=set)
+    numbers: dict[int, int] = field(default_factory=dict)
+
+    def to_json(self) -> list[object]:
+        """As a JSON value."""
+        return [sorted(self.finished), {str(node): number for node, number in sorted(self.numbers.items())}]
+
+    @classmethod
+    def from_json(cls, value: Sequence[object]) -> TriggerState:
+        """The inverse of `to_json`."""
+        finished, numbers = json.loads(json.dumps(value))
+        return cls(set(finished), {int(node): number for node, number in numbers.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When a trigger is asked, and about which window: times in µs, `end_us` the window's last timestamp."""
+
+    watermark_us: int
+    now_us: int
+    end_us: int
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the watermark has passed the window."""
+        return self.watermark_us > self.end_us
+
+
+class TriggerTree:
+    """A trigger with its subtriggers. `merging` says whether windows may merge under it."""
+
+    def __init__(self, trigger: api.Trigger, *, merging: bool) -> None:
+        self._nodes: list[_Node] = []
+        self._merging = merging
+        self._root = self._build(trigger)
+
+    def _build(self, trigger: api.Trigger) -> _Node:
+        kind = trigger.WhichOneof("trigger") or "default"
+        if kind not in _KINDS:
+            raise NotImplementedError(f"the trigger {kind} is not one that this runner knows")
+        node, subtriggers = _KINDS[kind](getattr(trigger, kind))
+        node.index, node.merging = len(self._nodes), self._merging
+        self._nodes.append(node)
+        node.children = [self._build(child) for child in subtriggers]
+        return node
+
+    def finished(self, state: TriggerState) -> bool:
+        """Whether nothing will ever fire again: the window is closed."""
+        return self._root.finished(state)
+
+    def on_elements(self, state: TriggerState, at: Moment, count: int) -> None:
+        """Take note of `count` new elements in the window."""
+        if not self.finished(state):
+            self._root.on_elements(state, at, count)
+
+    def should_fire(self, state: TriggerState, at: Moment) -> bool:
+        """Whether a pane is due."""
+        return not self.finished(state) and self._root.should_fire(state, at)
+
+    def on_fire(self, state: TriggerState, at: Moment) -> None:
+        """Take note that a pane fired because `should_fire`."""
+        self._root.on_fire(state, at)
+
+    def merged(self, states: Sequence[TriggerState], at: Moment) -> TriggerState:
+        """The state of a window that several were merged into, which all have a state."""
+        into = TriggerState()
+        self._root.on_merge(into, states, at)
+        return into
+
+    def wake_us(self, state: TriggerState, now_us: int) -> int | None:
+        """The next processing time after `now_us` at which to ask again, None if there is none."""
+        times = (node.due_us(state) for node in self._nodes)
+        return min((time for time in times if time is not None and time > now_us), default=None)
+
+
+class _Node(ABC):
+    """One trigger. What it does to a state concerns its own entry and those of its subtriggers only."""
+
+    index: int
+    merging: bool
+    children: list[_Node]
+
+    def finished(self, state: TriggerState) -> bool:
+        return self.index in state.finished
+
+    def set_finished(self, state: TriggerState, finished: bool) -> None:
+        (state.finished.add if finished else state.finished.discard)(self.index)
+
+    def on_elements(self, state: TriggerState, at: Moment, count: int) -> None:
+        for child in self.children:
+            if not child.finished(state):
+                child.on_elements(state, at, count)
+
+    @abstractmethod
+    def should_fire(self, state: TriggerState, at: Moment) -> bool: ...
+
+    @abstractmethod
+    def on_fire(self, state: TriggerState, at: Moment) -> None: ...
+
+    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: Moment) -> None:
+        for child in self.children:
+            child.on_merge(into, states, at)
+
+    def clear(self, state: TriggerState) -> None:
+        """Forget what was counted towards the pane, here and below; what has finished stays so."""
+        state.numbers.pop(self.index, None)
+        for child in self.children:
+            child.clear(state)
+
+    def reset(self, state: TriggerState) -> None:
+        """Begin anew, here and below."""
+        self.clear(state)
+        self.set_finished(state, False)
+        for child in self.children:
+            child.reset(state)
+
+    def due_us(self, state: TriggerState) -> int | None:
+        """The processing time that it waits for."""
+        return None
+
+    def finished_in_any(self, states: Sequence[TriggerState]) -> bool:
+        return any(self.finished(state) for state in states)
+
+    def _unfinished(self, state: TriggerState) -> _Node | None:
+        return next((child for child in self.children if not child.finished(state)), None)
+
+
+class _Default(_Node):
+    """Once the watermark has passed the window, and again for all that comes later."""
+
+    def should_fire(self, state: TriggerState, at: Moment) -> bool:
+        return at.at_end
+
+    def on_fire(self, state: TriggerState, at: Moment) -> None:
+        """It never finishes."""
+
+
+class _Always(_Default):
+    """After each element."""
+
+    def should_fire(self, state: TriggerState, at: Moment) -> bool:
+        return True
+
+
+class _Never(_Default):
+    """Not until the window expires."""
+
+    def should_fire(self, state: TriggerState, at: Moment) -> bool:
+        return False
+
+
+class _ElementCount(_Node):
+    """Once, after so many elements."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def on_elements(self, state: TriggerState, at: Moment, count: int) -> None:
+        state.numbers[self.index] = state.numbers.get(self.index, 0) + count
+
+    def should_fire(self, state: TriggerState, at: Moment) -> bool:
+        return state.numbers.get(self.index, 0) >= self._count
+
+    def on_fire(self, state: TriggerState, at: Moment) -> None:
+        self.clear(state)
+        self.set_finished(state, True)
+
+    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: Moment) -> None:
+        if self.finished_in_any(states):
+            self.set_finished(into, True)
+        elif total := sum(state.numbers.get(self.index, 0) for state in states):
+            into.numbers[self.index] = total
+
+
+class _AfterProcessingTime(_Node):
+    """Once, at a processing time that the pane's first element determines."""
+
+    def __init__(self, transforms: Sequence[api.TimestampTransform]) -> None:
+        self._transforms = transforms
+
+    def on_elements(self, state: TriggerState, at: Moment, count: int) -> None:
+        state.numbers.setdefault(self.index, self._delayed(at.now_us))
+
+    def should_fire(self, state: TriggerState, at: Moment) -> bool:
+        due = state.numbers.get(self.index)
+        return due is not None and due <= at.now_us
+
+    def on_fire(self, state: TriggerState, at: Moment) -> None:
+        self.clear(state)
+        self.set_finished(state, True)
+
+    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: Moment) -> None:
+        if self.finished_in_any(states):
+            self.set_finished(into, True)
+        elif due := [state.numbers[self.index] for state in states if self.index in state.numbers]:
+            into.numbers[self.index] = min(due)
+
+    def due_us(self, state: TriggerState) -> int | None:
+        return state.numbers.get(self.index)
+
+    def _delayed(self, time_us: int) -> int:
+        for transform in self._transforms:
+            if transform.HasField("delay"):
+                time_us += transform.delay.delay_millis * 1000
+            elif transform.HasField("align_to"):
+                offset, period = transform.align_to.offset * 1000, transform.align_to.period * 1000
+                time_us = offset - (offset - time_us) // period * period
+        return time_us
+
+
+class _AfterEndOfWindow(_Node):
+    """Early panes again and again, one when the watermark has passed the window, late panes again and again."""
+
+    def __init__(self, *, early: bool, late: bool) -> None:
+        self._early = early
+        self._late = late
+
+    # Its number is 1 once the on-time pane has fired and only late ones are left.
+
+    def should_fire(self, state: TriggerState, at: Moment) -> bool:
+        if self._is_late(state):
+            late = self._late_trigger()
+            return late is not None and late.should_fire(state, at)
+        early = self._early_trigger()
+        return at.at_end or (early is not None and early.should_fire(state, at))
+
+    def on_elements(self, state: TriggerState, at: Moment, count: int) -> None:
+        for child in self._counting(state):
+            child.on_elements(state, at, count)
+
+    def on_fire(self, state: TriggerState, at: Moment) -> None:
+        early, late = self._early_trigger(), self._late_trigger()
+        if at.at_end and not self._is_late(state):
+            state.numbers[self.index] = 1
+            for child in self.children:
+                child.reset(state)
+            self.set_finished(state, late is None)
+            return
+        firing, other = (late, early) if self._is_late(state) else (early, late)
+        assert firing is not None
+        firing.on_fire(state, at)
+        if firing.finished(state):
+            firing.reset(state)
+        if other is not None:
+            other.clear(state)
+
+    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: Moment) -> None:
+        early, late = self._early_trigger(), self._late_trigger()
+        if at.at_end and all(self._is_late(state) for state in states):
+            into.numbers[self.index] = 1
+            self.set_finished(into, late is None)
+            if late is not None:
+                late.on_merge(into, states, at)
+        elif early is not None:
+            early.on_merge(into, states, at)
+
+    def clear(self, state: TriggerState) -> None:
+        for child in self.children:
+            child.clear(state)
+
+    def reset(self, state: TriggerState) -> None:
+        super().reset(state)
+        state.numbers.pop(self.index, None)
+
+    def _is_late(self, state: TriggerState) -> bool:
+        return bool(state.numbers.get(self.index))
+
+    def _early_trigger(self) -> _Node | None:
+        return self.children[0] if self._early else None
+
+    def _late_trigger(self) -> _Node | None:
+        return self.children[-1] if self._late else None
+
+    def _counting(self, state: TriggerState) -> list[_Node]:
+        """What elements are counted for; where windows merge, a late window may become an early one again."""
+        if self.merging:
+            return self.children
+        child = self._late_trigger() if self._is_late(state) else self._early_trigger()
+        return [] if child is None else [child]
+
+
+class _AfterAll(_Node):
+    """Once, when all subtriggers would."""
+
+    def should_fire(self, state: TriggerState, at: Moment) -> bool:
+        return all(child.finished(state) or child.should_fire(state, at) for child in self.children)
+
+    def on_fire(self, state: TriggerState, at: Moment) -> None:
+        self.clear(state)
+        self.set_finished(state, True)
+
+    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: Moment) -> None:
+        super().on_merge(into, states, at)
+        self.set_finished(into, all(child.finished(into) for child in self.children))
+
+
+class _AfterAny(_Node):
+    """Once, when one of its subtriggers would."""
+
+    def should_fire(self, state: TriggerState, at: Moment) -> bool:
+        return any(child.should_fire(state, at) for child in self.children if not child.finished(state))
+
+    def on_fire(self, state: TriggerState, at: Moment) -> None:
+        for child in self.children:
+            if not child.finished(state) and child.should_fire(state, at):
+                child.on_fire(state, at)
+            else:
+                child.clear(state)
+        self.set_finished(state, any(child.finished(state) for child in self.children))
+
+    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: Moment) -> None:
+        super().on_merge(into, states, at)
+        self.set_finished(into, any(child.finished(into) for child in self.children))
+
+
+class _AfterEach(_Node):
+    """Its subtriggers one after the other, each until it has finished."""
+
+    def on_elements(self, state: TriggerState, at: Moment, count: int) -> None:
+        current = self._unfinished(state)
+        for child in self.children if self.merging else [current] if current else []:
+            if not child.finished(state):
+                child.on_elements(state, at, count)
+
+    def should_fire(self, state: TriggerState, at: Moment) -> bool:
+        current = self._unfinished(state)
+        return current is not None and current.should_fire(state, at)
+
+    def on_fire(self, state: TriggerState, at: Moment) -> None:
+        current = self._unfinished(state)
+        assert current is not None
+        current.on_fire(state, at)
+        if self.merging:
+            for child in self.children:
+                child.clear(state)
+        self.set_finished(state, self._unfinished(state) is None)
+
+    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: Moment) -> None:
+        super().on_merge(into, states, at)
+        self.set_finished(into, all(child.finished(into) for child in self.children))
+
+
+class _OrFinally(_Node):
+    """Its first subtrigger, until the second one would fire; that pane is the last."""
+
+    def should_fire(self, state: TriggerState, at: Moment) -> bool:
+        return any(child.should_fire(state, at) for child in self.children if not child.finished(state))
+
+    def on_fire(self, state: TriggerState, at: Moment) -> None:
+        main, until = self.children
+        if until.should_fire(state, at):
+            until.on_fire(state, at)
+            self.set_finished(state, True)
+            self.clear(state)
+            return
+        main.on_fire(state, at)
+        self.set_finished(state, main.finished(state))
+
+    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: Moment) -> None:
+        super().on_merge(into, states, at)
+        self.set_finished(into, any(child.finished(into) for child in self.children))
+
+
+class _Repeat(_Node):
+    """Its subtrigger, from the beginning each time that it finishes."""
+
+    def should_fire(self, state: TriggerState, at: Moment) -> bool:
+        return self.children[0].should_fire(state, at)
+
+    def on_fire(self, state: TriggerState, at: Moment) -> None:
+        (child,) = self.children
+        child.on_fire(state, at)
+        if child.finished(state):
+            child.reset(state)
+
+    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: Moment) -> None:
+        super().on_merge(into, states, at)
+        if self.children[0].finished(into):
+            self.children[0].reset(into)
+
+
+def _after_end(proto: api.Trigger.AfterEndOfWindow) -> tuple[_Node, list[api.Trigger]]:
+    early, late = proto.HasField("early_firings"), proto.HasField("late_firings")
+    children = ([proto.early_firings] if early else []) + ([proto.late_firings] if late else [])
+    return _AfterEndOfWindow(early=early, late=late), children
+
+
+_KINDS: dict[str, Callable[..., tuple[_Node, list[api.Trigger]]]] = {
+    "default": lambda proto: (_Default(), []),
+    "always": lambda proto: (_Always(), []),
+    "never": lambda proto: (_Never(), []),
+    "element_count": lambda proto: (_ElementCount(proto.element_count), []),
+    "after_processing_time": lambda proto: (_AfterProcessingTime(proto.timestamp_transforms), []),
+    "after_synchronized_processing_time": lambda proto: (_AfterProcessingTime([]), []),
+    "after_end_of_window": _after_end,
+    "after_all": lambda proto: (_AfterAll(), list(proto.subtriggers)),
+    "after_any": lambda proto: (_AfterAny(), list(proto.subtriggers)),
+    "after_each": lambda proto: (_AfterEach(), list(proto.subtriggers)),
+    "or_finally": lambda proto: (_OrFinally(), [proto.main, getattr(proto, "finally")]),
+    "repeat": lambda proto: (_Repeat(), [proto.subtrigger]),
+}

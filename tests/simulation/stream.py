@@ -1,0 +1,49 @@
+"""Whole streaming pipelines in this process, without Spark: real plan, driver, tasks, frames and records."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from penstock.runner import PySparkRunner, graph
+from penstock.runner.bundle import PlanContext
+from penstock.runner.checks import refuse_unsupported
+from penstock.runner.driver import Driver, Pace
+from penstock.runner.protocol.coordinator import Coordinator
+from penstock.runner.protocol.loop import run_epochs
+from penstock.runner.protocol.record import CommitRecord
+from penstock.runner.residuals import Residuals
+from penstock.runner.store.checkpoint import Checkpoint
+from tests.simulation.inprocess import InProcessEngine
+
+
+def run_stream(
+    build: Callable[[beam.Pipeline], Any],
+    partitions: int = 2,
+    on_commit: Callable[[CommitRecord], None] = lambda record: None,
+) -> CommitRecord:
+    """Build a pipeline and run its epochs to the end; return the last record."""
+    pipeline = beam.Pipeline(runner=PySparkRunner(), options=PipelineOptions(["--allow_unsafe_triggers"]))
+    build(pipeline)
+    environment = PySparkRunner().default_environment(pipeline.options)
+    proto = pipeline.to_runner_api(default_environment=environment)
+    refuse_unsupported(proto, streaming=True)
+    plan = graph.build_plan(proto, streaming=True)
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = Checkpoint.open(folder + "/checkpoint")
+        coordinator = Coordinator(checkpoint)
+        coordinator.take_over()
+        driver = Driver(
+            plan,
+            InProcessEngine(plan),
+            Residuals(PlanContext(plan)),
+            partitions=partitions,
+            pace=Pace(0.05, 100_000, 64 << 20),
+            folder=checkpoint.state_folder,
+            name="test",
+        )
+        return run_epochs(coordinator, driver, retries=0, on_commit=on_commit)
