@@ -8,6 +8,7 @@ READY := $(VENV)/.ready
 EXTRAS := spark,java,test,lint
 DEMO ?= benchmarks.demo
 ARGS ?=
+FAST := -m "not slow" -n 2 --dist loadgroup
 
 .PHONY: run test check campaign mutants lint types bench clean help
 .DEFAULT_GOAL := help
@@ -19,10 +20,11 @@ run: $(READY)       ## the demo: Spanner emulator, Spark, a kill, a proof (two t
 	$(BIN)/python -m $(DEMO) $(ARGS)
 
 test: $(READY)      ## every test (12 to 20 minutes on two cores)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(FAST) $(ARGS)
+	$(BIN)/python -m pytest -m slow $(ARGS)
 
-check: lint         ## the fast part (two to three minutes)
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+check: lint         ## the fast part (one to two minutes)
+	$(BIN)/python -m pytest $(FAST) $(ARGS)
 
 campaign: $(READY)  ## the full numbers; writes docs/evidence/*.json
 	PENSTOCK_CAMPAIGN=1 $(BIN)/python -m pytest $(ARGS)

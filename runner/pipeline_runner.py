@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 import uuid
 from collections.abc import Collection
 from typing import Any
@@ -83,6 +84,8 @@ class PySparkRunner(PipelineRunner):
         plan = graph.build_plan(proto, streaming=streaming)
         if not streaming:
             return self._start_batch(plan, settings)
+        if plan.script and not settings.checkpoint_dir:
+            return self._start_script(plan, settings)
         return self._start_stream(plan, settings)
 
     def _start_batch(self, plan: Plan, settings: PySparkOptions) -> PySparkPipelineResult:
@@ -90,6 +93,12 @@ class PySparkRunner(PipelineRunner):
         result = PySparkPipelineResult()
         work = _Work(spark, plan, settings, result)
         result.run_in_background(work.batch, work.cancel)
+        return result
+
+    def _start_script(self, plan: Plan, settings: PySparkOptions) -> PySparkPipelineResult:
+        result = PySparkPipelineResult(Residuals(PlanContext(plan)))
+        work = _Work(self._context(settings), plan, settings, result)
+        result.run_in_background(work.script, work.cancel)
         return result
 
     def _start_stream(self, plan: Plan, settings: PySparkOptions) -> PySparkPipelineResult:
@@ -139,7 +148,18 @@ class _Work:
         self._engine.close()
         return str(PipelineState.DONE if record.state.done else PipelineState.CANCELLED)
 
-    def stream(self, checkpoint: Any) -> str:
+    def script(self) -> str:
+        """Run a TestStream, which ends by itself: its checkpoint goes with it, and what fails, fails as in batch."""
+        from penstock.runner.store.checkpoint import Checkpoint
+
+        with tempfile.TemporaryDirectory(prefix="penstock-", ignore_cleanup_errors=True) as folder:
+            checkpoint = Checkpoint.open(f"{folder}/checkpoint", fresh=True, key_groups=KEY_GROUPS)
+            try:
+                return self.stream(checkpoint, retries=0)
+            except EpochFailed as error:
+                raise error.__cause__ or error from None
+
+    def stream(self, checkpoint: Any, retries: int | None = None) -> str:
         """Run epochs until the pipeline is done, stopped or superseded; return the final state."""
         self._job = checkpoint.job
         coordinator = Coordinator(checkpoint)
@@ -154,7 +174,7 @@ class _Work:
         record = run_epochs(
             coordinator,
             driver,
-            retries=self._settings.epoch_retries,
+            retries=self._settings.epoch_retries if retries is None else retries,
             stop=lambda last: self._result.stopping,
             on_commit=self._result.committed,
             on_sweep=lambda last, swept: self._clean_up(last),
