@@ -80,6 +80,13 @@ class Cells:
             if chunk is not None:
                 yield chunk
 
+    def named(self, key_group: int, name: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """Yield (key, window, chunk) of each cell of that name; of cells with one chunk."""
+        for _, cell, head in self._store.scan(key_group, key_group, b"c"):
+            key, window, found = parted(cell[1:])[:3]
+            if found == name:
+                yield key, window, head[1:]
+
     def append(self, key_group: int, key: bytes, window: bytes, name: bytes, chunk: bytes) -> None:
         """Add a chunk to a cell."""
         cell = self._cell(key, window, name)
@@ -199,6 +206,11 @@ class Timers:
                     due.append(timer)
                     self.clear(group, timer.key, timer.window, timer.family, timer.tag)
         return sorted(due, key=lambda timer: timer.fire_us)
+
+    def pending(self) -> Iterator[TimerEntry]:
+        """All timers, by key group, key and window."""
+        for group, entry, record in self._store.scan(self._first, self._last, b"t"):
+            yield TimerEntry(group, *parted(entry[1:]), *_TIMER.unpack(record))
 
     def earliest(self, domain: bytes) -> int | None:
         """The earliest time in the index of a domain (EVENT, PROCESSING or HOLD), in µs."""

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from apache_beam.portability import common_urns, python_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as api
 
+from penstock.publish import POST_COMMIT
+
 _PAR_DO = common_urns.primitives.PAR_DO.urn
 _GBK = common_urns.primitives.GROUP_BY_KEY.urn
 _RUNS = frozenset(
@@ -30,6 +32,7 @@ _RUNS = frozenset(
         "beam:dofn:identity:0.1",
     ]
 )
+_GLOBAL = common_urns.global_windows.urn
 _COMBINE = common_urns.composites.COMBINE_PER_KEY.urn
 
 
@@ -58,11 +61,8 @@ def _problems(pipeline: api.Pipeline, streaming: bool) -> Iterator[tuple[str, st
         elif urn == _PAR_DO:
             payload = api.ParDoPayload.FromString(transform.spec.payload)
             if streaming and payload.side_inputs:
-                yield (
-                    name,
-                    "side inputs are not supported yet in streaming; pass the data to the constructor or join "
-                    "with CoGroupByKey",
-                )
+                for why in _side_input_limits(transform, payload, pipeline.components):
+                    yield name, why
             for applies, why in _PAR_DO_LIMITS:
                 if applies(payload):
                     yield name, why
@@ -91,6 +91,24 @@ _PAR_DO_LIMITS: tuple[tuple[Callable[[api.ParDoPayload], bool], str], ...] = (
     (lambda p: bool(p.requires_time_sorted_input), "time-sorted input is not supported"),
     (_ordered_or_multimap, "ordered-list, map and multimap state are not supported yet"),
 )
+
+
+def _side_input_limits(
+    transform: api.PTransform, payload: api.ParDoPayload, components: api.Components
+) -> Iterator[str]:
+    if payload.restriction_coder_id:
+        yield "side inputs of a splittable DoFn are not supported yet in streaming"
+    if POST_COMMIT in transform.annotations:
+        yield "side inputs of a post-commit step are not supported"
+    for tag in sorted(payload.side_inputs):
+        side = components.pcollections[transform.inputs[tag]]
+        strategy = components.windowing_strategies[side.windowing_strategy_id]
+        unbounded = side.is_bounded == api.IsBounded.UNBOUNDED
+        if unbounded and strategy.window_fn.urn == _GLOBAL and fires_once(strategy.trigger):
+            yield (
+                f"its side input {side.unique_name} is unbounded and in the global window, so it would never be "
+                "complete; give it windows, or a trigger such as Repeatedly(AfterCount(1))"
+            )
 
 
 def fires_once(trigger: api.Trigger) -> bool:

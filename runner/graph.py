@@ -23,6 +23,7 @@ from penstock.publish import CARRIED_RESHUFFLE, POST_COMMIT
 from penstock.runner import plan as plans
 from penstock.runner.checks import fires_once
 from penstock.runner.plan import Edge, Origin, Plan, Routing, Side
+from penstock.runner.views import group_views, original
 
 SOURCE_URN = "penstock:source:v1"
 SINK_URN = "penstock:sink:v1"
@@ -94,6 +95,7 @@ def _phases(streaming: bool) -> list[Phase]:
         *([cut_reads] if streaming else []),
         drop_carried_reshuffles,
         cut_publications,
+        *([group_views] if streaming else []),
         expand_reshuffles,
         beam_phases.expand_gbk,
         beam_phases.sink_flattens,
@@ -333,14 +335,24 @@ def _edges(
 
 
 def _sides(stage: beam_phases.Stage) -> Iterator[tuple[str, Side]]:
-    """The side inputs of a stage, with the PCollections that they are."""
+    """The side inputs of a stage, with the PCollections that come in for them."""
     for transform in stage.transforms:
         tags = beam_phases.side_inputs(transform)
         if tags:
             payload = api.ParDoPayload.FromString(transform.spec.payload)
             for tag, pcoll in sorted(tags.items()):
-                keyed = payload.side_inputs[tag].access_pattern.urn == common_urns.side_inputs.MULTIMAP.urn
-                yield pcoll, Side(_descriptor_name(transform, stage), tag, keyed)
+                proto = payload.side_inputs[tag]
+                yield (
+                    pcoll,
+                    Side(
+                        transform=_descriptor_name(transform, stage),
+                        tag=tag,
+                        keyed=proto.access_pattern.urn == common_urns.side_inputs.MULTIMAP.urn,
+                        elements=original(pcoll),
+                        state=f"{transform.unique_name}/{tag}",
+                        mapping=proto.window_mapping_fn.payload,
+                    ),
+                )
 
 
 def _levels(count: int, edges: list[Edge]) -> list[int]:
@@ -391,6 +403,8 @@ def _stage(
         made = api.PTransform()
         made.CopyFrom(transform)
         made.spec.CopyFrom(spec)
+        for tag, pcoll in beam_phases.side_inputs(transform).items():
+            made.inputs[tag] = original(pcoll)
         del made.subtransforms[:]
         transforms[_descriptor_name(transform, stage)] = made.SerializeToString()
     return plans.Stage(
@@ -409,6 +423,7 @@ def _stage(
         state=_state_name(source, grouped, stateful, components),
         grouped=grouped.collection if grouped else "",
         triggered=grouped is not None and grouped.routing is Routing.KEYED,
+        waiting=next((f"{side.transform}/waiting" for e in sides if (side := edges[e].side)), ""),
     )
 
 

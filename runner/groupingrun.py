@@ -85,7 +85,7 @@ class PanesRun(StoredRun):
             for key, windows in itertools.groupby(groups, key=lambda group: group.key):
                 self.dropped += panes.arrived(key, list(windows))
             panes.advance(input_watermark_us)
-        metrics = self._processor.finish() if self._started else []
+        metrics = self.processor.finish() if self._started else []
         return self._outcome(input_watermark_us, metrics)
 
     def discard(self) -> None:
@@ -95,7 +95,7 @@ class PanesRun(StoredRun):
 
     def _panes(self) -> Panes:
         return Panes(
-            self._processor.windowing,
+            self.processor.windowing,
             self._tree,
             self._windows,
             self._cells,
@@ -109,7 +109,7 @@ class PanesRun(StoredRun):
     def _emit(self, pane: Pane) -> None:
         self._start()
         pair = (self._keys.decode_nested(pane.key), _Values(self._values, pane.values))
-        self._processor.process(WindowedValue(pair, pane.timestamp, (pane.window,), pane.info))
+        self.processor.process(WindowedValue(pair, pane.timestamp, (pane.window,), pane.info))
 
 
 class CompleteRun(StageRun):
@@ -153,7 +153,7 @@ class CompleteRun(StageRun):
         window, end = self._window(group.window)
         at = end if self._at_the_end else self._output_at(window, group)
         pair = (self._keys.decode_nested(group.key), _Values(self._values, group.chunks))
-        self._processor.process(WindowedValue(pair, at, (window,), _ONLY_PANE))
+        self.processor.process(WindowedValue(pair, at, (window,), _ONLY_PANE))
 
     def _output_at(self, window: Any, group: Complete) -> Timestamp:
         times = (group.first_us, group.last_us)
@@ -187,7 +187,7 @@ class TriggeredRun(StageRun):
 
     def take(self, block: bytes) -> None:
         """Collect a block of pairs."""
-        for element in self._processor.elements(block):
+        for element in self.processor.elements(block):
             key = self._keys.encode_nested(element.value[0])
             at = element.timestamp_micros
             self._grouping.add(key, b"", at, at, self._elements.encode_nested(element))
@@ -196,7 +196,7 @@ class TriggeredRun(StageRun):
         """Fire each key's panes."""
         if self._grouping:
             self._start()
-            driver = create_trigger_driver(self._processor.windowing, is_batch=True)
+            driver = create_trigger_driver(self.processor.windowing, is_batch=True)
             for group in self._grouping.groups():
                 self._fire(driver, group)
         return super().finish(input_watermark_us)
@@ -211,4 +211,4 @@ class TriggeredRun(StageRun):
         key = self._keys.decode_nested(group.key)
         values = [pair.with_value(pair.value[1]) for pair in pairs]
         for pane in driver.process_entire_key(key, values):
-            self._processor.process(pane)
+            self.processor.process(pane)

@@ -60,11 +60,18 @@ class Origin(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The side input that an edge is: of which transform, under which tag, and whether it is looked up by key."""
+    """The side input that an edge is: of which transform, under which tag, and whether it is looked up by key.
+
+    In a stream the edge's PCollection are panes of `elements`, kept under the name `state`; `mapping` is the
+    pickled function from a window of the main input to that of the side input.
+    """
 
     transform: str
     tag: str
     keyed: bool
+    elements: str
+    state: str
+    mapping: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +105,7 @@ class Stage:
     stage keeps, `grouped` the PCollection that a GroupByKey groups; each empty where it does not apply.
     `inputs` are the edges of the main input, `sides` those of side inputs; `collection` is the PCollection that
     the source takes in. `triggered` means that a GroupByKey does not just fire each window once, when it is over.
+    `waiting` names the elements of a stream that wait for side inputs.
     """
 
     index: int
@@ -115,6 +123,7 @@ class Stage:
     state: str = ""
     grouped: str = ""
     triggered: bool = False
+    waiting: str = ""
 
     @property
     def label(self) -> str:
@@ -155,9 +164,9 @@ class Plan:
 
     def durable_names(self) -> frozenset[str]:
         """Names that may own something in a commit record: state, residuals, publications."""
-        return frozenset(
-            [s.state for s in self.stages if s.state] + [e.name for e in self.edges if e.routing.carried]
-        )
+        states = [name for s in self.stages for name in (s.state, s.waiting) if name]
+        carried = [e.name for e in self.edges if e.routing.carried]
+        return frozenset(states + carried + [e.side.state for e in self.edges if e.side])
 
     def last_level_fed_by(self, level: int) -> int:
         """The highest level that takes in an edge produced at `level` (at least `level`)."""

@@ -1,7 +1,8 @@
 """Side inputs of one task: every element of a PCollection, at hand by window and, for maps, by key.
 
-A side input is sent to every partition and is complete before the first element of the main input is
-processed; what comes earlier is held back. Elements are kept encoded and decoded each time they are asked for.
+A side input is sent to every partition and is complete, as far as the epoch goes, before the first element of the
+main input is processed; what comes earlier is held back. Elements are kept encoded and decoded each time they are
+asked for. In a stream a side input is made of panes (see `views.py`), of which the latest of each window counts.
 """
 
 from __future__ import annotations
@@ -37,12 +38,17 @@ class SideInput:
         stream = coder_impl.create_InputStream(block)
         while stream.size() > 0:
             element = self._elements.decode_from_stream(stream, True)
-            key, value = element.value if self._keyed else (None, element.value)
-            named = self._key.encode_nested(key) if self._keyed else b""
-            encoded = self._value.encode_nested(value)
+            named, encoded = self._split(element.value)
             for window in element.windows:
                 of_window = self._found.setdefault(self._window.encode(window), {})
                 of_window.setdefault(named, []).append(encoded)
+
+    def _split(self, element: Any) -> tuple[bytes, bytes]:
+        """The encoded key, empty where there is none, and the encoded value."""
+        if not self._keyed:
+            return b"", self._value.encode_nested(element)
+        key, value = element
+        return self._key.encode_nested(key), self._value.encode_nested(value)
 
     def values(self, window: bytes, key: bytes, coder: Any) -> Iterator[Any]:
         """Decode the elements of a window (of a map: the values of a key), in order of arrival."""
@@ -51,6 +57,47 @@ class SideInput:
     def keys(self, window: bytes, coder: Any) -> Iterator[Any]:
         """Decode the keys of a window, each once."""
         return _decoded(self._found.get(window, {}), coder)
+
+
+class Panes(SideInput):
+    """A side input of a stream: the latest pane of each window.
+
+    `coder` is that of the panes, windowed (b"", values); `elements` that of one windowed value.
+    """
+
+    def __init__(
+        self, coder: coders.WindowedValueCoder, elements: coders.WindowedValueCoder, *, keyed: bool
+    ) -> None:
+        super().__init__(elements, keyed=keyed)
+        self._panes: Any = coder.get_impl()
+        self.new: dict[bytes, bytes] = {}
+        """Encoded panes by encoded window, as far as they came in this epoch."""
+
+    def resumed(self, known: Panes) -> Panes:
+        """Begin with the panes of another one, which stays as it is."""
+        self._found = dict(known._found)
+        return self
+
+    def add(self, block: bytes) -> None:
+        """Take in a block of panes."""
+        stream = coder_impl.create_InputStream(block)
+        while stream.size() > 0:
+            pane = self._panes.decode_from_stream(stream, True)
+            (window,) = pane.windows
+            encoded = self._window.encode(window)
+            self.new[encoded] = self._panes.encode_nested(pane)
+            of_window = self._found[encoded] = {}
+            for value in pane.value[1]:
+                key, data = self._split(value)
+                of_window.setdefault(key, []).append(data)
+
+    def shows(self, window: Any) -> bool:
+        """Whether a window has had a pane."""
+        return self._window.encode(window) in self._found
+
+    def windows(self) -> list[tuple[bytes, Any]]:
+        """The windows that have had a pane, encoded and not."""
+        return [(encoded, self._window.decode(encoded)) for encoded in self._found]
 
 
 def _decoded(encoded: Iterable[bytes], coder: Any) -> Iterator[Any]:

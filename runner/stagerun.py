@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from apache_beam.utils.timestamp import MAX_TIMESTAMP
+from apache_beam.utils.windowed_value import WindowedValue
 
 from penstock.runner.bundle import Budget, Cut, StageProcessor
 from penstock.runner.cells import EVENT, HOLD, PROCESSING, Cells, Store, Timers
@@ -74,7 +75,7 @@ class StageRun:
     """A plain stage; the base of the others. `processor` is given back by `finish` or `discard`."""
 
     def __init__(self, processor: StageProcessor, setting: Setting) -> None:
-        self._processor = processor
+        self.processor = processor
         self._setting = setting
         self._started = False
         self._to_the_end = bool(processor.stage.reads)
@@ -83,29 +84,34 @@ class StageRun:
     def take(self, block: bytes) -> None:
         """Run a block of input."""
         self._start()
-        run = self._processor.process_to_the_end if self._to_the_end else self._processor.process
-        for element in self._processor.elements(block):
+        run = self.processor.process_to_the_end if self._to_the_end else self.processor.process
+        for element in self.processor.elements(block):
             run(element)
+
+    def take_element(self, element: WindowedValue) -> None:
+        """Run one element of input."""
+        self._start()
+        self.processor.process(element)
 
     def read(self, block: bytes, budget: Budget) -> list[Cut]:
         """Run a restriction until it ends, defers, or uses up the budget; return what is left."""
         self._start()
-        return self._processor.read(block, budget)
+        return self.processor.read(block, budget)
 
     def finish(self, input_watermark_us: int) -> Outcome:
         """Fire what is due at this input watermark, and end the bundle if one was started."""
-        metrics = self._processor.finish() if self._started else []
+        metrics = self.processor.finish() if self._started else []
         return Outcome(input_watermark_us, metrics, dropped=self.dropped)
 
     def discard(self) -> None:
         """Give up after an error."""
         if self._started:
-            self._processor.discard()
+            self.processor.discard()
 
     def _start(self) -> None:
         if not self._started:
             self._started = True
-            self._processor.start(self._setting.partition, self._setting.partitions, self._setting.send)
+            self.processor.start(self._setting.partition, self._setting.partitions, self._setting.send)
 
 
 class StoredRun(StageRun):
@@ -119,7 +125,7 @@ class StoredRun(StageRun):
     def _open(self) -> None:
         if not self._opened:
             self._opened = True
-            store = self._setting.state.open(self._processor.stage.state)
+            store = self._setting.state.open(self.processor.stage.state)
             self._cells = Cells(store)
             self._timers = Timers(store, self._setting.first, self._setting.last)
 

@@ -27,16 +27,20 @@ class StatefulRun(StoredRun):
 
     def take(self, block: bytes) -> None:
         """Run a block of input, but for what belongs to expired windows."""
+        for element in self.processor.elements(block):
+            self.take_element(element)
+
+    def take_element(self, element: WindowedValue) -> None:
+        """Run one element of input, but for expired windows."""
         self._start()
-        for element in self._processor.elements(block):
-            if not self._expires:
-                self._processor.process(element)
-                continue
-            alive = tuple(w for w in element.windows if not self._expired(w))
-            self.dropped += len(element.windows) - len(alive)
-            if alive:
-                kept = WindowedValue(element.value, element.timestamp, alive, element.pane_info)
-                self._processor.process(kept)
+        if not self._expires:
+            self.processor.process(element)
+            return
+        alive = tuple(w for w in element.windows if not self._expired(w))
+        self.dropped += len(element.windows) - len(alive)
+        if alive:
+            kept = WindowedValue(element.value, element.timestamp, alive, element.pane_info)
+            self.processor.process(kept)
 
     def finish(self, input_watermark_us: int) -> Outcome:
         """Fire due timers, forget expired windows, and write state back."""
@@ -44,7 +48,7 @@ class StatefulRun(StoredRun):
             self._start()
             with passed_by(input_watermark_us):
                 self._fire_all(input_watermark_us)
-        metrics = self._processor.finish() if self._started else []
+        metrics = self.processor.finish() if self._started else []
         if self._started:
             self._expect_expiry()
             self._forget_expired(input_watermark_us)
@@ -53,7 +57,7 @@ class StatefulRun(StoredRun):
     def _start(self) -> None:
         if not self._started:
             self._open()
-            self._processor.state.attach(self._cells, self._timers, self._keys, self._windows)
+            self.processor.state.attach(self._cells, self._timers, self._keys, self._windows)
         super()._start()
 
     def _expired(self, window: Any) -> bool:
@@ -81,13 +85,13 @@ class StatefulRun(StoredRun):
         held = timer.hold_us if timer.hold_us != NO_HOLD_US else timer.fire_us
         # What a processing-time timer puts out belongs to the event time that it holds, not to the clock's.
         at = held if timer.domain == PROCESSING else timer.fire_us
-        self._processor.fire(timer.family.decode(), key, window, timer.tag.decode(), at, held)
+        self.processor.fire(timer.family.decode(), key, window, timer.tag.decode(), at, held)
 
     def _expect_expiry(self) -> None:
         """Set a timer that forgets each window that was written to, once it has expired."""
         if not self._expires:
             return
-        for group, key, encoded in self._processor.state.touched:
+        for group, key, encoded in self.processor.state.touched:
             window = self._windows.decode_from_stream(coder_impl.create_InputStream(encoded), False)
             expiry = window.max_timestamp().micros + self._lateness_us + 1
             timer = TimerEntry(group, key, encoded, GC_FAMILY, b"", EVENT, expiry, NO_HOLD_US)

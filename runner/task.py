@@ -33,10 +33,11 @@ from penstock.runner.epoch import (
 from penstock.runner.frames import Frame, InOrder, Kind
 from penstock.runner.keys import KEY_GROUPS, groups_of
 from penstock.runner.plan import Edge, Origin, Plan, Routing, Stage
-from penstock.runner.sides import Held, SideInput
+from penstock.runner.sides import Held
 from penstock.runner.stagerun import MAX_US, Setting, StageRun
 from penstock.runner.stages import run_of
 from penstock.runner.taskstate import TaskState
+from penstock.runner.viewing import Views
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class _Task:
         self._where = ""
         self._position = ""
         self._outputs: dict[int, int] = {}
-        self._sides: dict[int, SideInput] = {}
+        self._views = Views(plan, _context(plan), epoch, self._state, self._groups)
         self._held: dict[int, Held] = {}
         self._all_in = False
 
@@ -187,32 +188,37 @@ class _Task:
     def _take(self, frame: Frame) -> None:
         edge = self.plan.edges[frame.edge]
         if edge.side:
-            self._side(edge).add(frame.payload)
+            self._views.of(edge).add(frame.payload)
             return
         self._feed_and_pass(self.plan.stages[edge.consumer], frame.payload)
 
     def _feed(self, stage: Stage, block: bytes) -> None:
         """Run a block through a stage, or hold it back while side inputs of the stage may still come."""
-        if stage.sides and not self._all_in:
+        if not stage.sides:
+            self._run(stage).take(block)
+        elif not self._all_in:
             self._held.setdefault(stage.index, Held()).append(block)
         else:
-            self._run(stage).take(block)
-
-    def _side(self, edge: Edge) -> SideInput:
-        assert edge.side is not None
-        if edge.index not in self._sides:
-            coder = _context(self.plan).coder(edge.collection)
-            self._sides[edge.index] = SideInput(coder, keyed=edge.side.keyed)
-        return self._sides[edge.index]
+            self._views.feed(stage, self._run(stage), block)
 
     def _release(self) -> Iterator[Packet]:
-        """Run what was held back: all side inputs are complete."""
+        """Run what was held back: all side inputs are complete, as far as this epoch goes."""
         self._all_in = True
         for stage in self._stages:
+            if self.report.failure is None and stage.sides:
+                yield from self._guarded(self._wake, stage)
             held = self._held.pop(stage.index, None)
             for block in held.release() if held else ():
                 if self.report.failure is None:
                     yield from self._guarded(self._feed_and_pass, stage, block)
+
+    def _wake(self, stage: Stage) -> None:
+        """Run what has waited since earlier epochs and need not wait any more."""
+        edges = [self.plan.edges[index] for index in stage.sides]
+        self._views.complete(stage, {edge.index: self._edge_watermark(edge, {}) for edge in edges})
+        if self._views.has_waiting(stage):
+            self._views.wake(stage, self._run(stage))
+            self._pass_locally()
 
     def _feed_and_pass(self, stage: Stage, block: bytes) -> None:
         self._feed(stage, block)
@@ -274,8 +280,7 @@ class _Task:
         run = self._runs.get(stage.index)
         if run is None:
             processor = self._processor(stage)
-            sides = (self.plan.edges[index] for index in stage.sides)
-            processor.state.sides = {(e.side.transform, e.side.tag): self._side(e) for e in sides if e.side}
+            processor.state.sides = self._views.by_name(stage)
             run = self._runs[stage.index] = run_of(processor, self._setting(stage))
         return run
 
@@ -316,6 +321,7 @@ class _Task:
     def _finish(self, stage: Stage, watermark: int) -> int:
         """End a stage's bundle; return its output watermark."""
         self._where = stage.label
+        watermark = self._views.held(stage, watermark)
         if stage.state:
             self.report.watermarks[input_name(stage.state)] = watermark
         hold = self._known_timers(stage)[2]
@@ -403,6 +409,7 @@ class _Task:
         self.report.taken = [(level, p, self._nonces[(level, p)]) for level, p in self._producers_above()]
         if self.report.failure is None and not self.report.problem:
             try:
+                self._views.keep(self.report)
                 self.report.runs = self._state.seal()
             except Exception as error:
                 self.report.failure = _failure(error, "writing state")

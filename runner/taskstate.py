@@ -65,6 +65,11 @@ class TaskState:
             )
         return self._stores[name]
 
+    def look(self, name: str) -> Store:
+        """What the record holds of a store in the first key group, whoever owns it; not to be written to."""
+        runs = self._epoch.state.get(name, StateOf()).runs
+        return StateStore.open(LocalFileSystem(), self._epoch.folder, runs, 0, 0)
+
     def seal(self) -> dict[str, tuple[StateRun, ...]]:
         """Write the changes; return, for each store that was opened, all runs of the task's key groups."""
         sealed = {}

@@ -1,0 +1,97 @@
+"""Side inputs of a stream, on the driver: each becomes a grouping whose panes are what the consumers look at.
+
+Beam's model makes a view of a side input by grouping it under one key, with the windowing that it has: what its
+trigger fires is what is seen, and a pane takes the place of the one before it. So that is what is put into the
+graph: `elements → (b"", element) → GroupByKey → every partition`. The worker still decodes a side input with the
+coder of the elements, so a transform is given its own PCollection back when the stages are written down
+(`original`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+
+import apache_beam as beam
+from apache_beam.portability import common_urns
+from apache_beam.portability.api import beam_runner_api_pb2 as api
+from apache_beam.runners.portability.fn_api_runner import translations as beam_phases
+from apache_beam.transforms.environments import EmbeddedPythonEnvironment
+
+_VIEW = "#view"
+_PROCESS = common_urns.sdf_components.PROCESS_SIZED_ELEMENTS_AND_RESTRICTIONS.urn
+
+
+class KeyFn(beam.DoFn):
+    """Puts every element under the one key of a view."""
+
+    def process(self, element: object) -> Iterator[tuple[bytes, object]]:
+        yield b"", element
+
+
+def original(pcollection: str) -> str:
+    """The PCollection that a view is made of; any other is its own."""
+    return pcollection.removesuffix(_VIEW)
+
+
+def group_views(
+    stages: list[beam_phases.Stage], context: beam_phases.TransformContext
+) -> Iterator[beam_phases.Stage]:
+    """Group each side input, and let each transform that has one begin a stage, where elements can wait for it."""
+    made: set[str] = set()
+    for stage in stages:
+        (transform,) = stage.transforms
+        tags = beam_phases.side_inputs(transform)
+        for tag, pcollection in tags.items():
+            if pcollection not in made:
+                made.add(pcollection)
+                yield from _view(pcollection, transform.environment_id, context)
+            transform.inputs[tag] = pcollection + _VIEW
+        if tags and transform.spec.urn != _PROCESS:
+            stage.forced_root = True
+        yield stage
+
+
+def _view(
+    pcollection: str, environment: str, context: beam_phases.TransformContext
+) -> Iterable[beam_phases.Stage]:
+    components = context.components
+    given = components.pcollections[pcollection]
+    name = f"{given.unique_name}/View"
+    coders = components.coders
+    coders["penstock_view_key"].spec.urn = common_urns.coders.BYTES.urn
+    values = f"{given.coder_id}#values"
+    coders[values].spec.urn = common_urns.coders.ITERABLE.urn
+    coders[values].component_coder_ids[:] = [given.coder_id]
+    for made, value in (("#keyed", given.coder_id), (_VIEW, values)):
+        coder = f"{given.coder_id}{made}"
+        coders[coder].spec.urn = common_urns.coders.KV.urn
+        coders[coder].component_coder_ids[:] = ["penstock_view_key", value]
+        components.pcollections[pcollection + made].CopyFrom(given)
+        components.pcollections[pcollection + made].coder_id = coder
+        components.pcollections[pcollection + made].unique_name = name + made
+    key = api.PTransform(
+        unique_name=f"{name}/Key",
+        spec=_key_spec(),
+        inputs={"in": pcollection},
+        outputs={"out": pcollection + "#keyed"},
+        environment_id=environment,
+    )
+    group = api.PTransform(
+        unique_name=f"{name}/Group",
+        spec=api.FunctionSpec(urn=common_urns.primitives.GROUP_BY_KEY.urn),
+        inputs={"in": pcollection + "#keyed"},
+        outputs={"out": pcollection + _VIEW},
+    )
+    for transform in (key, group):
+        components.transforms[transform.unique_name].CopyFrom(transform)
+        yield beam_phases.Stage(transform.unique_name, [transform], downstream_side_inputs=frozenset())
+
+
+@functools.cache
+def _key_spec() -> api.FunctionSpec:
+    pipeline = beam.Pipeline()
+    _ = pipeline | beam.Impulse() | "Key" >> beam.ParDo(KeyFn())
+    proto = pipeline.to_runner_api(default_environment=EmbeddedPythonEnvironment.default())
+    (spec,) = (t.spec for t in proto.components.transforms.values() if t.unique_name == "Key")
+    return spec
