@@ -58,7 +58,10 @@ def script(*steps: Step) -> TestStream:
 
 
 def stamp(at: Timestamp, window: Any) -> str:
-    return "end" if at == window.max_timestamp() else f"{float(at.micros) / 1e6:g}"
+    """Seconds, or `end`; Beam cuts timestamps to milliseconds where elements are encoded."""
+    return (
+        "end" if at.micros // 1000 == window.max_timestamp().micros // 1000 else f"{float(at.micros) / 1e6:g}"
+    )
 
 
 def span(window: Any) -> str:
