@@ -253,6 +253,11 @@ COMPOSITES = {
         [elements("1@1"), clock(10), elements("2@2", "3@3")],
         ["all: 1 | early 0/- first last @end"],
     ),
+    "any: what one of them has fired no other counts any more": (
+        everything(t.AfterAny(t.Repeatedly(t.AfterCount(2)), t.AfterCount(3))),
+        [elements("1@1"), elements("2@2"), elements("3@3"), elements("4@4")],
+        ["all: 1 2 | early 0/- first @end", "all: 3 4 | early 1/- @end"],
+    ),
     "all: when the last of them would": (
         everything(t.Repeatedly(t.AfterAll(t.AfterCount(2), t.AfterProcessingTime(10)))),
         [elements("1@1", "2@2"), elements("3@3"), clock(10), elements("4@4"), clock(10), elements("5@5")],

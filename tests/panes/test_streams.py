@@ -456,6 +456,24 @@ def test_a_triggered_side_input_shows_its_latest_pane() -> None:
     ]
 
 
+def test_a_new_pane_takes_the_place_of_the_old_one_in_the_epoch_in_which_it_comes() -> None:
+    class BothFn(beam.DoFn):
+        def process(self, element: str, latest: Any, second: Any) -> Iterator[str]:
+            yield f"{element} with {latest} and {second}"
+
+    def build(p: beam.Pipeline) -> None:
+        streams = p | script(
+            *BOTH, elements("m@1", tag="main"), elements("s@1", tag="side"), elements("t@2", tag="side")
+        )
+        each = beam.WindowInto(w.GlobalWindows(), trigger=EACH, accumulation_mode=DISCARDING)
+        latest = streams["side"] | "Each" >> each
+        second = latest | beam.Filter(lambda value: value == "t")
+        views = beam.pvalue.AsSingleton(latest), beam.pvalue.AsSingleton(second)
+        _ = streams["main"] | beam.ParDo(BothFn(), *views) | beam.ParDo(SeeFn())
+
+    assert played(build) == ["all: m with t and t @1"]
+
+
 def test_accumulated_panes_show_all_there_has_been() -> None:
     side = beam.WindowInto(w.GlobalWindows(), trigger=EACH, accumulation_mode=t.AccumulationMode.ACCUMULATING)
     steps = [*BOTH, elements("s@1", tag="side"), elements("t@2", tag="side"), elements("m@1", tag="main")]
