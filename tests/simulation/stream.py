@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
@@ -24,9 +25,12 @@ from tests.simulation.inprocess import InProcessEngine
 def run_stream(
     build: Callable[[beam.Pipeline], Any],
     partitions: int = 2,
-    on_commit: Callable[[CommitRecord], None] = lambda record: None,
+    on_commit: Callable[[CommitRecord, Path], None] = lambda record, folder: None,
 ) -> CommitRecord:
-    """Build a pipeline and run its epochs to the end; return the last record."""
+    """Build a pipeline and run its epochs to the end; return the last record.
+
+    `on_commit` gets each record and the checkpoint folder.
+    """
     pipeline = beam.Pipeline(runner=PySparkRunner(), options=PipelineOptions(["--allow_unsafe_triggers"]))
     build(pipeline)
     environment = PySparkRunner().default_environment(pipeline.options)
@@ -46,4 +50,6 @@ def run_stream(
             folder=checkpoint.state_folder,
             name="test",
         )
-        return run_epochs(coordinator, driver, retries=0, on_commit=on_commit)
+        return run_epochs(
+            coordinator, driver, retries=0, on_commit=lambda record: on_commit(record, Path(folder))
+        )
