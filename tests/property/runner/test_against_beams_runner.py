@@ -11,7 +11,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms import trigger, window
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from tests.simulation.batch import run_batch
@@ -147,6 +147,9 @@ def on_ours(data: list[tuple[str, int, int]], steps: list[str]) -> Counter[Any]:
 
 @pytest.mark.slow
 @settings(max_examples=settings().max_examples * 3 // 10, phases=[Phase.explicit, Phase.generate])
+@example([("a", 1, 3), ("a", 2, 5)], ["earliest", "group"])
+@example([("a", 1, 3), ("a", 2, 5)], ["latest", "sum"])
+@example([("a", 1, 3), ("b", 2, 5)], ["flatten", "group"])
 @given(st.lists(elements, max_size=12), st.lists(st.sampled_from(sorted(STEPS)), max_size=5))
 def test_random_pipelines_agree_with_beams_own_runner(
     data: list[tuple[str, int, int]], steps: list[str]
