@@ -130,6 +130,23 @@ def test_a_late_record_comes_with_its_own_timestamp(table: Any) -> None:
     assert [record.commit_timestamp for record in driver.committed] == [late * 1000]
 
 
+def test_a_commit_timestamp_in_the_future_lifts_no_watermark_and_hides_nothing_that_follows(
+    table: Any,
+) -> None:
+    start = time.time_ns()
+    driver = Epochs(table.reading(start=start, keep_seconds=0))  # every epoch opens its streams by token
+    ahead = start // 1000 + 3_600_000_000
+    mutation = set_cell("f", b"q", b"ahead", 1000).SerializeToString()
+    table.control.inject(table.name, b"ahead", [mutation], commit_us=ahead)
+    while not driver.committed:
+        driver.run(0.1)
+    assert driver.watermark < beam_watermark(ahead * 1000)
+    put(table, b"after")
+    driver.run_until(time.time_ns())
+    assert keys(driver.committed) == [b"ahead", b"after"]
+    assert driver.committed[0].commit_timestamp == ahead * 1000
+
+
 def test_garbage_collection_clusters_unknown_kinds_and_the_future_come_as_they_are(table: Any) -> None:
     start = time.time_ns()
     unknown = b"\xca\x3e\x01x"
