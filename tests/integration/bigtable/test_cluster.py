@@ -33,24 +33,27 @@ def test_replay_equals_the_table_on_a_cluster_through_churn(
     with Run(reading, log=log, environment={**os.environ, **table.emulator.environment()}) as run:
 
         def wait_for(happens: Callable[[], bool], what: str) -> None:
-            until = time.monotonic() + 120
+            until = time.monotonic() + campaign.size(120, 1800)
             while not happens():
                 assert run.alive(), log.read_text()[-3000:]
                 assert time.monotonic() < until, f"{what} never came"
-                time.sleep(0.3)
+                time.sleep(campaign.size(300, 3000) / 1000)
 
         def published() -> list[Line]:
             return list(read_lines(tmp_path / "out"))
 
-        with writers(table, threads=2, pause=0.1) as writing:
+        with writers(table, threads=2, pause=campaign.size(100, 0) / 1000):
             wait_for(lambda: len(readers_of(run)) == 2, "a reading worker in both executors")
-            before, read = writing.writes, len(published())
-            wait_for(lambda: writing.writes > before + 50 and len(published()) > read, "a live reading")
+            read = len(published())
+            wait_for(lambda: len(published()) >= read + campaign.size(50, 200_000), "a live reading")
         written = table.cells()
         wait_for(lambda: differences(cells_of(published()), written) == {}, "the table in the files")
         lines = published()
     assert repeated(lines) == []
     assert out_of_order(lines) == []
+    layout_changes = table.control.statistics(table.name)["layout_changes"]
+    assert layout_changes >= campaign.size(5, 50)
+    campaign.record("bigtable-replay-cluster", mutations=len(lines), layout_changes=layout_changes)
 
 
 def readers_of(run: Run) -> set[int]:
