@@ -33,7 +33,7 @@ def test_replay_equals_the_table_on_a_cluster_through_churn(
     with Run(reading, log=log, environment={**os.environ, **table.emulator.environment()}) as run:
 
         def wait_for(happens: Callable[[], bool], what: str) -> None:
-            until = time.monotonic() + campaign.size(120, 1800)
+            until = time.monotonic() + campaign.size(300, 1800)
             while not happens():
                 assert run.alive(), log.read_text()[-3000:]
                 assert time.monotonic() < until, f"{what} never came"
