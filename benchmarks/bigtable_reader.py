@@ -11,8 +11,9 @@ two partitions. Each contender reads the same records, in turn, several rounds; 
 - *gapic*: google-cloud-bigtable's own `read_change_stream`, as its documentation shows it; touches the row key
   and each mutation.
 
-Then *penstock* and *raw* once more in two processes, a partition each. The emulator bounds the wall clock, so CPU
-of the client processes is the figure to compare.
+Then *penstock* and *raw* once more in one process and in two, a partition each. The emulator is one process, which
+bounds the wall clock, and on two cores two clients and the emulator share them; so the figure to compare is
+what the client processes read per CPU second of their own, added up.
 """
 
 from __future__ import annotations
@@ -233,8 +234,13 @@ def compare(workload: Workload, rounds: int) -> None:
         )
 
 
-def in_processes(workload: Workload, name: str, groups: list[list[int]]) -> float:
-    """Return the records per second of the processes together, each counted from its first record's request."""
+def in_processes(workload: Workload, name: str, groups: list[list[int]]) -> tuple[float, float]:
+    """Read with a process for each group of partitions; return two rates of all processes together.
+
+    The first is records per second of the clock, from the word "go" to the last record. The second adds up each
+    process's records per CPU second of its own: the rate that they have with a core for each and a server that
+    keeps up.
+    """
     command = [sys.executable, __file__, "--child", name, workload.host, workload.table]
     command += [str(workload.start), str(workload.end)]
     children = [
@@ -251,16 +257,18 @@ def in_processes(workload: Workload, name: str, groups: list[list[int]]) -> floa
         assert child.stdin is not None
         child.stdin.write("go\n")
         child.stdin.flush()
-    records = 0
+    read: list[tuple[int, float]] = []
     for child in children:
         assert child.stdout is not None
-        records += int(child.stdout.readline())
+        records, cpu = child.stdout.readline().split()
+        read.append((int(records), float(cpu)))
     seconds = time.perf_counter() - started
     for child in children:
         child.communicate()
-    if records != workload.records:
-        raise SystemExit(f"{name} in {len(groups)} processes read {records} records of {workload.records}")
-    return records / seconds
+    total = sum(records for records, _ in read)
+    if total != workload.records:
+        raise SystemExit(f"{name} in {len(groups)} processes read {total} records of {workload.records}")
+    return total / seconds, sum(records / cpu for records, cpu in read)
 
 
 def child(arguments: list[str]) -> None:
@@ -271,17 +279,27 @@ def child(arguments: list[str]) -> None:
     CONTENDERS[name](idle, partitions)  # connections, imports
     print("ready", flush=True)
     sys.stdin.readline()
-    print(CONTENDERS[name](workload, partitions), flush=True)
+    cpu = time.process_time()
+    records = CONTENDERS[name](workload, partitions)
+    print(records, time.process_time() - cpu, flush=True)
 
 
 def scaling(workload: Workload, rounds: int) -> None:
-    print(f"\n{workload.table} in one process and in two, records/s, median of {rounds}")
+    print(
+        f"\n{workload.table}: one process and two, median of {rounds}; {os.cpu_count()} cores, "
+        "of which the emulator takes one"
+    )
+    print(f"{'':12} {'records/s of the clock':>32} {'records/s with a core each (CPU)':>40}")
     for name in ("raw", "penstock"):
-        one, two = (
-            statistics.median(in_processes(workload, name, groups) for _ in range(rounds))
-            for groups in ([[0, 1]], [[0], [1]])
-        )
-        print(f"{name:12} {one:>10,.0f} {two:>10,.0f} {two / one:>6.2f} times")
+        ones, twos = [], []
+        for _ in range(rounds):  # in turn, so that other load meets both
+            ones.append(in_processes(workload, name, [[0, 1]]))
+            twos.append(in_processes(workload, name, [[0], [1]]))
+        columns = []
+        for measure, width in ((0, 32), (1, 40)):
+            one, two = (statistics.median(each[measure] for each in some) for some in (ones, twos))
+            columns.append(f"{f'{one:,.0f} and {two:,.0f}: {two / one:.2f} times':>{width}}")
+        print(f"{name:12} {' '.join(columns)}")
 
 
 def main() -> None:

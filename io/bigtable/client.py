@@ -8,8 +8,6 @@ One channel serves all threads of a process and all bundles after each other; a 
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
@@ -34,6 +32,7 @@ from penstock.io.bigtable.record import CloseStream
 from penstock.io.bigtable.stream import ChangeStream, Connection
 from penstock.io.reading.moments import format_timestamp
 from penstock.io.reading.outage import Outage
+from penstock.io.reading.process import OncePerProcess
 
 _SHORT_CALL_SECONDS = 60.0
 ADMIN_HOST = "bigtableadmin.googleapis.com"
@@ -148,17 +147,13 @@ def _sized(data: bytes) -> tuple[int, Any]:
     return len(data), ReadChangeStreamResponse.FromString(data)
 
 
-_clients: dict[tuple[int, str, Connection, int], Client] = {}
-_clients_lock = threading.Lock()
+_clients: OncePerProcess[Client] = OncePerProcess()
 
 
 def client_for(stream: ChangeStream, connection: Connection, heartbeat_ms: int) -> Client:
-    """Return this process's client for the stream; made once, and again after a fork."""
-    key = (os.getpid(), repr(stream), connection, heartbeat_ms)
-    with _clients_lock:
-        if key not in _clients:
-            _clients[key] = Client(stream, connection, heartbeat_ms)
-        return _clients[key]
+    """Return this process's client for the stream."""
+    key = repr(stream), connection, heartbeat_ms
+    return _clients.get(key, lambda: Client(stream, connection, heartbeat_ms))
 
 
 def channel_to(connection: Connection, host: str) -> Any:

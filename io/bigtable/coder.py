@@ -46,6 +46,7 @@ from penstock.io.bigtable.record import (
     MutationType,
     SetCell,
     UnknownMutation,
+    set_cell,
 )
 
 VERSION = 1
@@ -161,7 +162,7 @@ def _raw(make: type[AddToCell] | type[MergeToCell]) -> Callable[[_Numbers, _Text
 
 
 _SHAPES: dict[int, tuple[int, int, Callable[[_Numbers, _Texts], Entry]]] = {
-    _SET: (1, 3, lambda n, t: SetCell(next(t).decode(), next(t), next(n), next(t))),
+    _SET: (1, 3, lambda n, t: set_cell(next(t).decode(), next(t), next(n), next(t))),
     _DELETE: (2, 2, lambda n, t: DeleteCells(next(t).decode(), next(t), next(n), next(n))),
     _DELETE_OPEN: (1, 2, lambda n, t: DeleteCells(next(t).decode(), next(t), next(n), None)),
     _FAMILY: (0, 1, lambda n, t: DeleteFamily(next(t).decode())),

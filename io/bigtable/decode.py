@@ -33,6 +33,7 @@ from penstock.io.bigtable.record import (
     MutationType,
     SetCell,
     UnknownMutation,
+    set_cell,
 )
 from penstock.io.reading.moments import NANOS
 
@@ -196,7 +197,7 @@ def _entries_of_one_message(chunks: Sequence[Any]) -> list[Entry]:
     """Decode a record that is whole in one message; a chunked value may only be one that is whole too."""
     entries: list[Entry] = []
     for chunk in chunks:
-        if _is_part(chunk):
+        if chunk.HasField("chunk_info") and _is_part(chunk):
             cell = _Cell(chunk)
             if not chunk.chunk_info.last_chunk:
                 raise DecodeError("a record is done in the middle of a chunked value")
@@ -219,10 +220,11 @@ def _is_part(chunk: Any) -> bool:
 
 
 def _entry(mutation: Any) -> Entry:
+    # Nearly all are set_cell, and of another kind it is empty: looking at its family is cheaper than asking.
+    cell = mutation.set_cell
+    if (family := cell.family_name) or mutation.HasField("set_cell"):
+        return set_cell(family, cell.column_qualifier, cell.timestamp_micros, cell.value)
     kind = mutation.WhichOneof("mutation")
-    if kind == "set_cell":  # nearly all are
-        cell = mutation.set_cell
-        return SetCell(cell.family_name, cell.column_qualifier, cell.timestamp_micros, cell.value)
     if kind == "delete_from_column":
         return _delete_cells(mutation.delete_from_column)
     if kind == "delete_from_family":

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from os import getpid
 from types import TracebackType
 from typing import Self
 
@@ -21,6 +20,7 @@ from penstock.io.bigtable.frontier import Opening
 from penstock.io.bigtable.keys import KeyRange
 from penstock.io.bigtable.reader import Batch, PartitionReader, Select, Shared, Source, by_watermark
 from penstock.io.bigtable.stalls import Stalls
+from penstock.io.reading.process import OncePerProcess
 
 _TURN_SECONDS = 1.0
 """How long a stream may run while others wait for its place."""
@@ -216,13 +216,5 @@ class Readers:
             self._stop(reader.position.partition)
 
 
-_pools: dict[Hashable, Pool] = {}
-_pools_lock = threading.Lock()
-
-
-def pool_for(key: Hashable, make: Callable[[], Pool]) -> Pool:
-    """Return this process's pool for the key; made once, and again after a fork."""
-    with _pools_lock:
-        if (getpid(), key) not in _pools:
-            _pools[getpid(), key] = make()
-        return _pools[getpid(), key]
+pools: OncePerProcess[Pool] = OncePerProcess()
+"""Those of this process, by stream and settings."""

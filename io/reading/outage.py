@@ -6,9 +6,23 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """Seconds; the pause doubles from one to the other, and each is drawn from its upper half."""
+
+
+class Pacing(Protocol):
+    """When to ask again after a failure; see `Outage`."""
+
+    def answered(self) -> None:
+        """Note that the service has sent something of use."""
+
+    def failed(self, reason: str, timeout: float) -> None:
+        """Note a failed attempt; raises when it was the last."""
+
+    def remaining_pause(self) -> float:
+        """Return the seconds to wait before the next attempt."""
 
 
 class Outage:

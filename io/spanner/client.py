@@ -11,7 +11,6 @@ it, the next query makes another.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -22,6 +21,7 @@ from google.cloud.spanner_v1.types import result_set as result_set_types
 from google.cloud.spanner_v1.types import spanner as spanner_types
 
 from penstock.io.reading.outage import Outage
+from penstock.io.reading.process import OncePerProcess
 from penstock.io.spanner.decode import merge_chunk
 from penstock.io.spanner.errors import Reaction, SpannerUnavailableError, UnreachableError, judge
 from penstock.io.spanner.query import Query
@@ -172,17 +172,12 @@ class Client:
         ]
 
 
-_clients: dict[tuple[int, str, Connection], Client] = {}
-_clients_lock = threading.Lock()
+_clients: OncePerProcess[Client] = OncePerProcess()
 
 
 def client_for(stream: ChangeStream, connection: Connection) -> Client:
-    """Return this process's client for the stream; made once, and again after a fork."""
-    key = (os.getpid(), str(stream), connection)
-    with _clients_lock:
-        if key not in _clients:
-            _clients[key] = Client(stream, connection)
-        return _clients[key]
+    """Return this process's client for the stream."""
+    return _clients.get((str(stream), connection), lambda: Client(stream, connection))
 
 
 def _channel(connection: Connection) -> Any:

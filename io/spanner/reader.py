@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self, TypeAlias
 
+from penstock.io.reading.outage import Pacing
 from penstock.io.spanner.decode import Decoder
 from penstock.io.spanner.errors import UnreachableError
 from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, Position, Step
@@ -55,16 +56,6 @@ class Window(Protocol):
 
     def cancel(self) -> None:
         """Break off; the iteration ends or raises."""
-
-
-class Pacing(Protocol):
-    """When to ask again after a failure; see `outage.Outage`."""
-
-    def failed(self, reason: str, timeout: float) -> None:
-        """Note a failed attempt; raises when it was the last."""
-
-    def remaining_pause(self) -> float:
-        """Return the seconds to wait before the next attempt."""
 
 
 Ask: TypeAlias = Callable[[str, int, int], Window]

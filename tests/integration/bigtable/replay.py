@@ -17,6 +17,18 @@ Cells = dict[bytes, dict[tuple[str, bytes, int], bytes]]
 """Values by row key, and in each row by (family, qualifier, timestamp in microseconds)."""
 
 
+KINDS: set[type] = {SetCell, DeleteCells, DeleteFamily, AddToCell, MergeToCell}
+"""Every kind of entry that a change stream has."""
+
+
+def kinds_of(records: Iterable[ChangeStreamMutation]) -> set[type]:
+    return {type(entry) for record in records for entry in record.entries}
+
+
+def mutations_of(records: Iterable[ChangeStreamMutation]) -> int:
+    return sum(len(record.entries) for record in records)
+
+
 def replayed(records: Iterable[ChangeStreamMutation]) -> Cells:
     table: Cells = {}
     for record in records:

@@ -23,10 +23,19 @@ from penstock.io.bigtable import (
 from penstock.runner import PySparkRunner
 from tests.integration.bigtable.conftest import INSTANCE, PROJECT
 from tests.integration.bigtable.emulator.client import set_cell
-from tests.integration.bigtable.replay import assert_no_duplicates, assert_order_of_each_row, replayed
+from tests.integration.bigtable.replay import (
+    KINDS,
+    assert_no_duplicates,
+    assert_order_of_each_row,
+    kinds_of,
+    mutations_of,
+    replayed,
+)
 
 pytestmark = [pytest.mark.emulator, pytest.mark.slow]
 SECOND = 1_000_000_000
+MUTATIONS, RECORDS = 200_000, 150_000
+"""Of a campaign: the writers' records hold 1.4 mutations each."""
 
 
 class Keep(beam.DoFn):
@@ -41,9 +50,29 @@ class Keep(beam.DoFn):
             file.write(json.dumps(line) + "\n")
 
 
-def kept(path: Path) -> list[tuple[int, ChangeStreamMutation]]:
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return [(micros, ChangeStreamMutationCoder().decode(bytes.fromhex(text))) for micros, text in lines]
+class Kept:
+    """What `Keep` has written to a file so far, with the timestamps in microseconds; reads on where it was."""
+
+    def __init__(self, path: Path) -> None:
+        self.timestamps: list[int] = []
+        self.records: list[ChangeStreamMutation] = []
+        self._path = path
+        self._read = 0
+
+    def refreshed(self) -> Kept:
+        """Read the whole lines that are new."""
+        if not self._path.exists():
+            return self
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                micros, text = json.loads(line)
+                self.timestamps.append(micros)
+                self.records.append(ChangeStreamMutationCoder().decode(bytes.fromhex(text)))
+                self._read += len(line)
+        return self
 
 
 def run(pipeline_of: Callable[[beam.Pipeline], Any]) -> Any:
@@ -63,26 +92,40 @@ def reader_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if "bigtable-reader" in thread.name]
 
 
+def write_until(table: Any, running: Any, records: int, layout_changes: int) -> None:
+    """Wait until the emulator has seen so much."""
+    until = time.monotonic() + 1800
+    while (seen := table.control.statistics(table.name))["records"] < records or (
+        seen["layout_changes"] < layout_changes
+    ):
+        assert not running.errors, running.errors[0]
+        assert time.monotonic() < until, f"the writers are too slow: {seen}"
+        time.sleep(0.2)
+
+
 def test_a_bounded_reading_ends_by_itself_on_beams_own_runner(
-    table: Any, writers: Callable[..., Any], tmp_path: Path
+    table: Any, writers: Callable[..., Any], tmp_path: Path, campaign: Any
 ) -> None:
     start = time.time_ns()
     table.control.churn(0.3, seed=3, table=table.name)
-    with writers(table, threads=2):
-        time.sleep(3)
+    with writers(table, threads=2, pause=campaign.size(5, 0) / 1000) as running:
+        write_until(table, running, campaign.size(600, RECORDS), campaign.size(8, 50))
     end = time.time_ns()
     out = tmp_path / "records"
     result = run(lambda p: p | table.reading(start=start, end=end) | beam.ParDo(Keep(str(out))))
-    pairs = kept(out)
-    records = [record for _, record in pairs]
-    assert all(micros == record.commit_timestamp // 1000 for micros, record in pairs)
+    kept = Kept(out).refreshed()
+    records = kept.records
+    assert kept.timestamps == [record.commit_timestamp // 1000 for record in records]
     assert_no_duplicates(records)
     assert_order_of_each_row(records)
     assert replayed(records) == table.cells()
+    assert kinds_of(records) == KINDS
+    assert mutations_of(records) >= campaign.size(600, MUTATIONS)
     seen = counters(result)
     assert seen["records"] == len(records)
-    assert seen["entries"] == sum(len(record.entries) for record in records)
+    assert seen["entries"] == mutations_of(records)
     assert seen["streams"] > 0
+    _record(campaign, "bigtable-replay-direct-runner", table, records)
 
 
 def test_an_error_in_the_middle_of_the_pipeline_leaves_no_thread_behind(table: Any) -> None:
@@ -111,21 +154,35 @@ def test_replay_equals_the_table_on_spark_through_churn(
     pipeline = beam.Pipeline(runner=PySparkRunner(spark), options=PipelineOptions(options))
     table.control.churn(0.3, seed=campaign.seed, table=table.name)
     _ = pipeline | table.reading(heartbeat=0.2) | beam.ParDo(Keep(str(out)))
-    result = pipeline.run()
+    result, kept = pipeline.run(), Kept(out)
     try:
-        with writers(table, threads=2, pause=0.01):
-            time.sleep(campaign.size(6, 120))
-        until = time.monotonic() + 60
+        with writers(table, threads=2, pause=campaign.size(10, 0) / 1000) as running:
+            write_until(table, running, campaign.size(500, RECORDS), campaign.size(15, 50))
+        until = time.monotonic() + campaign.size(60, 600)
         expected = table.cells()
-        while not out.exists() or replayed([record for _, record in kept(out)]) != expected:
+        while replayed(kept.refreshed().records) != expected:
             assert result.state not in ("FAILED", "CANCELLED"), result.wait_until_finish()
             assert time.monotonic() < until, "the records never make the table"
             time.sleep(0.5)
+        seen = counters(result)
+        assert seen["records"] > 0
+        assert seen.get("late_records", 0) == 0, "the watermark was ahead of a record"
     finally:
         result.cancel()
-    records = [record for _, record in kept(out)]
-    assert_no_duplicates(records)
-    assert_order_of_each_row(records)
+    assert_no_duplicates(kept.records)
+    assert_order_of_each_row(kept.records)
+    assert kinds_of(kept.records) == KINDS
+    assert mutations_of(kept.records) >= campaign.size(500, MUTATIONS)
+    _record(campaign, "bigtable-replay-spark", table, kept.records)
+
+
+def _record(campaign: Any, name: str, table: Any, records: list[ChangeStreamMutation]) -> None:
+    campaign.record(
+        name,
+        mutations=mutations_of(records),
+        records=len(records),
+        layout_changes=table.control.statistics(table.name)["layout_changes"],
+    )
 
 
 def test_a_table_is_read_by_ranges_as_the_ordinary_client_reads_it(

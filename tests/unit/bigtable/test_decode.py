@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
+from google.cloud.bigtable_v2.types import data
 
-from penstock.io.bigtable import AddToCell, DeleteCells, MergeToCell, MutationType, UnknownMutation
+from penstock.io.bigtable import AddToCell, DeleteCells, MergeToCell, MutationType, SetCell, UnknownMutation
 from penstock.io.bigtable.decode import DecodeError, Decoder, key_range
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
 from penstock.io.bigtable.record import CloseStream, Continuation
 
+SetCellMessage = data.Mutation.SetCell.pb()
 LOW, HIGH = KeyRange(b"", b"m"), KeyRange(b"m", b"")
 
 
@@ -26,6 +30,25 @@ def test_nanoseconds_tiebreaker_and_negative_times_are_kept(say: Any) -> None:
     record: Any = Decoder().feed(message)
     assert (record.commit_timestamp, record.tiebreaker) == (1_123_456_789, -3)
     assert (record.estimated_low_watermark, record.type) == (2_000_000_000, MutationType.USER)
+
+
+def test_a_decoded_cell_is_a_cell_like_any_other_and_cannot_be_changed(say: Any) -> None:
+    message = say.change("t")
+    cell = message.data_change.chunks[0].mutation.set_cell
+    cell.family_name, cell.column_qualifier, cell.timestamp_micros, cell.value = "f", b"q", 7, b"v"
+    decoded = entry(message)
+    assert type(decoded) is SetCell
+    made = SetCell("f", b"q", 7, b"v")
+    assert (decoded, hash(decoded), repr(decoded)) == (made, hash(made), repr(made))
+    assert pickle.loads(pickle.dumps(decoded)) == decoded
+    with pytest.raises(FrozenInstanceError):
+        decoded.value = b"other"
+
+
+def test_a_cell_of_a_family_without_a_name_is_no_unknown_mutation(say: Any) -> None:
+    message = say.change("t")
+    message.data_change.chunks[0].mutation.set_cell.CopyFrom(SetCellMessage(value=b"v"))
+    assert entry(message) == SetCell("", b"", 0, b"v")
 
 
 def test_collected_garbage_has_no_source_cluster(say: Any) -> None:
@@ -83,8 +106,6 @@ def test_a_close_with_ok_and_tokens_is_refused(say: Any) -> None:
 
 
 def test_open_and_closed_ends_of_ranges_are_understood() -> None:
-    from google.cloud.bigtable_v2.types import data
-
     row_range = data.RowRange.pb()
     assert key_range(row_range()) == EVERYTHING
     assert key_range(row_range(start_key_open=b"a", end_key_closed=b"b")) == KeyRange(b"a\0", b"b\0")
