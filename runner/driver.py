@@ -22,6 +22,7 @@ from penstock.runner.epoch import (
     StateOf,
     TaskReport,
     cut_name,
+    output_name,
 )
 from penstock.runner.plan import Plan, Routing
 from penstock.runner.protocol.coordinator import Attempt
@@ -135,7 +136,8 @@ class Driver:
             return True
         if drain and not state.extra.get("draining"):
             return True
-        return not state.residuals and not (self._through(state) and any(t.pending for t in state.timers))
+        waits = self._through(state) and self._ended(state) and any(t.pending for t in state.timers)
+        return not state.residuals and not waits
 
     def _rings(self, state: EpochState) -> bool:
         """Whether a processing-time timer is due."""
@@ -168,6 +170,14 @@ class Driver:
             state.watermarks.get(cut_name(edge.name), BEGINNING_US) >= MAX_US
             for edge in self._plan.edges
             if edge.routing.carried
+        )
+
+    def _ended(self, state: EpochState) -> bool:
+        """Whether an epoch has seen that nothing is left to read: a drain cuts between epochs what was left."""
+        return all(
+            state.watermarks.get(output_name(edge.name), BEGINNING_US) >= MAX_US
+            for edge in self._plan.edges
+            if edge.routing is Routing.RESIDUAL
         )
 
     def _next_due_s(self, state: EpochState) -> float:
@@ -226,9 +236,10 @@ class Driver:
         waiting: Sequence[Residual],
         drain: bool,
     ) -> EpochState:
-        residuals = [*waiting, *self._left(reports), *self._arrived(state, attempt, reports)]
+        arrived = self._arrived(state, attempt, reports)
         if drain:
-            residuals = self._residuals.truncated(residuals)
+            arrived = self._residuals.truncated(arrived)
+        residuals = [*waiting, *self._left(reports), *arrived]
         publications = self._publications(reports)
         if late := sum(report.dropped for report in reports):
             logger.warning("epoch %d dropped %d elements that came after their window", attempt.epoch, late)

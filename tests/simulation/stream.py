@@ -25,6 +25,7 @@ def run_stream(
     build: Callable[[beam.Pipeline], Any],
     partitions: int = 2,
     on_commit: Callable[[CommitRecord], None] = lambda record: None,
+    draining: Callable[[], bool] = lambda: False,
 ) -> CommitRecord:
     """Build a pipeline and run its epochs to the end; return the last record."""
     pipeline = beam.Pipeline(runner=PySparkRunner(), options=PipelineOptions(["--allow_unsafe_triggers"]))
@@ -45,5 +46,6 @@ def run_stream(
             pace=Pace(0.05, 100_000, 64 << 20),
             folder=checkpoint.state_folder,
             name="test",
+            draining=draining,
         )
         return run_epochs(coordinator, driver, retries=0, on_commit=on_commit)
