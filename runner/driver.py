@@ -93,6 +93,7 @@ class Driver:
         self._script = Script(residuals.context).events
         self._ran: tuple[int, frozenset[str]] = (0, frozenset())
         """The last epoch that was run, and its tasks: bundles are finalized, as well as can be, after the commit."""
+        self._measured: tuple[bytes, ...] = ()
 
     def __call__(self, record: CommitRecord, attempt: Attempt) -> EpochState | None:
         """Run one try of the epoch that follows `record`; None when there is nothing to do yet.
@@ -123,7 +124,12 @@ class Driver:
         reports = self._engine.run(epoch, description, f"penstock-{attempt.job}")
         raise_failure(reports, attempt.epoch)
         self._ran = attempt.epoch, frozenset(report.nonce for report in reports)
+        self._measured = tuple(info for report in reports for info in report.metrics)
         return self._next_state(state, attempt, reports, waiting, drain)
+
+    def measured(self, epoch: int) -> tuple[bytes, ...]:
+        """The serialised `MonitoringInfo`s of an epoch's tasks; nothing if it is not the last one that ran here."""
+        return self._measured if self._ran[0] == epoch else ()
 
     # Before the tasks.
 

@@ -95,6 +95,8 @@ class Watch:
             self.outcomes.tests[test] = report.outcome
             if not report.passed:
                 self.outcomes.reasons[test] = _last_line(report)
+            if report.failed:
+                print(f"\nfailed  {test}: {self.outcomes.reasons[test]}", flush=True)
 
 
 def run(suite: Suite, ours: bool, only: str = "") -> Outcomes:
@@ -166,8 +168,6 @@ def main() -> None:
     given = parser.parse_args()
     (suite,) = (suite for suite in suites() if suite.name == given.suite)
     outcomes = run(suite, ours=given.runner == "penstock", only=given.only)
-    for test in outcomes.named("failed"):
-        print(f"failed  {test}: {outcomes.reasons[test]}")
     print(f"{suite.name} on {given.runner}: {len(outcomes.tests)} collected,", end=" ")
     print(", ".join(f"{len(outcomes.named(outcome))} {outcome}" for outcome in OUTCOMES))
     print(f"{len(outcomes.here)} ran a pipeline on our runner; not collected: {outcomes.absent or 'nothing'}")

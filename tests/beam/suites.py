@@ -48,8 +48,8 @@ def suites() -> tuple[Suite, ...]:
         ),
         Suite(
             "core",
-            "the other modules of `transforms` and `typehints`",
-            tuple(module for module in core if module != triggers),
+            "the other modules of `transforms` and `typehints` that make a pipeline",
+            tuple(module for module in core if module != triggers and "Pipeline(" in _source(module)),
         ),
     )
 
