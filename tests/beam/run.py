@@ -1,9 +1,10 @@
 """Run one of Beam's suites under one runner, in one process with one Spark context.
 
-    python -m tests.beam.run SUITE [--runner penstock|beam] [--only TEXT] [--into FILE]
+    python -m tests.beam.run SUITE [--runner penstock|one-process|beam] [--only TEXT] [--into FILE]
 
 Prints each test that is not green, and writes the outcome of every test that was collected. The runner is named
-in the options of TestPipeline, as Beam's `--test-pipeline-options` does; nothing of Beam's is patched.
+in the options of TestPipeline, as Beam's `--test-pipeline-options` does, and is the default runner of pipelines that
+name none; nothing of Beam's is patched.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from apache_beam.options.pipeline_options import StandardOptions
 from apache_beam.testing.test_pipeline import TestPipeline
 
 from penstock.runner import session
@@ -99,14 +101,16 @@ class Watch:
                 print(f"\nfailed  {test}: {self.outcomes.reasons[test]}", flush=True)
 
 
-def run(suite: Suite, ours: bool, only: str = "") -> Outcomes:
+def run(suite: Suite, runner: str, only: str = "") -> Outcomes:
     """Run a suite and return what came out."""
-    outcomes = Outcomes(suite.name, "penstock" if ours else "beam")
-    named = OURS if ours else suite.runner
-    TestPipeline.pytest_test_pipeline_options = f"--runner={named}" if named else None
+    outcomes = Outcomes(suite.name, runner)
+    named = OURS.get(runner, suite.runner)
+    if named:
+        TestPipeline.pytest_test_pipeline_options = f"--runner={named}"
+        StandardOptions.DEFAULT_RUNNER = named
     # Pipelines without options of their own read the command line.
     sys.argv = ["pytest"]
-    if ours:
+    if runner == "penstock":
         session.context("local[2,4]", {})
     pytest.main(
         [
@@ -162,12 +166,12 @@ def _last_line(report: Any) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("suite", choices=[suite.name for suite in suites()])
-    parser.add_argument("--runner", choices=("penstock", "beam"), default="penstock")
+    parser.add_argument("--runner", choices=(*OURS, "beam"), default="penstock")
     parser.add_argument("--only", default="", help="a pytest -k expression, to look into one test")
     parser.add_argument("--into", type=Path, help="where the outcomes go, as JSON")
     given = parser.parse_args()
     (suite,) = (suite for suite in suites() if suite.name == given.suite)
-    outcomes = run(suite, ours=given.runner == "penstock", only=given.only)
+    outcomes = run(suite, given.runner, given.only)
     print(f"{suite.name} on {given.runner}: {len(outcomes.tests)} collected,", end=" ")
     print(", ".join(f"{len(outcomes.named(outcome))} {outcome}" for outcome in OUTCOMES))
     print(f"{len(outcomes.here)} ran a pipeline on our runner; not collected: {outcomes.absent or 'nothing'}")

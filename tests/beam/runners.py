@@ -12,8 +12,13 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.test_pipeline import TestPipeline
 
 from penstock.runner import PySparkOptions, PySparkPipelineResult, PySparkRunner, graph
+from tests.beam.oneprocess import OneProcessContext
 
-OURS = "tests.beam.runners.PySparkRunnerWithCheckpoints"
+OURS = {
+    "penstock": "tests.beam.runners.PySparkRunnerWithCheckpoints",
+    "one-process": "tests.beam.runners.PySparkRunnerInOneProcess",
+}
+"""What our runner is called in options: on Spark, and with its tasks in this process."""
 
 started: list[PySparkPipelineResult] = []
 """What our runner has started in this process, finished or not."""
@@ -25,8 +30,8 @@ class PySparkRunnerWithCheckpoints(PySparkRunner):
     A pipeline that is to be `drained` is a stream, bounded or not, and is asked to drain as soon as it has started.
     """
 
-    def __init__(self, drained: bool = False) -> None:
-        super().__init__()
+    def __init__(self, drained: bool = False, spark: Any = None) -> None:
+        super().__init__(spark)
         self._drained = drained
 
     def run_proto(self, proto: api.Pipeline, options: PipelineOptions) -> PySparkPipelineResult:
@@ -40,10 +45,19 @@ class PySparkRunnerWithCheckpoints(PySparkRunner):
         return result
 
 
+class PySparkRunnerInOneProcess(PySparkRunnerWithCheckpoints):
+    """The same plan, tasks and records without Spark."""
+
+    def __init__(self, drained: bool = False) -> None:
+        super().__init__(drained, OneProcessContext())
+
+
 def runner_under_test(drained: bool = False) -> Any:
     """The runner that TestPipeline's options name: ours, or Beam's FnApiRunner."""
     named = PipelineOptions(TestPipeline.get_options_list()).view_as(StandardOptions).runner
-    return PySparkRunnerWithCheckpoints(drained) if named == OURS else FnApiRunner(is_drain=drained)
+    if named == OURS["one-process"]:
+        return PySparkRunnerInOneProcess(drained)
+    return PySparkRunnerWithCheckpoints(drained) if named in OURS.values() else FnApiRunner(is_drain=drained)
 
 
 def _is_stream(proto: api.Pipeline, options: PipelineOptions) -> bool:
