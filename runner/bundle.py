@@ -10,6 +10,7 @@ the versions whose internals are known to fit.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -19,6 +20,7 @@ from typing import Any
 
 from apache_beam import coders
 from apache_beam.coders import coder_impl
+from apache_beam.options.value_provider import RuntimeValueProvider
 from apache_beam.portability.api import beam_fn_api_pb2, beam_runner_api_pb2
 from apache_beam.runners import pipeline_context
 from apache_beam.runners.worker import statesampler
@@ -33,6 +35,7 @@ from penstock.runner.userstate import StateHandler, domain_of
 
 logger = logging.getLogger(__name__)
 
+_ASK_EACH_TIME = "disable_global_windowed_args_caching"
 KNOWN_BEAM = ("2.77.",)
 """Prefixes of the Beam versions whose worker internals this module was tried with."""
 
@@ -94,7 +97,10 @@ class StageProcessor:
         self.stage = stage
         self.context = context
         self.state = StateHandler()
-        self._processor = BundleProcessor(frozenset(), _descriptor(context, stage), self.state, _NoChannels())
+        with _side_inputs_asked_each_time() if context.plan.streaming else contextlib.nullcontext():
+            self._processor = BundleProcessor(
+                frozenset(), _descriptor(context, stage), self.state, _NoChannels()
+            )
         self._ops: Mapping[str, Any] = self._processor.ops
         self._source = self._ops[stage.source]
         self._sinks = [op for op in self._ops.values() if isinstance(op, operations.SinkOperation)]
@@ -278,6 +284,20 @@ class _Cutter:
         _, residuals = split
         self.residuals = [residual for _, residual in residuals]
         return True
+
+
+@contextlib.contextmanager
+def _side_inputs_asked_each_time() -> Iterator[None]:
+    """Let DoFns that are made meanwhile ask for side inputs in the global window anew for each element.
+
+    Beam keeps the first answer as long as the DoFn lives; in a stream the answer changes.
+    """
+    before = RuntimeValueProvider.runtime_options
+    RuntimeValueProvider.set_runtime_options({**(before or {}), "experiments": [_ASK_EACH_TIME]})
+    try:
+        yield
+    finally:
+        RuntimeValueProvider.set_runtime_options(before)
 
 
 class _NoStream:

@@ -7,6 +7,8 @@ Everything of one (key, window) lies together, so that an expired window is foun
     t <key> <window> <family> <tag>        a timer: domain, fire time, hold
     e|p|h <time> <key> <window> <…>        index of timers by event time, processing time and hold
 
+An ordered list is a cell for each sort key: its state id ends with that key, eight bytes that sort as it does.
+
 A cell is a list of chunks because appending is what happens most: a bag that grows by one chunk an epoch
 costs that chunk, not the bag. Lengths are four bytes, times eight (µs, shifted to sort as unsigned).
 """
@@ -72,6 +74,9 @@ class Cells:
         head = self._store.get(key_group, cell)
         if head is None:
             return
+        yield from self._chunks(key_group, cell, head)
+
+    def _chunks(self, key_group: int, cell: bytes, head: bytes) -> Iterator[bytes]:
         if head[:1] == _SINGLE:
             yield head[1:]
             return
@@ -79,6 +84,22 @@ class Cells:
             chunk = self._store.get(key_group, _chunk(cell, n))
             if chunk is not None:
                 yield chunk
+
+    def between(
+        self, key_group: int, key: bytes, window: bytes, name: bytes, start: int, end: int
+    ) -> list[tuple[bytes, list[bytes]]]:
+        """Return the cells of an ordered list with sort keys from `start` to `end` (exclusive), in their order.
+
+        Each is its state id, as `at_sort_key` makes it, and its chunks.
+        """
+        lowest, highest = at_sort_key(name, start), at_sort_key(name, end)
+        size = len(self._cell(key, window, lowest))
+        prefix = self._cell(key, window, lowest)[: size - _TIME.size]
+        return [
+            (cell[size - len(lowest) :], list(self._chunks(key_group, cell, head)))
+            for _, cell, head in list(self._store.scan(key_group, key_group, prefix))
+            if len(cell) == size and lowest <= cell[size - len(lowest) :] < highest
+        ]
 
     def named(self, key_group: int, name: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
         """Yield (key, window, chunk) of each cell of that name; of cells with one chunk."""
@@ -124,6 +145,11 @@ class Cells:
     @staticmethod
     def _cell(key: bytes, window: bytes, name: bytes) -> bytes:
         return b"c" + joined(key, window, name)
+
+
+def at_sort_key(name: bytes, sort_key: int) -> bytes:
+    """The state id of what an ordered list holds at one sort key."""
+    return name + _time(sort_key)
 
 
 def _chunk(cell: bytes, number: int) -> bytes:
@@ -210,7 +236,8 @@ class Timers:
     def pending(self) -> Iterator[TimerEntry]:
         """All timers, by key group, key and window."""
         for group, entry, record in self._store.scan(self._first, self._last, b"t"):
-            yield TimerEntry(group, *parted(entry[1:]), *_TIMER.unpack(record))
+            key, window, family, tag = parted(entry[1:])
+            yield TimerEntry(group, key, window, family, tag, *_TIMER.unpack(record))
 
     def earliest(self, domain: bytes) -> int | None:
         """The earliest time in the index of a domain (EVENT, PROCESSING or HOLD), in µs."""

@@ -80,16 +80,15 @@ def _leaves(pipeline: api.Pipeline) -> Iterator[tuple[str, api.PTransform]]:
             yield transform.unique_name, transform
 
 
-def _ordered_or_multimap(payload: api.ParDoPayload) -> bool:
+def _map_or_multimap(payload: api.ParDoPayload) -> bool:
     return any(
-        spec.WhichOneof("spec") in ("ordered_list_spec", "multimap_spec", "map_spec")
-        for spec in payload.state_specs.values()
+        spec.WhichOneof("spec") in ("multimap_spec", "map_spec") for spec in payload.state_specs.values()
     )
 
 
 _PAR_DO_LIMITS: tuple[tuple[Callable[[api.ParDoPayload], bool], str], ...] = (
     (lambda p: bool(p.requires_time_sorted_input), "time-sorted input is not supported"),
-    (_ordered_or_multimap, "ordered-list, map and multimap state are not supported yet"),
+    (_map_or_multimap, "map and multimap state, which the Python SDK has no names for, are not supported"),
 )
 
 

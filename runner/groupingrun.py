@@ -73,8 +73,9 @@ class PanesRun(StoredRun):
             if expired[window]:
                 self.dropped += count
                 continue
-            bounds = (first_us, last_us) if last_us >= self._setting.output_us else NOTHING_HELD
-            self._grouping.add(key, window, *bounds, values, count)
+            if last_us < self._setting.output_us:
+                first_us, last_us = NOTHING_HELD
+            self._grouping.add(key, window, first_us, last_us, values, count)
 
     def finish(self, input_watermark_us: int) -> Outcome:
         """Fire what elements make fire, then what the watermark and the clock do; keep the rest."""

@@ -12,8 +12,9 @@ The rules are those of the Beam model:
   that has had elements. What has not fired when its window expires is emitted then: it is not lost.
 - A pane is on time when it is the first since the watermark passed the window, and nothing behind the output
   watermark; those before are early (nonspeculative index -1), those after are late.
-- A pane's timestamp is what the timestamp combiner makes of its elements; those behind the output watermark can
-  not hold it, and a pane of only such elements has the end of its window.
+- A pane's timestamp is what the timestamp combiner makes of its elements, and the output watermark waits there until
+  the pane is emitted; elements behind the output watermark cannot hold it, and a pane of only such elements has the
+  end of its window.
 - Merging windows keep their values where they lie (a window knows the *addresses* of its values), merge their
   trigger states, and begin their pane indexes anew unless one of them stays as it was.
 """
@@ -179,7 +180,10 @@ class Panes:
         address = self._addresses(here)[0]
         for chunk in joined_chunks(group.chunks):
             self._cells.append(here.key_group, here.key, address, _VALUES, chunk)
-        if not self._at_the_end and group.first_us <= group.last_us:
+        if self._at_the_end:
+            end_us = window.max_timestamp().micros
+            state.hold_us = end_us if end_us >= self._output_us else state.hold_us
+        elif group.first_us <= group.last_us:
             stamps = [
                 self._combine.assign_output_time(window, Timestamp(micros=at))
                 for at in (group.first_us, group.last_us)

@@ -161,11 +161,21 @@ class _Default(_Node):
         """It never finishes."""
 
 
-class _Always(_Default):
+class _Always(_Node):
     """After each element."""
 
+    def on_elements(self, state: TriggerState, at: Moment, count: int) -> None:
+        state.numbers[self.index] = 1
+
     def should_fire(self, state: TriggerState, at: Moment) -> bool:
-        return True
+        return self.index in state.numbers
+
+    def on_fire(self, state: TriggerState, at: Moment) -> None:
+        self.clear(state)
+
+    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: Moment) -> None:
+        if any(self.index in state.numbers for state in states):
+            into.numbers[self.index] = 1
 
 
 class _Never(_Default):

@@ -7,7 +7,7 @@ from typing import Any
 
 from apache_beam.coders import coder_impl
 
-from penstock.runner.cells import EVENT, NO_HOLD_US, PROCESSING, Cells, TimerEntry, Timers
+from penstock.runner.cells import EVENT, NO_HOLD_US, PROCESSING, Cells, TimerEntry, Timers, at_sort_key
 from penstock.runner.keys import key_group
 from penstock.runner.sides import SideInput
 
@@ -53,6 +53,8 @@ class StateHandler:
         kind = state_key.WhichOneof("type")
         if kind == "bag_user_state":
             return list(self._decoded(state_key, coder))
+        if kind == "ordered_list_user_state":
+            return [each for _, chunks in self._ordered(state_key) for each in _decoded(chunks, coder)]
         named = getattr(state_key, kind)
         side = self.sides[named.transform_id, named.side_input_id]
         if kind == "iterable_side_input":
@@ -64,20 +66,30 @@ class StateHandler:
         raise NotImplementedError(f"state of the kind {kind} is not served")
 
     def extend(self, state_key: Any, coder: Any, elements: Iterable[Any]) -> _Done:
-        """Append elements to a bag."""
+        """Append elements to a bag, or put (sort key, value) pairs into an ordered list."""
+        if state_key.WhichOneof("type") == "ordered_list_user_state":
+            for pair in elements:
+                self._append(_identity(state_key, pair[0]), coder, [pair])
+        else:
+            self._append(_identity(state_key), coder, elements)
+        return _DONE
+
+    def _append(self, identity: tuple[int, bytes, bytes, bytes], coder: Any, elements: Iterable[Any]) -> None:
         stream = coder_impl.create_OutputStream()
         for element in elements:
             coder.encode_to_stream(element, stream, True)
-        group, key, window, name = _identity(state_key)
         assert self._cells is not None
-        self._cells.append(group, key, window, name, stream.get())
-        self.touched.add((group, key, window))
-        return _DONE
+        self._cells.append(*identity, stream.get())
+        self.touched.add(identity[:3])
 
     def clear(self, state_key: Any) -> _Done:
-        """Empty a bag."""
+        """Empty a bag, or a range of an ordered list."""
         assert self._cells is not None
-        self._cells.clear(*_identity(state_key))
+        if state_key.WhichOneof("type") == "ordered_list_user_state":
+            for name, _ in self._ordered(state_key):
+                self._cells.clear(*_identity(state_key)[:3], name)
+        else:
+            self._cells.clear(*_identity(state_key))
         return _DONE
 
     def timer_coder(self, family: str) -> _TimerCapture:
@@ -104,10 +116,12 @@ class StateHandler:
 
     def _decoded(self, state_key: Any, coder: Any) -> Iterator[Any]:
         assert self._cells is not None
-        for chunk in list(self._cells.chunks(*_identity(state_key))):
-            stream = coder_impl.create_InputStream(chunk)
-            while stream.size() > 0:
-                yield coder.decode_from_stream(stream, True)
+        return _decoded(list(self._cells.chunks(*_identity(state_key))), coder)
+
+    def _ordered(self, state_key: Any) -> list[tuple[bytes, list[bytes]]]:
+        assert self._cells is not None
+        asked = state_key.ordered_list_user_state.range
+        return self._cells.between(*_identity(state_key), asked.start, asked.end)
 
 
 class _TimerCapture:
@@ -128,6 +142,16 @@ def domain_of(is_event_time: bool) -> bytes:
     return EVENT if is_event_time else PROCESSING
 
 
-def _identity(state_key: Any) -> tuple[int, bytes, bytes, bytes]:
-    named = state_key.bag_user_state
-    return key_group(named.key), named.key, named.window, named.user_state_id.encode()
+def _decoded(chunks: Iterable[bytes], coder: Any) -> Iterator[Any]:
+    for chunk in chunks:
+        stream = coder_impl.create_InputStream(chunk)
+        while stream.size() > 0:
+            yield coder.decode_from_stream(stream, True)
+
+
+def _identity(state_key: Any, sort_key: int | None = None) -> tuple[int, bytes, bytes, bytes]:
+    named = getattr(state_key, state_key.WhichOneof("type"))
+    name = named.user_state_id.encode()
+    if sort_key is not None:
+        name = at_sort_key(name, sort_key)
+    return key_group(named.key), named.key, named.window, name

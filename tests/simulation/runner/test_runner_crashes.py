@@ -17,8 +17,10 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from apache_beam.coders import VarIntCoder
-from apache_beam.transforms import userstate, window
+from apache_beam.pvalue import AsSingleton
+from apache_beam.transforms import trigger, userstate, window
 from apache_beam.transforms.environments import EmbeddedPythonEnvironment
+from apache_beam.transforms.timeutil import TimeDomain
 
 from penstock.io.files import WriteJsonLines
 from penstock.runner.bundle import PlanContext
@@ -54,7 +56,64 @@ class _InOrderFn(beam.DoFn):
         yield {"element": element, "n": n}
 
 
-def _plan(output: Path) -> Plan:
+class _AtTheEndFn(beam.DoFn):
+    """Counts a key's numbers in each window, and says so by a timer at the window's end."""
+
+    COUNT = userstate.CombiningValueStateSpec("count", combine_fn=sum)
+    END = userstate.TimerSpec("end", TimeDomain.WATERMARK)
+
+    def process(
+        self,
+        keyed: tuple[str, Any],
+        within: Any = beam.DoFn.WindowParam,
+        count: Any = beam.DoFn.StateParam(COUNT),
+        timer: Any = beam.DoFn.TimerParam(END),
+    ) -> None:
+        count.add(1)
+        timer.set(within.max_timestamp())
+
+    @userstate.on_timer(END)
+    def end(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        within: Any = beam.DoFn.WindowParam,
+        count: Any = beam.DoFn.StateParam(COUNT),
+    ) -> Iterator[Any]:
+        yield {"key": key, "start": float(within.start), "count": count.read()}
+
+
+def _windowed(keyed: beam.PCollection, output: Path) -> None:
+    """Early panes, timers at the ends of windows, and a side input, each into files of its own."""
+    short = keyed | "Short" >> beam.WindowInto(window.FixedWindows(0.1))
+    early = keyed | "Early" >> beam.WindowInto(
+        window.FixedWindows(0.1),
+        trigger=trigger.AfterWatermark(early=trigger.AfterCount(2)),
+        accumulation_mode=trigger.AccumulationMode.DISCARDING,
+    )
+    panes = (
+        early
+        | "Panes" >> beam.GroupByKey()
+        | beam.Map(
+            lambda kv, w=beam.DoFn.WindowParam, pane=beam.DoFn.PaneInfoParam: {
+                "key": kv[0],
+                "start": float(w.start),
+                "index": pane.index,
+                "nonspeculative": pane.nonspeculative_index,
+                "last": pane.is_last,
+                "numbers": [n for _, n in kv[1]],
+            }
+        )
+    )
+    sizes = short | beam.combiners.Count.Globally().without_defaults()
+    beside = short | beam.Map(
+        lambda kv, size: {"element": kv[1][0], "n": kv[1][1], "size": size}, AsSingleton(sizes)
+    )
+    ends = short | "Ends" >> beam.ParDo(_AtTheEndFn())
+    for table, rows in (("panes", panes), ("beside", beside), ("ends", ends)):
+        _ = rows | f"Write {table}" >> WriteJsonLines(output, table=table, roll_seconds=0)
+
+
+def _plan(output: Path, *, windowed: bool = False) -> Plan:
     pipeline = beam.Pipeline()
     keyed = (
         pipeline
@@ -80,6 +139,8 @@ def _plan(output: Path) -> Plan:
         )
     )
     _ = counts | "Counts" >> WriteJsonLines(output, table="counts", roll_seconds=0)
+    if windowed:
+        _windowed(keyed, output)
     proto = pipeline.to_runner_api(default_environment=EmbeddedPythonEnvironment.default())
     return build_plan(proto, streaming=True)
 
@@ -174,19 +235,60 @@ def _check(output: Path) -> None:
     assert counted == {f"{element}{key}": END // KEYS for element in "ab" for key in range(KEYS)}
 
 
-def test_nothing_is_lost_doubled_or_out_of_order_wherever_the_driver_dies(
-    tmp_path: Path, campaign: Any
-) -> None:
+def _check_windows(output: Path) -> None:
+    windows = [
+        (f"{element}{key}", n // 10) for element in "ab" for key in range(KEYS) for n in range(0, END, 10)
+    ]
+    numbers = {
+        (key, at): [n for n in range(10 * at, 10 * at + 10) if n % KEYS == int(key[1])] for key, at in windows
+    }
+    panes: dict[tuple[str, int], list[Any]] = {}
+    for row in _rows(output / "panes"):
+        panes.setdefault((row["key"], round(row["start"] * 10)), []).append(row)
+    for name, expected in numbers.items():
+        mine = sorted(panes[name], key=lambda row: row["index"])
+        assert [row["index"] for row in mine] == list(range(len(mine))), f"{name}: each pane once"
+        assert [row["nonspeculative"] for row in mine] == [-1] * (len(mine) - 1) + [0]
+        assert [row["last"] for row in mine] == [False] * (len(mine) - 1) + [True]
+        assert sorted(n for row in mine for n in row["numbers"]) == expected
+    beside = sorted((row["element"], row["n"], row["size"]) for row in _rows(output / "beside"))
+    assert beside == [(element, n, 20) for element in "ab" for n in range(END)]
+    ends = sorted((row["key"], round(row["start"] * 10), row["count"]) for row in _rows(output / "ends"))
+    assert ends == sorted((*name, len(expected)) for name, expected in numbers.items())
+
+
+def _campaign(folder: Path, seeds: range, campaign: Any, *, windowed: bool) -> int:
+    """Run each seed to its end and check what was published; return how often a driver died."""
     deaths = 0
-    for seed in range(campaign.size(6, 150)):
-        plan, chance = _plan(tmp_path / f"out{seed}"), _Chance(campaign.seed * 1000 + seed)
+    for seed in seeds:
+        output = folder / f"out{seed}"
+        plan, chance = _plan(output, windowed=windowed), _Chance(campaign.seed * 1000 + seed)
         try:
-            _run_to_the_end(plan, tmp_path / f"checkpoint{seed}", chance)
-            _check(tmp_path / f"out{seed}")
+            _run_to_the_end(plan, folder / f"checkpoint{seed}", chance)
+            _check(output)
+            if windowed:
+                _check_windows(output)
         except (AssertionError, EpochFailed) as error:
             raise AssertionError(f"seed {seed} of {campaign.seed}") from error
         deaths += chance.deaths
-    assert deaths > campaign.size(6, 150), "drivers were killed"
+    return deaths
+
+
+def test_nothing_is_lost_doubled_or_out_of_order_wherever_the_driver_dies(
+    tmp_path: Path, campaign: Any
+) -> None:
+    seeds = range(campaign.size(6, 150))
+    assert _campaign(tmp_path, seeds, campaign, windowed=False) > len(seeds), "drivers were killed"
+
+
+@pytest.mark.slow
+def test_panes_timers_and_side_inputs_are_exact_wherever_the_driver_dies(
+    tmp_path: Path, campaign: Any
+) -> None:
+    seeds = range(campaign.size(2, 60))
+    deaths = _campaign(tmp_path, seeds, campaign, windowed=True)
+    campaign.record("windows-simulation", seeds=len(seeds), deaths=deaths, wrong=0)
+    assert deaths > len(seeds), "drivers were killed"
 
 
 def _foreign(level: int, frames: list[bytes]) -> list[bytes]:

@@ -1,0 +1,505 @@
+"""State, timers, side inputs and several streams by the book: what is seen is computed by hand from Beam's model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.coders import StrUtf8Coder, VarIntCoder
+from apache_beam.transforms import trigger as t
+from apache_beam.transforms import window as w
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import (
+    BagStateSpec,
+    CombiningValueStateSpec,
+    OrderedListStateSpec,
+    ReadModifyWriteStateSpec,
+    SetStateSpec,
+    TimerSpec,
+    on_timer,
+)
+from apache_beam.transforms.window import TimestampCombiner
+from apache_beam.utils.timestamp import Timestamp
+
+from tests.panes.book import (
+    DISCARDING,
+    END,
+    SeeFn,
+    SeePaneFn,
+    Step,
+    clock,
+    elements,
+    keyed,
+    played,
+    script,
+    watermark,
+)
+
+EACH = t.Repeatedly(t.AfterCount(1))
+
+
+def through(fn: beam.DoFn, *steps: Step, into: beam.PTransform | None = None) -> list[str]:
+    """What a stateful DoFn puts out, with windows and timestamps."""
+    windows = into or beam.WindowInto(w.GlobalWindows())
+    return played(
+        lambda p: (
+            p | script(*steps) | beam.Map(keyed) | windows | beam.ParDo(fn) | "See" >> beam.ParDo(SeeFn())
+        )
+    )
+
+
+class AtFn(beam.DoFn):
+    """Sets an event-time timer to the seconds that an element says, `-` clears it, and tells what came since."""
+
+    TIMER = TimerSpec("timer", TimeDomain.WATERMARK)
+    SINCE = BagStateSpec("since", StrUtf8Coder())
+
+    def process(
+        self,
+        element: tuple[str, str],
+        timer: Any = beam.DoFn.TimerParam(TIMER),
+        since: Any = beam.DoFn.StateParam(SINCE),
+    ) -> None:
+        since.add(element[1])
+        if element[1] == "-":
+            timer.clear()
+        else:
+            timer.set(float(element[1]))
+
+    @on_timer(TIMER)
+    def fire(self, since: Any = beam.DoFn.StateParam(SINCE)) -> Iterator[str]:
+        yield "fired with " + " ".join(sorted(since.read()))
+        since.clear()
+
+
+def test_an_event_time_timer_fires_when_the_watermark_reaches_it_with_its_own_time() -> None:
+    assert through(
+        AtFn(), elements("5@1"), watermark(4.999), elements("5@4.999"), watermark(5), watermark(9)
+    ) == ["all: fired with 5 5 @5"]
+
+
+def test_the_last_setting_of_a_timer_counts() -> None:
+    steps = [elements("5@1"), elements("8@2"), watermark(6), watermark(8)]
+    assert through(AtFn(), *steps) == ["all: fired with 5 8 @8"]
+
+
+def test_a_cleared_timer_does_not_fire() -> None:
+    assert through(AtFn(), elements("5@1"), elements("-@2"), watermark(9)) == []
+
+
+def test_a_timer_in_the_past_fires_at_once() -> None:
+    assert through(AtFn(), watermark(7), elements("5@8"), elements("20@9")) == [
+        "all: fired with 5 @5",
+        "all: fired with 20 @20",
+    ]
+
+
+def test_each_key_and_window_has_its_own_timer() -> None:
+    found = played(
+        lambda p: (
+            p
+            | script(elements("a/1@1", "b/1@12"), watermark(11), watermark(30))
+            | beam.Map(lambda value: (value[0], "9" if value[0] == "a" else "15"))
+            | beam.WindowInto(w.FixedWindows(10))
+            | beam.ParDo(AtFn())
+            | beam.ParDo(SeeFn())
+        )
+    )
+    assert found == ["0-10: fired with 9 @9", "10-20: fired with 15 @15"]
+
+
+class TickFn(beam.DoFn):
+    """A looping timer: every 2 s of event time, three times."""
+
+    TIMER = TimerSpec("timer", TimeDomain.WATERMARK)
+    LEFT = ReadModifyWriteStateSpec("left", VarIntCoder())
+
+    def process(self, element: Any, timer: Any = beam.DoFn.TimerParam(TIMER)) -> None:
+        timer.set(2)
+
+    @on_timer(TIMER)
+    def fire(
+        self,
+        at: Any = beam.DoFn.TimestampParam,
+        timer: Any = beam.DoFn.TimerParam(TIMER),
+        left: Any = beam.DoFn.StateParam(LEFT),
+    ) -> Iterator[str]:
+        ticks = 3 if left.read() is None else left.read()
+        yield f"tick {ticks}"
+        left.write(ticks - 1)
+        if ticks > 1:
+            timer.set(at + 2)
+
+
+def test_a_timer_that_sets_itself_again_fires_at_each_of_its_times() -> None:
+    ticks = ["all: tick 3 @2", "all: tick 2 @4", "all: tick 1 @6"]
+    assert through(TickFn(), elements("x@0"), watermark(3), watermark(5), watermark(7)) == ticks
+    assert through(TickFn(), elements("x@0"), watermark(100)) == ticks, "also when the watermark leaps"
+
+
+class LaterFn(beam.DoFn):
+    """Holds elements for 5 s of processing time; its timer holds the watermark at the element's timestamp."""
+
+    TIMER = TimerSpec("timer", TimeDomain.REAL_TIME)
+    HELD = BagStateSpec("held", StrUtf8Coder())
+
+    def process(
+        self,
+        element: tuple[str, str],
+        timer: Any = beam.DoFn.TimerParam(TIMER),
+        held: Any = beam.DoFn.StateParam(HELD),
+    ) -> None:
+        held.add(element[1])
+        timer.set(5)
+
+    @on_timer(TIMER)
+    def fire(self, held: Any = beam.DoFn.StateParam(HELD)) -> Iterator[tuple[str, str]]:
+        yield "k", " ".join(sorted(held.read()))
+        held.clear()
+
+
+def test_a_processing_time_timer_holds_the_watermark_until_it_has_fired() -> None:
+    found = played(
+        lambda p: (
+            p
+            | script(elements("1@1"), watermark(50), clock(4), elements("2@60"), clock(1), watermark(70))
+            | beam.Map(keyed)
+            | beam.ParDo(LaterFn())
+            | beam.WindowInto(w.FixedWindows(10))
+            | beam.GroupByKey()
+            | beam.ParDo(SeePaneFn())
+        )
+    )
+    assert len(found) == 1
+    assert "1 2 | on time 0/0" in found[0], "the held elements are in time for their window"
+
+
+class TagsFn(beam.DoFn):
+    """One timer for each element, by a dynamic tag."""
+
+    TIMER = TimerSpec("timer", TimeDomain.WATERMARK)
+
+    def process(self, element: tuple[str, str], timer: Any = beam.DoFn.TimerParam(TIMER)) -> None:
+        timer.set(float(element[1]), dynamic_timer_tag=element[1])
+
+    @on_timer(TIMER)
+    def fire(self, tag: Any = beam.DoFn.DynamicTimerTagParam) -> Iterator[str]:
+        yield f"tag {tag}"
+
+
+def test_dynamic_tags_are_timers_of_their_own_and_fire_in_the_order_of_their_times() -> None:
+    assert through(TagsFn(), elements("7@1", "3@1", "5@1"), watermark(6)) == [
+        "all: tag 3 @3",
+        "all: tag 5 @5",
+        "all: tag 7 @7",
+    ]
+
+
+class CountFn(beam.DoFn):
+    """Numbers the elements of each key and window."""
+
+    COUNT = CombiningValueStateSpec("count", combine_fn=sum)
+    SEEN = SetStateSpec("seen", StrUtf8Coder())
+
+    def process(
+        self,
+        element: tuple[str, str],
+        count: Any = beam.DoFn.StateParam(COUNT),
+        seen: Any = beam.DoFn.StateParam(SEEN),
+    ) -> Iterator[str]:
+        count.add(1)
+        seen.add(element[1])
+        yield f"{element[1]} is {count.read()} of {len(list(seen.read()))}"
+
+
+def test_state_is_kept_by_key_and_window_and_a_late_element_of_an_expired_window_is_dropped() -> None:
+    into = beam.WindowInto(w.FixedWindows(10), allowed_lateness=5)
+    steps = [
+        elements("a@1", "a@2"),
+        elements("b@12"),
+        watermark(12),
+        elements("c@3"),
+        watermark(15),
+        elements("d@4"),
+    ]
+    assert through(CountFn(), *steps, into=into) == [
+        "0-10: a is 1 of 1 @1",
+        "0-10: a is 2 of 1 @2",
+        "10-20: b is 1 of 1 @12",
+        "0-10: c is 3 of 2 @3",
+    ]
+
+
+class SortFn(beam.DoFn):
+    """Puts out in the order of event time what the watermark has passed."""
+
+    LIST = OrderedListStateSpec("list", StrUtf8Coder())
+    TIMER = TimerSpec("timer", TimeDomain.WATERMARK)
+
+    def process(
+        self,
+        element: tuple[str, str],
+        at: Any = beam.DoFn.TimestampParam,
+        kept: Any = beam.DoFn.StateParam(LIST),
+        timer: Any = beam.DoFn.TimerParam(TIMER),
+    ) -> None:
+        kept.add((at, element[1]))
+        timer.set(10)
+
+    @on_timer(TIMER)
+    def fire(self, kept: Any = beam.DoFn.StateParam(LIST)) -> Iterator[str]:
+        for at, value in kept.read_range(Timestamp(0), Timestamp(10)):
+            yield f"{value} of {float(at.micros) / 1e6:g}"
+        kept.clear_range(Timestamp(0), Timestamp(10))
+        yield "left: " + " ".join(value for _, value in kept.read())
+
+
+def test_an_ordered_list_is_read_and_cleared_by_range() -> None:
+    found = through(SortFn(), elements("c@7"), elements("a@2", "d@30"), elements("b@4"), watermark(10))
+    assert found == ["all: a of 2 @10", "all: b of 4 @10", "all: c of 7 @10", "all: left: d @10"]
+
+
+# Several streams.
+
+
+def test_a_window_of_flattened_streams_waits_for_the_slower_one() -> None:
+    steps = [
+        *(watermark(0, tag) for tag in ("fast", "slow")),
+        elements("1@1", tag="fast"),
+        watermark(20, "fast"),
+        elements("2@2", tag="slow"),
+        watermark(10, "slow"),
+        elements("3@3", tag="slow"),
+    ]
+    found = played(
+        lambda p: (
+            tuple((p | script(*steps)).values())
+            | beam.Flatten()
+            | beam.Map(keyed)
+            | beam.WindowInto(w.FixedWindows(10))
+            | beam.GroupByKey()
+            | beam.ParDo(SeePaneFn())
+        )
+    )
+    assert found == ["0-10: 1 2 | on time 0/0 first last @end"]
+
+
+def test_joined_streams_meet_in_their_windows() -> None:
+    steps = [
+        *(watermark(0, tag) for tag in ("left", "right")),
+        elements("l1@1", "l2@11", tag="left"),
+        watermark(30, "left"),
+        elements("r1@9", tag="right"),
+        watermark(30, "right"),
+    ]
+
+    def build(p: beam.Pipeline) -> None:
+        sides = p | script(*steps)
+        both = {
+            tag: sides[tag]
+            | f"keys {tag}" >> beam.Map(lambda value: ("k", value))
+            | f"windows {tag}" >> beam.WindowInto(w.FixedWindows(10))
+            for tag in ("left", "right")
+        }
+        _ = both | beam.CoGroupByKey() | beam.MapTuple(lambda key, found: str(found)) | beam.ParDo(SeeFn())
+
+    assert sorted(played(build)) == [
+        "0-10: {'left': ['l1'], 'right': ['r1']} @end",
+        "10-20: {'left': ['l2'], 'right': []} @end",
+    ]
+
+
+def test_a_reshuffle_keeps_windows_timestamps_and_panes() -> None:
+    found = played(
+        lambda p: (
+            p
+            | script(elements("1@1"), elements("2@2"), watermark(10))
+            | beam.Map(keyed)
+            | beam.WindowInto(
+                w.FixedWindows(10),
+                trigger=t.AfterWatermark(early=t.AfterCount(1)),
+                accumulation_mode=DISCARDING,
+                timestamp_combiner=TimestampCombiner.OUTPUT_AT_EARLIEST,
+            )
+            | beam.GroupByKey()
+            | beam.Reshuffle()
+            | beam.ParDo(SeePaneFn())
+        )
+    )
+    assert found == [
+        "0-10: 1 | early 0/- first @1",
+        "0-10: 2 | early 1/- @2",
+        "0-10:  | on time 2/0 last @end",
+    ]
+
+
+def test_a_grouping_behind_a_grouping_gets_its_panes_in_time() -> None:
+    found = played(
+        lambda p: (
+            p
+            | script(elements("1@1", "2@12"), watermark(10), watermark(20))
+            | beam.Map(keyed)
+            | "Short" >> beam.WindowInto(w.FixedWindows(10))
+            | beam.GroupByKey()
+            | beam.MapTuple(lambda key, values: (key, "+".join(values)))
+            | "Long" >> beam.WindowInto(w.FixedWindows(20))
+            | "Again" >> beam.GroupByKey()
+            | beam.ParDo(SeePaneFn())
+        )
+    )
+    assert found == ["0-20: 1 2 | on time 0/0 first last @end"]
+
+
+def test_a_lifted_combiner_fires_as_often_as_its_windows() -> None:
+    found = played(
+        lambda p: (
+            p
+            | script(elements("1@1"), elements("2@2"), watermark(10), elements("3@3"))
+            | beam.Map(lambda value: ("k", int(value)))
+            | beam.WindowInto(
+                w.FixedWindows(10),
+                trigger=t.AfterWatermark(late=t.AfterCount(1)),
+                accumulation_mode=t.AccumulationMode.ACCUMULATING,
+                allowed_lateness=5,
+            )
+            | beam.CombinePerKey(sum)
+            | beam.ParDo(SeeFn())
+        )
+    )
+    assert found == ["0-10: ('k', 3) @end", "0-10: ('k', 6) @end"]
+
+
+# Side inputs.
+
+
+class AsideFn(beam.DoFn):
+    """Puts an element together with its side input."""
+
+    def process(self, element: str, side: Any) -> Iterator[str]:
+        yield f"{element} with {sorted(side) if isinstance(side, (list, dict)) else side}"
+
+
+def beside(side: Any, view: Any, *steps: Step, windows: Any = None) -> list[str]:
+    """What an element of the stream `main` sees; `side` are the windows of the stream `side`."""
+
+    def build(p: beam.Pipeline) -> None:
+        streams = p | script(*steps)
+        aside = streams["side"] | "Side" >> side
+        main = streams["main"] | "Main" >> (windows or beam.WindowInto(w.FixedWindows(10)))
+        _ = main | beam.ParDo(AsideFn(), view(aside)) | beam.ParDo(SeeFn())
+
+    return played(build)
+
+
+BOTH = [watermark(0, "main"), watermark(0, "side")]
+
+
+def test_an_element_waits_until_the_side_inputs_window_is_over() -> None:
+    steps = [*BOTH, elements("m@1", tag="main"), watermark(50, "main"), elements("s@2", tag="side")]
+    steps += [elements("t@3", "u@13", tag="side"), watermark(10, "side")]
+    assert beside(beam.WindowInto(w.FixedWindows(10)), beam.pvalue.AsList, *steps) == [
+        "0-10: m with ['s', 't'] @1"
+    ]
+
+
+def test_a_window_without_anything_is_empty_once_it_is_over() -> None:
+    steps = [*BOTH, elements("m@1", tag="main"), elements("s@12", tag="side"), watermark(10, "side")]
+    assert beside(beam.WindowInto(w.FixedWindows(10)), beam.pvalue.AsList, *steps) == ["0-10: m with [] @1"]
+
+
+def test_a_default_stands_in_for_an_empty_window() -> None:
+    steps = [*BOTH, elements("m@1", tag="main"), watermark(10, "side")]
+    view = lambda side: beam.pvalue.AsSingleton(side, default_value="nothing")  # noqa: E731
+    assert beside(beam.WindowInto(w.FixedWindows(10)), view, *steps) == ["0-10: m with nothing @1"]
+
+
+def test_the_windows_of_a_side_input_may_be_longer() -> None:
+    steps = [
+        *BOTH,
+        elements("m@1", "n@15", tag="main"),
+        elements("s@5", "t@18", tag="side"),
+        watermark(20, "side"),
+    ]
+    assert sorted(beside(beam.WindowInto(w.FixedWindows(20)), beam.pvalue.AsList, *steps)) == [
+        "0-10: m with ['s', 't'] @1",
+        "10-20: n with ['s', 't'] @15",
+    ]
+
+
+def test_elements_that_wait_hold_the_watermark() -> None:
+    steps = [*BOTH, elements("m@1", tag="main"), watermark(100, "main"), elements("s@2", tag="side")]
+
+    def build(p: beam.Pipeline) -> None:
+        streams = p | script(*steps, watermark(10, "side"))
+        side = streams["side"] | "Side" >> beam.WindowInto(w.FixedWindows(10))
+        _ = (
+            streams["main"]
+            | "Main" >> beam.WindowInto(w.FixedWindows(10))
+            | beam.ParDo(AsideFn(), beam.pvalue.AsList(side))
+            | beam.Map(lambda value: ("k", value))
+            | beam.GroupByKey()
+            | beam.ParDo(SeePaneFn())
+        )
+
+    assert played(build) == ["0-10: m with ['s'] | on time 0/0 first last @end"]
+
+
+def test_a_triggered_side_input_shows_its_latest_pane() -> None:
+    side = beam.WindowInto(w.GlobalWindows(), trigger=EACH, accumulation_mode=DISCARDING)
+    steps = [*BOTH, elements("m@1", tag="main"), elements("s@1", tag="side"), elements("n@2", tag="main")]
+    steps += [elements("t@2", tag="side"), elements("o@3", tag="main")]
+    assert beside(side, beam.pvalue.AsSingleton, *steps) == [
+        "0-10: m with s @1",
+        "0-10: n with s @2",
+        "0-10: o with t @3",
+    ]
+
+
+def test_accumulated_panes_show_all_there_has_been() -> None:
+    side = beam.WindowInto(w.GlobalWindows(), trigger=EACH, accumulation_mode=t.AccumulationMode.ACCUMULATING)
+    steps = [*BOTH, elements("s@1", tag="side"), elements("t@2", tag="side"), elements("m@1", tag="main")]
+    assert beside(side, beam.pvalue.AsList, *steps) == ["0-10: m with ['s', 't'] @1"]
+
+
+def test_a_late_pane_is_seen_by_those_that_come_after_it() -> None:
+    side = beam.WindowInto(
+        w.FixedWindows(10), accumulation_mode=t.AccumulationMode.ACCUMULATING, allowed_lateness=50
+    )
+    steps = [*BOTH, elements("s@1", tag="side"), watermark(10, "side"), elements("m@1", tag="main")]
+    steps += [elements("t@2", tag="side"), elements("n@2", tag="main")]
+    assert beside(side, beam.pvalue.AsList, *steps) == ["0-10: m with ['s'] @1", "0-10: n with ['s', 't'] @2"]
+
+
+def test_a_bounded_side_input_is_there_from_the_beginning() -> None:
+    def build(p: beam.Pipeline) -> None:
+        side = p | beam.Create([("x", 1), ("y", 2)])
+        main = p | script(elements("m@1"))
+        _ = main | beam.ParDo(AsideFn(), beam.pvalue.AsDict(side)) | beam.ParDo(SeeFn())
+
+    assert played(build) == ["all: m with ['x', 'y'] @1"]
+
+
+def test_state_and_a_side_input_go_together() -> None:
+    class JoinFn(beam.DoFn):
+        COUNT = CombiningValueStateSpec("count", combine_fn=sum)
+
+        def process(
+            self, element: tuple[str, str], side: Any, count: Any = beam.DoFn.StateParam(COUNT)
+        ) -> Iterator[str]:
+            count.add(1)
+            yield f"{element[1]} is {count.read()} with {side}"
+
+    def build(p: beam.Pipeline) -> None:
+        streams = p | script(
+            *BOTH,
+            elements("a@1", "b@2", tag="main"),
+            watermark(END, "main"),
+            elements("s@1", tag="side"),
+            watermark(10, "side"),
+        )
+        side = streams["side"] | "Side" >> beam.WindowInto(w.FixedWindows(10))
+        main = streams["main"] | "Main" >> beam.WindowInto(w.FixedWindows(10)) | beam.Map(keyed)
+        _ = main | beam.ParDo(JoinFn(), beam.pvalue.AsSingleton(side)) | beam.ParDo(SeeFn())
+
+    assert played(build) == ["0-10: a is 1 with s @1", "0-10: b is 2 with s @2"]

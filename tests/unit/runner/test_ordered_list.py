@@ -1,0 +1,30 @@
+"""Ordered-list state: sorted by its sort keys, read and cleared by range, forgotten with its window."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.runner.cells import Cells, at_sort_key
+from penstock.runner.taskstate import MemoryStore
+
+KEYS = st.integers(-(1 << 62), 1 << 62)
+
+
+@given(st.lists(st.tuples(KEYS, st.binary(max_size=3))), KEYS, KEYS)
+def test_a_range_holds_what_was_put_there_in_the_order_of_sort_keys(
+    puts: list[tuple[int, bytes]], start: int, end: int
+) -> None:
+    cells = Cells(MemoryStore())
+    for key, value in puts:
+        cells.append(3, b"k", b"w", at_sort_key(b"list", key), value)
+        cells.append(3, b"k", b"w", at_sort_key(b"list2", key), b"another list")
+    found = [value for _, chunks in cells.between(3, b"k", b"w", b"list", start, end) for value in chunks]
+    assert found == [value for key, value in sorted(puts, key=lambda put: put[0]) if start <= key < end]
+
+
+def test_it_is_forgotten_with_its_window() -> None:
+    cells = Cells(MemoryStore())
+    cells.append(3, b"k", b"w", at_sort_key(b"list", 1), b"x")
+    cells.forget(3, b"k", b"w")
+    assert cells.between(3, b"k", b"w", b"list", 0, 10) == []
