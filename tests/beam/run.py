@@ -25,7 +25,7 @@ from apache_beam.testing.test_pipeline import TestPipeline
 
 from penstock.runner import session
 from tests.beam.runners import OURS, started
-from tests.beam.suites import Suite, suites
+from tests.beam.suites import WHEEL, Suite, suites
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TEST_SECONDS = 120
@@ -62,9 +62,12 @@ class Watch:
     def __init__(self, outcomes: Outcomes) -> None:
         self.outcomes = outcomes
 
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(self, collector: pytest.Collector) -> Iterator[Any]:
+        report = yield
         if not report.passed:
-            self.outcomes.absent[_module(report.nodeid)] = _last_line(report)
+            self.outcomes.absent[_module(collector.path)] = _last_line(report)
+        return report
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.outcomes.tests = {_id(item): "not run" for item in session.items}
@@ -150,9 +153,9 @@ def _id(item: pytest.Item) -> str:
     return "::".join([module, *item.nodeid.split("::")[1:]])
 
 
-def _module(node: str) -> str:
-    path = node.split("::")[0].removesuffix(".py")
-    return path[path.rfind("apache_beam") :].replace("/", ".")
+def _module(path: Path) -> str:
+    """The name of a module of the wheel."""
+    return ".".join(path.relative_to(WHEEL.parent).with_suffix("").parts)
 
 
 def _last_line(report: Any) -> str:
@@ -160,7 +163,7 @@ def _last_line(report: Any) -> str:
         return str(report.longrepr[2])
     crash = getattr(report.longrepr, "reprcrash", None)
     lines = str(crash.message if crash else report.longrepr).strip().splitlines()
-    return (lines[0] if crash else lines[-1])[:300] if lines else ""
+    return (lines[0] if crash else lines[-1].removeprefix("E ").strip())[:300] if lines else ""
 
 
 def main() -> None:
