@@ -27,6 +27,7 @@ from penstock.runner.views import group_views, original
 
 SOURCE_URN = "penstock:source:v1"
 SINK_URN = "penstock:sink:v1"
+EMPTY_URN = "penstock:empty:v1"
 
 _WRITE = bundle_processor.DATA_OUTPUT_URN
 _READ = bundle_processor.DATA_INPUT_URN
@@ -102,8 +103,20 @@ def _phases(streaming: bool) -> list[Phase]:
         beam_phases.greedily_fuse,
         beam_phases.impulse_to_input,
         beam_phases.sort_stages,
+        empty_flattens,
         beam_phases.add_impulse_to_dangling_transforms,
     ]
+
+
+def empty_flattens(
+    stages: list[beam_phases.Stage], context: beam_phases.TransformContext
+) -> Iterator[beam_phases.Stage]:
+    """A Flatten of nothing is started like an Impulse, and sends nothing."""
+    for stage in stages:
+        for transform in stage.transforms:
+            if transform.spec.urn == _FLATTEN and not transform.inputs:
+                transform.spec.urn = EMPTY_URN
+        yield stage
 
 
 def _one_environment(pipeline: api.Pipeline) -> api.Pipeline:
