@@ -1,9 +1,10 @@
 """Write docs/beam-compatibility.md: every suite under our runner, next to Beam's own local runner.
 
-    python -m tests.beam.page [--outcomes FOLDER]
+    python -m tests.beam.page [SUITE ...] [--outcomes FOLDER]
 
-Runs each suite under both runners, in a process each, and keeps the figures in docs/evidence/beam-suites.json. With
-a folder, what it holds already (`<suite>-<runner>.json`, from `tests.beam.run --into`) is not run again.
+Runs each suite (or those that are named) under both runners, in a process each, and keeps the figures in
+docs/evidence/beam-suites.json. With a folder, what it holds already (`<suite>-<runner>.json`, from
+`tests.beam.run --into`) is not run again.
 """
 
 from __future__ import annotations
@@ -79,14 +80,17 @@ def red_on_the_page(suite: str) -> list[str]:
 
 
 def _lines(of_suites: Mapping[str, Any]) -> Iterator[str]:
+    recorded = [suite for suite in suites() if suite.name in of_suites]
     yield "| Suite | Tests | collected | ran here | passed / skipped / failed | on Beam's local runner |"
     yield "|---|---|---:|---:|---:|---:|"
-    for suite in suites():
+    for suite in recorded:
         of = of_suites[suite.name]
         counts = " | ".join(" / ".join(map(str, of[runner])) for runner in ("penstock", "beam"))
         yield f"| {suite.name} | {suite.what} | {of['collected']} | {of['here']} | {counts} |"
+    if missing := [suite for suite in suites() if suite.name not in of_suites]:
+        yield "\nNot recorded yet: " + "; ".join(suite.what for suite in missing) + "."
     yield "\n## Red here\n"
-    for suite in suites():
+    for suite in recorded:
         of = of_suites[suite.name]
         if of["red here only"] or of["red here, not green there"]:
             yield f"### {suite.name}\n"
@@ -94,9 +98,9 @@ def _lines(of_suites: Mapping[str, Any]) -> Iterator[str]:
             yield from (f"- `{test}`: not green there either" for test in of["red here, not green there"])
             yield ""
     yield "## Red there, not here\n"
-    yield from _list(test for suite in suites() for test in of_suites[suite.name]["red there only"])
+    yield from _list(test for of in of_suites.values() for test in of["red there only"])
     yield "\n## Modules that cannot be collected\n"
-    absent = {module: why for suite in suites() for module, why in of_suites[suite.name]["absent"].items()}
+    absent = {module: why for of in of_suites.values() for module, why in of["absent"].items()}
     yield from _list(absent, absent)
 
 
@@ -114,15 +118,16 @@ def _named(outcomes: Mapping[str, Any], outcome: str) -> list[str]:
 
 
 def main() -> None:
+    names = [suite.name for suite in suites()]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("suite", nargs="*", help=f"of {', '.join(names)}; all if none is named")
     parser.add_argument("--outcomes", type=Path, help="a folder with outcomes that are not to be run again")
     given = parser.parse_args()
+    found = json.loads(EVIDENCE.read_text("utf-8"))["suites"] if EVIDENCE.exists() else {}
     with tempfile.TemporaryDirectory() as fresh:
         folder = given.outcomes or Path(fresh)
-        found = {
-            suite.name: figures(*(outcomes_of(suite.name, runner, folder) for runner in ("penstock", "beam")))
-            for suite in suites()
-        }
+        for name in given.suite or names:
+            found[name] = figures(*(outcomes_of(name, runner, folder) for runner in ("penstock", "beam")))
     evidence = {"beam": apache_beam.__version__, "suites": found}
     EVIDENCE.write_text(json.dumps(evidence, indent=2) + "\n", "utf-8")
     PAGE.write_text(page(json.loads(EVIDENCE.read_text("utf-8"))), "utf-8")
