@@ -225,8 +225,18 @@ def expand_reshuffles(
             yield stage
             continue
         (given,), (made,) = transform.inputs.values(), transform.outputs.values()
-        context.components.pcollections[made].coder_id = context.components.pcollections[given].coder_id
+        _share_coder(given, made, context)
         yield from _write_and_read(transform.unique_name, given, made, "spread", stage)
+
+
+def _share_coder(given: str, made: str, context: beam_phases.TransformContext) -> None:
+    """Both ends of a Reshuffle encode alike: as pairs, if a GroupByKey below has made the untyped output one."""
+    coders, ends = context.components.coders, context.components.pcollections
+    pairs = [coders[ends[end].coder_id].spec.urn == common_urns.coders.KV.urn for end in (given, made)]
+    if pairs == [False, True]:
+        ends[given].coder_id = ends[made].coder_id
+    else:
+        ends[made].coder_id = ends[given].coder_id
 
 
 def _cut(
