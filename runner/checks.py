@@ -32,6 +32,7 @@ _RUNS = frozenset(
         "beam:dofn:identity:0.1",
     ]
 )
+_TEST_STREAM = common_urns.primitives.TEST_STREAM.urn
 _GLOBAL = common_urns.global_windows.urn
 _COMBINE = common_urns.composites.COMBINE_PER_KEY.urn
 
@@ -102,7 +103,8 @@ def _side_input_limits(
     for tag in sorted(payload.side_inputs):
         side = components.pcollections[transform.inputs[tag]]
         strategy = components.windowing_strategies[side.windowing_strategy_id]
-        unbounded = side.is_bounded == api.IsBounded.UNBOUNDED
+        scripted = any(t.spec.urn == _TEST_STREAM for t in components.transforms.values())
+        unbounded = side.is_bounded == api.IsBounded.UNBOUNDED and not scripted
         if unbounded and strategy.window_fn.urn == _GLOBAL and fires_once(strategy.trigger):
             yield (
                 f"its side input {side.unique_name} is unbounded and in the global window, so it would never be "

@@ -22,6 +22,7 @@ from penstock.runner.epoch import (
     StateOf,
     TaskReport,
     cut_name,
+    output_name,
 )
 from penstock.runner.plan import Plan, Routing
 from penstock.runner.protocol.coordinator import Attempt
@@ -92,6 +93,7 @@ class Driver:
         self._script = Script(residuals.context).events
         self._ran: tuple[int, frozenset[str]] = (0, frozenset())
         """The last epoch that was run, and its tasks: bundles are finalized, as well as can be, after the commit."""
+        self._measured: tuple[bytes, ...] = ()
 
     def __call__(self, record: CommitRecord, attempt: Attempt) -> EpochState | None:
         """Run one try of the epoch that follows `record`; None when there is nothing to do yet.
@@ -122,7 +124,12 @@ class Driver:
         reports = self._engine.run(epoch, description, f"penstock-{attempt.job}")
         raise_failure(reports, attempt.epoch)
         self._ran = attempt.epoch, frozenset(report.nonce for report in reports)
+        self._measured = tuple(info for report in reports for info in report.metrics)
         return self._next_state(state, attempt, reports, waiting, drain)
+
+    def measured(self, epoch: int) -> tuple[bytes, ...]:
+        """The serialised `MonitoringInfo`s of an epoch's tasks; nothing if it is not the last one that ran here."""
+        return self._measured if self._ran[0] == epoch else ()
 
     # Before the tasks.
 
@@ -135,7 +142,8 @@ class Driver:
             return True
         if drain and not state.extra.get("draining"):
             return True
-        return not state.residuals and not (self._through(state) and any(t.pending for t in state.timers))
+        waits = self._through(state) and self._ended(state) and any(t.pending for t in state.timers)
+        return not state.residuals and not waits
 
     def _rings(self, state: EpochState) -> bool:
         """Whether a processing-time timer is due."""
@@ -168,6 +176,14 @@ class Driver:
             state.watermarks.get(cut_name(edge.name), BEGINNING_US) >= MAX_US
             for edge in self._plan.edges
             if edge.routing.carried
+        )
+
+    def _ended(self, state: EpochState) -> bool:
+        """Whether an epoch has seen that nothing is left to read: a drain cuts between epochs what was left."""
+        return all(
+            state.watermarks.get(output_name(edge.name), BEGINNING_US) >= MAX_US
+            for edge in self._plan.edges
+            if edge.routing is Routing.RESIDUAL
         )
 
     def _next_due_s(self, state: EpochState) -> float:
@@ -226,9 +242,10 @@ class Driver:
         waiting: Sequence[Residual],
         drain: bool,
     ) -> EpochState:
-        residuals = [*waiting, *self._left(reports), *self._arrived(state, attempt, reports)]
+        arrived = self._arrived(state, attempt, reports)
         if drain:
-            residuals = self._residuals.truncated(residuals)
+            arrived = self._residuals.truncated(arrived)
+        residuals = [*waiting, *self._left(reports), *arrived]
         publications = self._publications(reports)
         if late := sum(report.dropped for report in reports):
             logger.warning("epoch %d dropped %d elements that came after their window", attempt.epoch, late)

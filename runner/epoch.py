@@ -6,10 +6,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from apache_beam.utils.timestamp import MIN_TIMESTAMP
+
 from penstock.runner.protocol.record import StateRun
 
-BEGINNING_US = -(1 << 62)
-"""Below every Beam timestamp: the watermark of what has not been heard of."""
+BEGINNING_US = MIN_TIMESTAMP.micros
+"""Beam's first timestamp: the watermark of what has not been heard of, which nothing is late for."""
 
 
 @dataclass(frozen=True, slots=True)

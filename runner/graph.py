@@ -27,6 +27,7 @@ from penstock.runner.views import group_views, original
 
 SOURCE_URN = "penstock:source:v1"
 SINK_URN = "penstock:sink:v1"
+EMPTY_URN = "penstock:empty:v1"
 
 _WRITE = bundle_processor.DATA_OUTPUT_URN
 _READ = bundle_processor.DATA_INPUT_URN
@@ -102,8 +103,20 @@ def _phases(streaming: bool) -> list[Phase]:
         beam_phases.greedily_fuse,
         beam_phases.impulse_to_input,
         beam_phases.sort_stages,
+        empty_flattens,
         beam_phases.add_impulse_to_dangling_transforms,
     ]
+
+
+def empty_flattens(
+    stages: list[beam_phases.Stage], context: beam_phases.TransformContext
+) -> Iterator[beam_phases.Stage]:
+    """A Flatten of nothing is started like an Impulse, and sends nothing."""
+    for stage in stages:
+        for transform in stage.transforms:
+            if transform.spec.urn == _FLATTEN and not transform.inputs:
+                transform.spec.urn = EMPTY_URN
+        yield stage
 
 
 def _one_environment(pipeline: api.Pipeline) -> api.Pipeline:
@@ -212,8 +225,18 @@ def expand_reshuffles(
             yield stage
             continue
         (given,), (made,) = transform.inputs.values(), transform.outputs.values()
-        context.components.pcollections[made].coder_id = context.components.pcollections[given].coder_id
+        _share_coder(given, made, context)
         yield from _write_and_read(transform.unique_name, given, made, "spread", stage)
+
+
+def _share_coder(given: str, made: str, context: beam_phases.TransformContext) -> None:
+    """Both ends of a Reshuffle encode alike: as pairs, if a GroupByKey below has made the untyped output one."""
+    coders, ends = context.components.coders, context.components.pcollections
+    pairs = [coders[ends[end].coder_id].spec.urn == common_urns.coders.KV.urn for end in (given, made)]
+    if pairs == [False, True]:
+        ends[given].coder_id = ends[made].coder_id
+    else:
+        ends[made].coder_id = ends[given].coder_id
 
 
 def _cut(

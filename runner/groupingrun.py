@@ -31,15 +31,19 @@ _ONLY_PANE = PaneInfo(True, True, PaneInfoTiming.ON_TIME, 0, 0)
 class _Values:
     """The values of a group: read and decoded anew at each iteration, so that a big group is never held."""
 
-    def __init__(self, coder: Any, chunks: Iterable[bytes]) -> None:
+    def __init__(self, coder: Any, chunks: Iterable[bytes], count: int) -> None:
         self._coder = coder
         self._chunks = chunks
+        self._count = count
 
     def __iter__(self) -> Iterator[Any]:
         for chunk in self._chunks:
             stream = coder_impl.create_InputStream(chunk)
             while stream.size() > 0:
                 yield self._coder.decode_from_stream(stream, True)
+
+    def __len__(self) -> int:
+        return self._count
 
     def __reduce__(self) -> tuple[Callable[[Iterable[Any]], list[Any]], tuple[list[Any]]]:
         return list, (list(self),)
@@ -109,7 +113,7 @@ class PanesRun(StoredRun):
 
     def _emit(self, pane: Pane) -> None:
         self._start()
-        pair = (self._keys.decode_nested(pane.key), _Values(self._values, pane.values))
+        pair = (self._keys.decode_nested(pane.key), _Values(self._values, pane.values, pane.count))
         self.processor.process(WindowedValue(pair, pane.timestamp, (pane.window,), pane.info))
 
 
@@ -153,7 +157,7 @@ class CompleteRun(StageRun):
         self._start()
         window, end = self._window(group.window)
         at = end if self._at_the_end else self._output_at(window, group)
-        pair = (self._keys.decode_nested(group.key), _Values(self._values, group.chunks))
+        pair = (self._keys.decode_nested(group.key), _Values(self._values, group.chunks, group.count))
         self.processor.process(WindowedValue(pair, at, (window,), _ONLY_PANE))
 
     def _output_at(self, window: Any, group: Complete) -> Timestamp:
@@ -208,7 +212,7 @@ class TriggeredRun(StageRun):
         super().discard()
 
     def _fire(self, driver: Any, group: Complete) -> None:
-        pairs = list(_Values(self._elements, group.chunks))
+        pairs = list(_Values(self._elements, group.chunks, group.count))
         key = self._keys.decode_nested(group.key)
         values = [pair.with_value(pair.value[1]) for pair in pairs]
         for pane in driver.process_entire_key(key, values):

@@ -1,12 +1,14 @@
 """Beam metrics: each task's monitoring infos merged into the pipeline's, at commit only.
 
 What a failed epoch counted is thrown away with it. Users' metrics live in the commit record, so that they go
-on after a restart; Beam's own (element counts and times of PCollections, named by build order) do not.
+on after a restart; Beam's own (element counts and times of PCollections, named by build order) do not: a
+`Tally` holds them as long as the driver lives.
 """
 
 from __future__ import annotations
 
 import base64
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
@@ -18,6 +20,8 @@ from apache_beam.portability.api import metrics_pb2
 from apache_beam.runners.portability import portable_metrics
 
 _Info: TypeAlias = metrics_pb2.MonitoringInfo
+
+_MANY = 10_000
 
 
 def merged(infos: Iterable[_Info]) -> list[_Info]:
@@ -48,11 +52,39 @@ def from_json(values: Iterable[str] | None) -> list[_Info]:
     return [_Info.FromString(base64.b64decode(value)) for value in values or ()]
 
 
-class Metrics(MetricResults):
-    """Committed metrics, queried as Beam queries them."""
+class Tally:
+    """The infos of all tasks of this driver's committed epochs, merged when they are many or asked for."""
 
-    def __init__(self, infos: Iterable[_Info]) -> None:
-        self._groups = portable_metrics.from_monitoring_infos(list(infos), user_metrics_only=True)
+    def __init__(self) -> None:
+        self._infos: list[bytes] = []
+        self._lock = threading.Lock()
+
+    def add(self, serialised: Iterable[bytes]) -> None:
+        """Take in what the tasks of an epoch have measured."""
+        with self._lock:
+            self._infos.extend(serialised)
+            if len(self._infos) > _MANY:
+                self._infos = [info.SerializeToString() for info in self._merged()]
+
+    def merged(self) -> list[_Info]:
+        """What was taken in, one info a key."""
+        with self._lock:
+            return self._merged()
+
+    def _merged(self) -> list[_Info]:
+        return merged(_Info.FromString(data) for data in self._infos)
+
+
+class Metrics(MetricResults):
+    """Committed metrics, queried as Beam queries them: users' own, or all that there are."""
+
+    def __init__(self, infos: Iterable[_Info], *, users_only: bool = True) -> None:
+        self._infos = list(infos)
+        self._groups = portable_metrics.from_monitoring_infos(self._infos, user_metrics_only=users_only)
+
+    def monitoring_infos(self) -> list[_Info]:
+        """The infos themselves."""
+        return self._infos
 
     def query(self, filter: Any = None) -> dict[str, list[MetricResult]]:
         """Return committed values; attempted ones are the same, since a failed epoch counts nothing."""

@@ -19,7 +19,7 @@ from apache_beam.runners.worker.bundle_processor import BeamTransformFactory
 from apache_beam.utils.windowed_value import WindowedValue
 
 from penstock.runner.frames import FRAME_BYTES
-from penstock.runner.graph import SINK_URN, SOURCE_URN
+from penstock.runner.graph import EMPTY_URN, SINK_URN, SOURCE_URN
 from penstock.runner.grouping import Group, write_group
 from penstock.runner.keys import key_group, partition_of
 from penstock.runner.plan import Edge, Routing
@@ -63,6 +63,13 @@ class SourceOperation(operations.Operation):
         self.output(windowed_value)
 
 
+class EmptyOperation(SourceOperation):
+    """A Flatten of nothing: the Impulse that starts its stage goes no further."""
+
+    def process(self, windowed_value: WindowedValue) -> None:
+        pass
+
+
 class SinkOperation(operations.Operation):
     """Hands each element to the writers of its edges; `writers` is set for each bundle."""
 
@@ -89,6 +96,19 @@ def _create_source(
     factory: Any, transform_id: str, proto: Any, payload: Any, consumers: dict[str, list[Any]]
 ) -> SourceOperation:
     return SourceOperation(
+        common.NameContext(proto.unique_name, transform_id),
+        [op for ops in consumers.values() for op in ops],
+        factory.counter_factory,
+        factory.state_sampler,
+        factory.get_only_output_coder(proto),
+    )
+
+
+@BeamTransformFactory.register_urn(EMPTY_URN, None)
+def _create_empty(
+    factory: Any, transform_id: str, proto: Any, payload: Any, consumers: dict[str, list[Any]]
+) -> EmptyOperation:
+    return EmptyOperation(
         common.NameContext(proto.unique_name, transform_id),
         [op for ops in consumers.values() for op in ops],
         factory.counter_factory,

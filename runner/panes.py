@@ -48,13 +48,14 @@ _BY_WATERMARK, _BY_CLOCK = b"\x00watermark", b"\x00clock"
 
 @dataclass(frozen=True, slots=True)
 class Pane:
-    """A pane to emit: `values` may be iterated again and again until the next pane is emitted."""
+    """A pane to emit: its `count` values may be iterated again and again until the next pane is emitted."""
 
     key: bytes
     window: Any
     timestamp: Timestamp
     info: PaneInfo
     values: Iterable[bytes]
+    count: int
 
 
 @dataclass(slots=True)
@@ -62,7 +63,7 @@ class _Window:
     """What is known of one window of one key beside its values.
 
     `panes` have been emitted, `punctual` of them not early; `pending` says that elements came since the last one;
-    `closed` that the trigger has finished.
+    `closed` that the trigger has finished; `count` values are kept.
     """
 
     trigger: TriggerState = field(default_factory=TriggerState)
@@ -71,6 +72,7 @@ class _Window:
     hold_us: int = NO_HOLD_US
     pending: bool = False
     closed: bool = False
+    count: int = 0
 
     def pack(self) -> bytes:
         fields = [
@@ -80,13 +82,15 @@ class _Window:
             self.hold_us,
             int(self.pending),
             int(self.closed),
+            self.count,
         ]
         return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
     def unpack(cls, data: bytes) -> _Window:
-        trigger, panes, punctual, hold, pending, closed = json.loads(data)
-        return cls(TriggerState.from_json(trigger), panes, punctual, hold, bool(pending), bool(closed))
+        trigger, panes, punctual, hold, pending, closed, count = json.loads(data)
+        state = TriggerState.from_json(trigger)
+        return cls(state, panes, punctual, hold, bool(pending), bool(closed), count)
 
 
 class Panes:
@@ -177,6 +181,7 @@ class Panes:
             self._save(here, known, state, watermark_us)
 
     def _take(self, here: _Place, window: Any, state: _Window, group: Complete) -> None:
+        state.count += group.count
         address = self._addresses(here)[0]
         for chunk in joined_chunks(group.chunks):
             self._cells.append(here.key_group, here.key, address, _VALUES, chunk)
@@ -208,13 +213,14 @@ class Panes:
             )
             stamp = at.end_us if state.hold_us == NO_HOLD_US else min(state.hold_us, at.end_us)
             values = _Stored(self._cells, here, self._addresses(here))
-            self._emit(Pane(here.key, window, Timestamp(micros=stamp), info, values))
+            self._emit(Pane(here.key, window, Timestamp(micros=stamp), info, values, state.count))
             state.panes += 1
             state.punctual += not early
             state.pending = False
         state.hold_us = NO_HOLD_US
         if state.closed or not self._accumulates:
             self._clear_values(here)
+            state.count = 0
         if state.closed:
             self._deactivate(here)
 
@@ -303,6 +309,7 @@ class Panes:
         holds = [Timestamp(micros=old.hold_us) for old in states if old.hold_us != NO_HOLD_US]
         state.hold_us = self._combine.merge(window, holds).micros if holds else NO_HOLD_US
         state.pending = any(old.pending for old in states)
+        state.count = sum(old.count for old in states)
         active[result] = [address for encoded in merged for address in active.pop(encoded)]
         for place in places:
             self._drop(place)

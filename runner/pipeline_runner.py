@@ -143,8 +143,9 @@ class _Work:
         record = _in_memory(1, EpochState())
         while not record.state.done and not self._result.stopping:
             state = self._tried(driver, record)
-            record = _in_memory(record.number + 1, state) if state is not None else record
-            self._result.committed(record)
+            if state is not None:
+                record = _in_memory(record.number + 1, state)
+                self._result.committed(record, driver.measured(record.number))
         self._engine.close()
         return str(PipelineState.DONE if record.state.done else PipelineState.CANCELLED)
 
@@ -176,7 +177,7 @@ class _Work:
             driver,
             retries=self._settings.epoch_retries if retries is None else retries,
             stop=lambda last: self._result.stopping,
-            on_commit=self._result.committed,
+            on_commit=lambda last: self._result.committed(last, driver.measured(last.number)),
             on_sweep=lambda last, swept: self._clean_up(last),
         )
         self._engine.close()

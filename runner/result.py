@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from apache_beam.runners.runner import PipelineResult, PipelineState
@@ -43,6 +43,7 @@ class PySparkPipelineResult(PipelineResult):
         super().__init__(PipelineState.STARTING)
         self._residuals = residuals
         self._record: CommitRecord | None = None
+        self._tally = metrics.Tally()
         self._error: BaseException | None = None
         self._finished = threading.Event()
         self._stop = threading.Event()
@@ -88,6 +89,10 @@ class PySparkPipelineResult(PipelineResult):
         record = self._record
         return metrics.Metrics(metrics.from_json(record.state.counters if record else None))
 
+    def monitoring_metrics(self) -> metrics.Metrics:
+        """Beam's own metrics too: element counts, sizes and times, of what this driver has committed."""
+        return metrics.Metrics(self._tally.merged(), users_only=False)
+
     @property
     def watermarks(self) -> Mapping[str, int]:
         """Output watermark of each step that reads, in µs, as of the last commit."""
@@ -125,9 +130,10 @@ class PySparkPipelineResult(PipelineResult):
         self._thread = threading.Thread(target=self._run, args=(work,), name="penstock-driver", daemon=True)
         self._thread.start()
 
-    def committed(self, record: CommitRecord) -> None:
-        """Take note of a record."""
+    def committed(self, record: CommitRecord, measured: Iterable[bytes] = ()) -> None:
+        """Take note of a record, and of what the tasks of its epoch have measured."""
         self._record = record
+        self._tally.add(measured)
 
     @property
     def stopping(self) -> bool:

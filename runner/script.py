@@ -2,14 +2,20 @@
 
 Each event is an epoch of its own, and the next one waits until nothing is left to do; the commit record says how
 many have been played. Where a pipeline has a script, its processing time is the script's, which begins at 0.
+
+A TestStream that names a service gets its events from there, all of them before the first is played; a driver that
+takes over asks again, and must get the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import grpc
 from apache_beam.coders import Coder
+from apache_beam.portability.api import beam_interactive_api_pb2 as interactive
+from apache_beam.portability.api import beam_interactive_api_pb2_grpc as services
 from apache_beam.portability.api import beam_runner_api_pb2 as api
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
@@ -44,7 +50,7 @@ class Script:
     def _events(self, plan: Plan, context: PlanContext) -> Iterator[Event]:
         payload = api.TestStreamPayload.FromString(plan.script)
         coder = context.coder_by_id(payload.coder_id)
-        for event in payload.events:
+        for event in _written_down(payload, [step.rpartition("/")[2] for step in self._steps]):
             kind = event.WhichOneof("event")
             if kind == "element_event":
                 (step,) = self._named(event.element_event.tag)
@@ -72,3 +78,14 @@ class Script:
             )
             for element in event.elements
         )
+
+
+def _written_down(
+    payload: api.TestStreamPayload, outputs: Sequence[str]
+) -> Sequence[api.TestStreamPayload.Event]:
+    """The events of the payload, or those of its service until that ends."""
+    if not payload.endpoint.url:
+        return payload.events
+    with grpc.insecure_channel(payload.endpoint.url) as channel:
+        asked = interactive.EventsRequest(output_ids=outputs)
+        return tuple(services.TestStreamServiceStub(channel).Events(asked))

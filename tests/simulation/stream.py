@@ -26,6 +26,7 @@ def run_stream(
     build: Callable[[beam.Pipeline], Any],
     partitions: int = 2,
     on_commit: Callable[[CommitRecord, Path], None] = lambda record, folder: None,
+    draining: Callable[[], bool] = lambda: False,
 ) -> CommitRecord:
     """Build a pipeline and run its epochs to the end; return the last record.
 
@@ -49,6 +50,7 @@ def run_stream(
             pace=Pace(0.05, 100_000, 64 << 20),
             folder=checkpoint.state_folder,
             name="test",
+            draining=draining,
         )
         return run_epochs(
             coordinator, driver, retries=0, on_commit=lambda record: on_commit(record, Path(folder))

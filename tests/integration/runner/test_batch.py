@@ -8,7 +8,8 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
-from apache_beam.metrics import Metrics
+from apache_beam.metrics import Metrics, MetricsFilter
+from apache_beam.metrics.monitoring_infos import ELEMENT_COUNT_URN, extract_counter_value
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms import trigger, userstate, window
@@ -155,6 +156,10 @@ def test_metrics_of_all_tasks_add_up(spark: Any) -> None:
     assert [c.committed for c in found["counters"]] == [10]
     (sizes,) = (d.committed for d in found["distributions"])
     assert (sizes.count, sizes.sum, sizes.min, sizes.max) == (10, 45, 0, 9)
+    times = result.monitoring_metrics().query(MetricsFilter().with_step("Map(_count)"))["counters"]
+    assert "metric:ptransform_execution_time:total_msecs:v1" in [time.key.metric.name for time in times]
+    counts = [i for i in result.monitoring_metrics().monitoring_infos() if i.urn == ELEMENT_COUNT_URN]
+    assert [extract_counter_value(i) for i in counts].count(10) >= 3
 
 
 def test_a_users_exception_arrives_with_its_type_its_step_and_the_workers_traceback(spark: Any) -> None:
@@ -194,7 +199,11 @@ def test_side_inputs_sessions_and_triggers_run_on_spark(pipeline: beam.Pipeline)
 def test_what_streams_cannot_run_is_refused_by_name_before_anything_starts(spark: Any) -> None:
     p = beam.Pipeline(runner=PySparkRunner(spark))
     endless = p | beam.Create(["a"]) | beam.ParDo(CountFn(10, 10))
-    _ = p | beam.Create([1]) | "Looks aside" >> beam.Map(lambda n, all_: n, beam.pvalue.AsList(endless))
+    _ = (
+        p
+        | "main" >> beam.Create([1])
+        | "Looks aside" >> beam.Map(lambda n, all_: n, beam.pvalue.AsList(endless))
+    )
     with pytest.raises(
         UnsupportedPipelineError, match="Looks aside: its side input .* would never be complete"
     ):

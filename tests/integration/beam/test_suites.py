@@ -1,0 +1,35 @@
+"""Beam's own tests are red here exactly where docs/beam-compatibility.md says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.beam.page import EVIDENCE, PAGE, outcomes_of, page, red_on_the_page
+from tests.beam.reasons import REASONS
+
+QUICK = ("fn-api-runner",)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_beams_suites_are_red_where_the_page_says_and_nowhere_else(campaign: Any, tmp_path: Path) -> None:
+    recorded = json.loads(EVIDENCE.read_text("utf-8"))["suites"]
+    chosen = list(recorded) if campaign.full else QUICK
+    for suite in chosen:
+        outcomes = outcomes_of(suite, "penstock", tmp_path)
+        assert set(outcomes["tests"].values()) <= {"passed", "skipped", "failed"}
+        red = sorted(test for test, came_out in outcomes["tests"].items() if came_out == "failed")
+        assert red == red_on_the_page(suite), outcomes["reasons"]
+
+
+def test_the_page_says_what_was_recorded_and_explains_each_red() -> None:
+    evidence = json.loads(EVIDENCE.read_text("utf-8"))
+    assert PAGE.read_text("utf-8") == page(evidence)
+    red = {test for suite in evidence["suites"].values() for test in suite["red here only"]}
+    assert red == set(REASONS)
+    for suite in evidence["suites"].values():
+        assert sum(suite["penstock"]) == sum(suite["beam"]) == suite["collected"]
