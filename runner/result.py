@@ -10,6 +10,7 @@ from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from penstock.runner import metrics
 from penstock.runner.epoch import output_name
+from penstock.runner.metrics import Metrics
 from penstock.runner.protocol.record import CommitRecord
 from penstock.runner.residuals import Residuals, ResidualView
 
@@ -84,14 +85,14 @@ class PySparkPipelineResult(PipelineResult):
             self._finished.wait(60)
         return str(self.state)
 
-    def metrics(self) -> metrics.Metrics:
+    def metrics(self) -> Metrics:
         """Committed metrics."""
         record = self._record
-        return metrics.Metrics(metrics.from_json(record.state.counters if record else None))
+        return Metrics(metrics.from_json(record.state.counters if record else None))
 
-    def monitoring_metrics(self) -> metrics.Metrics:
+    def monitoring_metrics(self) -> Metrics:
         """Beam's own metrics too: element counts, sizes and times, of what this driver has committed."""
-        return metrics.Metrics(self._tally.merged(), users_only=False)
+        return Metrics(self._tally.merged(), users_only=False)
 
     @property
     def watermarks(self) -> Mapping[str, int]:

@@ -50,16 +50,17 @@ class Script:
     def _events(self, plan: Plan, context: PlanContext) -> Iterator[Event]:
         payload = api.TestStreamPayload.FromString(plan.script)
         coder = context.coder_by_id(payload.coder_id)
+        us = 1 if payload.endpoint.url else 1000  # the payload counts milliseconds, a service microseconds
         for event in _written_down(payload, [step.rpartition("/")[2] for step in self._steps]):
             kind = event.WhichOneof("event")
             if kind == "element_event":
                 (step,) = self._named(event.element_event.tag)
-                yield Event(step=step, block=self._block(step, coder, event.element_event))
+                yield Event(step=step, block=self._block(step, coder, event.element_event, us))
             elif kind == "watermark_event":
                 mark = event.watermark_event
-                yield Event(watermarks=dict.fromkeys(self._named(mark.tag), mark.new_watermark * 1000))
+                yield Event(watermarks=dict.fromkeys(self._named(mark.tag), mark.new_watermark * us))
             else:
-                yield Event(advance_us=event.processing_time_event.advance_duration * 1000)
+                yield Event(advance_us=event.processing_time_event.advance_duration * us)
         yield Event(watermarks=dict.fromkeys(self._steps, MAX_TIMESTAMP.micros))
 
     def _named(self, tag: str) -> list[str]:
@@ -67,12 +68,14 @@ class Script:
         tagged = [step for step in self._steps if step.endswith(f"/{tag}")]
         return tagged or list(self._steps)
 
-    def _block(self, step: str, coder: Coder, event: api.TestStreamPayload.Event.AddElements) -> bytes:
+    def _block(
+        self, step: str, coder: Coder, event: api.TestStreamPayload.Event.AddElements, us: int
+    ) -> bytes:
         return b"".join(
             self._steps[step].encode_nested(
                 WindowedValue(
                     coder.decode(element.encoded_element),
-                    Timestamp(micros=element.timestamp * 1000),
+                    Timestamp(micros=element.timestamp * us),
                     (GlobalWindow(),),
                 )
             )
