@@ -33,12 +33,12 @@ def note(key: str, names: Any) -> None:
 
 
 def test_the_events_of_a_service_are_played_in_order() -> None:
-    told = (
+    told = (  # as in Beam's own test, in thousandths: a service means microseconds where a payload means milliseconds
         TestStream(coder=StrUtf8Coder())
-        .advance_watermark_to(10)
-        .add_elements([TimestampedValue("a", 11)])
-        .advance_watermark_to(20)
-        .add_elements([TimestampedValue("late", 12), TimestampedValue("b", 21)])
+        .advance_watermark_to(10_000)
+        .add_elements([TimestampedValue("a", 11_000)])
+        .advance_watermark_to(20_000)
+        .add_elements([TimestampedValue("late", 12_000), TimestampedValue("b", 21_000)])
         .advance_watermark_to_infinity()
     )
     service = TestStreamServiceController(reader=Reader(told._events))
