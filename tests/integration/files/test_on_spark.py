@@ -18,7 +18,6 @@ from tests.oracle.rules import counted
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-ENDLESS = 10**9
 PATIENCE_SECONDS = 120.0
 
 
@@ -27,14 +26,16 @@ def start(spark: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Start two counting keys into ``out``; start it again to resume. Settings are the sink's."""
     running: list[Any] = []
 
-    def start(count: int = ENDLESS, **settings: Any) -> Any:
+    def start(count: int | None = None, **settings: Any) -> Any:
+        if count is not None:
+            (tmp_path / "end").write_text(str(count))
         options = [f"--checkpoint_dir={tmp_path / 'checkpoint'}", "--streaming", "--epoch_seconds=0.3"]
         options.append("--spark_parallelism=2")
         pipeline = beam.Pipeline(runner=PySparkRunner(spark=spark), argv=options)
         rows = (
             pipeline
             | beam.Create(["a", "b"])
-            | "Count" >> beam.ParDo(count_fn(count)).with_output_types(dict[str, Any])
+            | "Count" >> beam.ParDo(count_fn(str(tmp_path))).with_output_types(dict[str, Any])
         )
         rows | WriteJsonLines(tmp_path / "out", table="counts", key=_key, shards=2, **settings)
         running.append(pipeline.run())
