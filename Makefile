@@ -19,7 +19,7 @@ help:       ## what there is
 run: $(READY)       ## the demo: Spanner emulator, Spark, a kill, a proof (two to three minutes)
 	$(BIN)/python -m $(DEMO) $(ARGS)
 
-test: $(READY)      ## every test (12 to 20 minutes on two cores)
+test: $(READY)      ## every test (about 14 minutes on two cores)
 	$(BIN)/python -m pytest $(FAST) $(ARGS)
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
