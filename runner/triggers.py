@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from apache_beam.portability.api import beam_runner_api_pb2 as api
@@ -315,8 +315,20 @@ class _AfterEndOfWindow(_Node):
         return [] if child is None else [child]
 
 
-class _AfterAll(_Node):
+class _Composite(_Node):
+    """Finished, once windows have merged, when so many of its subtriggers are."""
+
+    enough: Callable[[Iterable[bool]], bool] = staticmethod(any)
+
+    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: Moment) -> None:
+        super().on_merge(into, states, at)
+        self.set_finished(into, self.enough(child.finished(into) for child in self.children))
+
+
+class _AfterAll(_Composite):
     """Once, when all subtriggers would."""
+
+    enough = staticmethod(all)
 
     def should_fire(self, state: TriggerState, at: Moment) -> bool:
         return all(child.finished(state) or child.should_fire(state, at) for child in self.children)
@@ -325,12 +337,8 @@ class _AfterAll(_Node):
         self.clear(state)
         self.set_finished(state, True)
 
-    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: Moment) -> None:
-        super().on_merge(into, states, at)
-        self.set_finished(into, all(child.finished(into) for child in self.children))
 
-
-class _AfterAny(_Node):
+class _AfterAny(_Composite):
     """Once, when one of its subtriggers would."""
 
     def should_fire(self, state: TriggerState, at: Moment) -> bool:
@@ -344,13 +352,11 @@ class _AfterAny(_Node):
                 child.clear(state)
         self.set_finished(state, any(child.finished(state) for child in self.children))
 
-    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: Moment) -> None:
-        super().on_merge(into, states, at)
-        self.set_finished(into, any(child.finished(into) for child in self.children))
 
-
-class _AfterEach(_Node):
+class _AfterEach(_Composite):
     """Its subtriggers one after the other, each until it has finished."""
+
+    enough = staticmethod(all)
 
     def on_elements(self, state: TriggerState, at: Moment, count: int) -> None:
         current = self._unfinished(state)
@@ -371,16 +377,9 @@ class _AfterEach(_Node):
                 child.clear(state)
         self.set_finished(state, self._unfinished(state) is None)
 
-    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: Moment) -> None:
-        super().on_merge(into, states, at)
-        self.set_finished(into, all(child.finished(into) for child in self.children))
 
-
-class _OrFinally(_Node):
+class _OrFinally(_AfterAny):
     """Its first subtrigger, until the second one would fire; that pane is the last."""
-
-    def should_fire(self, state: TriggerState, at: Moment) -> bool:
-        return any(child.should_fire(state, at) for child in self.children if not child.finished(state))
 
     def on_fire(self, state: TriggerState, at: Moment) -> None:
         main, until = self.children
@@ -391,10 +390,6 @@ class _OrFinally(_Node):
             return
         main.on_fire(state, at)
         self.set_finished(state, main.finished(state))
-
-    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: Moment) -> None:
-        super().on_merge(into, states, at)
-        self.set_finished(into, any(child.finished(into) for child in self.children))
 
 
 class _Repeat(_Node):
