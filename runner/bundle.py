@@ -47,6 +47,8 @@ class PlanContext:
         self.plan = plan
         self.components = beam_runner_api_pb2.Components.FromString(plan.components)
         self._context = pipeline_context.PipelineContext(self.components)
+        self.kept: dict[int, Any] = {}
+        """What a process keeps of side inputs between epochs, by edge: it goes with the plan."""
 
     def windowing(self, collection: str) -> Any:
         """The windowing of a PCollection."""

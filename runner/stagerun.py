@@ -37,7 +37,6 @@ class Setting:
     """What a stage needs to know of its task. Times in µs.
 
     `input_us` and `output_us` are the stage's watermarks before the epoch.
-
     `first` and `last` are the key groups of the task (inclusive); `now_us` is asked when timers fire.
     `event_due_us` and `processing_due_us` are the earliest pending timers of the task's key groups, None if
     there are none; `bounded` means that processing time is over when the input is (batch).

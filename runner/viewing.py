@@ -21,16 +21,12 @@ from penstock.runner.cells import EVENT, Cells, Timers
 from penstock.runner.epoch import BEGINNING_US, EpochInput, StateOf, TaskReport, input_name
 from penstock.runner.keys import key_group
 from penstock.runner.plan import Edge, Plan, Stage
-from penstock.runner.protocol.record import StateRun
 from penstock.runner.sides import Panes, SideInput
 from penstock.runner.stagerun import StageRun
 from penstock.runner.taskstate import TaskState
 from penstock.runner.waiting import Queue, Waiting
 
 _PANE = b"pane"
-
-_kept: dict[tuple[str, int], tuple[tuple[StateRun, ...], Panes]] = {}
-"""By plan and edge: the panes that some runs hold, so that they are read once a process and change."""
 
 
 class Views:
@@ -141,12 +137,12 @@ class Views:
         assert edge.side is not None
         side = edge.side
         runs = self._epoch.state.get(side.state, StateOf()).runs
-        kept = _kept.get((self._plan.id, edge.index))
+        kept = self._context.kept.get(edge.index)
         if kept is None or kept[0] != runs:
             known = self._new_panes(edge)
             for _, _, pane in Cells(self._state.look(side.state)).named(0, _PANE):
                 known.add(pane)
-            kept = _kept[self._plan.id, edge.index] = (runs, known)
+            kept = self._context.kept[edge.index] = (runs, known)
         return self._new_panes(edge).resumed(kept[1])
 
     def _new_panes(self, edge: Edge) -> Panes:
