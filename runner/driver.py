@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-from penstock.runner import metrics
+from penstock.runner import metrics, warned
 from penstock.runner.epoch import (
     BEGINNING_US,
     EpochInput,
@@ -122,6 +122,7 @@ class Driver:
         epoch = self._input(state, attempt, running, waiting, committed, event)
         description = f"{self._name}: epoch {attempt.epoch}"
         reports = self._engine.run(epoch, description, f"penstock-{attempt.job}")
+        warned.show(warning for report in reports for warning in report.warnings)
         raise_failure(reports, attempt.epoch)
         self._ran = attempt.epoch, frozenset(report.nonce for report in reports)
         self._measured = tuple(info for report in reports for info in report.metrics)

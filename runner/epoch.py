@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
 from penstock.runner.protocol.record import StateRun
+from penstock.runner.warned import Warned
 
 BEGINNING_US = MIN_TIMESTAMP.micros
 """Beam's first timestamp: the watermark of what has not been heard of, which nothing is late for."""
@@ -109,6 +110,7 @@ class TaskReport:
     metrics: list[bytes] = field(default_factory=list)
     taken: list[tuple[int, int, str]] = field(default_factory=list)
     dropped: int = 0
+    warnings: list[Warned] = field(default_factory=list)
     problem: str = ""
     failure: Failure | None = None
 

@@ -25,8 +25,6 @@ from penstock.runner.panes import NOTHING_HELD, Pane, Panes
 from penstock.runner.stagerun import Outcome, Setting, StageRun, StoredRun
 from penstock.runner.triggers import TriggerTree
 
-_ONLY_PANE = PaneInfo(True, True, PaneInfoTiming.ON_TIME, 0, 0)
-
 
 class _Values:
     """The values of a group: read and decoded anew at each iteration, so that a big group is never held."""
@@ -118,7 +116,10 @@ class PanesRun(StoredRun):
 
 
 class CompleteRun(StageRun):
-    """The reading half of a GroupByKey in batch, with the default trigger: one pane a window, with all of it."""
+    """The reading half of a GroupByKey in batch, with the default trigger: one pane a window, with all of it.
+
+    As on Beam's Python runners, only the pane of the default windowing says that it is the last.
+    """
 
     def __init__(self, processor: StageProcessor, setting: Setting) -> None:
         super().__init__(processor, setting)
@@ -127,6 +128,7 @@ class CompleteRun(StageRun):
         self._values: Any = pair.value_coder().get_impl()
         self._windows: Any = processor.coder.window_coder.get_impl()
         windowfn = processor.windowing.windowfn
+        self._pane = PaneInfo(True, processor.windowing.is_default(), PaneInfoTiming.ON_TIME, 0, 0)
         combiner: Any = processor.windowing.timestamp_combiner
         self._combine: TimestampCombinerImpl = TimestampCombiner.get_impl(combiner, windowfn)
         self._at_the_end = combiner == TimestampCombiner.OUTPUT_AT_EOW
@@ -158,7 +160,7 @@ class CompleteRun(StageRun):
         window, end = self._window(group.window)
         at = end if self._at_the_end else self._output_at(window, group)
         pair = (self._keys.decode_nested(group.key), _Values(self._values, group.chunks, group.count))
-        self.processor.process(WindowedValue(pair, at, (window,), _ONLY_PANE))
+        self.processor.process(WindowedValue(pair, at, (window,), self._pane))
 
     def _output_at(self, window: Any, group: Complete) -> Timestamp:
         times = (group.first_us, group.last_us)

@@ -38,6 +38,7 @@ from penstock.runner.stagerun import MAX_US, Setting, StageRun
 from penstock.runner.stages import run_of
 from penstock.runner.taskstate import TaskState
 from penstock.runner.viewing import Views
+from penstock.runner.warned import kept
 
 logger = logging.getLogger(__name__)
 
@@ -177,7 +178,7 @@ class _Task:
     def _guarded(self, work: Any, *args: Any) -> Iterator[Packet]:
         """Run a piece of work, then send what it has made; an exception becomes a failure."""
         try:
-            with running_attempt(self._attempt):
+            with running_attempt(self._attempt), kept(self.report.warnings):
                 work(*args)
         except Exception as error:
             self.report.failure = _failure(error, self._where + self._position)

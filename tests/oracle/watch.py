@@ -10,6 +10,7 @@ import os
 import random
 import threading
 import zlib
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -45,10 +46,19 @@ class Consumer:
         self._there: dict[Path, Seen] = {}
         self._gone: set[Path] = set()
         self._end = threading.Event()
+        self._looking = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="consumer")
+
+    def still(self) -> AbstractContextManager[object]:
+        """While this lasts, files are not taken away: who reads both folders finds each file once."""
+        return self._looking
 
     def look(self) -> None:
         """Look once."""
+        with self._looking:
+            self._look()
+
+    def _look(self) -> None:
         found = {path.relative_to(self.output): path for path in visible_files(self.output)}
         for name in self._there.keys() - found.keys():
             self.wrong.append(f"{name} went away by itself")

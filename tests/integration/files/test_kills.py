@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.files.counting import PER_SECOND
 from tests.oracle.kill import After, FileAppears, Later, Moment, campaign, python
 from tests.oracle.lines import Line, read_lines
 from tests.oracle.rules import counted
@@ -37,9 +38,11 @@ class Folders:
     def lines(self) -> list[Line]:
         return list(read_lines(self.output, self.taken))
 
-    def end_soon(self) -> None:
-        """Let each key end a little above anything that the pipeline may have read by now."""
-        self.count = max(line.content["n"] for line in self.lines()) + 400
+    def end_soon(self, consumer: Consumer) -> None:
+        """Let each key end above anything that the pipeline may have read by now, published or not."""
+        with consumer.still():
+            seen = [line.content["n"] for line in self.lines()]
+        self.count = max(seen, default=0) + 3 * PER_SECOND
         (self.hooks / "end.new").write_text(str(self.count))
         (self.hooks / "end.new").rename(self.hooks / "end")
 
@@ -74,7 +77,7 @@ def test_kills_at_the_hooks_of_an_epoch_lose_nothing_double_nothing_and_keep_ord
             chosen,
             log=folders.log,
             seconds=campaign_of.size(SECONDS, 900),
-            before_the_end=folders.end_soon,
+            before_the_end=lambda: folders.end_soon(consumer),
         )
     lines = folders.lines()
     wrong = folders.wrong() + [

@@ -88,7 +88,7 @@ def test_the_newer_driver_goes_on_and_the_older_one_stops_whenever_it_was_paused
             status = older.wait(SECONDS)
             stopped.append((name, status, "another driver has taken over" in log.read_text()))
             older, log = newer, newer_log
-        folders.end_soon()
+        folders.end_soon(consumer)
         assert older.wait(campaign.size(360, 1500)) == 0, log.read_text()[-2000:]
     assert stopped == [(name, 1, True) for name, _ in rounds]
     wrong = folders.wrong()
