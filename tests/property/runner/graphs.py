@@ -1,0 +1,266 @@
+"""Random batch graphs: transforms that any Beam runner must give the same answer to, whatever their order.
+
+A graph is a list of `(step, a, b)`: the step takes one PCollection of those there are, chosen by `a`, or two of
+the same windowing, by `a` and `b`, and adds another. All elements are pairs of some key and an integer. What
+nobody takes is collected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import apache_beam as beam
+from apache_beam.transforms import userstate, window
+from apache_beam.transforms.timeutil import TimeDomain
+
+Pairs: TypeAlias = beam.PCollection
+Graph: TypeAlias = list[tuple[str, int, int]]
+
+KEYS: dict[str, list[Any]] = {
+    "text": ["", "a", "ключ", "z" * 40],
+    "bytes": [b"", b"\x00", b"\xff" * 3],
+    "numbers": [0, -1, 1 << 70, 2.5],
+    "tuples": [("a", 1), ("a", 2), ("b", ("c", None))],
+    "mixed": [None, True, "", b"", 0.5, (None,)],
+}
+"""Pools of keys; the mixed ones have only the coder that pickles what it does not know."""
+
+
+def kept(pairs: Pairs, name: str) -> Pairs:
+    return pairs | name >> beam.Map(lambda kv: kv)
+
+
+def mapped(pairs: Pairs, name: str) -> Pairs:
+    return pairs | name >> beam.Map(lambda kv: (kv[0], kv[1] * 2 + 1))
+
+
+def filtered(pairs: Pairs, name: str) -> Pairs:
+    return pairs | name >> beam.Filter(lambda kv: kv[1] % 3 != 0)
+
+
+def rekeyed(pairs: Pairs, name: str) -> Pairs:
+    return pairs | name >> beam.Map(lambda kv: ((kv[1] % 3, repr(kv[0])), kv[1]))
+
+
+def typed(pairs: Pairs, name: str) -> Pairs:
+    named = beam.Map(lambda kv: (repr(kv[0]), kv[1])).with_output_types(tuple[str, int])
+    return pairs | name >> named
+
+
+def shifted(pairs: Pairs, name: str) -> Pairs:
+    """Other timestamps, where windows allow it: into the global window first."""
+    anywhere = pairs | f"{name} anywhere" >> beam.WindowInto(window.GlobalWindows())
+    return anywhere | name >> beam.Map(lambda kv: window.TimestampedValue(kv, kv[1] % 60))
+
+
+def reshuffled(pairs: Pairs, name: str) -> Pairs:
+    return pairs | name >> beam.Reshuffle()
+
+
+def grouped(pairs: Pairs, name: str) -> Pairs:
+    groups = pairs | name >> beam.GroupByKey()
+    return groups | f"{name} sizes" >> beam.MapTuple(
+        lambda key, values: (key, len(list(values)) + sum(values))
+    )
+
+
+def summed(pairs: Pairs, name: str) -> Pairs:
+    return pairs | name >> beam.CombinePerKey(sum)
+
+
+def fanned(pairs: Pairs, name: str) -> Pairs:
+    return pairs | name >> beam.CombinePerKey(sum).with_hot_key_fanout(3)
+
+
+def counted(pairs: Pairs, name: str) -> Pairs:
+    counts = pairs | name >> beam.combiners.Count.PerElement()
+    return counts | f"{name} flat" >> beam.MapTuple(lambda pair, count: (pair[0], pair[1] + count))
+
+
+def largest(pairs: Pairs, name: str) -> Pairs:
+    top = pairs | name >> beam.combiners.Top.LargestPerKey(2)
+    return top | f"{name} each" >> beam.FlatMapTuple(lambda key, values: [(key, value) for value in values])
+
+
+def total(pairs: Pairs, name: str) -> Pairs:
+    values = pairs | f"{name} values" >> beam.Values()
+    whole = values | name >> beam.CombineGlobally(sum).without_defaults()
+    return whole | f"{name} keyed" >> beam.Map(lambda value: ("all", value))
+
+
+def split(pairs: Pairs, name: str) -> Pairs:
+    def by_parity(kv: Any) -> Iterator[Any]:
+        yield beam.pvalue.TaggedOutput("even" if kv[1] % 2 == 0 else "odd", kv)
+
+    tagged = pairs | name >> beam.FlatMap(by_parity).with_outputs("even", "odd")
+    odd = tagged.odd | f"{name} odd" >> beam.Map(lambda kv: (kv[0], kv[1] + 1))
+    return (tagged.even, odd) | f"{name} both" >> beam.Flatten()
+
+
+class SumAtTheEnd(beam.DoFn):
+    """Keeps values, and a count, in state; emits both when a timer rings at the end of the window."""
+
+    VALUES = userstate.BagStateSpec("values", beam.coders.VarIntCoder())
+    COUNT = userstate.CombiningValueStateSpec("count", beam.combiners.CountCombineFn())
+    LAST = userstate.ReadModifyWriteStateSpec("last", beam.coders.FastPrimitivesCoder())
+    END = userstate.TimerSpec("end", TimeDomain.WATERMARK)
+
+    def process(
+        self,
+        element: Any,
+        within: Any = beam.DoFn.WindowParam,
+        values: Any = beam.DoFn.StateParam(VALUES),
+        count: Any = beam.DoFn.StateParam(COUNT),
+        last: Any = beam.DoFn.StateParam(LAST),
+        end: Any = beam.DoFn.TimerParam(END),
+    ) -> None:
+        values.add(element[1])
+        count.add(element[1])
+        last.write(element[0])
+        end.set(within.max_timestamp())
+
+    @userstate.on_timer(END)
+    def at_the_end(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        values: Any = beam.DoFn.StateParam(VALUES),
+        count: Any = beam.DoFn.StateParam(COUNT),
+        last: Any = beam.DoFn.StateParam(LAST),
+    ) -> Iterator[tuple[Any, int]]:
+        yield (key, last.read()), sum(values.read()) * 3 + count.read()
+        values.clear()
+
+
+def remembered(pairs: Pairs, name: str) -> Pairs:
+    return pairs | name >> beam.ParDo(SumAtTheEnd())
+
+
+def flattened(pairs: Pairs, other: Pairs, name: str) -> Pairs:
+    return (pairs, other) | name >> beam.Flatten()
+
+
+def joined(pairs: Pairs, other: Pairs, name: str) -> Pairs:
+    doubled = other | f"{name} other" >> beam.Map(lambda kv: (kv[0], kv[1] * 10))
+    both = (pairs, doubled) | name >> beam.CoGroupByKey()
+    return both | f"{name} sums" >> beam.MapTuple(lambda key, sides: (key, sum(map(sum, sides))))
+
+
+def with_list(pairs: Pairs, other: Pairs, name: str) -> Pairs:
+    side = beam.pvalue.AsList(other | f"{name} values" >> beam.Values())
+    return pairs | name >> beam.Map(lambda kv, all_: (kv[0], kv[1] + sum(all_) + len(all_)), side)
+
+
+def with_iterable(pairs: Pairs, other: Pairs, name: str) -> Pairs:
+    side = beam.pvalue.AsIter(other)
+    return pairs | name >> beam.Map(lambda kv, all_: (kv[0], kv[1] + sum(v for _, v in all_)), side)
+
+
+def with_dict(pairs: Pairs, other: Pairs, name: str) -> Pairs:
+    side = beam.pvalue.AsDict(other | f"{name} totals" >> beam.CombinePerKey(sum))
+    return pairs | name >> beam.Map(lambda kv, of: (kv[0], kv[1] - of.get(kv[0], 0)), side)
+
+
+def with_many(pairs: Pairs, other: Pairs, name: str) -> Pairs:
+    side = beam.pvalue.AsMultiMap(other)
+    return pairs | name >> beam.Map(lambda kv, of: (kv[0], kv[1] + sum(of[kv[0]])), side)
+
+
+def with_one(pairs: Pairs, other: Pairs, name: str) -> Pairs:
+    side = other | f"{name} values" >> beam.Values() | f"{name} max" >> beam.CombineGlobally(_sum_and_one)
+    return pairs | name >> beam.Map(lambda kv, one: (kv[0], kv[1] + (one or 0)), _single(side))
+
+
+def _sum_and_one(values: Any) -> int:
+    return sum(values)
+
+
+def _single(pcollection: Pairs) -> Any:
+    return beam.pvalue.AsSingleton(pcollection, default_value=7)
+
+
+ONE: dict[str, Callable[[Pairs, str], Pairs]] = {
+    "keep": kept,
+    "map": mapped,
+    "filter": filtered,
+    "rekey": rekeyed,
+    "typed": typed,
+    "shift": shifted,
+    "reshuffle": reshuffled,
+    "group": grouped,
+    "sum": summed,
+    "fanout": fanned,
+    "count": counted,
+    "top": largest,
+    "total": total,
+    "split": split,
+    "state": remembered,
+}
+TWO: dict[str, Callable[[Pairs, Pairs, str], Pairs]] = {
+    "flatten": flattened,
+    "join": joined,
+    "list": with_list,
+    "iter": with_iterable,
+    "dict": with_dict,
+    "multimap": with_many,
+    "singleton": with_one,
+}
+EARLIEST, LATEST = window.TimestampCombiner.OUTPUT_AT_EARLIEST, window.TimestampCombiner.OUTPUT_AT_LATEST
+WINDOWS: dict[str, dict[str, Any]] = {
+    "global": {"windowfn": window.GlobalWindows()},
+    "fixed": {"windowfn": window.FixedWindows(10)},
+    "earliest": {"windowfn": window.FixedWindows(7), "timestamp_combiner": EARLIEST},
+    "latest": {"windowfn": window.SlidingWindows(10, 5), "timestamp_combiner": LATEST},
+    "sessions": {"windowfn": window.Sessions(4)},
+}
+MERGING = "sessions"
+SIDES = {"list", "iter", "dict", "multimap", "singleton"}
+NOT_IN_MERGING = {*SIDES, "state"}
+"""What Beam refuses in merging windows."""
+
+STEPS = sorted([*ONE, *TWO, *WINDOWS])
+
+
+@dataclass(slots=True)
+class _There:
+    """A PCollection of a graph."""
+
+    pairs: Pairs
+    windows: str
+    taken: bool = False
+
+
+def build(
+    pipeline: beam.Pipeline,
+    data: list[tuple[Any, int, int]],
+    graph: Graph,
+    collect: Callable[[str], beam.DoFn],
+) -> None:
+    """Add a graph to a pipeline, over elements of (key, value, seconds).
+
+    State is left out where there are side inputs: FnApiRunner hands a side input out twice when a DoFn with timers
+    shares a stage with what makes it (a list of one element, and beside it `state`, show it).
+    """
+    unusable = {"state"} if SIDES & {step for step, _, _ in graph} else set()
+    source = pipeline | beam.Create(data, reshuffle=False)
+    stamped = source | "Stamp" >> beam.Map(lambda kvt: window.TimestampedValue((kvt[0], kvt[1]), kvt[2]))
+    there = [_There(stamped, "global")]
+    for number, (step, a, b) in enumerate(graph):
+        one = there[-1 - a % len(there)]
+        if step in unusable or (one.windows == MERGING and step in NOT_IN_MERGING):
+            continue
+        name = f"{number} {step}"
+        one.taken = True
+        if step in WINDOWS:
+            there.append(_There(one.pairs | name >> beam.WindowInto(**WINDOWS[step]), step))
+        elif step in ONE:
+            there.append(_There(ONE[step](one.pairs, name), "global" if step == "shift" else one.windows))
+        else:
+            alike = [each for each in there if each.windows == one.windows]
+            other = alike[-1 - b % len(alike)]
+            other.taken = True
+            there.append(_There(TWO[step](one.pairs, other.pairs, name), one.windows))
+    for number, each in enumerate(there):
+        if not each.taken:
+            _ = each.pairs | f"Collect {number}" >> beam.ParDo(collect(f"{number}"))
