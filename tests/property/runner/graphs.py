@@ -243,7 +243,7 @@ def build(
     shares a stage with what makes it (a list of one element, and beside it `state`, show it).
     """
     unusable = {"state"} if SIDES & {step for step, _, _ in graph} else set()
-    source = pipeline | beam.Create(data, reshuffle=False)
+    source = pipeline | beam.Create(data)
     stamped = source | "Stamp" >> beam.Map(lambda kvt: window.TimestampedValue((kvt[0], kvt[1]), kvt[2]))
     there = [_There(stamped, "global")]
     for number, (step, a, b) in enumerate(graph):
