@@ -30,6 +30,7 @@ from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, WindowedValue
 
 from penstock.runner import operations
+from penstock.runner.elements import ElementCoder
 from penstock.runner.plan import Plan, Stage
 from penstock.runner.userstate import StateHandler, domain_of
 
@@ -64,11 +65,11 @@ class PlanContext:
         """A coder by the name that the pipeline gives it."""
         return self._context.coders.get_by_id(name)
 
-    def coder(self, collection: str) -> coders.WindowedValueCoder:
+    def coder(self, collection: str) -> ElementCoder:
         """The coder of a PCollection's windowed values."""
         proto = self.components.pcollections[collection]
         strategy = self.components.windowing_strategies[proto.windowing_strategy_id]
-        return coders.WindowedValueCoder(
+        return ElementCoder(
             self._context.coders.get_by_id(proto.coder_id),
             self._context.coders.get_by_id(strategy.window_coder_id),
         )

@@ -177,15 +177,42 @@ class Writer:
 
 
 class SpreadWriter(Writer):
-    """Deals elements round-robin over all partitions."""
+    """Deals elements over all partitions, in runs of neighbours: what comes as one run keeps its order in each."""
 
     def __init__(self, edge: Edge, coder: coders.Coder, partition: int, partitions: int, send: Send) -> None:
         super().__init__(edge, coder, partition, partitions, send)
-        self._next = partition
+        self._run = coder_impl.create_OutputStream()
+        self._ends: list[int] = []
+        """Where each element of the run ends."""
+
+    @property
+    def bytes(self) -> int:
+        """Encoded bytes so far; may be asked from another thread."""
+        return self.sent_bytes + int(self._run.size())
 
     def write(self, element: WindowedValue) -> None:
-        self._next = (self._next + 1) % self._partitions
-        self._append(self._next, element)
+        self._coder.encode_to_stream(element, self._run, True)
+        self._ends.append(self._run.size())
+        self.records += 1
+        if self._ends[-1] >= FRAME_BYTES:
+            self._deal()
+
+    def flush(self) -> None:
+        """Send what is left."""
+        self._deal()
+
+    def _deal(self) -> None:
+        """Send a part of the run, as many elements each, to every partition, beginning with this one."""
+        data, ends = self._run.get(), [0, *self._ends]
+        self._run, self._ends = coder_impl.create_OutputStream(), []
+        first = 0
+        for turn in range(1, self._partitions + 1):
+            last = (len(ends) - 1) * turn // self._partitions
+            if last > first:
+                target = (self._partition + turn - 1) % self._partitions
+                self._send(self._edge, target, data[ends[first] : ends[last]])
+            first = last
+        self.sent_bytes += len(data)
 
 
 class KeyedWriter(Writer):

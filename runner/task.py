@@ -20,6 +20,7 @@ from typing import Any
 from penstock.publish import Attempt, running_attempt
 from penstock.runner import finalizers
 from penstock.runner.bundle import Budget, PlanContext, StageProcessor
+from penstock.runner.elements import ElementCoder
 from penstock.runner.epoch import (
     BEGINNING_US,
     EpochInput,
@@ -466,8 +467,9 @@ def _impulse_block() -> bytes:
     from apache_beam import coders
     from apache_beam.transforms.window import GlobalWindows
 
-    coder = coders.WindowedValueCoder(coders.BytesCoder(), coders.coders.GlobalWindowCoder())
-    return coder.get_impl().encode_nested(GlobalWindows.windowed_value(b""))
+    coder = ElementCoder(coders.BytesCoder(), coders.coders.GlobalWindowCoder())
+    encoded: bytes = coder.get_impl().encode_nested(GlobalWindows.windowed_value(b""))
+    return encoded
 
 
 _IMPULSE = _impulse_block()

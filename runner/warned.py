@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TextIO
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,14 @@ class Warned:
 def kept(into: list[Warned]) -> Iterator[None]:
     """Collect, once each, the warnings that would be shown while this lasts. One at a time in a process."""
 
-    def keep(message: Any, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
+    def keep(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
         warned = Warned(_pickled(category), str(message), filename, lineno)
         if warned not in into:
             into.append(warned)

@@ -25,7 +25,8 @@ from penstock.runner.protocol.ledger import Kept
 from penstock.runner.protocol.record import CommitRecord, decode_record, record_digest
 from penstock.runner.store.filesystem import FileSystem, LocalFileSystem
 
-VERSION = 1
+VERSION = 2
+"""2: elements are kept with their microseconds (`runner/elements.py`)."""
 """Version of the folder's layout; a higher one is refused."""
 
 KEY_GROUPS = 128
@@ -182,10 +183,10 @@ def _opened(folder: str, data: bytes, key_groups: int | None, storage: FileSyste
             f"{folder}/FORMAT is not what penstock writes. Restore it from a backup, or give another "
             "--checkpoint_dir"
         ) from error
-    if version > VERSION:
+    if version != VERSION:
         raise CheckpointError(
-            f"{folder} has layout version {version}, this version of penstock knows {VERSION}; run it "
-            "with the version that made it, or a newer one"
+            f"{folder} has layout version {version}, this version of penstock knows {VERSION}; run or drain it "
+            "with the version that made it"
         )
     if key_groups not in (None, groups):
         raise CheckpointError(

@@ -38,9 +38,9 @@ class Partitions:
 
 
 class OneProcessContext:
-    """Takes the place of a `SparkContext` with two slots."""
+    """Takes the place of a `SparkContext` with one slot: all elements of a stage are one bundle, in their order."""
 
-    defaultParallelism = 2  # noqa: N815  (Spark's name)
+    defaultParallelism = 1  # noqa: N815  (Spark's name)
 
     def broadcast(self, value: Any) -> Shipped:
         return Shipped(value)

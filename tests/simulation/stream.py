@@ -21,12 +21,15 @@ from penstock.runner.residuals import Residuals
 from penstock.runner.store.checkpoint import Checkpoint
 from tests.simulation.inprocess import InProcessEngine
 
+PACE = Pace(0.05, 100_000, 64 << 20)
+
 
 def run_stream(
     build: Callable[[beam.Pipeline], Any],
     partitions: int = 2,
     on_commit: Callable[[CommitRecord, Path], None] = lambda record, folder: None,
     draining: Callable[[], bool] = lambda: False,
+    pace: Pace = PACE,
 ) -> CommitRecord:
     """Build a pipeline and run its epochs to the end; return the last record.
 
@@ -47,7 +50,7 @@ def run_stream(
             InProcessEngine(plan),
             Residuals(PlanContext(plan)),
             partitions=partitions,
-            pace=Pace(0.05, 100_000, 64 << 20),
+            pace=pace,
             folder=checkpoint.state_folder,
             name="test",
             draining=draining,

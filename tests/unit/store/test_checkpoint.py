@@ -57,12 +57,14 @@ def test_a_folder_in_which_a_kill_struck_before_format_was_there_is_still_empty(
     assert Checkpoint.open(str(tmp_path), fresh=True).last_record() is None
 
 
-def test_a_newer_layout_is_refused(tmp_path):
+@pytest.mark.parametrize("other", [1, 3])
+def test_an_older_or_newer_layout_is_refused(tmp_path, other):
     Checkpoint.open(str(tmp_path))
     path = tmp_path / "FORMAT"
-    path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
+    path.write_text(path.read_text().replace('"version": 2', f'"version": {other}'))
     with pytest.raises(
-        CheckpointError, match=r"has layout version 2, this version of penstock knows 1; run it with"
+        CheckpointError,
+        match=rf"has layout version {other}, this version of penstock knows 2; run or drain it",
     ):
         Checkpoint.open(str(tmp_path))
 
@@ -156,4 +158,4 @@ def test_the_format_file_is_plain_json(tmp_path):
     Checkpoint.open(str(tmp_path), clock=lambda: NOON_US, nonces=lambda: "00000000")
     content = json.loads((tmp_path / "FORMAT").read_text())["penstock-checkpoint"]
     job = "20231114T221320-00000000"
-    assert content == {"version": 1, "job": job, "key_groups": 128, "created_us": NOON_US}
+    assert content == {"version": 2, "job": job, "key_groups": 128, "created_us": NOON_US}
