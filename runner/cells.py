@@ -205,15 +205,16 @@ class Timers:
 
     def clear(self, key_group: int, key: bytes, window: bytes, family: bytes, tag: bytes) -> None:
         """Forget a timer; nothing happens if there is none."""
-        identity = joined(key, window, family, tag)
-        record = self._store.get(key_group, b"t" + identity)
-        if record is None:
-            return
-        domain, fire, hold = _TIMER.unpack(record)
-        self._store.delete(key_group, b"t" + identity)
-        self._store.delete(key_group, domain + _time(fire) + identity)
-        if hold != NO_HOLD_US:
-            self._store.delete(key_group, HOLD + _time(hold) + identity)
+        timer = self.get(key_group, key, window, family, tag)
+        if timer is not None:
+            self._delete(timer)
+
+    def _delete(self, timer: TimerEntry) -> None:
+        identity = joined(timer.key, timer.window, timer.family, timer.tag)
+        self._store.delete(timer.key_group, b"t" + identity)
+        self._store.delete(timer.key_group, timer.domain + _time(timer.fire_us) + identity)
+        if timer.hold_us != NO_HOLD_US:
+            self._store.delete(timer.key_group, HOLD + _time(timer.hold_us) + identity)
 
     def forget(self, key_group: int, key: bytes, window: bytes) -> None:
         """Forget all timers of a key and window."""
@@ -221,17 +222,29 @@ class Timers:
         for _, entry, _ in found:
             self.clear(key_group, *parted(entry[1:]))
 
-    def take_due(self, domain: bytes, limit_us: int) -> list[TimerEntry]:
-        """Remove and return the timers of a domain with fire time ≤ `limit_us`, earliest first."""
+    def due(self, domain: bytes, limit_us: int) -> list[TimerEntry]:
+        """Return the timers of a domain with fire time ≤ `limit_us`, earliest first."""
         due = []
         for group in range(self._first, self._last + 1):
-            found = list(self._store.scan(group, group, domain, domain + _time(limit_us + 1)))
-            for _, entry, _ in found:
+            for _, entry, _ in self._store.scan(group, group, domain, domain + _time(limit_us + 1)):
                 timer = self.get(group, *parted(entry[9:]))
                 if timer is not None:
                     due.append(timer)
-                    self.clear(group, timer.key, timer.window, timer.family, timer.tag)
         return sorted(due, key=lambda timer: timer.fire_us)
+
+    def take(self, timer: TimerEntry) -> bool:
+        """Remove a timer; False, and nothing is changed, if it is not pending as it was any more."""
+        if self.get(timer.key_group, timer.key, timer.window, timer.family, timer.tag) != timer:
+            return False
+        self._delete(timer)
+        return True
+
+    def take_due(self, domain: bytes, limit_us: int) -> list[TimerEntry]:
+        """Remove and return the timers of a domain with fire time ≤ `limit_us`, earliest first."""
+        due = self.due(domain, limit_us)
+        for timer in due:
+            self._delete(timer)
+        return due
 
     def pending(self) -> Iterator[TimerEntry]:
         """All timers, by key group, key and window."""

@@ -12,17 +12,19 @@ writing.
 
 from __future__ import annotations
 
+import functools
 import os
 import sqlite3
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
 from penstock.runner.protocol.errors import CheckpointError, RunMissing
+from penstock.runner.protocol.names import run_age
 from penstock.runner.protocol.record import StateRun
 from penstock.runner.store.filesystem import FileSystem
 
@@ -81,6 +83,16 @@ class Run:
 
     def __del__(self) -> None:
         self._database.close()
+
+    @functools.cached_property
+    def key_groups(self) -> frozenset[int]:
+        """The key groups that it holds anything of: asked once, so that nobody looks for the others."""
+        found, lower, next_key = set(), b"", "SELECT k FROM run WHERE k >= ? ORDER BY k LIMIT 1"
+        while row := self._database.execute(next_key, (lower,)).fetchone():
+            key_group = key_of(row[0])[0]
+            found.add(key_group)
+            lower = run_key(key_group + 1, b"")
+        return frozenset(found)
 
     def get(self, key: bytes) -> bytes | object | None:
         """Return the value, None for a tombstone, ABSENT if the run does not know the key."""
@@ -215,6 +227,18 @@ class RunCache:
             self._held_bytes += opened.held_bytes - (before.held_bytes if before else 0)
             while len(self._runs) > 1 and self._over():
                 self._held_bytes -= self._runs.popitem(last=False)[1].held_bytes
+
+    def forget_dead(self, folder: str, alive: Collection[str], before: tuple[int, int]) -> None:
+        """Drop the runs in `folder` that were written before a (generation, epoch) and are not among `alive`.
+
+        Nobody asks for them again; without this they would stay until so many others have come.
+        """
+        with self._lock:
+            for filesystem, path in list(self._runs):
+                of, _, name = path.rpartition("/")
+                age = run_age(name)
+                if of == folder and name not in alive and age is not None and age < before:
+                    self._held_bytes -= self._runs.pop((filesystem, path)).held_bytes
 
     def _over(self) -> bool:
         return len(self._runs) > self._limit_runs or self._held_bytes > self._limit_bytes

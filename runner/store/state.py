@@ -143,6 +143,8 @@ class StateStore:
         else:
             bounds = [_bounds(group, prefix, stop) for group in range(first, last + 1)]
         runs = [(run, self._open(run)) for run in self._runs if _overlap(run, first, last)]
+        if first == last:
+            runs = [(run, opened) for run, opened in runs if first in opened.key_groups]
         return _alive(runs, buffered, bounds)
 
     def seal(self, name: RunName) -> tuple[StateRun, ...]:
@@ -188,7 +190,9 @@ class StateStore:
         key_group = key_of(key)[0]
         for run in reversed(runs):
             if run.first_key_group <= key_group <= run.last_key_group:
-                yield self._open(run)
+                opened = self._open(run)
+                if key_group in opened.key_groups:
+                    yield opened
 
     def _snapshot(self, lower: bytes, upper: bytes) -> list[Entry]:
         if self._sorted is None:

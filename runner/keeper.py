@@ -1,0 +1,71 @@
+"""What is said to Spark beside the work: words for its UI, and that the files of an exchange may go.
+
+Spark deletes the files of a shuffle when the JVM has collected the objects that stand for it, and an idle JVM
+collects nothing for half an hour: an epoch's blocks would pile up on every disk of the cluster. Nobody reads them
+again once the epoch has ended, so they are given up there and then.
+
+Both go through the JVM, past what PySpark offers. Neither is needed for a right result: a context without a JVM
+(a test's), or a Spark that has moved these methods, runs without them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+
+class SparkKeeper:
+    """Names stages and gives up shuffles on one Spark context."""
+
+    def __init__(self, spark_context: Any) -> None:
+        self._java = getattr(spark_context, "_jsc", None)
+        self._cleaner = self._guarded(self._find_cleaner) if self._java is not None else None
+
+    @contextlib.contextmanager
+    def naming(self) -> Iterator[Callable[[str], None]]:
+        """Yield a function that says what the RDDs and jobs that are made next are called in Spark's UI."""
+        if self._java is None:
+            yield lambda words: None
+            return
+        from pyspark.traceback_utils import SCCallSiteSync
+
+        # Above a depth of 0 PySpark leaves the call site alone, which it would set to a line of ours.
+        SCCallSiteSync._spark_stack_depth += 1
+        try:
+            yield self._java.setCallSite
+        finally:
+            SCCallSiteSync._spark_stack_depth -= 1
+            self._java.clearCallSite()
+
+    def forget(self, exchanges: Iterable[Any]) -> None:
+        """Let the files of what `partitionBy` has returned be deleted, in the background."""
+        if self._cleaner is None:
+            return
+        for rdd in exchanges:
+            self._guarded(lambda rdd=rdd: self._cleaner.doCleanupShuffle(_shuffle_id(rdd), False))
+
+    def _find_cleaner(self) -> Any:
+        found = self._java.sc().cleaner()
+        return found.get() if found.isDefined() else None
+
+    def _guarded(self, ask: Callable[[], Any]) -> Any:
+        """Ask the JVM; what it cannot do any more is left to Spark's own cleaning."""
+        from py4j.protocol import Py4JError
+
+        try:
+            return ask()
+        except Py4JError as error:
+            self._cleaner = None
+            logger.debug("Spark cleans up by itself: %s", error)
+            return None
+
+
+def _shuffle_id(rdd: Any) -> int:
+    """The shuffle behind an RDD that `partitionBy` has returned: a map over the shuffled RDD."""
+    shuffled = rdd._jrdd.rdd().dependencies().head().rdd()
+    number: int = shuffled.dependencies().head().shuffleId()
+    return number
