@@ -131,11 +131,14 @@ class Meter:
 
 
 def _children(parent: int) -> list[int]:
-    try:
-        tasks = list(Path(f"/proc/{parent}/task").iterdir())
-        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
-    except (FileNotFoundError, ProcessLookupError):
-        return []
+    """The children of a process; each is listed with the thread that made it, and threads come and go."""
+    found = []
+    for task in Path(f"/proc/{parent}/task").glob("*/children"):
+        try:
+            found += [int(child) for child in task.read_text().split()]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
 
 
 def _resident_mb(process: int) -> float:
@@ -148,7 +151,7 @@ def _resident_mb(process: int) -> float:
 def test_folder_heap_driver_and_workers_stay_as_large_as_they_were(
     spark: Any, tmp_path: Path, campaign: Any
 ) -> None:
-    epochs, every = campaign.size(150, 4000), campaign.size(5, 50)
+    epochs, every = campaign.size(90, 1500), campaign.size(3, 50)
     flags = [f"--checkpoint_dir={tmp_path / 'checkpoint'}", "--spark_parallelism=2"]
     pipeline = beam.Pipeline(runner=PySparkRunner(spark), options=PipelineOptions(flags))
     _build(pipeline)

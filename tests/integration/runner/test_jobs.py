@@ -25,7 +25,7 @@ Start = Callable[[], Any]
 
 @pytest.fixture
 def start(spark: Any, tmp_path: Path) -> Iterator[Start]:
-    """Starts a stream of two exchanges and lets it run for twenty epochs."""
+    """Starts a stream of two exchanges and lets it run for twelve epochs."""
     (tmp_path / "published").mkdir()
     flags = [f"--checkpoint_dir={tmp_path / 'checkpoint'}", "--epoch_seconds=0.05", "--spark_parallelism=2"]
     started = []
@@ -43,7 +43,7 @@ def start(spark: Any, tmp_path: Path) -> Iterator[Start]:
         )
         result = pipeline.run()
         started.append(result)
-        _until(lambda: result.progress().epochs > 20)
+        _until(lambda: result.progress().epochs > 12)
         return result
 
     yield begin
@@ -65,16 +65,16 @@ def _stages(spark: Any) -> Iterator[tuple[str, list[str]]]:
     for number in range(jobs.size()):
         job = jobs.apply(number)
         stages = [tracker.getStageInfo(stage) for stage in sorted(tracker.getJobInfo(job.jobId()).stageIds)]
-        yield job.description().getOrElse(None), [stage.name for stage in stages if stage is not None]
+        words = job.description().get() if job.description().isDefined() else ""
+        yield words, [stage.name for stage in stages if stage is not None]
 
 
 def _shuffle_files(spark: Any) -> set[str]:
-    manager = spark._jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager()
-    files = manager.getAllFiles()
-    names = {files.apply(number).getName() for number in range(files.size())}
-    return {name for name in names if name.startswith("shuffle_")}
+    folder = Path(spark.sparkContext.getConf().get("spark.local.dir"))
+    return {path.name for path in folder.glob("blockmgr-*/*/shuffle_*")}
 
 
+@pytest.mark.slow
 def test_a_job_says_which_epoch_it_is_and_each_stage_which_steps(spark: Any, start: Start) -> None:
     stream = start()
     epoch = stream.progress().epoch - 3
@@ -92,10 +92,11 @@ def test_a_job_says_which_epoch_it_is_and_each_stage_which_steps(spark: Any, sta
     )
 
 
+@pytest.mark.slow
 def test_the_files_of_an_epoch_s_exchanges_go_when_it_has_ended(spark: Any, start: Start) -> None:
     before = _shuffle_files(spark)
     stream = start()
-    # Forty exchanges, and files of the last few: they are deleted in the background.
+    # Two dozen exchanges, and files of the last few: they are deleted in the background.
     _until(lambda: len({name.split("_")[1] for name in _shuffle_files(spark) - before}) <= 8)
     stream.stop()
     stream.wait_until_finish(120_000)
