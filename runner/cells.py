@@ -41,6 +41,7 @@ class Store(Protocol):
     def scan(
         self, first: int, last: int, prefix: bytes, stop: bytes | None = None
     ) -> Iterator[tuple[int, bytes, bytes]]: ...
+    def firsts(self, first: int, last: int, prefix: bytes) -> Iterator[tuple[int, bytes]]: ...
 
 
 def joined(*parts: bytes) -> bytes:
@@ -224,13 +225,11 @@ class Timers:
 
     def due(self, domain: bytes, limit_us: int) -> list[TimerEntry]:
         """Return the timers of a domain with fire time ≤ `limit_us`, earliest first."""
-        due = []
-        for group in range(self._first, self._last + 1):
-            for _, entry, _ in self._store.scan(group, group, domain, domain + _time(limit_us + 1)):
-                timer = self.get(group, *parted(entry[9:]))
-                if timer is not None:
-                    due.append(timer)
-        return sorted(due, key=lambda timer: timer.fire_us)
+        if self._first > self._last:
+            return []
+        found = self._store.scan(self._first, self._last, domain, domain + _time(limit_us + 1))
+        due = [self.get(group, *parted(entry[9:])) for group, entry, _ in found]
+        return sorted((timer for timer in due if timer is not None), key=lambda timer: timer.fire_us)
 
     def take(self, timer: TimerEntry) -> bool:
         """Remove a timer; False, and nothing is changed, if it is not pending as it was any more."""
@@ -254,12 +253,10 @@ class Timers:
 
     def earliest(self, domain: bytes) -> int | None:
         """The earliest time in the index of a domain (EVENT, PROCESSING or HOLD), in µs."""
-        times = []
-        for group in range(self._first, self._last + 1):
-            for _, entry, _ in self._store.scan(group, group, domain):
-                times.append(_TIME.unpack_from(entry, 1)[0] - _SHIFT)
-                break
-        return min(times, default=None)
+        if self._first > self._last:
+            return None
+        found = self._store.firsts(self._first, self._last, domain)
+        return min((_TIME.unpack_from(entry, 1)[0] - _SHIFT for _, entry in found), default=None)
 
 
 def _time(time_us: int) -> bytes:

@@ -44,6 +44,13 @@ class MemoryStore:
                     break
                 yield group, entry[1], self._entries[entry]
 
+    def firsts(self, first: int, last: int, prefix: bytes) -> Iterator[tuple[int, bytes]]:
+        """Yield (group, key) of the first key with `prefix` of each group."""
+        for group in range(first, last + 1):
+            for _, key, _ in self.scan(group, group, prefix):
+                yield group, key
+                break
+
 
 class TaskState:
     """Opens the stores of a task's key groups as the record left them; `seal` writes what has changed."""

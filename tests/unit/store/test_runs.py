@@ -64,7 +64,7 @@ def test_a_run_reads_the_same_in_memory_and_in_place(tmp_path, monkeypatch, limi
     run = open_run(FILES, path, meta)
     assert (run.get(b"\x00\x01a"), run.get(b"\x00\x01b"), run.get(b"\x00\x02a")) == (b"1", None, b"")
     assert run.get(b"\x00\x01") is ABSENT
-    assert list(run.scan(b"\x00\x01b", b"\x00\x03")) == [(b"\x00\x01b", None), (b"\x00\x02a", b"")]
+    assert list(run.scan([(b"\x00\x01b", b"\x00\x03")])) == [(b"\x00\x01b", None), (b"\x00\x02a", b"")]
     assert (run.held_bytes == 0) == (limit == 0)
     assert run.key_groups == {1, 2}
 
