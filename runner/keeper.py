@@ -11,6 +11,7 @@ Both go through the JVM, past what PySpark offers. Neither is needed for a right
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -22,8 +23,10 @@ class SparkKeeper:
     """Names stages and gives up shuffles on one Spark context."""
 
     def __init__(self, spark_context: Any) -> None:
-        self._java = getattr(spark_context, "_jsc", None)
-        self._cleaner = self._guarded(self._find_cleaner) if self._java is not None else None
+        self._java: Any = getattr(spark_context, "_jsc", None)
+        self._cleaner: Any = None
+        if self._java is not None:
+            self._cleaner = self._guarded(functools.partial(_cleaner_of, self._java))
 
     @contextlib.contextmanager
     def naming(self) -> Iterator[Callable[[str], None]]:
@@ -36,21 +39,16 @@ class SparkKeeper:
         # Above a depth of 0 PySpark leaves the call site alone, which it would set to a line of ours.
         SCCallSiteSync._spark_stack_depth += 1
         try:
-            yield self._java.setCallSite
+            yield lambda words: self._guarded(functools.partial(self._java.setCallSite, words))
         finally:
             SCCallSiteSync._spark_stack_depth -= 1
-            self._java.clearCallSite()
+            self._guarded(self._java.clearCallSite)
 
     def forget(self, exchanges: Iterable[Any]) -> None:
         """Let the files of what `partitionBy` has returned be deleted, in the background."""
-        if self._cleaner is None:
-            return
         for rdd in exchanges:
-            self._guarded(lambda rdd=rdd: self._cleaner.doCleanupShuffle(_shuffle_id(rdd), False))
-
-    def _find_cleaner(self) -> Any:
-        found = self._java.sc().cleaner()
-        return found.get() if found.isDefined() else None
+            if self._cleaner is not None:
+                self._guarded(functools.partial(_give_up, self._cleaner, rdd))
 
     def _guarded(self, ask: Callable[[], Any]) -> Any:
         """Ask the JVM; what it cannot do any more is left to Spark's own cleaning."""
@@ -64,8 +62,12 @@ class SparkKeeper:
             return None
 
 
-def _shuffle_id(rdd: Any) -> int:
-    """The shuffle behind an RDD that `partitionBy` has returned: a map over the shuffled RDD."""
+def _cleaner_of(java: Any) -> Any:
+    found = java.sc().cleaner()
+    return found.get() if found.isDefined() else None
+
+
+def _give_up(cleaner: Any, rdd: Any) -> None:
+    """Clean up the shuffle of an RDD that `partitionBy` has returned: a map over the shuffled RDD."""
     shuffled = rdd._jrdd.rdd().dependencies().head().rdd()
-    number: int = shuffled.dependencies().head().shuffleId()
-    return number
+    cleaner.doCleanupShuffle(shuffled.dependencies().head().shuffleId(), False)

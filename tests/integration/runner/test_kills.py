@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.integration.runner.programs import stateful as program
-from tests.oracle.kill import After, FileAppears, Later, Moment, campaign, python
+from tests.oracle.kill import FileAppears, Later, Moment, campaign, python
 from tests.oracle.lines import Line, read_lines
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -78,8 +78,9 @@ def test_kills_leave_windows_state_and_timers_exact(tmp_path, campaign_of):
     named = list(folders.moments().items())
     by_name = campaign_of.size(3, 15)
     chosen = [named[number % len(named)] for number in range(by_name)]
-    chosen = [(name, Later(moment, rng.choice([0.0, rng.random()]))) for name, moment in chosen]
-    chosen += [("at random", After(6 + rng.random() * 8)) for _ in range(campaign_of.size(0, 15))]
+    chosen = [(name, Later(moment, rng.choice([0.0, 2 * rng.random()]))) for name, moment in chosen]
+    begun = folders.moments()["at the take-over"]
+    chosen += [("at random", Later(begun, 1 + rng.random() * 9)) for _ in range(campaign_of.size(0, 15))]
     kills = campaign(
         folders.command(),
         chosen,
