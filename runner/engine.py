@@ -30,6 +30,7 @@ class SparkEngine:
         self._context = spark_context
         self._plan = plan
         self._shipped = self._context.broadcast(plan)
+        self._bare: dict[int, Any] = {}
         self._keeper = SparkKeeper(spark_context)
         self._words = [_words(plan, level) for level in range(plan.depth)]
 
@@ -44,8 +45,7 @@ class SparkEngine:
         n, depth = epoch.partitions, self._plan.depth
         exchanges = []
         with self._keeper.naming() as name:
-            rdd = self._context.parallelize(range(n), n)
-            rdd = rdd.mapPartitionsWithIndex(_level(self._shipped, 0, epoch))
+            rdd = self._slots(n).mapPartitionsWithIndex(_level(self._shipped, 0, epoch))
             below = replace(epoch, parts=tuple(Part(part.impulses) for part in epoch.parts))
             try:
                 for level in range(1, depth):
@@ -58,6 +58,12 @@ class SparkEngine:
             finally:
                 self._keeper.forget(exchanges)
         return checked(frames, [n] * depth)
+
+    def _slots(self, n: int) -> Any:
+        """An RDD of `n` partitions that hold nothing to speak of: what every epoch begins with."""
+        if n not in self._bare:
+            self._bare[n] = self._context.parallelize(range(n), n)
+        return self._bare[n]
 
     def close(self) -> None:
         """Free what the plan holds in Spark."""
