@@ -187,8 +187,12 @@ class Timers:
         self._last = last
 
     def set(self, timer: TimerEntry) -> None:
-        """Set a timer, replacing the one of the same key, window, family and tag."""
-        self.clear(timer.key_group, timer.key, timer.window, timer.family, timer.tag)
+        """Set a timer, replacing the one of the same key, window, family and tag; one that is the same stays."""
+        known = self.get(timer.key_group, timer.key, timer.window, timer.family, timer.tag)
+        if known == timer:
+            return
+        if known is not None:
+            self._delete(known)
         identity = joined(timer.key, timer.window, timer.family, timer.tag)
         record = _TIMER.pack(timer.domain, timer.fire_us, timer.hold_us)
         self._store.put(timer.key_group, b"t" + identity, record)
