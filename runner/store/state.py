@@ -230,7 +230,9 @@ class StateStore:
             self._sorted = sorted(self._buffer)
         begin = bisect.bisect_left(self._sorted, lower)
         end = bisect.bisect_left(self._sorted, upper, begin)
-        return [(key, self._buffer[key]) for key in self._sorted[begin:end][:limit]]
+        if limit is not None:
+            end = min(end, begin + limit)
+        return [(key, self._buffer[key]) for key in self._sorted[begin:end]]
 
     def _settle_tombstones(self) -> int:
         """Forget deletions of what no run holds; return the bytes of values that the others hide."""
