@@ -41,6 +41,7 @@ class Store(Protocol):
     def scan(
         self, first: int, last: int, prefix: bytes, stop: bytes | None = None
     ) -> Iterator[tuple[int, bytes, bytes]]: ...
+    def firsts(self, first: int, last: int, prefix: bytes) -> Iterator[tuple[int, bytes]]: ...
 
 
 def joined(*parts: bytes) -> bytes:
@@ -186,8 +187,12 @@ class Timers:
         self._last = last
 
     def set(self, timer: TimerEntry) -> None:
-        """Set a timer, replacing the one of the same key, window, family and tag."""
-        self.clear(timer.key_group, timer.key, timer.window, timer.family, timer.tag)
+        """Set a timer, replacing the one of the same key, window, family and tag; one that is the same stays."""
+        known = self.get(timer.key_group, timer.key, timer.window, timer.family, timer.tag)
+        if known == timer:
+            return
+        if known is not None:
+            self._delete(known)
         identity = joined(timer.key, timer.window, timer.family, timer.tag)
         record = _TIMER.pack(timer.domain, timer.fire_us, timer.hold_us)
         self._store.put(timer.key_group, b"t" + identity, record)
@@ -205,15 +210,16 @@ class Timers:
 
     def clear(self, key_group: int, key: bytes, window: bytes, family: bytes, tag: bytes) -> None:
         """Forget a timer; nothing happens if there is none."""
-        identity = joined(key, window, family, tag)
-        record = self._store.get(key_group, b"t" + identity)
-        if record is None:
-            return
-        domain, fire, hold = _TIMER.unpack(record)
-        self._store.delete(key_group, b"t" + identity)
-        self._store.delete(key_group, domain + _time(fire) + identity)
-        if hold != NO_HOLD_US:
-            self._store.delete(key_group, HOLD + _time(hold) + identity)
+        timer = self.get(key_group, key, window, family, tag)
+        if timer is not None:
+            self._delete(timer)
+
+    def _delete(self, timer: TimerEntry) -> None:
+        identity = joined(timer.key, timer.window, timer.family, timer.tag)
+        self._store.delete(timer.key_group, b"t" + identity)
+        self._store.delete(timer.key_group, timer.domain + _time(timer.fire_us) + identity)
+        if timer.hold_us != NO_HOLD_US:
+            self._store.delete(timer.key_group, HOLD + _time(timer.hold_us) + identity)
 
     def forget(self, key_group: int, key: bytes, window: bytes) -> None:
         """Forget all timers of a key and window."""
@@ -221,17 +227,27 @@ class Timers:
         for _, entry, _ in found:
             self.clear(key_group, *parted(entry[1:]))
 
+    def due(self, domain: bytes, limit_us: int) -> list[TimerEntry]:
+        """Return the timers of a domain with fire time ≤ `limit_us`, earliest first."""
+        if self._first > self._last:
+            return []
+        found = self._store.scan(self._first, self._last, domain, domain + _time(limit_us + 1))
+        due = [self.get(group, *parted(entry[9:])) for group, entry, _ in found]
+        return sorted((timer for timer in due if timer is not None), key=lambda timer: timer.fire_us)
+
+    def take(self, timer: TimerEntry) -> bool:
+        """Remove a timer; False, and nothing is changed, if it is not pending as it was any more."""
+        if self.get(timer.key_group, timer.key, timer.window, timer.family, timer.tag) != timer:
+            return False
+        self._delete(timer)
+        return True
+
     def take_due(self, domain: bytes, limit_us: int) -> list[TimerEntry]:
         """Remove and return the timers of a domain with fire time ≤ `limit_us`, earliest first."""
-        due = []
-        for group in range(self._first, self._last + 1):
-            found = list(self._store.scan(group, group, domain, domain + _time(limit_us + 1)))
-            for _, entry, _ in found:
-                timer = self.get(group, *parted(entry[9:]))
-                if timer is not None:
-                    due.append(timer)
-                    self.clear(group, timer.key, timer.window, timer.family, timer.tag)
-        return sorted(due, key=lambda timer: timer.fire_us)
+        due = self.due(domain, limit_us)
+        for timer in due:
+            self._delete(timer)
+        return due
 
     def pending(self) -> Iterator[TimerEntry]:
         """All timers, by key group, key and window."""
@@ -241,12 +257,10 @@ class Timers:
 
     def earliest(self, domain: bytes) -> int | None:
         """The earliest time in the index of a domain (EVENT, PROCESSING or HOLD), in µs."""
-        times = []
-        for group in range(self._first, self._last + 1):
-            for _, entry, _ in self._store.scan(group, group, domain):
-                times.append(_TIME.unpack_from(entry, 1)[0] - _SHIFT)
-                break
-        return min(times, default=None)
+        if self._first > self._last:
+            return None
+        found = self._store.firsts(self._first, self._last, domain)
+        return min((_TIME.unpack_from(entry, 1)[0] - _SHIFT for _, entry in found), default=None)
 
 
 def _time(time_us: int) -> bytes:

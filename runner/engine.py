@@ -1,7 +1,8 @@
 """The only room that imports pyspark: run an epoch's levels as one Spark job.
 
 Two primitives, *run tasks* and *exchange blocks*, are all that is asked of Spark: a level is a
-`mapPartitionsWithIndex`, an exchange is a shuffle of (target, frame) pairs by target.
+`mapPartitionsWithIndex`, an exchange is a shuffle of (target, frame) pairs by target. What else there is to tell
+Spark, words for its UI and which files it may delete, is `SparkKeeper`'s.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ from typing import Any
 
 from penstock.runner.epoch import EpochInput, Part, TaskReport
 from penstock.runner.frames import Frame
+from penstock.runner.keeper import SparkKeeper
 from penstock.runner.plan import Plan
 from penstock.runner.protocol.errors import EpochAborted
 from penstock.runner.protocol.pins import Control, Taken, pinned
+
+WORDS = 200
+"""How many characters of a level's steps are told to whoever watches Spark."""
 
 
 class SparkEngine:
@@ -25,6 +30,9 @@ class SparkEngine:
         self._context = spark_context
         self._plan = plan
         self._shipped = self._context.broadcast(plan)
+        self._bare: dict[int, Any] = {}
+        self._keeper = SparkKeeper(spark_context)
+        self._words = [_words(plan, level) for level in range(plan.depth)]
 
     def run(self, epoch: EpochInput, description: str, group: str) -> list[TaskReport]:
         """Run one epoch; return the reports of all its tasks.
@@ -35,17 +43,38 @@ class SparkEngine:
         """
         self._context.setJobGroup(group, description, interruptOnCancel=True)
         n, depth = epoch.partitions, self._plan.depth
-        rdd = self._context.parallelize(range(n), n)
-        rdd = rdd.mapPartitionsWithIndex(_level(self._shipped, 0, epoch))
-        below = replace(epoch, parts=tuple(Part(part.impulses) for part in epoch.parts))
-        for level in range(1, depth):
-            rdd = rdd.partitionBy(n, _as_is).mapPartitionsWithIndex(_level(self._shipped, level, below))
-        frames = [Frame.unpack(data) for _, data in rdd.collect()]
+        exchanges = []
+        with self._keeper.naming() as name:
+            rdd = self._slots(n).mapPartitionsWithIndex(_level(self._shipped, 0, epoch))
+            below = replace(epoch, parts=tuple(Part(part.impulses) for part in epoch.parts))
+            try:
+                for level in range(1, depth):
+                    name(f"{description}, {self._words[level - 1]}")
+                    rdd = rdd.partitionBy(n, _as_is)
+                    exchanges.append(rdd)
+                    rdd = rdd.mapPartitionsWithIndex(_level(self._shipped, level, below))
+                name(f"{description}, {self._words[-1]}")
+                frames = [Frame.unpack(data) for _, data in rdd.collect()]
+            finally:
+                self._keeper.forget(exchanges)
         return checked(frames, [n] * depth)
+
+    def _slots(self, n: int) -> Any:
+        """An RDD of `n` partitions that hold nothing to speak of: what every epoch begins with."""
+        if n not in self._bare:
+            self._bare[n] = self._context.parallelize(range(n), n)
+        return self._bare[n]
 
     def close(self) -> None:
         """Free what the plan holds in Spark."""
         self._shipped.destroy()
+
+
+def _words(plan: Plan, level: int) -> str:
+    """The steps of a level, for people."""
+    steps = "; ".join(stage.label for stage in plan.at(level))
+    short = steps if len(steps) <= WORDS else steps[: WORDS - 1] + "…"
+    return f"level {level + 1} of {plan.depth}: {short or 'reports'}"
 
 
 def checked(frames: Iterable[Frame], shape: list[int]) -> list[TaskReport]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from typing import Any
 
 from apache_beam.coders import coder_impl
@@ -64,20 +66,35 @@ class StatefulRun(StoredRun):
         return bool(window.max_timestamp().micros + self._lateness_us < self._setting.input_us)
 
     def _fire_all(self, watermark_us: int) -> None:
-        bounded, ring = self._setting.bounded, True
-        while True:
-            limit = MAX_US if bounded else self._setting.now_us()
-            due = self._timers.take_due(EVENT, watermark_us)
-            expiries = [timer for timer in due if timer.family == GC_FAMILY]
-            due = [timer for timer in due if timer.family != GC_FAMILY]
-            if not due and (ring or bounded):
-                due, ring = self._timers.take_due(PROCESSING, limit), False
-            for timer in due:
-                self._fire(timer)
-            for timer in expiries:
-                self._timers.set(timer)
-            if not due:
+        bounded = self._setting.bounded
+        self._fire_due(EVENT, watermark_us)
+        while self._fire_due(PROCESSING, MAX_US if bounded else self._setting.now_us()):
+            self._fire_due(EVENT, watermark_us)
+            if not bounded:
                 return
+
+    def _fire_due(self, domain: bytes, limit_us: int) -> bool:
+        """Fire what is due, earliest first; return whether there was anything.
+
+        What a callback clears does not fire any more, and what it sets in event time takes its turn: a timer at the
+        end of a window finds all done that a looping timer did before. What it sets in processing time waits, or a
+        loop might go on for ever.
+        """
+        order = itertools.count()
+        due = [timer for timer in self._timers.due(domain, limit_us) if timer.family != GC_FAMILY]
+        waiting = [(timer.fire_us, next(order), timer) for timer in due]
+
+        def join_in(timer: TimerEntry) -> None:
+            if domain == EVENT == timer.domain and timer.fire_us <= limit_us:
+                heapq.heappush(waiting, (timer.fire_us, next(order), timer))
+
+        self.processor.state.on_set = join_in
+        while waiting:
+            timer = heapq.heappop(waiting)[2]
+            if self._timers.take(timer):
+                self._fire(timer)
+        self.processor.state.on_set = None
+        return bool(due)
 
     def _fire(self, timer: TimerEntry) -> None:
         key = self._keys.decode_from_stream(coder_impl.create_InputStream(timer.key), True)

@@ -11,6 +11,7 @@ from penstock.runner.epoch import EpochInput, StateOf
 from penstock.runner.protocol.names import RunName
 from penstock.runner.protocol.record import StateRun
 from penstock.runner.store.filesystem import LocalFileSystem
+from penstock.runner.store.runs import shared_cache
 from penstock.runner.store.state import StateStore
 
 
@@ -43,6 +44,13 @@ class MemoryStore:
                     break
                 yield group, entry[1], self._entries[entry]
 
+    def firsts(self, first: int, last: int, prefix: bytes) -> Iterator[tuple[int, bytes]]:
+        """Yield (group, key) of the first key with `prefix` of each group."""
+        for group in range(first, last + 1):
+            for _, key, _ in self.scan(group, group, prefix):
+                yield group, key
+                break
+
 
 class TaskState:
     """Opens the stores of a task's key groups as the record left them; `seal` writes what has changed."""
@@ -53,6 +61,9 @@ class TaskState:
         self._first, self._last = first, last
         self._stores: dict[str, StateStore] = {}
         self._passing: dict[str, MemoryStore] = {}
+        if epoch.folder:
+            alive = {run.name for state in epoch.state.values() for run in state.runs}
+            shared_cache().forget_dead(epoch.folder, alive, (epoch.generation, epoch.number))
 
     def open(self, name: str) -> Store:
         """The store of a stateful transform."""

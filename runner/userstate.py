@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from apache_beam.coders import coder_impl
@@ -39,6 +39,8 @@ class StateHandler:
         self._key_coder: Any = None
         self._window_coder: Any = None
         self.touched: set[tuple[int, bytes, bytes]] = set()
+        self.on_set: Callable[[TimerEntry], None] | None = None
+        """Is told of each timer that is set."""
         self.sides: Mapping[tuple[str, str], SideInput] = {}
         """By transform and tag; set for each bundle."""
 
@@ -47,6 +49,7 @@ class StateHandler:
         self._cells, self._timers = cells, timers
         self._key_coder, self._window_coder = key_coder, window_coder
         self.touched = set()
+        self.on_set = None
 
     def blocking_get(self, state_key: Any, coder: Any) -> Iterable[Any]:
         """The elements of a bag, or of a side input."""
@@ -112,6 +115,8 @@ class StateHandler:
             group, key, window, family.encode(), tag, domain, timer.fire_timestamp.micros, hold
         )
         self._timers.set(entry)
+        if self.on_set is not None:
+            self.on_set(entry)
         self.touched.add((group, key, window))
 
     def _decoded(self, state_key: Any, coder: Any) -> Iterator[Any]:

@@ -150,7 +150,7 @@ SPARK_SETTINGS = {
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One Spark session for the whole run: `local[2,4]`, so that a killed worker's task is tried again."""
     from pyspark.sql import SparkSession
 
@@ -158,6 +158,7 @@ def spark() -> Iterator[Any]:
     builder = SparkSession.builder.master("local[2,4]").appName("penstock-tests")
     for name, value in SPARK_SETTINGS.items():
         builder = builder.config(name, value)
+    builder = builder.config("spark.local.dir", str(tmp_path_factory.mktemp("spark")))
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session

@@ -12,22 +12,27 @@ writing.
 
 from __future__ import annotations
 
+import functools
 import os
 import sqlite3
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
 from penstock.runner.protocol.errors import CheckpointError, RunMissing
+from penstock.runner.protocol.names import run_age
 from penstock.runner.protocol.record import StateRun
 from penstock.runner.store.filesystem import FileSystem
 
 Entry = tuple[bytes, bytes | None]
 """(run key, value or None for a tombstone)."""
+
+Bounds = tuple[bytes, bytes]
+"""Run keys from the first, inclusive, to the second, exclusive. Of several, each ends before the next begins."""
 
 ABSENT: Final = object()
 """What `Run.get` returns for a key that the run does not hold."""
@@ -41,17 +46,22 @@ CACHE_RUNS = 256
 PAGES = (4096, 8192, 16384, 32768, 65536)
 
 _CHUNK = 1 << 20
+_BOUNDS = 512
 _SCHEMA = "CREATE TABLE run(k BLOB PRIMARY KEY, v BLOB) WITHOUT ROWID"
+
+
+GROUP_BYTES = 2
+"""How many bytes of a run key are the key group."""
 
 
 def run_key(key_group: int, key: bytes) -> bytes:
     """Return the key under which a run holds `key`; run keys sort by (key group, key)."""
-    return key_group.to_bytes(2, "big") + key
+    return key_group.to_bytes(GROUP_BYTES, "big") + key
 
 
 def key_of(run_key: bytes) -> tuple[int, bytes]:
     """Return (key group, key): the inverse of `run_key`."""
-    return int.from_bytes(run_key[:2], "big"), run_key[2:]
+    return int.from_bytes(run_key[:GROUP_BYTES], "big"), run_key[GROUP_BYTES:]
 
 
 def successor(prefix: bytes) -> bytes:
@@ -82,16 +92,41 @@ class Run:
     def __del__(self) -> None:
         self._database.close()
 
+    @functools.cached_property
+    def key_groups(self) -> frozenset[int]:
+        """The key groups that it holds anything of: asked once, so that nobody looks for the others."""
+        found, lower, next_key = set(), b"", "SELECT k FROM run WHERE k >= ? ORDER BY k LIMIT 1"
+        while row := self._database.execute(next_key, (lower,)).fetchone():
+            key_group = key_of(row[0])[0]
+            found.add(key_group)
+            lower = run_key(key_group + 1, b"")
+        return frozenset(found)
+
     def get(self, key: bytes) -> bytes | object | None:
         """Return the value, None for a tombstone, ABSENT if the run does not know the key."""
         row = self._database.execute("SELECT v FROM run WHERE k = ?", (key,)).fetchone()
         return ABSENT if row is None else row[0]
 
-    def scan(self, lower: bytes, upper: bytes) -> Iterator[Entry]:
-        """Return the entries with lower <= key < upper, ascending, tombstones included."""
-        return self._database.execute(
-            "SELECT k, v FROM run WHERE k >= ? AND k < ? ORDER BY k", (lower, upper)
-        )
+    def scan(self, bounds: Sequence[Bounds]) -> Iterator[Entry]:
+        """Return the entries within any of the bounds, ascending, tombstones included."""
+        if len(bounds) == 1:
+            one = "SELECT k, v FROM run WHERE k >= ? AND k < ? ORDER BY k"
+            yield from self._database.execute(one, bounds[0])
+        else:
+            yield from self._each("JOIN run ON k >= lower AND k < upper ORDER BY k", bounds)
+
+    def firsts(self, bounds: Sequence[Bounds]) -> Iterator[Entry]:
+        """Return the first entry within each of the bounds that hold any, tombstones included."""
+        first = "SELECT k FROM run WHERE k >= lower AND k < upper ORDER BY k LIMIT 1"
+        return self._each(f"JOIN run ON k = ({first})", bounds)
+
+    def _each(self, joined: str, bounds: Sequence[Bounds]) -> Iterator[Entry]:
+        """One question for many bounds: a question each would cost more than the answers."""
+        for begin in range(0, len(bounds), _BOUNDS):
+            asked = [end for pair in bounds[begin : begin + _BOUNDS] for end in pair]
+            values = ",".join(["(?,?)"] * (len(asked) // 2))
+            given = f"WITH bounds(lower, upper) AS (VALUES {values})"
+            yield from self._database.execute(f"{given} SELECT k, v FROM bounds CROSS {joined}", asked)
 
 
 class RunBuilder:
@@ -215,6 +250,18 @@ class RunCache:
             self._held_bytes += opened.held_bytes - (before.held_bytes if before else 0)
             while len(self._runs) > 1 and self._over():
                 self._held_bytes -= self._runs.popitem(last=False)[1].held_bytes
+
+    def forget_dead(self, folder: str, alive: Collection[str], before: tuple[int, int]) -> None:
+        """Drop the runs in `folder` that were written before a (generation, epoch) and are not among `alive`.
+
+        Nobody asks for them again; without this they would stay until so many others have come.
+        """
+        with self._lock:
+            for filesystem, path in list(self._runs):
+                of, _, name = path.rpartition("/")
+                age = run_age(name)
+                if of == folder and name not in alive and age is not None and age < before:
+                    self._held_bytes -= self._runs.pop((filesystem, path)).held_bytes
 
     def _over(self) -> bool:
         return len(self._runs) > self._limit_runs or self._held_bytes > self._limit_bytes

@@ -25,6 +25,8 @@ from penstock.runner.protocol.record import StateRun
 from penstock.runner.store.filesystem import FileSystem
 from penstock.runner.store.runs import (
     ABSENT,
+    GROUP_BYTES,
+    Bounds,
     Entry,
     Run,
     RunBuilder,
@@ -137,13 +139,33 @@ class StateStore:
         limit. The scan sees the state as it was when `scan` was called: writing meanwhile is fine.
         """
         self._key(first, b""), self._key(last, b"")
-        buffered = self._snapshot(run_key(first, b""), successor(run_key(last, b"")))
+        bounds = [_bounds(group, prefix, stop) for group in range(first, last + 1)]
         if not prefix and stop is None:
-            bounds = [(run_key(first, b""), successor(run_key(last, b"")))]
-        else:
-            bounds = [_bounds(group, prefix, stop) for group in range(first, last + 1)]
-        runs = [(run, self._open(run)) for run in self._runs if _overlap(run, first, last)]
-        return _alive(runs, buffered, bounds)
+            bounds = [(bounds[0][0], bounds[-1][1])]
+        buffered = [entry for pair in bounds for entry in self._snapshot(*pair)]
+        return _alive(buffered, [opened.scan(within) for opened, within in self._holding(bounds)])
+
+    def firsts(self, first: int, last: int, prefix: bytes) -> Iterator[tuple[int, bytes]]:
+        """Yield (key group, key) of the first key of each key group, first to last (inclusive), that begins so."""
+        self._key(first, b""), self._key(last, b"")
+        bounds = [_bounds(group, prefix, None) for group in range(first, last + 1)]
+        found: dict[bytes, Entry] = {}
+        entries = [
+            entry for opened, within in reversed(self._holding(bounds)) for entry in opened.firsts(within)
+        ]
+        entries += [entry for pair in bounds for entry in self._snapshot(*pair, limit=1)]
+        for entry in entries:  # oldest first: of two that are equal the newer one counts
+            group = entry[0][:GROUP_BYTES]
+            if group not in found or entry[0] <= found[group][0]:
+                found[group] = entry
+        for key, value in found.values():
+            key_group, name = key_of(key)
+            if value is not None:
+                yield key_group, name
+            else:
+                for _, alive, _ in self.scan(key_group, key_group, prefix):
+                    yield key_group, alive
+                    break
 
     def seal(self, name: RunName) -> tuple[StateRun, ...]:
         """Write what has changed since the store was opened or sealed, durably, as at most one run.
@@ -188,12 +210,28 @@ class StateStore:
         key_group = key_of(key)[0]
         for run in reversed(runs):
             if run.first_key_group <= key_group <= run.last_key_group:
-                yield self._open(run)
+                opened = self._open(run)
+                if key_group in opened.key_groups:
+                    yield opened
 
-    def _snapshot(self, lower: bytes, upper: bytes) -> list[Entry]:
+    def _holding(self, bounds: Sequence[Bounds]) -> list[tuple[Run, list[Bounds]]]:
+        """Open, newest first, the runs that may hold anything within the bounds; each with those that it may."""
+        held = []
+        for run in reversed(self._runs):
+            whole = _whole(run)
+            if bounds[0][0] < whole[1] and whole[0] < bounds[-1][1]:
+                opened = self._open(run)
+                if within := [_clipped(pair, whole) for pair in bounds if _touches(pair, whole, opened)]:
+                    held.append((opened, within))
+        return held
+
+    def _snapshot(self, lower: bytes, upper: bytes, limit: int | None = None) -> list[Entry]:
         if self._sorted is None:
             self._sorted = sorted(self._buffer)
-        begin, end = bisect.bisect_left(self._sorted, lower), bisect.bisect_left(self._sorted, upper)
+        begin = bisect.bisect_left(self._sorted, lower)
+        end = bisect.bisect_left(self._sorted, upper, begin)
+        if limit is not None:
+            end = min(end, begin + limit)
         return [(key, self._buffer[key]) for key in self._sorted[begin:end]]
 
     def _settle_tombstones(self) -> int:
@@ -225,7 +263,7 @@ class StateStore:
         entries = len(self._buffer) + sum(run.entries for run in taken)
         builder = RunBuilder(size // entries)
         for run in taken:  # oldest first: newer entries replace
-            builder.add(self._open(run).scan(*_whole(run)))
+            builder.add(self._open(run).scan([_whole(run)]))
         builder.add(sorted(self._buffer.items()))
         return builder
 
@@ -261,41 +299,36 @@ def _newest(runs: Iterator[Run], key: bytes) -> bytes | None:
     return None
 
 
-def _alive(
-    runs: Sequence[tuple[StateRun, Run]],
-    buffered: Sequence[Entry],
-    bounds: Sequence[tuple[bytes, bytes]],
-) -> Iterator[tuple[int, bytes, bytes]]:
-    """Merge runs (oldest first) and buffer within each of the bounds; the newest entry of a key counts."""
-    for lower, upper in bounds:
-        sources = [_between(buffered, lower, upper)] if buffered else []
-        sources += [opened.scan(*_within(run, lower, upper)) for run, opened in reversed(runs)]
-        before = None
-        for key, value in heapq.merge(*sources, key=itemgetter(0)):  # equal keys come in the order of sources
-            if key != before and value is not None:
-                yield *key_of(key), value
-            before = key
+def _alive(buffered: Sequence[Entry], runs: Sequence[Iterator[Entry]]) -> Iterator[tuple[int, bytes, bytes]]:
+    """Merge buffer and runs (newest first); the newest entry of a key counts."""
+    sources = [iter(buffered), *runs] if buffered else list(runs)
+    before = None
+    for key, value in heapq.merge(*sources, key=itemgetter(0)):  # equal keys come in the order of sources
+        if key != before and value is not None:
+            yield *key_of(key), value
+        before = key
 
 
-def _between(entries: Sequence[Entry], lower: bytes, upper: bytes) -> Iterator[Entry]:
-    begin = bisect.bisect_left(entries, lower, key=itemgetter(0))
-    end = bisect.bisect_left(entries, upper, key=itemgetter(0))
-    return iter(entries[begin:end])
-
-
-def _bounds(key_group: int, prefix: bytes, stop: bytes | None) -> tuple[bytes, bytes]:
-    """Return the run keys [lower, upper) of one key group's keys with a prefix and below `stop`."""
-    lower = run_key(key_group, prefix)
+def _bounds(group: int, prefix: bytes, stop: bytes | None) -> Bounds:
+    """Return the bounds of one key group's keys with a prefix and below `stop`."""
+    lower = run_key(group, prefix)
     upper = successor(lower)
-    return lower, upper if stop is None else min(upper, run_key(key_group, stop))
+    return lower, upper if stop is None else min(upper, run_key(group, stop))
 
 
-def _within(run: StateRun, lower: bytes, upper: bytes) -> tuple[bytes, bytes]:
-    first, beyond = _whole(run)
-    return max(lower, first), min(upper, beyond)
+def _touches(bounds: Bounds, whole: Bounds, opened: Run) -> bool:
+    """Whether a run, of which `whole` counts, may hold anything within the bounds; bounds of one group say it."""
+    if bounds[0] >= whole[1] or whole[0] >= bounds[1]:
+        return False
+    of_one_group = bounds[0][:GROUP_BYTES] == bounds[1][:GROUP_BYTES]
+    return not of_one_group or key_of(bounds[0])[0] in opened.key_groups
 
 
-def _whole(run: StateRun) -> tuple[bytes, bytes]:
+def _clipped(bounds: Bounds, whole: Bounds) -> Bounds:
+    return max(bounds[0], whole[0]), min(bounds[1], whole[1])
+
+
+def _whole(run: StateRun) -> Bounds:
     """Return the run keys [lower, upper) that count of a run."""
     return run_key(run.first_key_group, b""), successor(run_key(run.last_key_group, b""))
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
+import pytest
 from apache_beam.coders import StrUtf8Coder, VarIntCoder
 from apache_beam.transforms import trigger as t
 from apache_beam.transforms import window as w
@@ -136,6 +137,54 @@ def test_a_timer_that_sets_itself_again_fires_at_each_of_its_times() -> None:
     ticks = ["all: tick 3 @2", "all: tick 2 @4", "all: tick 1 @6"]
     assert through(TickFn(), elements("x@0"), watermark(3), watermark(5), watermark(7)) == ticks
     assert through(TickFn(), elements("x@0"), watermark(100)) == ticks, "also when the watermark leaps"
+
+
+class OrderFn(beam.DoFn):
+    """Ticks at 2 and at 4; a tick clears the timer at 3, and the one at 5 tells of what came before."""
+
+    TICK = TimerSpec("tick", TimeDomain.WATERMARK)
+    NEVER = TimerSpec("never", TimeDomain.WATERMARK)
+    LAST = TimerSpec("last", TimeDomain.WATERMARK)
+    SEEN = BagStateSpec("seen", StrUtf8Coder())
+
+    def process(
+        self,
+        element: Any,
+        tick: Any = beam.DoFn.TimerParam(TICK),
+        never: Any = beam.DoFn.TimerParam(NEVER),
+        last: Any = beam.DoFn.TimerParam(LAST),
+    ) -> None:
+        tick.set(2)
+        never.set(3)
+        last.set(5)
+
+    @on_timer(TICK)
+    def on_tick(
+        self,
+        at: Any = beam.DoFn.TimestampParam,
+        tick: Any = beam.DoFn.TimerParam(TICK),
+        never: Any = beam.DoFn.TimerParam(NEVER),
+        seen: Any = beam.DoFn.StateParam(SEEN),
+    ) -> None:
+        seen.add(f"{float(at):g}")
+        never.clear()
+        if at < 4:
+            tick.set(at + 2)
+
+    @on_timer(NEVER)
+    def on_never(self) -> Iterator[str]:
+        yield "a timer that was cleared"
+
+    @on_timer(LAST)
+    def on_last(self, seen: Any = beam.DoFn.StateParam(SEEN)) -> Iterator[str]:
+        yield "after " + " ".join(seen.read())
+
+
+@pytest.mark.parametrize("watermarks", [(2, 3, 4, 5), (2, 5), (100,)])
+def test_timers_fire_one_after_the_other_however_far_the_watermark_leaps(
+    watermarks: tuple[float, ...],
+) -> None:
+    assert through(OrderFn(), elements("x@0"), *map(watermark, watermarks)) == ["all: after 2 4 @5"]
 
 
 class LaterFn(beam.DoFn):

@@ -98,6 +98,21 @@ class StateOverEpochs(RuleBasedStateMachine):
         ]
         assert found == want
 
+    @rule(prefix=KEYS, stop=st.none() | KEYS)
+    def scan_many_groups(self, prefix, stop):
+        found = [row for s in self.stores for row in s.scan(s._first, s._last, prefix, stop)]
+        assert found == [
+            (*place, value)
+            for place, value in sorted(self.content.items())
+            if place[1].startswith(prefix) and (stop is None or place[1] < stop)
+        ]
+
+    @rule(prefix=KEYS)
+    def find_the_first_of_each_group(self, prefix):
+        found = [place for s in self.stores for place in s.firsts(s._first, s._last, prefix)]
+        matching = [place for place in sorted(self.content, reverse=True) if place[1].startswith(prefix)]
+        assert sorted(found) == sorted({group: (group, key) for group, key in matching}.values())
+
     @rule(writes=WRITES, cuts=st.sets(st.integers(1, GROUPS - 1)), keep=st.booleans())
     def commit_and_rescale(self, writes, cuts, keep):
         """All attempts seal, the driver commits, the next epoch deals the key groups anew."""

@@ -118,6 +118,30 @@ def test_a_timer_that_is_set_again_moves_and_takes_its_hold_along() -> None:
     assert (timers.earliest(PROCESSING), timers.earliest(HOLD)) == (None, None)
 
 
+def test_a_timer_that_was_cleared_or_set_anew_cannot_be_taken_as_it_was() -> None:
+    timers = Timers(MemoryStore(), 0, KEY_GROUPS - 1)
+    before, after = _timer(b"", 10), _timer(b"", 20)
+    timers.set(before)
+    timers.set(after)
+    assert not timers.take(before)
+    assert timers.take(after)
+    assert not timers.take(after)
+
+
+def test_a_timer_that_is_set_to_what_it_is_writes_nothing() -> None:
+    class WatchedStore(MemoryStore):
+        def put(self, key_group: int, key: bytes, value: bytes) -> None:
+            written.append(key)
+            super().put(key_group, key, value)
+
+    written: list[bytes] = []
+    timers = Timers(WatchedStore(), 0, KEY_GROUPS - 1)
+    timers.set(_timer(b"", 10, hold_us=5))
+    written.clear()
+    timers.set(_timer(b"", 10, hold_us=5))
+    assert not written
+
+
 def _grouped(grouping: Grouping) -> Iterator[tuple[bytes, bytes, list[bytes], int, int]]:
     for group in grouping.groups():
         values = b"".join(group.chunks)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.runner.protocol import CheckpointError, RunMissing, StateRun
+from penstock.runner.protocol import CheckpointError, RunMissing, RunName, StateRun
 from penstock.runner.store import LocalFileSystem, runs
 from penstock.runner.store.runs import (
     ABSENT,
@@ -64,8 +64,9 @@ def test_a_run_reads_the_same_in_memory_and_in_place(tmp_path, monkeypatch, limi
     run = open_run(FILES, path, meta)
     assert (run.get(b"\x00\x01a"), run.get(b"\x00\x01b"), run.get(b"\x00\x02a")) == (b"1", None, b"")
     assert run.get(b"\x00\x01") is ABSENT
-    assert list(run.scan(b"\x00\x01b", b"\x00\x03")) == [(b"\x00\x01b", None), (b"\x00\x02a", b"")]
+    assert list(run.scan([(b"\x00\x01b", b"\x00\x03")])) == [(b"\x00\x01b", None), (b"\x00\x02a", b"")]
     assert (run.held_bytes == 0) == (limit == 0)
+    assert run.key_groups == {1, 2}
 
 
 @pytest.mark.parametrize("limit", [0, runs.IN_MEMORY_BYTES])
@@ -114,6 +115,20 @@ def test_a_run_larger_than_the_cache_is_still_kept_while_it_is_the_newest(tmp_pa
     cache = RunCache(limit_bytes=1)
     path, meta = written(tmp_path, [(b"\x00\x00key", b"value")])
     assert cache.open(FILES, path, meta) is cache.open(FILES, path, meta)
+
+
+def test_the_cache_forgets_older_runs_that_no_record_names(tmp_path):
+    cache = RunCache()
+    names = [
+        RunName(1, epoch, nonce, "Count").file_name(0, 7)
+        for epoch, nonce in ((4, "aa"), (4, "bb"), (5, "aa"))
+    ]
+    paths = [written(tmp_path, [(b"\x00\x00key", b"value")], name) for name in names]
+    opened = [cache.open(FILES, *path) for path in paths]
+    cache.forget_dead(str(tmp_path / "elsewhere"), (), (9, 9))
+    cache.forget_dead(str(tmp_path), {names[0]}, (1, 5))
+    same = [cache.open(FILES, *path) is before for path, before in zip(paths, opened, strict=True)]
+    assert same == [True, False, True], "named, dead, and as young as the epoch itself"
 
 
 def test_a_forked_child_begins_with_an_empty_cache(tmp_path):

@@ -1,0 +1,180 @@
+"""A stream of thousands of windows and of keys that come once stays as large as it was, on real Spark.
+
+What the in-process test of the same name sees of state and records is seen here of folders, heaps and processes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.coders import StrUtf8Coder
+from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.transforms import trigger, userstate, window
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+
+from penstock.runner import PySparkRunner
+from tests.integration.runner.sources import Endless
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+KEYS_A_TURN = 20
+LEEWAY = {"files": 20, "kilobytes": 100, "driver_mb": 12, "worker_mb": 8, "heap_mb": 24}
+"""What a figure may grow by, beside a fifth, without being taken for a leak: noise of allocators and collectors."""
+
+
+class TurnsFn(beam.DoFn):
+    """Each time it is called a second of event time goes by, with keys that never come again, one of them late."""
+
+    @beam.DoFn.unbounded_per_element()
+    def process(
+        self,
+        element: str,
+        tracker: Any = beam.DoFn.RestrictionParam(Endless()),
+        watermark: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
+    ) -> Iterator[TimestampedValue]:
+        turn = tracker.current_restriction().start
+        if tracker.try_claim(turn):
+            for number in range(KEYS_A_TURN):
+                at = turn - 2 if turn > 2 and not number else turn + number / KEYS_A_TURN
+                yield TimestampedValue((f"{element}{turn}-{number}", "x" * 100), at)
+            watermark.set_watermark(Timestamp(turn))
+            tracker.defer_remainder()
+
+
+class OnceFn(beam.DoFn):
+    """Remembers each key and sets it timers: state that nobody clears goes with its window."""
+
+    SEEN = userstate.BagStateSpec("seen", StrUtf8Coder())
+    END = userstate.TimerSpec("end", TimeDomain.WATERMARK)
+    SOON = userstate.TimerSpec("soon", TimeDomain.REAL_TIME)
+
+    def process(
+        self,
+        element: tuple[str, str],
+        seen: Any = beam.DoFn.StateParam(SEEN),
+        end: Any = beam.DoFn.TimerParam(END),
+        soon: Any = beam.DoFn.TimerParam(SOON),
+        within: Any = beam.DoFn.WindowParam,
+    ) -> None:
+        seen.add(element[1])
+        end.set(within.max_timestamp())
+        soon.set(Timestamp.now() + 0.1)
+
+    @userstate.on_timer(END)
+    def on_end(self) -> Iterator[str]:
+        yield "end"
+
+    @userstate.on_timer(SOON)
+    def on_soon(self) -> Iterator[str]:
+        yield "soon"
+
+
+def _windows(fn: Any) -> beam.WindowInto:
+    return beam.WindowInto(
+        fn,
+        trigger=trigger.AfterWatermark(early=trigger.AfterCount(1), late=trigger.AfterCount(2)),
+        accumulation_mode=trigger.AccumulationMode.ACCUMULATING,
+        allowed_lateness=3,
+    )
+
+
+def _build(p: beam.Pipeline) -> None:
+    pairs = p | beam.Create(["a", "b"]) | beam.ParDo(TurnsFn()).with_output_types(tuple[str, str])
+    for name, fn in (("Fixed", window.FixedWindows(1)), ("Sessions", window.Sessions(1))):
+        _ = pairs | name >> _windows(fn) | f"Group {name}" >> beam.GroupByKey()
+    short = pairs | "Short" >> beam.WindowInto(window.FixedWindows(1), allowed_lateness=3)
+    _ = short | "Once" >> beam.ParDo(OnceFn())
+
+
+class Meter:
+    """Looks at the sizes of a driver, its JVM, its workers and a checkpoint folder."""
+
+    def __init__(self, spark: Any, checkpoint: Path) -> None:
+        self._jvm = spark._jvm
+        self._checkpoint = checkpoint
+
+    def look(self) -> dict[str, float]:
+        sizes = list(self._sizes())
+        heap = self._jvm.java.lang.management.ManagementFactory.getMemoryMXBean()
+        self._jvm.java.lang.System.gc()
+        workers = [_resident_mb(process) for process in self._workers()]
+        return {
+            "files": len(sizes),
+            "kilobytes": sum(sizes) / 1e3,
+            "driver_mb": _resident_mb(os.getpid()),
+            "worker_mb": max(workers, default=0),
+            "heap_mb": heap.getHeapMemoryUsage().getUsed() / 1e6,
+        }
+
+    def _sizes(self) -> Iterator[int]:
+        for path in self._checkpoint.rglob("*"):
+            try:
+                if path.is_file():
+                    yield path.stat().st_size
+            except FileNotFoundError:
+                continue  # swept since
+
+    def _workers(self) -> Iterator[int]:
+        """The processes that the workers' daemon has forked."""
+        java = int(self._jvm.java.lang.ProcessHandle.current().pid())
+        for daemon in _children(java):
+            yield from _children(daemon)
+
+
+def _children(parent: int) -> list[int]:
+    """The children of a process; each is listed with the thread that made it, and threads come and go."""
+    found = []
+    for task in Path(f"/proc/{parent}/task").glob("*/children"):
+        try:
+            found += [int(child) for child in task.read_text().split()]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def _resident_mb(process: int) -> float:
+    try:
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+
+
+def test_folder_heap_driver_and_workers_stay_as_large_as_they_were(
+    spark: Any, tmp_path: Path, campaign: Any
+) -> None:
+    epochs, every = campaign.size(90, 1500), campaign.size(3, 50)
+    flags = [f"--checkpoint_dir={tmp_path / 'checkpoint'}", "--spark_parallelism=2"]
+    pipeline = beam.Pipeline(runner=PySparkRunner(spark), options=PipelineOptions(flags))
+    _build(pipeline)
+    result = pipeline.run()
+    meter, seen = Meter(spark, tmp_path / "checkpoint"), []
+    try:
+        while (done := result.progress().epochs) < epochs:
+            if done >= (len(seen) + 1) * every:
+                seen.append(meter.look())
+            if result.state == "FAILED":
+                result.wait_until_finish()
+            time.sleep(0.02)
+    finally:
+        result.cancel()
+    warm, rest = seen[len(seen) // 6 : len(seen) // 2], seen[len(seen) // 2 :]
+    most = {name: (max(f[name] for f in warm), max(f[name] for f in rest)) for name in LEEWAY}
+    campaign.record(
+        "flat-spark",
+        epochs=epochs,
+        keys=2 * KEYS_A_TURN * epochs,
+        largest={
+            name: {"first_half": round(a, 1), "second_half": round(b, 1)} for name, (a, b) in most.items()
+        },
+    )
+    grown = {name: pair for name, pair in most.items() if pair[1] > 1.2 * pair[0] + LEEWAY[name]}
+    assert not grown, "(largest before, largest since)"

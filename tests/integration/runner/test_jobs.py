@@ -1,0 +1,110 @@
+"""What an epoch leaves in Spark: words for its UI, and no files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.transforms import window
+
+from penstock.publish import PublishAfterCommit
+from penstock.runner import PySparkRunner
+from penstock.runner.keeper import SparkKeeper
+from tests.integration.runner.sources import AppendFn, CountFn
+
+pytestmark = pytest.mark.spark
+
+
+Start = Callable[[], Any]
+
+
+@pytest.fixture
+def start(spark: Any, tmp_path: Path) -> Iterator[Start]:
+    """Starts a stream of two exchanges and lets it run for twelve epochs."""
+    (tmp_path / "published").mkdir()
+    flags = [f"--checkpoint_dir={tmp_path / 'checkpoint'}", "--epoch_seconds=0.05", "--spark_parallelism=2"]
+    started = []
+
+    def begin() -> Any:
+        pipeline = beam.Pipeline(runner=PySparkRunner(spark), options=PipelineOptions(flags))
+        _ = (
+            pipeline
+            | beam.Create(["a"], reshuffle=False)
+            | "Read numbers" >> beam.ParDo(CountFn(200))
+            | beam.WindowInto(window.FixedWindows(0.5))
+            | "Count them" >> beam.combiners.Count.PerKey()
+            | "Spread out" >> beam.Reshuffle()
+            | "Publish counts" >> PublishAfterCommit(AppendFn(str(tmp_path / "published")))
+        )
+        result = pipeline.run()
+        started.append(result)
+        _until(lambda: result.progress().epochs > 12)
+        return result
+
+    yield begin
+    for result in started:
+        result.cancel()
+
+
+def _until(holds: Any, seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it has not come"
+        time.sleep(0.05)
+
+
+def _stages(spark: Any) -> Iterator[tuple[str, list[str]]]:
+    """The words for each job that Spark knows of, and for its stages, in their order."""
+    tracker, store = spark.sparkContext.statusTracker(), spark.sparkContext._jsc.sc().statusStore()
+    jobs = store.jobsList(None)
+    for number in range(jobs.size()):
+        job = jobs.apply(number)
+        stages = [tracker.getStageInfo(stage) for stage in sorted(tracker.getJobInfo(job.jobId()).stageIds)]
+        words = job.description().get() if job.description().isDefined() else ""
+        yield words, [stage.name for stage in stages if stage is not None]
+
+
+def _shuffle_files(spark: Any) -> set[str]:
+    folder = Path(spark.sparkContext.getConf().get("spark.local.dir"))
+    return {path.name for path in folder.glob("blockmgr-*/*/shuffle_*")}
+
+
+@pytest.mark.slow
+def test_a_job_says_which_epoch_it_is_and_each_stage_which_steps(spark: Any, start: Start) -> None:
+    stream = start()
+    epoch = stream.progress().epoch - 3
+    stages = dict(_stages(spark))[f"penstock: epoch {epoch}"]
+    assert len(stages) == 3
+    for level, (words, step) in enumerate(
+        zip(stages, ("Read numbers", "Count them", "Spread out"), strict=True)
+    ):
+        assert words.startswith(f"penstock: epoch {epoch}, level {level + 1} of 3: ")
+        assert step in words
+    stream.cancel()
+    spark.sparkContext.parallelize([1]).count()
+    assert any(names and names[0].startswith("count at ") for _, names in _stages(spark)), (
+        "only ours are renamed"
+    )
+
+
+@pytest.mark.slow
+def test_the_files_of_an_epoch_s_exchanges_go_when_it_has_ended(spark: Any, start: Start) -> None:
+    before = _shuffle_files(spark)
+    stream = start()
+    # Two dozen exchanges, and files of the last few: they are deleted in the background.
+    _until(lambda: len({name.split("_")[1] for name in _shuffle_files(spark) - before}) <= 8)
+    stream.stop()
+    stream.wait_until_finish(120_000)
+    _until(lambda: not _shuffle_files(spark) - before)
+
+
+def test_a_context_without_a_jvm_is_left_alone() -> None:
+    keeper = SparkKeeper(object())
+    with keeper.naming() as name:
+        name("words")
+    keeper.forget([object()])
