@@ -24,6 +24,9 @@ from penstock.io.reading.process import OncePerProcess
 
 _TURN_SECONDS = 1.0
 """How long a stream may run while others wait for its place."""
+_GATHER_SECONDS = 0.002
+"""How long a consumer that finds few records lets more of them come: being woken costs more than reading one."""
+_FEW = 64
 _LATE = 2_000_000_000
 """Nanoseconds; a reader that lies further behind expects its streams to bring something soon."""
 
@@ -147,12 +150,15 @@ class Readers:
         self._settle()
         deadline = time.monotonic() + timeout
         with self._changed:
-            while not (waiting := [reader for reader in self._running.values() if reader.waiting]):
+            while not (waiting := self._waiting()):
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     return None
                 self._changed.wait(remaining)
-            lowest = min(waiting, key=lambda reader: reader.position.watermark)
+        if sum(reader.queued for reader in waiting) < _FEW:
+            time.sleep(_GATHER_SECONDS)
+        with self._changed:
+            lowest = min(self._waiting(), key=lambda reader: reader.position.watermark)
             self._in_hand = lowest.take()
             return self._in_hand
 
@@ -181,6 +187,9 @@ class Readers:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close(keep=kind is None)
+
+    def _waiting(self) -> list[PartitionReader]:
+        return [reader for reader in self._running.values() if reader.waiting]
 
     def _settle(self) -> None:
         batch, self._in_hand = self._in_hand, None

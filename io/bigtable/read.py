@@ -111,12 +111,15 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
                         if not tracker.try_claim(Tick(expecting)):
                             return
                         break
-                    for record, step in batch.steps:
-                        if not tracker.try_claim(step):
+                    for run in batch.runs():
+                        if not tracker.try_claim(run[-1][1]):
                             return
-                        batch.claimed += 1
-                        if record is not None and (emits is None or emits(record.row_key)):
-                            tally.emitted(record)
+                        batch.claimed += len(run)
+                        records = [record for record, _ in run if record is not None]
+                        if emits is not None:
+                            records = [record for record in records if emits(record.row_key)]
+                        tally.emitted(records)
+                        for record in records:
                             yield TimestampedValue(record, Timestamp(micros=record.commit_timestamp // 1000))
                     if batch.ends_stream:
                         tally.claimed(batch.steps[-1][1])

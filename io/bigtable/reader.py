@@ -3,8 +3,8 @@
     with Readers(pool) as readers:
         readers.read(frontier.ready())            # let exactly these streams run
         batch = readers.take(timeout=0.05)        # steps of one partition, in order; None: nothing yet
-        for record, step in batch.steps: …        # claim and emit …
-            batch.claimed += 1                    # … and say so
+        for run in batch.runs(): …                # claim its last step, emit its records …
+            batch.claimed += len(run)             # … and say so
 
 A stream may outlive the bundle (see `pool`): what it has read ahead and was not claimed stays in its queue,
 and the next bundle that asks for exactly that position goes on there.
@@ -38,7 +38,9 @@ from penstock.io.reading.outage import Pacing
 _PAUSE_AFTER_OK = 0.02
 """Seconds before a stream that ended with OK is opened again."""
 _MOST_IN_HAND = 256
-"""Records in one batch: few, so that a cut finds the consumer soon."""
+"""Records in one batch."""
+_MOST_IN_RUN = 16
+"""Records in one claim: few, so that a cut finds the consumer soon."""
 
 
 class Call(Protocol):
@@ -81,7 +83,8 @@ class Shared:
 
 
 class Batch:
-    """Steps of one partition in order; the consumer counts in `claimed` how many of them it has claimed."""
+    """Steps of one partition in order, a step of lineage only at the end; the consumer counts in `claimed` how many of
+    them it has claimed."""
 
     __slots__ = ("claimed", "reader", "sizes", "steps")
 
@@ -95,6 +98,18 @@ class Batch:
     def ends_stream(self) -> bool:
         """Whether the last step is one of lineage."""
         return type(self.steps[-1][1]) is not Advanced
+
+    def runs(self) -> Iterator[list[Taken]]:
+        """Yield the steps in runs of limited length, to be claimed by their last one; a step of lineage by itself.
+
+        To claim a record is to claim all that comes before it in its partition, and a claim costs as much as
+        all the rest that is done for a record.
+        """
+        steps, count = self.steps, len(self.steps) - self.ends_stream
+        for first in range(0, count, _MOST_IN_RUN):
+            yield steps[first : min(first + _MOST_IN_RUN, count)]
+        if count < len(steps):
+            yield steps[count:]
 
 
 class PartitionReader:
@@ -117,7 +132,8 @@ class PartitionReader:
         self.heard = False
         self.since = time.monotonic()
         self.streams = self.retries = 0
-        self._ahead = opening
+        self._opening = opening
+        self._last: Advanced | None = None
         self._source = source
         self._select = select
         self._bounded = bounded and opening.bounded
@@ -135,6 +151,11 @@ class PartitionReader:
     def waiting(self) -> bool:
         """Whether there is something to take, or an error to raise."""
         return bool(self._queue) or self.error is not None
+
+    @property
+    def queued(self) -> int:
+        """How many steps there are to take."""
+        return len(self._queue)
 
     def take(self) -> Batch:
         """Return what is queued, as one batch of limited length.
@@ -230,13 +251,19 @@ class PartitionReader:
             call.cancel()
         return None if stopped else call
 
+    @property
+    def _ahead(self) -> Opening:
+        """Where a stream that is opened now must begin: behind the last whole record or heartbeat."""
+        last = self._last
+        return self._opening if last is None else self._opening.moved(last.token, last.watermark)
+
     def _followed(self, record: ChangeRecord) -> Step:
-        step = follow(self._ahead.partition, record, bounded=self._bounded)
+        step = follow(self._opening.partition, record, bounded=self._bounded)
         if step is None:
             assert isinstance(record, CloseStream)
             raise self._source.refused_close(self._ahead, record)
         if type(step) is Advanced:
-            self._ahead = self._ahead.moved(step.token, step.watermark)
+            self._last = step
         return step
 
     def _selected(self, record: ChangeRecord) -> ChangeStreamMutation | None:
