@@ -117,7 +117,7 @@ def _data_change(mutation: ChangeStreamMutation) -> Any | None:
     change = as_received(mutation)
     if change is not None:
         change.DiscardUnknownFields()
-    elif all([type(entry) is SetCell for entry in mutation.entries]):
+    elif all(type(entry) is SetCell for entry in mutation.entries):
         change = DataChange(
             type_=_TYPES[mutation.type],
             source_cluster_id=mutation.source_cluster_id,

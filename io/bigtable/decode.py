@@ -72,10 +72,10 @@ class Decoder:
             DecodeError: a message that the documentation does not allow here.
         """
         if type(response) is Response:
-            return self._data_change(response.data_change, whole_cells=True)
+            return self._data_change(response.data_change, True)
         kind = response.WhichOneof("stream_record")
         if kind == "data_change":
-            return self._data_change(response.data_change, whole_cells=False)
+            return self._data_change(response.data_change, False)
         self._refuse_in_mid_record(kind or "message of an unknown kind")
         if kind == "heartbeat":
             return _heartbeat(response.heartbeat)
@@ -91,7 +91,7 @@ class Decoder:
         """
         self._refuse_in_mid_record("end of the stream with status OK")
 
-    def _data_change(self, change: Any, *, whole_cells: bool) -> ChangeStreamMutation | None:
+    def _data_change(self, change: Any, whole_cells: bool) -> ChangeStreamMutation | None:
         head = self._head
         if head is None:
             head = _head(change)

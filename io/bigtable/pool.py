@@ -18,15 +18,23 @@ from typing import Self
 
 from penstock.io.bigtable.frontier import Opening
 from penstock.io.bigtable.keys import KeyRange
-from penstock.io.bigtable.reader import Batch, PartitionReader, Select, Shared, Source, by_watermark
+from penstock.io.bigtable.reader import (
+    MOST_IN_BATCH,
+    Batch,
+    PartitionReader,
+    Select,
+    Shared,
+    Source,
+    by_watermark,
+)
 from penstock.io.bigtable.stalls import Stalls
 from penstock.io.reading.process import OncePerProcess
 
 _TURN_SECONDS = 1.0
 """How long a stream may run while others wait for its place."""
-_GATHER_SECONDS = 0.002
-"""How long a consumer that finds few records lets more of them come: being woken costs more than reading one."""
-_FEW = 64
+_GATHER_SECONDS = 0.01
+"""How long a consumer that finds less than a batch lets more of it come: to be woken for each record, and to take the
+interpreter from the threads that read, costs more than all the rest that is done for it."""
 _LATE = 2_000_000_000
 """Nanoseconds; a reader that lies further behind expects its streams to bring something soon."""
 
@@ -155,7 +163,7 @@ class Readers:
                 if remaining <= 0:
                     return None
                 self._changed.wait(remaining)
-        if sum(reader.queued for reader in waiting) < _FEW:
+        if sum(reader.queued for reader in waiting) < MOST_IN_BATCH:
             time.sleep(_GATHER_SECONDS)
         with self._changed:
             lowest = min(self._waiting(), key=lambda reader: reader.position.watermark)

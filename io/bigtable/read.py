@@ -111,8 +111,8 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
                         if not tracker.try_claim(Tick(expecting)):
                             return
                         break
-                    for run in batch.runs():
-                        if not tracker.try_claim(run[-1][1]):
+                    for run, step in batch.runs():
+                        if not tracker.try_claim(step):
                             return
                         batch.claimed += len(run)
                         records = [record for record, _ in run if record is not None]
@@ -122,7 +122,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
                         for record in records:
                             yield TimestampedValue(record, Timestamp(micros=record.commit_timestamp // 1000))
                     if batch.ends_stream:
-                        tally.claimed(batch.steps[-1][1])
+                        tally.claimed(batch.step(-1))
                         break
                 frontier = tracker.current_restriction()
                 watermark.set_watermark(beam_watermark(frontier.watermark))

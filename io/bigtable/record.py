@@ -173,7 +173,7 @@ def received_mutation(
     estimated_low_watermark: int,
     change: Any,
 ) -> ChangeStreamMutation:
-    """Return a ChangeStreamMutation whose entries are made when they are asked for, from an initialized `wire.DataChange`.
+    """Return a ChangeStreamMutation that makes its entries, from a `wire.DataChange`, when asked.
 
     It equals one that was made with its entries, and has its hash and its bytes.
     """

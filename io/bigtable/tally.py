@@ -17,7 +17,7 @@ from apache_beam.metrics import Metrics
 from penstock.io.bigtable.frontier import Advanced, Closed, Finished, Frontier, Step
 from penstock.io.bigtable.keys import shown
 from penstock.io.bigtable.pool import Readers
-from penstock.io.bigtable.record import ChangeStreamMutation, UnknownMutation, as_received, entry_count
+from penstock.io.bigtable.record import ChangeStreamMutation, UnknownMutation, as_received
 
 NAMESPACE = "penstock.io.bigtable"
 """Of the metrics."""
@@ -41,15 +41,19 @@ class Tally:
 
     def emitted(self, records: Sequence[ChangeStreamMutation]) -> None:
         """Count records that are handed on."""
-        low, entries, late = self._low, 0, 0
+        counts, low, entries, late = self._counts, self._low, 0, 0
         for record in records:
-            entries += entry_count(record)
             late += record.commit_timestamp < low
-            if as_received(record) is None:
+            change = as_received(record)
+            if change is None:
+                entries += len(record.entries)
                 self._unknown(sum([type(entry) is UnknownMutation for entry in record.entries]))
-        self._counts.update(records=len(records), entries=entries)
+            else:  # without unknown mutations
+                entries += len(change.chunks)
+        counts["records"] += len(records)
+        counts["entries"] += entries
         if late:
-            self._counts["late_records"] += late
+            counts["late_records"] += late
 
     def claimed(self, step: Step) -> None:
         """Count a step of lineage that the tracker has granted."""
@@ -64,7 +68,8 @@ class Tally:
     def _unknown(self, count: int) -> None:
         if count and not self._counts["unknown_mutations"]:
             _LOGGER.warning("mutations of a kind that this release does not know are handed on as bytes")
-        self._counts["unknown_mutations"] += count
+        if count:
+            self._counts["unknown_mutations"] += count
 
     def __enter__(self) -> Self:
         return self

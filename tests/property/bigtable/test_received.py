@@ -108,7 +108,7 @@ def test_equal_changes_and_only_they_have_equal_bytes(one: Any, other: Any) -> N
 @given(st.lists(mutations(), min_size=1, max_size=4))
 def test_it_is_kept_as_received_just_when_all_of_its_mutations_set_whole_cells(record: list[Any]) -> None:
     (message,) = whole(record)
-    cells_only = all([type(entry) is SetCell for entry in eagerly(message).entries])
+    cells_only = all(type(entry) is SetCell for entry in eagerly(message).entries)
     assert (whole_cells(message.SerializeToString()) is not None) is cells_only
 
 
@@ -166,7 +166,13 @@ def test_a_family_that_is_no_text_is_not_received_as_whole_cells() -> None:
 def test_records_that_the_release_before_has_written_are_read() -> None:
     """Version 1 for a change that sets a cell: what is in the state of a running pipeline."""
     written = bytes.fromhex("01010101000000") + (1_123_456_789).to_bytes(8, "little") + bytes(8)
-    written += (7).to_bytes(4, "little") + b"\x01" + (5).to_bytes(8, "little") + bytes([1, 1, 1, 1, 1, 1]) + b"rctfqv"
+    written += (
+        (7).to_bytes(4, "little")
+        + b"\x01"
+        + (5).to_bytes(8, "little")
+        + bytes([1, 1, 1, 1, 1, 1])
+        + b"rctfqv"
+    )
     record = CODER.decode(written)
     assert (record.row_key, record.source_cluster_id, record.token, record.tiebreaker) == (b"r", "c", "t", 7)
     assert (record.commit_timestamp, record.entries) == (1_123_456_789, (SetCell("f", b"q", 5, b"v"),))

@@ -11,7 +11,7 @@ from penstock.io.bigtable.frontier import Advanced, Closed, Frontier, Step
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
 from penstock.io.bigtable.pool import Limits, Pool
 from penstock.io.bigtable.read import ReadChangeStreamFn
-from penstock.io.bigtable.reader import _MOST_IN_RUN
+from penstock.io.bigtable.reader import MOST_IN_RUN
 from penstock.io.bigtable.tracker import BigtableTracker
 from penstock.io.reading.tracker import FrontierWatermarkEstimator, Tick, beam_watermark
 
@@ -68,7 +68,7 @@ def process(fn: ReadChangeStreamFn, tracker: Cutting) -> Iterator[Any]:
 def test_however_often_it_is_cut_each_record_is_emitted_once_in_order(
     source: Any, say: Any, fn: Any, claims: int
 ) -> None:
-    tokens = [str(number) for number in range(7 * _MOST_IN_RUN + 3)]
+    tokens = [str(number) for number in range(7 * MOST_IN_RUN + 3)]
     source.will_say(EVERYTHING, *[say.change(token) for token in tokens])
     frontier = Frontier.starting_at(0, [EVERYTHING])
     emitted: list[str] = []
@@ -84,10 +84,10 @@ def test_however_often_it_is_cut_each_record_is_emitted_once_in_order(
 def test_a_claim_stands_for_few_records_so_that_a_cut_is_noticed_soon(
     source: Any, say: Any, pool: Any, fn: Any
 ) -> None:
-    source.will_say(EVERYTHING, *[say.change(str(number)) for number in range(10 * _MOST_IN_RUN)])
+    source.will_say(EVERYTHING, *[say.change(str(number)) for number in range(10 * MOST_IN_RUN)])
     tracker = Cutting(Frontier.starting_at(0, [EVERYTHING]), lambda steps: True)
     outputs = process(fn, tracker)
-    assert 0 < sum(1 for _ in outputs) <= _MOST_IN_RUN
+    assert 0 < sum(1 for _ in outputs) <= MOST_IN_RUN
 
 
 def test_a_close_is_claimed_by_itself_after_the_records_before_it(source: Any, say: Any, fn: Any) -> None:
@@ -106,7 +106,9 @@ def test_a_close_is_claimed_by_itself_after_the_records_before_it(source: Any, s
 def test_records_of_keys_that_are_not_asked_for_are_claimed_and_not_emitted(
     source: Any, say: Any, fn: Any
 ) -> None:
-    source.will_say(EVERYTHING, say.change("a", row=b"x"), say.change("b", row=b"b"), say.change("c", row=b"y"))
+    source.will_say(
+        EVERYTHING, say.change("a", row=b"x"), say.change("b", row=b"b"), say.change("c", row=b"y")
+    )
     tracker = Cutting(Frontier.starting_at(0, [EVERYTHING], LOW), lambda steps: steps[-1].token == "c")
     assert [output.value.token for output in process(fn, tracker)] == ["b"]
     assert tracker.residual.segments[0].token == "c"
