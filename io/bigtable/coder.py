@@ -77,7 +77,7 @@ class ChangeStreamMutationCoder(coders.Coder):  # type: ignore[misc, unused-igno
     def encode(self, value: ChangeStreamMutation) -> bytes:
         change = _data_change(value)
         if change is None:
-            return _encoded(value)
+            return entry_by_entry(value)
         return b"\2" + change.SerializeToString(deterministic=True)
 
     def decode(self, encoded: bytes) -> ChangeStreamMutation:
@@ -117,24 +117,30 @@ def _data_change(mutation: ChangeStreamMutation) -> Any | None:
     change = as_received(mutation)
     if change is not None:
         change.DiscardUnknownFields()
-    elif all(type(entry) is SetCell for entry in mutation.entries):
-        change = DataChange(
-            type_=_TYPES[mutation.type],
-            source_cluster_id=mutation.source_cluster_id,
-            row_key=mutation.row_key,
-            tiebreaker=mutation.tiebreaker,
-            done=True,
-            token=mutation.token,
-        )
-        for entry in mutation.entries:
-            cell = change.chunks.add().mutation.set_cell
-            cell.family_name, cell.column_qualifier = entry.family, entry.qualifier
-            cell.timestamp_micros, cell.value = entry.timestamp_micros, entry.value
     else:
-        return None
+        cells = [entry for entry in mutation.entries if isinstance(entry, SetCell)]
+        if len(cells) < len(mutation.entries):
+            return None
+        change = _made(mutation, cells)
     at, low = change.commit_timestamp, change.estimated_low_watermark
     at.seconds, at.nanos = divmod(mutation.commit_timestamp, NANOS)
     low.seconds, low.nanos = divmod(mutation.estimated_low_watermark, NANOS)
+    return change
+
+
+def _made(mutation: ChangeStreamMutation, cells: list[SetCell]) -> Any:
+    change = DataChange(
+        type_=_TYPES[mutation.type],
+        source_cluster_id=mutation.source_cluster_id,
+        row_key=mutation.row_key,
+        tiebreaker=mutation.tiebreaker,
+        done=True,
+        token=mutation.token,
+    )
+    for cell in cells:
+        written = change.chunks.add().mutation.set_cell
+        written.family_name, written.column_qualifier = cell.family, cell.qualifier
+        written.timestamp_micros, written.value = cell.timestamp_micros, cell.value
     return change
 
 
@@ -152,7 +158,8 @@ def _received(change: Any) -> ChangeStreamMutation:
     )
 
 
-def _encoded(mutation: ChangeStreamMutation) -> bytes:
+def entry_by_entry(mutation: ChangeStreamMutation) -> bytes:
+    """Return the change in version 1, which can hold any entries and takes half as long where they are made already."""
     kinds = bytearray()
     numbers: list[int] = []
     texts = [mutation.row_key, mutation.source_cluster_id.encode(), mutation.token.encode()]
