@@ -137,6 +137,7 @@ class Readers:
         self._running: dict[KeyRange, PartitionReader] = {}
         self._turns: list[Opening] = []
         self._in_hand: Batch | None = None
+        self._gathered = 0  # steps that may be taken before more of them are waited for
         self.streams = self.retries = 0
 
     def read(self, ready: Mapping[KeyRange, Opening]) -> None:
@@ -163,11 +164,14 @@ class Readers:
                 if remaining <= 0:
                     return None
                 self._changed.wait(remaining)
-        if sum(reader.queued for reader in waiting) < MOST_IN_BATCH:
+        if self._gathered <= 0 and _queued(waiting) < MOST_IN_BATCH:
             time.sleep(_GATHER_SECONDS)
         with self._changed:
-            lowest = min(self._waiting(), key=lambda reader: reader.position.watermark)
-            self._in_hand = lowest.take()
+            waiting = self._waiting()
+            if self._gathered <= 0:
+                self._gathered = _queued(waiting)
+            self._in_hand = min(waiting, key=lambda reader: reader.position.watermark).take()
+            self._gathered -= len(self._in_hand.steps)
             return self._in_hand
 
     @property
@@ -231,6 +235,10 @@ class Readers:
         done.sort(key=lambda reader: -reader.position.watermark)
         for reader in done[: max(0, surplus)]:
             self._stop(reader.position.partition)
+
+
+def _queued(readers: list[PartitionReader]) -> int:
+    return sum(reader.queued for reader in readers)
 
 
 pools: OncePerProcess[Pool] = OncePerProcess()

@@ -3,7 +3,7 @@
     changes = pipeline | ReadFromBigtableChangeStream(
         project="my-project", instance="my-instance", table="my-table")
 
-The restriction is a `Frontier`; `process` reads its open partitions side by side, claims each step, emits,
+The restriction is a `Frontier`; `process` reads its open partitions side by side, claims their steps, emits,
 and sets the watermark. It ends when it is cut, when the stream is read to `end`, or when nothing of its part
 may be read before other parts have been.
 

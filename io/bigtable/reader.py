@@ -38,9 +38,9 @@ from penstock.io.reading.outage import Pacing
 _PAUSE_AFTER_OK = 0.02
 """Seconds before a stream that ended with OK is opened again."""
 MOST_IN_BATCH = 256
-"""Records in one batch."""
+"""Steps that are handed over at once."""
 MOST_IN_RUN = 16
-"""Records in one claim: few, so that a cut finds the consumer soon."""
+"""Records in one claim: few, so that a consumer that is cut soon comes to an end."""
 
 
 class Call(Protocol):

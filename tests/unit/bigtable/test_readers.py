@@ -213,6 +213,25 @@ def test_the_partition_that_lies_lowest_is_taken_first(source: Any, say: Any, po
         assert batch.step(0).partition == HIGH
 
 
+def test_what_little_there_is_is_waited_for_once_and_not_once_for_each_partition(
+    source: Any, say: Any, pool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    sleep = time.sleep
+    monkeypatch.setattr(
+        "penstock.io.bigtable.pool.time.sleep", lambda seconds: (waited.append(seconds), sleep(0.05))
+    )
+    ready = {}
+    for number in range(5):
+        partition = KeyRange(b"%d" % number, b"%d" % (number + 1))
+        source.will_say(partition, say.change("a"), say.change("b"))
+        ready[partition] = Opening(partition, (), 0)
+    with Readers(pool()) as readers:
+        readers.read(ready)
+        assert len(taken(readers, 10)) == 10
+    assert len(waited) == 1
+
+
 def test_a_partition_that_is_no_longer_ready_is_cancelled(source: Any, pool: Any) -> None:
     with Readers(pool()) as readers:
         readers.read({LOW: Opening(LOW, (), 0), HIGH: Opening(HIGH, (), 0)})
