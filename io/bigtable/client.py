@@ -30,6 +30,7 @@ from penstock.io.bigtable.query import (
 )
 from penstock.io.bigtable.record import CloseStream
 from penstock.io.bigtable.stream import ChangeStream, Connection
+from penstock.io.bigtable.wire import whole_cells
 from penstock.io.reading.moments import format_timestamp
 from penstock.io.reading.outage import Outage
 from penstock.io.reading.process import OncePerProcess
@@ -144,7 +145,7 @@ class Client:
 
 def _sized(data: bytes) -> tuple[int, Any]:
     # Asking the message for its size would encode it again.
-    return len(data), ReadChangeStreamResponse.FromString(data)
+    return len(data), whole_cells(data) or ReadChangeStreamResponse.FromString(data)
 
 
 _clients: OncePerProcess[Client] = OncePerProcess()

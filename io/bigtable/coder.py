@@ -1,5 +1,13 @@
 """How change stream mutations cross a worker boundary: compact, versioned bytes, never pickle.
 
+A change whose entries are all SetCell, as nearly all are:
+
+    byte      version (2)
+    message   google.bigtable.v2.ReadChangeStreamResponse.DataChange, `done`: fields in the order of their numbers,
+              defaults left out, nothing unknown
+
+A change as it was received is that message already, and is written and read without making its entries. Any other:
+
     byte      version (1)
     byte      type: 1 = USER, 2 = GARBAGE_COLLECTION
     byte      width of a length: 1, 2, 4 or 8 bytes
@@ -24,7 +32,7 @@ Integers are little endian. Kinds, with their numbers and texts:
     8  MergeToCell, bytes      timestamp_micros              family, qualifier, input
     9  UnknownMutation                                       encoded
 
-Equal records have equal bytes.
+Equal records have equal bytes, however they came to be.
 """
 
 from __future__ import annotations
@@ -33,6 +41,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from apache_beam import coders
 
@@ -46,10 +55,15 @@ from penstock.io.bigtable.record import (
     MutationType,
     SetCell,
     UnknownMutation,
+    as_received,
+    received_mutation,
     set_cell,
 )
+from penstock.io.bigtable.wire import DataChange
+from penstock.io.reading.moments import NANOS
 
-VERSION = 1
+ANY_ENTRIES, WHOLE_CELLS = 1, 2
+"""The versions."""
 _HEAD = struct.Struct("<BBBIqqi")
 _WIDTHS = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _TYPES = {MutationType.USER: 1, MutationType.GARBAGE_COLLECTION: 2}
@@ -61,23 +75,10 @@ class ChangeStreamMutationCoder(coders.Coder):  # type: ignore[misc, unused-igno
     """Encodes a `ChangeStreamMutation` in the format of this module; deterministic."""
 
     def encode(self, value: ChangeStreamMutation) -> bytes:
-        kinds = bytearray()
-        numbers: list[int] = []
-        texts = [value.row_key, value.source_cluster_id.encode(), value.token.encode()]
-        for entry in value.entries:
-            kinds.append(_write(entry, numbers, texts))
-        lengths = [len(text) for text in texts]
-        width = _width(max(lengths))
-        head = _HEAD.pack(
-            VERSION,
-            _TYPES[value.type],
-            width,
-            len(kinds),
-            value.commit_timestamp,
-            value.estimated_low_watermark,
-            value.tiebreaker,
-        )
-        return b"".join((head, kinds, _packed(numbers, "q"), _packed(lengths, _WIDTHS[width]), *texts))
+        change = _data_change(value)
+        if change is None:
+            return entry_by_entry(value)
+        return b"\2" + change.SerializeToString(deterministic=True)
 
     def decode(self, encoded: bytes) -> ChangeStreamMutation:
         """Return the record.
@@ -85,23 +86,14 @@ class ChangeStreamMutationCoder(coders.Coder):  # type: ignore[misc, unused-igno
         Raises:
             ValueError: the bytes were written by a version that this one does not know.
         """
-        version, type_, width, count, timestamp, low, tiebreaker = _HEAD.unpack_from(encoded)
-        if version != VERSION:
-            raise ValueError(
-                f"a ChangeStreamMutation of format version {version} cannot be read by this release, which knows "
-                f"version {VERSION}: finish the job with the release that started it"
-            )
-        kinds = encoded[_HEAD.size : _HEAD.size + count]
-        at = _HEAD.size + count
-        numbers, at = _unpacked(encoded, at, sum([_SHAPES[kind][0] for kind in kinds]), 8, "q")
-        texts = 3 + sum([_SHAPES[kind][1] for kind in kinds])
-        lengths, at = _unpacked(encoded, at, texts, width, _WIDTHS[width])
-        pieces = _cut(encoded, at, lengths)
-        key, cluster, token = next(pieces), next(pieces).decode(), next(pieces).decode()
-        remaining = iter(numbers)
-        entries = tuple([_SHAPES[kind][2](remaining, pieces) for kind in kinds])
-        return ChangeStreamMutation(
-            key, _TYPES_BACK[type_], cluster, timestamp, tiebreaker, token, low, entries
+        version = encoded[0]
+        if version == WHOLE_CELLS:
+            return _received(DataChange.FromString(encoded[1:]))
+        if version == ANY_ENTRIES:
+            return _decoded(encoded)
+        raise ValueError(
+            f"a ChangeStreamMutation of format version {version} cannot be read by this release, which knows "
+            f"versions {ANY_ENTRIES} and {WHOLE_CELLS}: finish the job with the release that started it"
         )
 
     def is_deterministic(self) -> bool:
@@ -115,6 +107,90 @@ class ChangeStreamMutationCoder(coders.Coder):  # type: ignore[misc, unused-igno
 
     def __hash__(self) -> int:
         return hash(type(self))
+
+
+def _data_change(mutation: ChangeStreamMutation) -> Any | None:
+    """Return the change as a `wire.DataChange`, or None: it does not only set cells.
+
+    Its times are written anew, as the service may have cut them into seconds and nanoseconds in another way.
+    """
+    change = as_received(mutation)
+    if change is not None:
+        change.DiscardUnknownFields()
+    else:
+        cells = [entry for entry in mutation.entries if isinstance(entry, SetCell)]
+        if len(cells) < len(mutation.entries):
+            return None
+        change = _made(mutation, cells)
+    at, low = change.commit_timestamp, change.estimated_low_watermark
+    at.seconds, at.nanos = divmod(mutation.commit_timestamp, NANOS)
+    low.seconds, low.nanos = divmod(mutation.estimated_low_watermark, NANOS)
+    return change
+
+
+def _made(mutation: ChangeStreamMutation, cells: list[SetCell]) -> Any:
+    change = DataChange(
+        type_=_TYPES[mutation.type],
+        source_cluster_id=mutation.source_cluster_id,
+        row_key=mutation.row_key,
+        tiebreaker=mutation.tiebreaker,
+        done=True,
+        token=mutation.token,
+    )
+    for cell in cells:
+        written = change.chunks.add().mutation.set_cell
+        written.family_name, written.column_qualifier = cell.family, cell.qualifier
+        written.timestamp_micros, written.value = cell.timestamp_micros, cell.value
+    return change
+
+
+def _received(change: Any) -> ChangeStreamMutation:
+    at, low = change.commit_timestamp, change.estimated_low_watermark
+    return received_mutation(
+        change.row_key,
+        _TYPES_BACK[change.type_],
+        change.source_cluster_id,
+        at.seconds * NANOS + at.nanos,
+        change.tiebreaker,
+        change.token,
+        low.seconds * NANOS + low.nanos,
+        change,
+    )
+
+
+def entry_by_entry(mutation: ChangeStreamMutation) -> bytes:
+    """Return the change in version 1, which can hold any entries and takes half as long where they are made already."""
+    kinds = bytearray()
+    numbers: list[int] = []
+    texts = [mutation.row_key, mutation.source_cluster_id.encode(), mutation.token.encode()]
+    for entry in mutation.entries:
+        kinds.append(_write(entry, numbers, texts))
+    lengths = [len(text) for text in texts]
+    width = _width(max(lengths))
+    head = _HEAD.pack(
+        ANY_ENTRIES,
+        _TYPES[mutation.type],
+        width,
+        len(kinds),
+        mutation.commit_timestamp,
+        mutation.estimated_low_watermark,
+        mutation.tiebreaker,
+    )
+    return b"".join((head, kinds, _packed(numbers, "q"), _packed(lengths, _WIDTHS[width]), *texts))
+
+
+def _decoded(encoded: bytes) -> ChangeStreamMutation:
+    _, type_, width, count, timestamp, low, tiebreaker = _HEAD.unpack_from(encoded)
+    kinds = encoded[_HEAD.size : _HEAD.size + count]
+    at = _HEAD.size + count
+    numbers, at = _unpacked(encoded, at, sum([_SHAPES[kind][0] for kind in kinds]), 8, "q")
+    texts = 3 + sum([_SHAPES[kind][1] for kind in kinds])
+    lengths, at = _unpacked(encoded, at, texts, width, _WIDTHS[width])
+    pieces = _cut(encoded, at, lengths)
+    key, cluster, token = next(pieces), next(pieces).decode(), next(pieces).decode()
+    remaining = iter(numbers)
+    entries = tuple([_SHAPES[kind][2](remaining, pieces) for kind in kinds])
+    return ChangeStreamMutation(key, _TYPES_BACK[type_], cluster, timestamp, tiebreaker, token, low, entries)
 
 
 def _write(entry: Entry, numbers: list[int], texts: list[bytes]) -> int:

@@ -5,6 +5,9 @@
         record = decoder.feed(response)  # None: in the middle of a record
     decoder.finish()                     # the stream ended with OK; half a record is an error
 
+A message may also come as the `wire.Response` that it is if its mutations all set whole cells. Then there is nothing in
+them to refuse, and the entries of a record that it holds are not made until somebody asks for them.
+
 One record may be spread over several messages, and one value of a SetCell over several chunks. What Google's
 own Java client refuses is refused here, and two things more that it lets pass: a chunk at the wrong offset
 and a value that another mutation interrupts. A stream that *breaks off* in mid-record is no error: its half
@@ -33,8 +36,10 @@ from penstock.io.bigtable.record import (
     MutationType,
     SetCell,
     UnknownMutation,
+    received_mutation,
     set_cell,
 )
+from penstock.io.bigtable.wire import Response
 from penstock.io.reading.moments import NANOS
 
 _USER, _GARBAGE_COLLECTION, _CONTINUATION = 1, 2, 3
@@ -47,6 +52,9 @@ class DecodeError(RuntimeError):
 
 _Head: TypeAlias = tuple[bytes, MutationType, str, int, int]
 """What the first message of a record says: row key, type, cluster, commit timestamp, tiebreaker."""
+
+_Tail: TypeAlias = tuple[str, int]
+"""What the last message says: token, watermark."""
 
 
 class Decoder:
@@ -63,9 +71,11 @@ class Decoder:
         Raises:
             DecodeError: a message that the documentation does not allow here.
         """
+        if type(response) is Response:
+            return self._data_change(response.data_change, True)
         kind = response.WhichOneof("stream_record")
         if kind == "data_change":
-            return self._data_change(response.data_change)
+            return self._data_change(response.data_change, False)
         self._refuse_in_mid_record(kind or "message of an unknown kind")
         if kind == "heartbeat":
             return _heartbeat(response.heartbeat)
@@ -81,12 +91,15 @@ class Decoder:
         """
         self._refuse_in_mid_record("end of the stream with status OK")
 
-    def _data_change(self, change: Any) -> ChangeStreamMutation | None:
+    def _data_change(self, change: Any, whole_cells: bool) -> ChangeStreamMutation | None:
         head = self._head
         if head is None:
             head = _head(change)
             if change.done:
-                return _mutation(head, change, _entries_of_one_message(change.chunks))
+                tail = _tail(head, change)
+                if whole_cells:
+                    return received_mutation(*head, *tail, change)
+                return ChangeStreamMutation(*head, *tail, tuple(_entries_of_one_message(change.chunks)))
             self._head = head
         else:
             _check_continuation(change, head)
@@ -96,7 +109,7 @@ class Decoder:
         if self._cell is not None:
             raise DecodeError(f"the record {_at(head)} is done in the middle of a chunked value")
         entries, self._head, self._entries = self._entries, None, []
-        return _mutation(head, change, entries)
+        return ChangeStreamMutation(*head, *_tail(head, change), tuple(entries))
 
     def _take_chunks(self, chunks: Sequence[Any]) -> None:
         last = len(chunks) - 1
@@ -138,7 +151,7 @@ class _Cell:
             DecodeError: it is not the one that must come next.
         """
         info = chunk.chunk_info
-        if chunk.mutation.WhichOneof("mutation") != "set_cell" or not _is_part(chunk):
+        if not _is_part(chunk) or chunk.mutation.WhichOneof("mutation") != "set_cell":
             raise DecodeError("another mutation interrupts a chunked value")
         if info.chunked_value_size != self._size or info.chunked_value_offset != self._received:
             raise DecodeError(
@@ -182,15 +195,12 @@ def _check_continuation(change: Any, head: _Head) -> None:
         raise DecodeError(f"a continuation of the record {_at(head)} names a row, a cluster or a time again")
 
 
-def _mutation(head: _Head, change: Any, entries: list[Entry]) -> ChangeStreamMutation:
+def _tail(head: _Head, change: Any) -> _Tail:
     token = change.token
     if not token or not change.HasField("estimated_low_watermark"):
         raise DecodeError(f"the record {_at(head)} is done without a token or a watermark")
     low = change.estimated_low_watermark
-    key, kind, cluster, at, tiebreaker = head
-    return ChangeStreamMutation(
-        key, kind, cluster, at, tiebreaker, token, low.seconds * NANOS + low.nanos, tuple(entries)
-    )
+    return token, low.seconds * NANOS + low.nanos
 
 
 def _entries_of_one_message(chunks: Sequence[Any]) -> list[Entry]:

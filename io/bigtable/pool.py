@@ -18,12 +18,23 @@ from typing import Self
 
 from penstock.io.bigtable.frontier import Opening
 from penstock.io.bigtable.keys import KeyRange
-from penstock.io.bigtable.reader import Batch, PartitionReader, Select, Shared, Source, by_watermark
+from penstock.io.bigtable.reader import (
+    MOST_IN_BATCH,
+    Batch,
+    PartitionReader,
+    Select,
+    Shared,
+    Source,
+    by_watermark,
+)
 from penstock.io.bigtable.stalls import Stalls
 from penstock.io.reading.process import OncePerProcess
 
 _TURN_SECONDS = 1.0
 """How long a stream may run while others wait for its place."""
+_GATHER_SECONDS = 0.01
+"""How long a consumer that finds less than a batch lets more of it come: to be woken for each record, and to take the
+interpreter from the threads that read, costs more than all the rest that is done for it."""
 _LATE = 2_000_000_000
 """Nanoseconds; a reader that lies further behind expects its streams to bring something soon."""
 
@@ -126,6 +137,7 @@ class Readers:
         self._running: dict[KeyRange, PartitionReader] = {}
         self._turns: list[Opening] = []
         self._in_hand: Batch | None = None
+        self._gathered = 0  # steps that may be taken before more of them are waited for
         self.streams = self.retries = 0
 
     def read(self, ready: Mapping[KeyRange, Opening]) -> None:
@@ -147,13 +159,19 @@ class Readers:
         self._settle()
         deadline = time.monotonic() + timeout
         with self._changed:
-            while not (waiting := [reader for reader in self._running.values() if reader.waiting]):
+            while not (waiting := self._waiting()):
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     return None
                 self._changed.wait(remaining)
-            lowest = min(waiting, key=lambda reader: reader.position.watermark)
-            self._in_hand = lowest.take()
+        if self._gathered <= 0 and _queued(waiting) < MOST_IN_BATCH:
+            time.sleep(_GATHER_SECONDS)
+        with self._changed:
+            waiting = self._waiting()
+            if self._gathered <= 0:
+                self._gathered = _queued(waiting)
+            self._in_hand = min(waiting, key=lambda reader: reader.position.watermark).take()
+            self._gathered -= len(self._in_hand.steps)
             return self._in_hand
 
     @property
@@ -181,6 +199,9 @@ class Readers:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close(keep=kind is None)
+
+    def _waiting(self) -> list[PartitionReader]:
+        return [reader for reader in self._running.values() if reader.waiting]
 
     def _settle(self) -> None:
         batch, self._in_hand = self._in_hand, None
@@ -214,6 +235,10 @@ class Readers:
         done.sort(key=lambda reader: -reader.position.watermark)
         for reader in done[: max(0, surplus)]:
             self._stop(reader.position.partition)
+
+
+def _queued(readers: list[PartitionReader]) -> int:
+    return sum(reader.queued for reader in readers)
 
 
 pools: OncePerProcess[Pool] = OncePerProcess()

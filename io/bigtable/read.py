@@ -3,7 +3,7 @@
     changes = pipeline | ReadFromBigtableChangeStream(
         project="my-project", instance="my-instance", table="my-table")
 
-The restriction is a `Frontier`; `process` reads its open partitions side by side, claims each step, emits,
+The restriction is a `Frontier`; `process` reads its open partitions side by side, claims their steps, emits,
 and sets the watermark. It ends when it is cut, when the stream is read to `end`, or when nothing of its part
 may be read before other parts have been.
 
@@ -111,15 +111,18 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
                         if not tracker.try_claim(Tick(expecting)):
                             return
                         break
-                    for record, step in batch.steps:
+                    for run, step in batch.runs():
                         if not tracker.try_claim(step):
                             return
-                        batch.claimed += 1
-                        if record is not None and (emits is None or emits(record.row_key)):
-                            tally.emitted(record)
+                        batch.claimed += len(run)
+                        records = [record for record, _ in run if record is not None]
+                        if emits is not None:
+                            records = [record for record in records if emits(record.row_key)]
+                        tally.emitted(records)
+                        for record in records:
                             yield TimestampedValue(record, Timestamp(micros=record.commit_timestamp // 1000))
                     if batch.ends_stream:
-                        tally.claimed(batch.steps[-1][1])
+                        tally.claimed(batch.step(-1))
                         break
                 frontier = tracker.current_restriction()
                 watermark.set_watermark(beam_watermark(frontier.watermark))

@@ -3,8 +3,8 @@
     with Readers(pool) as readers:
         readers.read(frontier.ready())            # let exactly these streams run
         batch = readers.take(timeout=0.05)        # steps of one partition, in order; None: nothing yet
-        for record, step in batch.steps: …        # claim and emit …
-            batch.claimed += 1                    # … and say so
+        for run, step in batch.runs(): …          # claim the step, emit the records of the run …
+            batch.claimed += len(run)             # … and say so
 
 A stream may outlive the bundle (see `pool`): what it has read ahead and was not claimed stays in its queue,
 and the next bundle that asks for exactly that position goes on there.
@@ -37,8 +37,10 @@ from penstock.io.reading.outage import Pacing
 
 _PAUSE_AFTER_OK = 0.02
 """Seconds before a stream that ended with OK is opened again."""
-_MOST_IN_HAND = 256
-"""Records in one batch: few, so that a cut finds the consumer soon."""
+MOST_IN_BATCH = 256
+"""Steps that are handed over at once."""
+MOST_IN_RUN = 16
+"""Records in one claim: few, so that a consumer that is cut soon comes to an end."""
 
 
 class Call(Protocol):
@@ -65,23 +67,31 @@ class Source(Protocol):
         """Return what a close without tokens means."""
 
 
-Taken: TypeAlias = tuple[ChangeStreamMutation | None, Step]
-"""A step to claim, with the record to emit when the claim is granted (None: nothing to emit)."""
+Taken: TypeAlias = tuple[ChangeStreamMutation | None, Step | None]
+"""A step to claim, with the record to emit when the claim is granted (None: nothing to emit).
+
+A record that is emitted comes without its step, which `Batch.step` makes: most of them are never claimed one by one.
+"""
 
 Select: TypeAlias = Callable[[ChangeStreamMutation], ChangeStreamMutation | None]
 
 
 class Shared:
-    """What all threads of a pool share: one lock, one budget of `buffer_bytes`."""
+    """What all threads of a pool share: one lock, one budget of `buffer_bytes`.
+
+    `changed` is the lock too. It is a call or two slower to take, so only those who wait or notify do.
+    """
 
     def __init__(self, buffer_bytes: int) -> None:
-        self.changed = threading.Condition()
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
         self.buffer_bytes = buffer_bytes
         self.queued_bytes = 0
 
 
 class Batch:
-    """Steps of one partition in order; the consumer counts in `claimed` how many of them it has claimed."""
+    """Steps of one partition in order, a step of lineage only at the end; the consumer counts in `claimed` how many of
+    them it has claimed."""
 
     __slots__ = ("claimed", "reader", "sizes", "steps")
 
@@ -94,7 +104,28 @@ class Batch:
     @property
     def ends_stream(self) -> bool:
         """Whether the last step is one of lineage."""
-        return type(self.steps[-1][1]) is not Advanced
+        return type(self.step(-1)) is not Advanced
+
+    def step(self, number: int) -> Step:
+        """Return the step that is to be claimed there."""
+        record, step = self.steps[number]
+        if step is None:
+            assert record is not None
+            return advanced(self.reader.position.partition, record)
+        return step
+
+    def runs(self) -> Iterator[tuple[list[Taken], Step]]:
+        """Yield the steps in runs of limited length, each with the one to claim: its last; a step of lineage by itself.
+
+        To claim a record is to claim all that comes before it in its partition, and a claim costs as much as
+        all the rest that is done for a record.
+        """
+        steps, count = self.steps, len(self.steps) - self.ends_stream
+        for first in range(0, count, MOST_IN_RUN):
+            end = min(first + MOST_IN_RUN, count)
+            yield steps[first:end], self.step(end - 1)
+        if count < len(steps):
+            yield steps[count:], self.step(count)
 
 
 class PartitionReader:
@@ -117,7 +148,8 @@ class PartitionReader:
         self.heard = False
         self.since = time.monotonic()
         self.streams = self.retries = 0
-        self._ahead = opening
+        self._opening = opening
+        self._last: ChangeStreamMutation | Heartbeat | None = None
         self._source = source
         self._select = select
         self._bounded = bounded and opening.bounded
@@ -136,6 +168,11 @@ class PartitionReader:
         """Whether there is something to take, or an error to raise."""
         return bool(self._queue) or self.error is not None
 
+    @property
+    def queued(self) -> int:
+        """How many steps there are to take."""
+        return len(self._queue)
+
     def take(self) -> Batch:
         """Return what is queued, as one batch of limited length.
 
@@ -143,13 +180,13 @@ class PartitionReader:
         """
         if not self._queue and self.error is not None:
             raise self.error
-        pairs = [self._queue.popleft() for _ in range(min(len(self._queue), _MOST_IN_HAND))]
+        pairs = [self._queue.popleft() for _ in range(min(len(self._queue), MOST_IN_BATCH))]
         return Batch(self, [taken for _, taken in pairs], [size for size, _ in pairs])
 
     def settle(self, batch: Batch) -> None:
         """Note what was claimed of a batch, give its credit back, and put the rest back into the queue."""
         claimed = batch.claimed
-        if claimed and isinstance(last := batch.steps[claimed - 1][1], Advanced):
+        if claimed and isinstance(last := batch.step(claimed - 1), Advanced):
             self.position = self.position.moved(last.token, last.watermark)
         self._queue.extendleft(reversed(list(zip(batch.sizes[claimed:], batch.steps[claimed:], strict=True))))
         self._shared.queued_bytes -= sum(batch.sizes[:claimed])
@@ -209,8 +246,7 @@ class PartitionReader:
             if record is None:
                 continue
             self._source.outage.answered()
-            step = self._followed(record)
-            if not self._put(size, (self._selected(record), step)) or type(step) is not Advanced:
+            if not self._put(size, self._taken(record)) or type(record) is CloseStream:
                 return True
             size, silent = 0, False
         if self._stopped:
@@ -230,24 +266,31 @@ class PartitionReader:
             call.cancel()
         return None if stopped else call
 
-    def _followed(self, record: ChangeRecord) -> Step:
-        step = follow(self._ahead.partition, record, bounded=self._bounded)
-        if step is None:
-            assert isinstance(record, CloseStream)
-            raise self._source.refused_close(self._ahead, record)
-        if type(step) is Advanced:
-            self._ahead = self._ahead.moved(step.token, step.watermark)
-        return step
+    @property
+    def _ahead(self) -> Opening:
+        """Where a stream that is opened now must begin: behind the last whole record or heartbeat."""
+        last = self._last
+        return (
+            self._opening if last is None else self._opening.moved(last.token, last.estimated_low_watermark)
+        )
 
-    def _selected(self, record: ChangeRecord) -> ChangeStreamMutation | None:
-        if type(record) is not ChangeStreamMutation:
-            return None
-        return record if self._select is None else self._select(record)
+    def _taken(self, record: ChangeRecord) -> Taken:
+        if type(record) is ChangeStreamMutation:
+            self._last = record
+            emitted = record if self._select is None else self._select(record)
+            return emitted, None if emitted is not None else advanced(self._opening.partition, record)
+        step = follow(self._opening.partition, record, bounded=self._bounded)
+        if type(record) is Heartbeat:
+            self._last = record
+        elif step is None:
+            assert type(record) is CloseStream
+            raise self._source.refused_close(self._ahead, record)
+        return None, step
 
     def _put(self, size: int, taken: Taken) -> bool:
         """Queue a step as soon as there is credit for it; False: the reader was stopped."""
         shared = self._shared
-        with shared.changed:
+        with shared.lock:
             while self._queue and shared.queued_bytes + size > shared.buffer_bytes and not self._stopped:
                 shared.changed.wait()
             if self._stopped:
@@ -270,16 +313,21 @@ def follow(partition: KeyRange, record: ChangeRecord, *, bounded: bool) -> Step 
         LineageError: a heartbeat of another partition.
     """
     if isinstance(record, ChangeStreamMutation):
-        return Advanced(partition, record.token, record.estimated_low_watermark)
+        return advanced(partition, record)
     if isinstance(record, Heartbeat):
         if record.partition != partition:
             raise LineageError(
                 f"a heartbeat of {shown(record.partition)} in the stream of {shown(partition)}"
             )
-        return Advanced(partition, record.token, record.estimated_low_watermark)
+        return advanced(partition, record)
     if record.continuations:
         return Closed(partition, record.continuations)
     return Finished(partition) if record.code == 0 and bounded else None
+
+
+def advanced(partition: KeyRange, record: ChangeStreamMutation | Heartbeat) -> Advanced:
+    """Return the step that a record or heartbeat of the stream of `partition` means."""
+    return Advanced(partition, record.token, record.estimated_low_watermark)
 
 
 def by_watermark(openings: Mapping[KeyRange, Opening]) -> list[Opening]:

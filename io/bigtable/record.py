@@ -8,9 +8,10 @@ Source: google/bigtable/v2/bigtable.proto, `ReadChangeStreamResponse`, and googl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.io.bigtable.keys import KeyRange
 from penstock.io.reading.moments import format_timestamp
@@ -103,8 +104,14 @@ class UnknownMutation:
 Entry: TypeAlias = SetCell | DeleteCells | DeleteFamily | AddToCell | MergeToCell | UnknownMutation
 
 
+class _MaybeReceived:
+    """Where a change keeps the `wire.DataChange` that it was received as, if it was."""
+
+    __slots__ = ("_change",)
+
+
 @dataclass(frozen=True, slots=True)
-class ChangeStreamMutation:
+class ChangeStreamMutation(_MaybeReceived):
     """One atomic change of one row, whole, as one cluster applied it.
 
     `commit_timestamp` and `estimated_low_watermark` are nanoseconds. Per row key and source cluster, changes
@@ -124,7 +131,69 @@ class ChangeStreamMutation:
     entries: tuple[Entry, ...]
 
     def __repr__(self) -> str:  # neither row key nor values: they are someone's data
-        return f"<{self.type} change with {len(self.entries)} entries at {format_timestamp(self.commit_timestamp)}>"
+        return f"<{self.type} change with {entry_count(self)} entries at {format_timestamp(self.commit_timestamp)}>"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> tuple[Entry, ...]:
+            """Make the entries of a change that was received without them: called as long as they are not there."""
+            if name != "entries":
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            entries = _cells(self._change.chunks)
+            object.__setattr__(self, "entries", entries)
+            return entries
+
+
+@dataclass(slots=True)
+class _OpenMutation(_MaybeReceived):
+    """A ChangeStreamMutation that is not frozen yet and has no entries; see `_OpenSetCell`."""
+
+    row_key: bytes
+    type: MutationType
+    source_cluster_id: str
+    commit_timestamp: int
+    tiebreaker: int
+    token: str
+    estimated_low_watermark: int
+    entries: tuple[Entry, ...] = field(init=False)
+
+
+def _cells(chunks: Sequence[Any]) -> tuple[SetCell, ...]:
+    cells = [chunk.mutation.set_cell for chunk in chunks]
+    return tuple([set_cell(c.family_name, c.column_qualifier, c.timestamp_micros, c.value) for c in cells])
+
+
+def received_mutation(
+    row_key: bytes,
+    type_: MutationType,
+    source_cluster_id: str,
+    commit_timestamp: int,
+    tiebreaker: int,
+    token: str,
+    estimated_low_watermark: int,
+    change: Any,
+) -> ChangeStreamMutation:
+    """Return a ChangeStreamMutation that makes its entries, from a `wire.DataChange`, when asked.
+
+    It equals one that was made with its entries, and has its hash and its bytes.
+    """
+    mutation: Any = _OpenMutation(
+        row_key, type_, source_cluster_id, commit_timestamp, tiebreaker, token, estimated_low_watermark
+    )
+    mutation._change = change
+    mutation.__class__ = ChangeStreamMutation
+    return mutation
+
+
+def as_received(mutation: ChangeStreamMutation) -> Any | None:
+    """Return the `wire.DataChange` that the change was received as, or None: it was made with its entries."""
+    return getattr(mutation, "_change", None)
+
+
+def entry_count(mutation: ChangeStreamMutation) -> int:
+    """Return the number of entries without making them."""
+    change = as_received(mutation)
+    return len(mutation.entries if change is None else change.chunks)
 
 
 @dataclass(frozen=True, slots=True)

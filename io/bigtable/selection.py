@@ -40,6 +40,11 @@ class Selection:
         object.__setattr__(self, "_column_families", frozenset(family for family, _ in self.columns))
 
     @property
+    def _by_column(self) -> bool:
+        """Whether it depends on its entries what of a record passes."""
+        return bool(self.families or self.columns or self.denied_families or self.denied_columns)
+
+    @property
     def everything(self) -> bool:
         """Whether nothing is ever left out."""
         return self == Selection()
@@ -51,6 +56,8 @@ class Selection:
                 return None
         elif self.source_clusters and record.source_cluster_id not in self.source_clusters:
             return None
+        if not self._by_column:
+            return record
         passing = tuple([entry for entry in record.entries if self._passes(entry)])
         if len(passing) == len(record.entries):
             return record

@@ -18,7 +18,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam import coders
 
-from penstock.io.bigtable.coder import ChangeStreamMutationCoder
+from penstock.io.bigtable.coder import ChangeStreamMutationCoder, entry_by_entry
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
 from penstock.io.bigtable.record import ChangeStreamMutation, MutationType, SetCell
 from penstock.io.bigtable.stream import Connection
@@ -36,11 +36,11 @@ class TableRow:
 
 
 class TableRowCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
-    """Encodes a row in the format of `ChangeStreamMutationCoder`, as a change that sets its cells."""
+    """Encodes a row in version 1 of the format of `ChangeStreamMutationCoder`, as a change that sets its cells."""
 
     def encode(self, value: TableRow) -> bytes:
         change = ChangeStreamMutation(value.row_key, MutationType.USER, "", 0, 0, "", 0, value.cells)
-        return ChangeStreamMutationCoder().encode(change)
+        return entry_by_entry(change)
 
     def decode(self, encoded: bytes) -> TableRow:
         """Return the row; raises ValueError for bytes of another version."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -16,7 +17,7 @@ from apache_beam.metrics import Metrics
 from penstock.io.bigtable.frontier import Advanced, Closed, Finished, Frontier, Step
 from penstock.io.bigtable.keys import shown
 from penstock.io.bigtable.pool import Readers
-from penstock.io.bigtable.record import ChangeStreamMutation, UnknownMutation
+from penstock.io.bigtable.record import ChangeStreamMutation, UnknownMutation, as_received
 
 NAMESPACE = "penstock.io.bigtable"
 """Of the metrics."""
@@ -38,16 +39,21 @@ class Tally:
         self._waiting = len(frontier.stuck())
         self._low = frontier.watermark or 0
 
-    def emitted(self, record: ChangeStreamMutation) -> None:
-        """Count a record that is handed on."""
-        counts = self._counts
-        counts["records"] += 1
-        counts["entries"] += len(record.entries)
-        if record.commit_timestamp < self._low:
-            counts["late_records"] += 1
-        for entry in record.entries:
-            if type(entry) is UnknownMutation:
-                self._unknown()
+    def emitted(self, records: Sequence[ChangeStreamMutation]) -> None:
+        """Count records that are handed on."""
+        counts, low, entries, late = self._counts, self._low, 0, 0
+        for record in records:
+            late += record.commit_timestamp < low
+            change = as_received(record)
+            if change is None:
+                entries += len(record.entries)
+                self._unknown(sum([type(entry) is UnknownMutation for entry in record.entries]))
+            else:  # without unknown mutations
+                entries += len(change.chunks)
+        counts["records"] += len(records)
+        counts["entries"] += entries
+        if late:
+            counts["late_records"] += late
 
     def claimed(self, step: Step) -> None:
         """Count a step of lineage that the tracker has granted."""
@@ -59,10 +65,11 @@ class Tally:
             self._counts["reopened"] += 1
             _LOGGER.debug("%s waits in vain for a merge and is read by itself", shown(step.range))
 
-    def _unknown(self) -> None:
-        if not self._counts["unknown_mutations"]:
+    def _unknown(self, count: int) -> None:
+        if count and not self._counts["unknown_mutations"]:
             _LOGGER.warning("mutations of a kind that this release does not know are handed on as bytes")
-        self._counts["unknown_mutations"] += 1
+        if count:
+            self._counts["unknown_mutations"] += count
 
     def __enter__(self) -> Self:
         return self

@@ -64,8 +64,8 @@ def test_values_of_every_width_survive(size: int) -> None:
 
 def test_a_record_of_another_version_is_refused_with_advice() -> None:
     record = ChangeStreamMutation(b"r", MutationType.USER, "c", 1, 0, "t", 1, ())
-    with pytest.raises(ValueError, match="version 2 cannot be read .* finish the job"):
-        CODER.decode(b"\2" + CODER.encode(record)[1:])
+    with pytest.raises(ValueError, match="version 3 cannot be read .* finish the job"):
+        CODER.decode(b"\3" + CODER.encode(record)[1:])
 
 
 @given(int64, st.one_of(st.none(), int64), raw, raw)

@@ -54,7 +54,7 @@ def taken(readers: Readers, steps: int, timeout: float = 2.0) -> list[Any]:
         assert time.monotonic() < until, f"only {len(found)} of {steps} steps came"
         batch = readers.take(0.05)
         if batch is not None:
-            new = [step for _, step in batch.steps][: steps - len(found)]
+            new = [batch.step(number) for number in range(len(batch.steps))][: steps - len(found)]
             batch.claimed = len(new)
             found += new
     return found
@@ -210,7 +210,26 @@ def test_the_partition_that_lies_lowest_is_taken_first(source: Any, say: Any, po
         time.sleep(0.1)
         batch = readers.take(1)
         assert batch is not None
-        assert batch.steps[0][1].partition == HIGH
+        assert batch.step(0).partition == HIGH
+
+
+def test_what_little_there_is_is_waited_for_once_and_not_once_for_each_partition(
+    source: Any, say: Any, pool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    sleep = time.sleep
+    monkeypatch.setattr(
+        "penstock.io.bigtable.pool.time.sleep", lambda seconds: (waited.append(seconds), sleep(0.05))
+    )
+    ready = {}
+    for number in range(5):
+        partition = KeyRange(b"%d" % number, b"%d" % (number + 1))
+        source.will_say(partition, say.change("a"), say.change("b"))
+        ready[partition] = Opening(partition, (), 0)
+    with Readers(pool()) as readers:
+        readers.read(ready)
+        assert len(taken(readers, 10)) == 10
+    assert len(waited) == 1
 
 
 def test_a_partition_that_is_no_longer_ready_is_cancelled(source: Any, pool: Any) -> None:
@@ -238,7 +257,7 @@ def test_more_partitions_than_streams_take_turns(
             readers.read(ready)
             batch = readers.take(0.05)
             if batch is not None:
-                step = batch.steps[0][1]
+                step = batch.step(0)
                 batch.claimed = len(batch.steps)
                 seen.add(step.partition)
                 ready[step.partition] = ready[step.partition].moved("x", 5)

@@ -1,0 +1,114 @@
+"""The DoFn's loop against a service of scripts: what is claimed is emitted, what is not comes again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from penstock.io.bigtable.frontier import Advanced, Closed, Frontier, Step
+from penstock.io.bigtable.keys import EVERYTHING, KeyRange
+from penstock.io.bigtable.pool import Limits, Pool
+from penstock.io.bigtable.read import ReadChangeStreamFn
+from penstock.io.bigtable.reader import MOST_IN_RUN
+from penstock.io.bigtable.tracker import BigtableTracker
+from penstock.io.reading.tracker import FrontierWatermarkEstimator, Tick, beam_watermark
+
+LOW, HIGH = KeyRange(b"", b"m"), KeyRange(b"m", b"")
+LIMITS = Limits(5.0, 8, 1 << 20, 5.0, 0.05)
+
+
+class Cutting:
+    """A tracker that is cut, as a runner does it, after a claim: when `cut` says so of the steps claimed."""
+
+    def __init__(self, frontier: Frontier, cut: Callable[[list[Step]], bool]) -> None:
+        self.steps: list[Step] = []
+        self.residual = frontier
+        self._tracker = BigtableTracker(frontier)
+        self._cut = cut
+
+    def current_restriction(self) -> Frontier:
+        return self._tracker.current_restriction()
+
+    def try_claim(self, step: Any) -> bool:
+        if not self._tracker.try_claim(step):
+            return False
+        if type(step) is not Tick:
+            self.steps.append(step)
+            if self._cut(self.steps):
+                self.defer_remainder(None)
+        return True
+
+    def defer_remainder(self, delay: Any) -> None:
+        split = self._tracker.try_split(0)
+        self.residual = split[1] if split else self.residual.exhausted()
+
+
+@pytest.fixture
+def pool(source: Any) -> Iterator[Pool]:
+    made = Pool(source, LIMITS, None, True)
+    yield made
+    made.clear()
+
+
+@pytest.fixture
+def fn(pool: Pool) -> ReadChangeStreamFn:
+    made = ReadChangeStreamFn(None)  # type: ignore[arg-type] - the pool is here already
+    made._pool = lambda element: pool  # type: ignore[method-assign]
+    return made
+
+
+def process(fn: ReadChangeStreamFn, tracker: Cutting) -> Iterator[Any]:
+    low = FrontierWatermarkEstimator(beam_watermark(tracker.residual.watermark))
+    return fn.process(None, tracker, low)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("claims", [1, 2, 5])
+def test_however_often_it_is_cut_each_record_is_emitted_once_in_order(
+    source: Any, say: Any, fn: Any, claims: int
+) -> None:
+    tokens = [str(number) for number in range(7 * MOST_IN_RUN + 3)]
+    source.will_say(EVERYTHING, *[say.change(token) for token in tokens])
+    frontier = Frontier.starting_at(0, [EVERYTHING])
+    emitted: list[str] = []
+    while len(emitted) < len(tokens):
+        tracker = Cutting(frontier, lambda steps: len(steps) == claims or steps[-1].token == tokens[-1])
+        emitted += [output.value.token for output in process(fn, tracker)]
+        frontier = tracker.residual
+        assert [segment.token for segment in frontier.segments] == emitted[-1:]
+    assert emitted == tokens
+    assert len(source.opened) == 1
+
+
+def test_a_claim_stands_for_few_records_so_that_a_cut_is_noticed_soon(
+    source: Any, say: Any, pool: Any, fn: Any
+) -> None:
+    source.will_say(EVERYTHING, *[say.change(str(number)) for number in range(10 * MOST_IN_RUN)])
+    tracker = Cutting(Frontier.starting_at(0, [EVERYTHING]), lambda steps: True)
+    outputs = process(fn, tracker)
+    assert 0 < sum(1 for _ in outputs) <= 32
+
+
+def test_a_close_is_claimed_by_itself_after_the_records_before_it(source: Any, say: Any, fn: Any) -> None:
+    source.will_say(
+        EVERYTHING, say.change("a"), say.change("b", low=2), say.close(11, (LOW, "l", LOW), (HIGH, "h", HIGH))
+    )
+    tracker = Cutting(Frontier.starting_at(0, [EVERYTHING]), lambda steps: type(steps[-1]) is Closed)
+    assert [output.value.token for output in process(fn, tracker)] == ["a", "b"]
+    assert tracker.steps[-2] == Advanced(EVERYTHING, "b", 2_000_000_000)
+    assert [(segment.token, segment.watermark) for segment in tracker.residual.segments] == [
+        ("l", 2_000_000_000),
+        ("h", 2_000_000_000),
+    ]
+
+
+def test_records_of_keys_that_are_not_asked_for_are_claimed_and_not_emitted(
+    source: Any, say: Any, fn: Any
+) -> None:
+    source.will_say(
+        EVERYTHING, say.change("a", row=b"x"), say.change("b", row=b"b"), say.change("c", row=b"y")
+    )
+    tracker = Cutting(Frontier.starting_at(0, [EVERYTHING], LOW), lambda steps: steps[-1].token == "c")
+    assert [output.value.token for output in process(fn, tracker)] == ["b"]
+    assert tracker.residual.segments[0].token == "c"
