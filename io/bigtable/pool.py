@@ -33,8 +33,7 @@ from penstock.io.reading.process import OncePerProcess
 _TURN_SECONDS = 1.0
 """How long a stream may run while others wait for its place."""
 _GATHER_SECONDS = 0.01
-"""How long a consumer that finds less than a batch lets more of it come: to be woken for each record, and to take the
-interpreter from the threads that read, costs more than all the rest that is done for it."""
+"""How long a consumer that finds less than a batch lets more of it come, so that it is not woken for each record."""
 _LATE = 2_000_000_000
 """Nanoseconds; a reader that lies further behind expects its streams to bring something soon."""
 

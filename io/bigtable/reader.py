@@ -117,8 +117,7 @@ class Batch:
     def runs(self) -> Iterator[tuple[list[Taken], Step]]:
         """Yield the steps in runs of limited length, each with the one to claim: its last; a step of lineage by itself.
 
-        To claim a record is to claim all that comes before it in its partition, and a claim costs as much as
-        all the rest that is done for a record.
+        To claim a record is to claim all that comes before it in its partition: one claim does for many.
         """
         steps, count = self.steps, len(self.steps) - self.ends_stream
         for first in range(0, count, MOST_IN_RUN):
