@@ -151,7 +151,7 @@ def _resident_mb(process: int) -> float:
 def test_folder_heap_driver_and_workers_stay_as_large_as_they_were(
     spark: Any, tmp_path: Path, campaign: Any
 ) -> None:
-    epochs, every = campaign.size(90, 400), campaign.size(3, 8)
+    epochs, every = campaign.size(60, 400), campaign.size(2, 8)
     flags = [f"--checkpoint_dir={tmp_path / 'checkpoint'}", "--spark_parallelism=2"]
     pipeline = beam.Pipeline(runner=PySparkRunner(spark), options=PipelineOptions(flags))
     _build(pipeline)
