@@ -8,8 +8,13 @@ _TEST_STREAM = "apache_beam.testing.test_stream_test::"
 _TRANSFORMS = "apache_beam.transforms."
 
 _PROCESS = "it looks at what its DoFns leave in a variable of their process; here that is a worker"
-_BUNDLE = "it expects one bundle; here a PCollection is in two parts"
+_BUNDLE = "it expects one bundle, or one worker; here a PCollection is in two parts"
 _ORDER = "it expects the order in which the elements were given"
+_EMPTY = "its combiner fails for a part of the input without multiples of two; here there are two parts"
+_MILLISECONDS = (
+    "it expects the end of a window cut to milliseconds, as Beam's coder does; here microseconds are kept"
+)
+_OLDER = "it asks for an older Beam's Reshuffle, which loses pane infos; here they are kept"
 
 REASONS: dict[str, str] = {
     _TEST_STREAM
@@ -23,6 +28,33 @@ REASONS: dict[str, str] = {
     "own do not fit the global window of their PCollection; only DirectRunner, which does not encode, lets them",
     _METRICS
     + "test_progress_metrics": "it reads `_monitoring_infos_by_stage`, a private field of FnApiRunner's result",
+    _TRANSFORMS + "combiners_test::CombineTest::test_combining_with_sliding_windows_and_fanout": _ORDER,
+    _TRANSFORMS
+    + "error_handling_test::ErrorHandlingTest::test_error_handling_pardo_with_exception_handling_kwargs": _PROCESS,
+    _TRANSFORMS + "ptransform_test::PTransformTest::test_combine_per_key_with_side_input_as_arg": _EMPTY,
+    _TRANSFORMS + "ptransform_test::PTransformTest::test_combine_with_side_input_as_arg": _EMPTY,
+    _TRANSFORMS + "ptransform_test::PTransformTest::test_do_fn_with_": _BUNDLE,
+    _TRANSFORMS
+    + "ptransform_test::PTransformTest::test_group_by_key_deterministic_coder": "its class is put into "
+    "the module while the test runs; a worker imports the module without it",
+    _TRANSFORMS
+    + "ptransform_test::PTransformTypeCheckTestCase::test_combine_runtime_type_check_violation_using_decorators": "two "
+    "bundles make two sums of the wrong type, and adding them fails before the check of the result",
+    _TRANSFORMS
+    + "sideinputs_test::SideInputsTest::test_multi_triggered_gbk_side_input": "the side input is ready with its first "
+    "pane, an early one, as the model has it; DirectRunner waits for the end of its window",
+    _TRANSFORMS + "userstate_test::StatefulDoFnOnDirectRunnerTest::": _PROCESS,
+    _TRANSFORMS + "util_test::BatchElementsTest::": _BUNDLE,
+    _TRANSFORMS
+    + "util_test::LogElementsTest::": "it reads the log or the standard output of its own process",
+    _TRANSFORMS + "util_test::ReshuffleTest::test_reshuffle_custom_window_preserves_metadata_1": _OLDER,
+    _TRANSFORMS + "util_test::ReshuffleTest::test_reshuffle_default_window_preserves_metadata_1": _OLDER,
+    _TRANSFORMS + "util_test::ReshuffleTest::test_reshuffle_window_fn_preserved": _MILLISECONDS,
+    _TRANSFORMS + "util_test::ReshuffleTest::test_reshuffle_windows_unchanged": _MILLISECONDS,
+    _TRANSFORMS + "util_test::TeeTest::": _PROCESS,
+    _TRANSFORMS + "util_test::WaitOnTest::test_find": _PROCESS,
+    "apache_beam.typehints.row_type_test::RowTypeTest::": "its type is registered in the process of the test; "
+    "a worker makes one of the schema, as Beam's own workers do",
 }
 
 
