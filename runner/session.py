@@ -6,10 +6,13 @@ Ours is a bare `SparkContext`: the SQL half of a session takes four seconds to s
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
+import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +60,41 @@ def context(master: str | None, settings: Mapping[str, str]) -> Any:
     if not submitted and chosen["spark.master"].startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    started = SparkContext.getOrCreate(SparkConf().setAll(list(chosen.items())))
+    with spawning():
+        started = SparkContext.getOrCreate(SparkConf().setAll(list(chosen.items())))
     atexit.register(_stop, started)
     return started
+
+
+@contextlib.contextmanager
+def spawning() -> Iterator[None]:
+    """While this lasts, PySpark starts its JVM without `fork()`, if this is the main thread.
+
+    In a process that reads from gRPC, the handlers that gRPC has put around fork() abort about every fourth child
+    before it is another program: "Java gateway process exited before sending its port number". `Popen` forks only
+    because PySpark gives it a function for the child, which makes the JVM deaf to Ctrl-C; a child inherits that
+    from a parent that is deaf itself when it starts one.
+    """
+    from pyspark import java_gateway
+
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGINT) is None:
+        yield
+        return
+    popen = java_gateway.Popen
+
+    def spawn(command: Any, preexec_fn: Any = None, **options: Any) -> Any:
+        heard = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            return popen(command, **options)
+        finally:
+            signal.signal(signal.SIGINT, heard)
+
+    java_gateway.Popen = spawn
+    try:
+        yield
+    finally:
+        java_gateway.Popen = popen
 
 
 def _stop(started: Any) -> None:
