@@ -9,8 +9,6 @@ _TRANSFORMS = "apache_beam.transforms."
 
 _PROCESS = "it looks at what its DoFns leave in a variable of their process; here that is a worker"
 _BUNDLE = "it expects one bundle, or one worker; here a PCollection is in two parts"
-_ORDER = "it expects the order in which the elements were given"
-_EMPTY = "its combiner fails for a part of the input without multiples of two; here there are two parts"
 _MILLISECONDS = (
     "it expects the end of a window cut to milliseconds, as Beam's coder does; here microseconds are kept"
 )
@@ -28,11 +26,8 @@ REASONS: dict[str, str] = {
     "own do not fit the global window of their PCollection; only DirectRunner, which does not encode, lets them",
     _METRICS
     + "test_progress_metrics": "it reads `_monitoring_infos_by_stage`, a private field of FnApiRunner's result",
-    _TRANSFORMS + "combiners_test::CombineTest::test_combining_with_sliding_windows_and_fanout": _ORDER,
     _TRANSFORMS
     + "error_handling_test::ErrorHandlingTest::test_error_handling_pardo_with_exception_handling_kwargs": _PROCESS,
-    _TRANSFORMS + "ptransform_test::PTransformTest::test_combine_per_key_with_side_input_as_arg": _EMPTY,
-    _TRANSFORMS + "ptransform_test::PTransformTest::test_combine_with_side_input_as_arg": _EMPTY,
     _TRANSFORMS + "ptransform_test::PTransformTest::test_do_fn_with_": _BUNDLE,
     _TRANSFORMS
     + "ptransform_test::PTransformTest::test_group_by_key_deterministic_coder": "its class is put into "
