@@ -111,9 +111,9 @@ def test_broken_calls_wide_tokens_and_ends_without_a_close_lose_and_repeat_nothi
         Fault.CLOSE_WITHOUT_TOKENS,
         Fault.HALF_RECORD,
     ]
-    driver = Epochs(table.reading(), 2)
+    driver, rounds = Epochs(table.reading(), 2), campaign.size(25, 400)
     with writers(table):
-        for _ in range(campaign.size(25, 400)):
+        for _ in range(rounds):
             control.fault(table.name, rng.choice(faults), after_records=rng.randrange(20))
             if rng.random() < 0.2:
                 control.end_streams_without_close(table.name)
@@ -121,3 +121,4 @@ def test_broken_calls_wide_tokens_and_ends_without_a_close_lose_and_repeat_nothi
     driver.run_until(time.time_ns())
     check(driver, table)
     assert driver.fn.check(driver.stream)
+    campaign.record("bigtable-broken-calls", rounds=rounds, records=len(driver.committed))
