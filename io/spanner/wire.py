@@ -10,31 +10,27 @@ encoded again and read as the Value that it is.
 
 from __future__ import annotations
 
-from typing import Any
+from google.protobuf import struct_pb2
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, struct_pb2
-
-_Field = descriptor_pb2.FieldDescriptorProto
-_SCALARS = {"bytes": _Field.TYPE_BYTES, "bool": _Field.TYPE_BOOL, "string": _Field.TYPE_STRING}
-_PACKAGE = "penstock.io.spanner.wire"
+from penstock.io.reading.wireformat import Field, Label, message_classes
 
 _STRING_TAG, _TRUE = 0x1A, b"\x20\x01"
 _ONE_BYTE_LENGTH = 0x80
 
 
-def _list_of(name: str, values: str) -> dict[str, tuple[tuple[str, int, str, bool], ...]]:
+def _list_of(name: str, values: str) -> dict[str, tuple[Field, ...]]:
     """Describe a Value that holds a list: message `name`, whose values are of the type `values`."""
     return {
-        name: (("list_value", 6, f"{name}List", False),),
-        f"{name}List": (("values", 1, values, True),),
+        name: (Field("list_value", 6, f"{name}List"),),
+        f"{name}List": (Field("values", 1, values, Label.REPEATED),),
     }
 
 
 _MESSAGES = {
     "Partial": (
-        ("metadata", 1, "bytes", False),
-        ("values", 2, "Row", True),
-        ("chunked_value", 3, "bool", False),
+        Field("metadata", 1, "bytes"),
+        Field("values", 2, "Row", Label.REPEATED),
+        Field("chunked_value", 3, "bool"),
     ),
     **_list_of("Row", "Struct"),
     **_list_of("Struct", "Entries"),
@@ -42,35 +38,14 @@ _MESSAGES = {
     **_list_of("Fields", "bytes"),
     **_list_of("Mods", "Mod"),
     **_list_of("Mod", "Text"),
-    "Text": (("string_value", 3, "string", False),),
-    "Metadata": (("row_type", 1, "StructType", False),),
-    "StructType": (("fields", 1, "Field", True),),
-    "Field": (("name", 1, "string", False), ("type", 2, "Type", False)),
-    "Type": (("array_element_type", 2, "Type", False), ("struct_type", 3, "StructType", False)),
+    "Text": (Field("string_value", 3, "string"),),
+    "Metadata": (Field("row_type", 1, "StructType"),),
+    "StructType": (Field("fields", 1, "Field", Label.REPEATED),),
+    "Field": (Field("name", 1, "string"), Field("type", 2, "Type")),
+    "Type": (Field("array_element_type", 2, "Type"), Field("struct_type", 3, "StructType")),
 }
-"""Message to its fields: name, number, type, repeated."""
 
-
-def _classes() -> dict[str, Any]:
-    file = descriptor_pb2.FileDescriptorProto(name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto3")
-    for message, fields in _MESSAGES.items():
-        described = file.message_type.add(name=message)
-        for name, number, kind, repeated in fields:
-            field = described.field.add(name=name, number=number)
-            field.label = _Field.LABEL_REPEATED if repeated else _Field.LABEL_OPTIONAL
-            if kind in _SCALARS:
-                field.type = _SCALARS[kind]
-            else:
-                field.type, field.type_name = _Field.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
-        for name in _MESSAGES
-    }
-
-
-_made = _classes()
+_made = message_classes("penstock.io.spanner.wire", _MESSAGES)
 Partial = _made["Partial"]
 """A PartialResultSet; its `values` are rows: lists of structs of three lists of records, one for each kind."""
 Row = _made["Row"]
