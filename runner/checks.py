@@ -96,11 +96,6 @@ _PAR_DO_LIMITS: tuple[tuple[Callable[[api.ParDoPayload], bool], str], ...] = (
 def _side_input_limits(
     transform: api.PTransform, payload: api.ParDoPayload, components: api.Components
 ) -> Iterator[str]:
-    if payload.restriction_coder_id:
-        yield (
-            "side inputs of a splittable DoFn are not supported yet in streaming; give it the value with its "
-            "element: a Map with that side input before it"
-        )
     if POST_COMMIT in transform.annotations:
         yield "side inputs of a post-commit step are not supported"
     for tag in sorted(payload.side_inputs):

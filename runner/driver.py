@@ -217,6 +217,7 @@ class Driver:
             watermarks=dict(state.watermarks),
             state=_state_of(state),
             waiting=holds,
+            open_windows=self._residuals.open_windows([*running, *waiting]),
             folder=self._folder,
             committed=committed,
             clock_us=self._clock_us(state) if self._script else None,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from penstock.runner.epoch import EpochInput, Part, TaskReport
+from penstock.runner.epoch import EpochInput, TaskReport
 from penstock.runner.frames import Frame
 from penstock.runner.keeper import SparkKeeper
 from penstock.runner.plan import Plan
@@ -45,19 +45,23 @@ class SparkEngine:
         n, depth = epoch.partitions, self._plan.depth
         exchanges = []
         with self._keeper.naming() as name:
-            rdd = self._slots(n).mapPartitionsWithIndex(_level(self._shipped, 0, epoch))
-            below = replace(epoch, parts=tuple(Part(part.impulses) for part in epoch.parts))
+            rdd = self._slots(n).mapPartitionsWithIndex(_level(self._shipped, 0, self._at(0, epoch)))
             try:
                 for level in range(1, depth):
                     name(f"{description}, {self._words[level - 1]}")
                     rdd = rdd.partitionBy(n, _as_is)
                     exchanges.append(rdd)
-                    rdd = rdd.mapPartitionsWithIndex(_level(self._shipped, level, below))
+                    rdd = rdd.mapPartitionsWithIndex(_level(self._shipped, level, self._at(level, epoch)))
                 name(f"{description}, {self._words[-1]}")
                 frames = [Frame.unpack(data) for _, data in rdd.collect()]
             finally:
                 self._keeper.forget(exchanges)
         return checked(frames, [n] * depth)
+
+    def _at(self, level: int, epoch: EpochInput) -> EpochInput:
+        """The epoch as a level sees it, with what the steps of that level start from."""
+        steps = self._plan.steps_at(level)
+        return replace(epoch, parts=tuple(part.of(steps) for part in epoch.parts))
 
     def _slots(self, n: int) -> Any:
         """An RDD of `n` partitions that hold nothing to speak of: what every epoch begins with."""

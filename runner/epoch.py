@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
@@ -29,6 +29,15 @@ class Part:
     publications: tuple[tuple[str, bytes], ...] = ()
     script: tuple[tuple[str, bytes], ...] = ()
 
+    def of(self, steps: Collection[str]) -> Part:
+        """What there is for the steps of one level."""
+        return Part(
+            tuple(step for step in self.impulses if step in steps),
+            tuple(residual for residual in self.residuals if residual[0] in steps),
+            tuple(publication for publication in self.publications if publication[0] in steps),
+            tuple(played for played in self.script if played[0] in steps),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class StateOf:
@@ -46,7 +55,8 @@ class EpochInput:
     """The epoch as all its tasks see it. Times in µs, `seconds` of reading at most.
 
     `watermarks` are those of the last record, by the names below; `waiting` is the lowest watermark of each
-    step's residuals that are not due and so in no part; `folder` is where state runs live, empty in batch.
+    step's residuals that are not due and so in no part; `open_windows` is the last timestamp of the earliest window
+    in which each step that has side inputs still reads; `folder` is where state runs live, empty in batch.
     `committed` are the nonces of the tasks whose work the last record holds, as far as this driver ran them;
     `clock_us` is the processing time where a TestStream says what it is.
     """
@@ -62,6 +72,7 @@ class EpochInput:
     watermarks: Mapping[str, int]
     state: Mapping[str, StateOf]
     waiting: Mapping[str, int] = field(default_factory=dict)
+    open_windows: Mapping[str, int] = field(default_factory=dict)
     folder: str = ""
     committed: frozenset[str] = frozenset()
     clock_us: int | None = None

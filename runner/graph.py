@@ -35,6 +35,7 @@ _PAR_DO = common_urns.primitives.PAR_DO.urn
 _GBK = common_urns.primitives.GROUP_BY_KEY.urn
 _FLATTEN = common_urns.primitives.FLATTEN.urn
 _RESHUFFLE = common_urns.composites.RESHUFFLE.urn
+_SPLIT = common_urns.sdf_components.SPLIT_AND_SIZE_RESTRICTIONS.urn
 _PROCESS = common_urns.sdf_components.PROCESS_SIZED_ELEMENTS_AND_RESTRICTIONS.urn
 _TEST_STREAM = common_urns.primitives.TEST_STREAM.urn
 _KNOWN_URNS = frozenset([_FLATTEN, _GBK, _RESHUFFLE, _TEST_STREAM])
@@ -93,6 +94,7 @@ def _phases(streaming: bool) -> list[Phase]:
         beam_phases.read_to_impulse,
         expand_scripts,
         beam_phases.expand_sdf,
+        only_splits_into_reshuffles,
         *([cut_reads] if streaming else []),
         drop_carried_reshuffles,
         cut_publications,
@@ -131,6 +133,19 @@ def _one_environment(pipeline: api.Pipeline) -> api.Pipeline:
 
 
 # Phases. Each takes and returns stages of one transform, before fusion.
+
+
+def only_splits_into_reshuffles(
+    stages: list[beam_phases.Stage], context: beam_phases.TransformContext
+) -> list[beam_phases.Stage]:
+    """Take side inputs from the Reshuffle that Beam puts into a splittable DoFn, with all inputs of the DoFn."""
+    splits = {p for s in stages for t in s.transforms if t.spec.urn == _SPLIT for p in t.outputs.values()}
+    for stage in stages:
+        (transform,) = stage.transforms
+        if transform.spec.urn == _RESHUFFLE and splits & set(transform.inputs.values()):
+            for tag in [tag for tag, pcoll in transform.inputs.items() if pcoll not in splits]:
+                del transform.inputs[tag]
+    return stages
 
 
 def cut_reads(

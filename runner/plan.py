@@ -158,6 +158,10 @@ class Plan:
         """The stages of one level, in the order in which they run."""
         return tuple(stage for stage in self.stages if stage.level == level)
 
+    def steps_at(self, level: int) -> frozenset[str]:
+        """The names of what starts stages of one level: Impulses, residuals, publications, a script's outputs."""
+        return frozenset(stage.step for stage in self.at(level) if stage.step)
+
     def carried_at(self, level: int) -> tuple[Edge, ...]:
         """The edges that end at `level` in the commit record."""
         return tuple(e for e in self.edges if e.routing.carried and e.level == level)

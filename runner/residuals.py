@@ -85,6 +85,17 @@ class Residuals:
                 kept.append(replace(residual, element=self._closed(reader, value, element, rest, state)))
         return kept
 
+    def open_windows(self, residuals: Iterable[Residual]) -> dict[str, int]:
+        """For each step that has side inputs: the last timestamp, in µs, of the earliest window it still reads in."""
+        sides = {s.step for s in self.context.plan.stages if s.origin is Origin.RESIDUAL and s.sides}
+        earliest: dict[str, int] = {}
+        for residual in residuals:
+            if residual.transform in sides:
+                value, _ = self._opened(residual)
+                end = min(window.max_timestamp().micros for window in value.windows)
+                earliest[residual.transform] = min(end, earliest.get(residual.transform, end))
+        return earliest
+
     def views(self, residuals: Iterable[Residual]) -> tuple[ResidualView, ...]:
         """Residuals with their restrictions decoded; those of steps that were dropped are left out."""
         views = []

@@ -81,6 +81,7 @@ class _Task:
         self._begun = time.monotonic()
         self.report = TaskReport(nonce=self.nonce)
         self._stages = plan.at(level)
+        self._part = epoch.parts[partition].of(plan.steps_at(level))
         self._runs: dict[int, StageRun] = {}
         self._processors: dict[int, StageProcessor] = {}
         self._pending: deque[tuple[int, int, bytes]] = deque()
@@ -227,12 +228,10 @@ class _Task:
         self._pass_locally()
 
     def _work(self) -> None:
-        if self.level == 0:
-            self._publish()
-            self._play()
+        self._publish()
+        self._play()
         self._impulse()
-        if self.level == 0:
-            self._read()
+        self._read()
         outputs: dict[int, int] = {}
         for stage in self._stages:
             watermark = self._input_watermark(stage, outputs)
@@ -243,39 +242,36 @@ class _Task:
         self._outputs = outputs
 
     def _publish(self) -> None:
-        for step, element in self._part().publications:
+        for step, element in self._part.publications:
             (stage,) = [s for s in self._stages if s.origin is Origin.PUBLISH and s.step == step]
             self._run(stage).take(element)
             self._pass_locally()
 
     def _play(self) -> None:
-        for step, block in self._part().script:
+        for step, block in self._part.script:
             (stage,) = [s for s in self._stages if s.origin is Origin.SCRIPT and s.step == step]
             self._run(stage).take(block)
             self._pass_locally()
 
     def _impulse(self) -> None:
         for stage in self._stages:
-            if stage.origin is Origin.IMPULSE and stage.step in self._part().impulses:
+            if stage.origin is Origin.IMPULSE and stage.step in self._part.impulses:
                 self._run(stage).take(_IMPULSE)
                 self._pass_locally()
 
     def _read(self) -> None:
-        residuals = self._part().residuals
+        readers = {stage.step: stage for stage in self._stages if stage.origin is Origin.RESIDUAL}
+        residuals = self._part.residuals
         end = self._begun + self.epoch.seconds
         for index, (step, element_id, element, watermark) in enumerate(residuals):
-            (stage,) = [s for s in self._stages if s.origin is Origin.RESIDUAL and s.step == step]
             share = max(0.0, end - time.monotonic()) / (len(residuals) - index)
             self._position = f", reading element {element_id}"
             budget = Budget(time.monotonic() + share, self.epoch.max_records, self.epoch.max_bytes)
-            for cut in self._run(stage).read(element, budget):
+            for cut in self._run(readers[step]).read(element, budget):
                 mark = watermark if cut.watermark_us is None else max(watermark, cut.watermark_us)
                 self.report.left.append(Left(step, element_id, cut.element, mark, cut.delay_us))
             self._pass_locally()
             self._position = ""
-
-    def _part(self) -> Any:
-        return self.epoch.parts[self.partition]
 
     def _run(self, stage: Stage) -> StageRun:
         self._where = stage.label

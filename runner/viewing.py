@@ -5,7 +5,8 @@ it is mapped to, or the watermark of the side input has passed that window, whic
 in those of its windows that are not ready; once it waits, it holds the watermark of its stage.
 
 The panes of all partitions are the same, so one partition, the owner of the first key group, keeps them in the
-state store for all; a window is forgotten when the main input can have no element for it any more.
+state store for all; a window is forgotten when the main input can have no element for it any more, and when no
+splittable DoFn has anything left to read in it.
 """
 
 from __future__ import annotations
@@ -122,6 +123,7 @@ class Views:
         stage = self._plan.stages[edge.consumer]
         lateness = self._context.windowing(stage.collection).allowed_lateness.micros
         passed = self._epoch.watermarks.get(input_name(stage.waiting), BEGINNING_US) - lateness
+        passed = min(passed, self._epoch.open_windows.get(stage.step, passed))
         for encoded, window in panes.windows():
             if window.max_timestamp().micros < passed:
                 cells.clear(0, b"", encoded, _PANE)

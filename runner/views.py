@@ -19,7 +19,11 @@ from apache_beam.runners.portability.fn_api_runner import translations as beam_p
 from apache_beam.transforms.environments import EmbeddedPythonEnvironment
 
 _VIEW = "#view"
-_PROCESS = common_urns.sdf_components.PROCESS_SIZED_ELEMENTS_AND_RESTRICTIONS.urn
+_FOLLOW = (
+    common_urns.sdf_components.SPLIT_AND_SIZE_RESTRICTIONS.urn,
+    common_urns.sdf_components.PROCESS_SIZED_ELEMENTS_AND_RESTRICTIONS.urn,
+)
+"""The later parts of a splittable DoFn: an element has waited at the first one, for all of them."""
 
 
 class KeyFn(beam.DoFn):
@@ -37,7 +41,11 @@ def original(pcollection: str) -> str:
 def group_views(
     stages: list[beam_phases.Stage], context: beam_phases.TransformContext
 ) -> Iterator[beam_phases.Stage]:
-    """Group each side input, and let each transform that has one begin a stage, where elements can wait for it."""
+    """Group each side input, and let each transform that has one begin a stage, where elements can wait for it.
+
+    Of a splittable DoFn that is where elements get their restriction; what a side input shows stays at least as
+    long as anything is left to read in the window.
+    """
     made: set[str] = set()
     for stage in stages:
         (transform,) = stage.transforms
@@ -47,7 +55,7 @@ def group_views(
                 made.add(pcollection)
                 yield from _view(pcollection, transform.environment_id, context)
             transform.inputs[tag] = pcollection + _VIEW
-        if tags and transform.spec.urn != _PROCESS:
+        if tags and transform.spec.urn not in _FOLLOW:
             stage.forced_root = True
         yield stage
 
@@ -85,7 +93,9 @@ def _view(
     )
     for transform in (key, group):
         components.transforms[transform.unique_name].CopyFrom(transform)
-        yield beam_phases.Stage(transform.unique_name, [transform], downstream_side_inputs=frozenset())
+        yield beam_phases.Stage(
+            transform.unique_name, [transform], downstream_side_inputs=frozenset([pcollection + _VIEW])
+        )
 
 
 @functools.cache

@@ -8,8 +8,10 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from apache_beam.coders import StrUtf8Coder, VarIntCoder
+from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.transforms import trigger as t
 from apache_beam.transforms import window as w
+from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import (
     BagStateSpec,
@@ -21,7 +23,7 @@ from apache_beam.transforms.userstate import (
     on_timer,
 )
 from apache_beam.transforms.window import TimestampCombiner
-from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.timestamp import Duration, Timestamp
 
 from tests.panes.book import (
     DISCARDING,
@@ -570,3 +572,97 @@ def test_state_and_a_side_input_go_together() -> None:
         _ = main | beam.ParDo(JoinFn(), beam.pvalue.AsSingleton(side)) | beam.ParDo(SeeFn())
 
     assert played(build) == ["0-10: a is 1 with s @1", "0-10: b is 2 with s @2"]
+
+
+# Side inputs of splittable DoFns.
+
+
+class Thrice(RestrictionProvider):
+    """An element is read in three parts."""
+
+    def initial_restriction(self, element: str) -> OffsetRange:
+        return OffsetRange(0, 3)
+
+    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
+        return OffsetRestrictionTracker(restriction)
+
+    def restriction_size(self, element: str, restriction: OffsetRange) -> int:
+        return restriction.size()
+
+
+class SlowlyAsideFn(beam.DoFn):
+    """Puts each part of an element together with the side input, and reads on after `pause` seconds."""
+
+    def __init__(self, pause: float) -> None:
+        self.pause = pause
+
+    @beam.DoFn.unbounded_per_element()
+    def process(
+        self, element: str, side: Any, tracker: Any = beam.DoFn.RestrictionParam(Thrice())
+    ) -> Iterator[str]:
+        part = tracker.current_restriction().start
+        if tracker.try_claim(part):
+            yield f"{element}{part} with {sorted(side) if isinstance(side, list) else side}"
+            tracker.defer_remainder(Duration(self.pause))
+
+
+def read_beside(side: Any, view: Any, *steps: Step, pause: float = 0) -> list[str]:
+    """What each part of what a splittable DoFn reads sees."""
+
+    def build(p: beam.Pipeline) -> None:
+        streams = p | script(*steps)
+        aside = streams["side"] | "Side" >> side
+        main = streams["main"] | "Main" >> beam.WindowInto(w.FixedWindows(10))
+        _ = main | beam.ParDo(SlowlyAsideFn(pause), view(aside)) | beam.ParDo(SeeFn())
+
+    return played(build)
+
+
+def test_an_element_of_a_splittable_dofn_waits_for_the_side_inputs_window() -> None:
+    steps = [*BOTH, elements("m@1", tag="main"), watermark(50, "main"), elements("s@2", tag="side")]
+    steps += [elements("t@3", "u@13", tag="side"), watermark(10, "side")]
+    assert read_beside(beam.WindowInto(w.FixedWindows(10)), beam.pvalue.AsList, *steps) == [
+        f"0-10: m{part} with ['s', 't'] @1" for part in range(3)
+    ]
+
+
+def test_an_empty_side_input_is_known_to_a_splittable_dofn_once_its_window_is_over() -> None:
+    steps = [*BOTH, elements("m@1", tag="main"), elements("s@12", tag="side"), watermark(10, "side")]
+    assert read_beside(beam.WindowInto(w.FixedWindows(10)), beam.pvalue.AsList, *steps) == [
+        f"0-10: m{part} with [] @1" for part in range(3)
+    ]
+
+
+def test_a_side_input_stays_while_something_is_left_to_read_in_its_window() -> None:
+    steps = [*BOTH, elements("s@1", tag="side"), watermark(10, "side"), elements("m@1", tag="main")]
+    steps += [watermark(100, "main")]
+    for at in range(11, 60, 10):
+        steps += [elements(f"x@{at}", tag="side"), watermark(at + 10, "side")]
+    assert read_beside(beam.WindowInto(w.FixedWindows(10)), beam.pvalue.AsList, *steps, pause=1) == [
+        f"0-10: m{part} with ['s'] @1" for part in range(3)
+    ]
+
+
+def test_a_splittable_dofn_sees_the_latest_pane_when_it_reads_on() -> None:
+    side = beam.WindowInto(w.GlobalWindows(), trigger=EACH, accumulation_mode=DISCARDING)
+    steps = [*BOTH, elements("s@1", tag="side"), elements("m@1", tag="main"), elements("t@2", tag="side")]
+    lines = read_beside(side, beam.pvalue.AsSingleton, *steps, pause=1)
+    assert lines == ["0-10: m0 with s @1", "0-10: m1 with t @1", "0-10: m2 with t @1"]
+
+
+def test_what_a_splittable_dofn_waits_for_and_has_not_read_holds_the_watermark() -> None:
+    steps = [*BOTH, elements("m@1", tag="main"), watermark(100, "main"), elements("s@2", tag="side")]
+
+    def build(p: beam.Pipeline) -> None:
+        streams = p | script(*steps, watermark(10, "side"))
+        side = streams["side"] | "Side" >> beam.WindowInto(w.FixedWindows(10))
+        _ = (
+            streams["main"]
+            | "Main" >> beam.WindowInto(w.FixedWindows(10))
+            | beam.ParDo(SlowlyAsideFn(0.3), beam.pvalue.AsList(side))
+            | beam.Map(lambda value: ("k", value))
+            | beam.GroupByKey()
+            | beam.ParDo(SeePaneFn())
+        )
+
+    assert played(build) == ["0-10: m0 with ['s'] m1 with ['s'] m2 with ['s'] | on time 0/0 first last @end"]

@@ -99,21 +99,28 @@ class _Halves(RestrictionProvider):
 
 
 class _CountUpFn(beam.DoFn):
-    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(_Halves())) -> Iterator[Any]:
+    def process(
+        self, element: int, names: Any, tracker: Any = beam.DoFn.RestrictionParam(_Halves())
+    ) -> Iterator[Any]:
         for n in range(tracker.current_restriction().start, element):
             if not tracker.try_claim(n):
                 return
-            yield element, n
+            yield names[element], n
             if n % 3 == 2:
                 tracker.defer_remainder(Duration(micros=1000))
                 return
 
 
 @pytest.mark.slow
-def test_a_bounded_splittable_dofn_is_read_to_its_end_though_it_defers(pipeline: beam.Pipeline) -> None:
+def test_a_bounded_splittable_dofn_with_a_side_input_is_read_to_its_end_though_it_defers(
+    pipeline: beam.Pipeline,
+) -> None:
     with pipeline as p:
-        counted = p | beam.Create([4, 7]) | beam.ParDo(_CountUpFn())
-        assert_that(counted, equal_to([(e, n) for e in (4, 7) for n in range(e)]))
+        names = p | "Names" >> beam.Create([(4, "four"), (7, "seven")])
+        counted = p | beam.Create([4, 7]) | beam.ParDo(_CountUpFn(), beam.pvalue.AsDict(names))
+        assert_that(
+            counted, equal_to([(name, n) for e, name in ((4, "four"), (7, "seven")) for n in range(e)])
+        )
 
 
 class _RunningSumFn(beam.DoFn):

@@ -35,11 +35,12 @@ from penstock.runner.protocol.loop import run_epochs
 from penstock.runner.residuals import Residuals
 from penstock.runner.store.checkpoint import Checkpoint
 from penstock.runner.store.filesystem import LocalFileSystem
-from tests.integration.runner.sources import CountFn
+from tests.integration.runner.sources import CountFn, Endless
 from tests.simulation.inprocess import InProcessEngine
 
 END = 60
 KEYS = 4
+PARTS = 3
 
 
 class _InOrderFn(beam.DoFn):
@@ -54,6 +55,26 @@ class _InOrderFn(beam.DoFn):
             raise AssertionError(f"{key} is at turn {turn}, got {n // KEYS}")
         expected.write(turn + 1)
         yield {"element": element, "n": n}
+
+
+class _ReadBesideFn(beam.DoFn):
+    """Reads each number in parts, which may fall into different epochs, beside the size of its window."""
+
+    @beam.DoFn.unbounded_per_element()
+    def process(
+        self,
+        keyed: tuple[str, tuple[str, int]],
+        size: int,
+        tracker: Any = beam.DoFn.RestrictionParam(Endless(PARTS)),
+    ) -> Iterator[Any]:
+        _, (element, n) = keyed
+        part = tracker.current_restriction().start
+        while tracker.try_claim(part):
+            yield {"element": element, "n": n, "part": part, "size": size}
+            part += 1
+            if n % 10 == 0:
+                tracker.defer_remainder()
+                return
 
 
 class _AtTheEndFn(beam.DoFn):
@@ -83,7 +104,7 @@ class _AtTheEndFn(beam.DoFn):
 
 
 def _windowed(keyed: beam.PCollection, output: Path) -> None:
-    """Early panes, timers at the ends of windows, and a side input, each into files of its own."""
+    """Early panes, timers at the ends of windows, side inputs of two kinds of DoFns: each into files of its own."""
     short = keyed | "Short" >> beam.WindowInto(window.FixedWindows(0.1))
     early = keyed | "Early" >> beam.WindowInto(
         window.FixedWindows(0.1),
@@ -108,8 +129,9 @@ def _windowed(keyed: beam.PCollection, output: Path) -> None:
     beside = short | beam.Map(
         lambda kv, size: {"element": kv[1][0], "n": kv[1][1], "size": size}, AsSingleton(sizes)
     )
+    read = short | "Read" >> beam.ParDo(_ReadBesideFn(), AsSingleton(sizes))
     ends = short | "Ends" >> beam.ParDo(_AtTheEndFn())
-    for table, rows in (("panes", panes), ("beside", beside), ("ends", ends)):
+    for table, rows in (("panes", panes), ("beside", beside), ("read", read), ("ends", ends)):
         _ = rows | f"Write {table}" >> WriteJsonLines(output, table=table, roll_seconds=0)
 
 
@@ -253,6 +275,8 @@ def _check_windows(output: Path) -> None:
         assert sorted(n for row in mine for n in row["numbers"]) == expected
     beside = sorted((row["element"], row["n"], row["size"]) for row in _rows(output / "beside"))
     assert beside == [(element, n, 20) for element in "ab" for n in range(END)]
+    read = sorted((row["element"], row["n"], row["part"], row["size"]) for row in _rows(output / "read"))
+    assert read == [(element, n, part, 20) for element in "ab" for n in range(END) for part in range(PARTS)]
     ends = sorted((row["key"], round(row["start"] * 10), row["count"]) for row in _rows(output / "ends"))
     assert ends == sorted((*name, len(expected)) for name, expected in numbers.items())
 
