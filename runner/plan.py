@@ -4,9 +4,10 @@ A plan is plain data: it is built once on the driver (`graph.py`), broadcast to 
 nothing about Spark. Protos travel as bytes, so that a worker parses only the stages it runs.
 
 Levels. An epoch is one Spark job: `level 0 → exchange → level 1 → …`. Stages that start an epoch (Impulse,
-splittable DoFns that read, post-commit steps) stand at level 0. An edge that may change the partition leads
-one level down; an edge that stays in its partition (a Flatten, what the record carries) stays in its level,
-where the same task runs both ends. An edge may skip levels; the tasks between hand its frames on untouched.
+splittable DoFns that read, post-commit steps) stand at level 0, but for a read with side inputs, which stands
+below what makes them. An edge that may change the partition leads one level down; an edge that stays in its
+partition (a Flatten, what the record carries) stays in its level, where the same task runs both ends. An edge
+may skip levels; the tasks between hand its frames on untouched.
 
 Identity. What a checkpoint remembers (residuals, publications, state, timers, watermarks) is tied to the
 *unique name* of a user's transform, never to a fused stage or an id that Beam makes up.
