@@ -27,8 +27,13 @@ from tests.integration.runner.sources import Endless
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 KEYS_A_TURN = 20
-LEEWAY = {"files": 20, "kilobytes": 100, "driver_mb": 12, "worker_mb": 8, "heap_mb": 24}
-"""What a figure may grow by, beside a fifth, without being taken for a leak: noise of allocators and collectors."""
+LEEWAY = {"files": 30, "kilobytes": 1300, "driver_mb": 12, "worker_mb": 8, "heap_mb": 24}
+"""What a figure may grow by, beside a fifth, without being taken for a leak: noise of allocators and collectors.
+
+What is not needed any more is swept every 16 epochs, so the folder's files are counted at their fewest, give or take
+the four epochs between a sweep and the next look.
+"""
+SWEPT = ("files", "kilobytes")
 
 
 class TurnsFn(beam.DoFn):
@@ -167,14 +172,18 @@ def test_folder_heap_driver_and_workers_stay_as_large_as_they_were(
     finally:
         result.cancel()
     warm, rest = seen[len(seen) // 6 : len(seen) // 2], seen[len(seen) // 2 :]
-    most = {name: (max(f[name] for f in warm), max(f[name] for f in rest)) for name in LEEWAY}
+    sizes = {name: (_size(name, warm), _size(name, rest)) for name in LEEWAY}
     campaign.record(
         "flat-spark",
         epochs=epochs,
         keys=2 * KEYS_A_TURN * epochs,
-        largest={
-            name: {"first_half": round(a, 1), "second_half": round(b, 1)} for name, (a, b) in most.items()
+        sizes={
+            name: {"first_half": round(a, 1), "second_half": round(b, 1)} for name, (a, b) in sizes.items()
         },
     )
-    grown = {name: pair for name, pair in most.items() if pair[1] > 1.2 * pair[0] + LEEWAY[name]}
-    assert not grown, "(largest before, largest since)"
+    grown = {name: pair for name, pair in sizes.items() if pair[1] > 1.2 * pair[0] + LEEWAY[name]}
+    assert not grown, "(before, since)"
+
+
+def _size(name: str, looks: list[dict[str, float]]) -> float:
+    return (min if name in SWEPT else max)(look[name] for look in looks)
