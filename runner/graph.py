@@ -1,10 +1,4 @@
-"""From Beam's pipeline proto to a plan: optimise, cut, lay out in levels. Runs on the driver only.
-
-Beam's own translations fuse and lift; four phases of ours stand between them. `cut_reads` and
-`cut_publications` end the epoch before a splittable DoFn and before a post-commit step (whatever
-reaches them is carried by the commit record), `expand_reshuffles` makes a Reshuffle one exchange without
-a grouping, and `drop_carried_reshuffles` takes away the one that only other runners need.
-"""
+"""From Beam's pipeline proto to a plan: optimise, cut (`phases.py`), lay out in levels. Runs on the driver only."""
 
 from __future__ import annotations
 
@@ -12,34 +6,32 @@ import collections
 import dataclasses
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as api
 from apache_beam.runners.portability.fn_api_runner import translations as beam_phases
-from apache_beam.runners.worker import bundle_processor
 
-from penstock.publish import CARRIED_RESHUFFLE, POST_COMMIT
 from penstock.runner import plan as plans
 from penstock.runner.checks import fires_once
+from penstock.runner.phases import (
+    KNOWN_URNS,
+    PAR_DO,
+    PROCESS,
+    READ,
+    SCRIPT,
+    TEST_STREAM,
+    WRITE,
+    phases,
+    stamped_by_elements,
+    strategy_of,
+)
 from penstock.runner.plan import Edge, Origin, Plan, Routing, Side
-from penstock.runner.views import group_views, original
+from penstock.runner.views import original
 
 SOURCE_URN = "penstock:source:v1"
 SINK_URN = "penstock:sink:v1"
-EMPTY_URN = "penstock:empty:v1"
 
-_WRITE = bundle_processor.DATA_OUTPUT_URN
-_READ = bundle_processor.DATA_INPUT_URN
-_PAR_DO = common_urns.primitives.PAR_DO.urn
-_GBK = common_urns.primitives.GROUP_BY_KEY.urn
-_FLATTEN = common_urns.primitives.FLATTEN.urn
-_RESHUFFLE = common_urns.composites.RESHUFFLE.urn
-_SPLIT = common_urns.sdf_components.SPLIT_AND_SIZE_RESTRICTIONS.urn
-_PROCESS = common_urns.sdf_components.PROCESS_SIZED_ELEMENTS_AND_RESTRICTIONS.urn
-_TEST_STREAM = common_urns.primitives.TEST_STREAM.urn
-_KNOWN_URNS = frozenset([_FLATTEN, _GBK, _RESHUFFLE, _TEST_STREAM])
-_SCRIPT = "script"
 _ROUTING = {
     "materialize": Routing.LOCAL,
     "spread": Routing.SPREAD,
@@ -47,8 +39,6 @@ _ROUTING = {
     "residual": Routing.RESIDUAL,
     "publish": Routing.PUBLISH,
 }
-
-Phase = Callable[[list[beam_phases.Stage], beam_phases.TransformContext], Iterable[beam_phases.Stage]]
 
 
 def is_streaming(pipeline: api.Pipeline) -> bool:
@@ -61,7 +51,7 @@ def build_plan(pipeline: api.Pipeline, *, streaming: bool) -> Plan:
     """Optimise a pipeline that `checks.refuse_unsupported` has let through, and lay it out in levels."""
     pipeline = _one_environment(pipeline)
     context, stages = beam_phases.create_and_optimize_stages(
-        pipeline, _phases(streaming), known_runner_urns=_KNOWN_URNS
+        pipeline, phases(streaming=streaming), known_runner_urns=KNOWN_URNS
     )
     edges, wiring = _edges(stages, context.components, streaming=streaming)
     levels = _levels(len(stages), edges)
@@ -82,43 +72,7 @@ def build_plan(pipeline: api.Pipeline, *, streaming: bool) -> Plan:
 
 def _script(pipeline: api.Pipeline) -> bytes:
     transforms = pipeline.components.transforms.values()
-    return next((t.spec.payload for t in transforms if t.spec.urn == _TEST_STREAM), b"")
-
-
-def _phases(streaming: bool) -> list[Phase]:
-    return [
-        beam_phases.annotate_downstream_side_inputs,
-        beam_phases.pack_combiners,
-        beam_phases.lift_combiners,
-        beam_phases.annotate_stateful_dofns_as_roots,
-        beam_phases.read_to_impulse,
-        expand_scripts,
-        beam_phases.expand_sdf,
-        only_splits_into_reshuffles,
-        *([cut_reads] if streaming else []),
-        drop_carried_reshuffles,
-        cut_publications,
-        *([group_views] if streaming else []),
-        expand_reshuffles,
-        beam_phases.expand_gbk,
-        beam_phases.sink_flattens,
-        beam_phases.greedily_fuse,
-        beam_phases.impulse_to_input,
-        beam_phases.sort_stages,
-        empty_flattens,
-        beam_phases.add_impulse_to_dangling_transforms,
-    ]
-
-
-def empty_flattens(
-    stages: list[beam_phases.Stage], context: beam_phases.TransformContext
-) -> Iterator[beam_phases.Stage]:
-    """A Flatten of nothing is started like an Impulse, and sends nothing."""
-    for stage in stages:
-        for transform in stage.transforms:
-            if transform.spec.urn == _FLATTEN and not transform.inputs:
-                transform.spec.urn = EMPTY_URN
-        yield stage
+    return next((t.spec.payload for t in transforms if t.spec.urn == TEST_STREAM), b"")
 
 
 def _one_environment(pipeline: api.Pipeline) -> api.Pipeline:
@@ -132,193 +86,6 @@ def _one_environment(pipeline: api.Pipeline) -> api.Pipeline:
     return copy
 
 
-# Phases. Each takes and returns stages of one transform, before fusion.
-
-
-def only_splits_into_reshuffles(
-    stages: list[beam_phases.Stage], context: beam_phases.TransformContext
-) -> list[beam_phases.Stage]:
-    """Take side inputs from the Reshuffle that Beam puts into a splittable DoFn, with all inputs of the DoFn."""
-    splits = {p for s in stages for t in s.transforms if t.spec.urn == _SPLIT for p in t.outputs.values()}
-    for stage in stages:
-        (transform,) = stage.transforms
-        if transform.spec.urn == _RESHUFFLE and splits & set(transform.inputs.values()):
-            for tag in [tag for tag, pcoll in transform.inputs.items() if pcoll not in splits]:
-                del transform.inputs[tag]
-    return stages
-
-
-def cut_reads(
-    stages: list[beam_phases.Stage], context: beam_phases.TransformContext
-) -> Iterator[beam_phases.Stage]:
-    """End the epoch before each splittable DoFn; the Reshuffle that Beam puts there is not needed then."""
-    by_output = {
-        pcoll: s
-        for s in stages
-        for t in s.transforms
-        if t.spec.urn == _RESHUFFLE
-        for pcoll in t.outputs.values()
-    }
-    reads = [s for s in stages if s.transforms[0].spec.urn == _PROCESS]
-    dropped = {id(by_output[pcoll]) for s in reads for pcoll in _main_inputs(s) if pcoll in by_output}
-    for stage in stages:
-        if id(stage) in dropped:
-            continue
-        if stage not in reads:
-            yield stage
-            continue
-        (transform,) = stage.transforms
-        (pcoll,) = _main_inputs(stage)
-        source = by_output[pcoll].transforms[0] if pcoll in by_output else None
-        written = next(iter(source.inputs.values())) if source else pcoll
-        yield from _cut(stage, written, pcoll, "residual", step_name(transform), context)
-
-
-def cut_publications(
-    stages: list[beam_phases.Stage], context: beam_phases.TransformContext
-) -> Iterator[beam_phases.Stage]:
-    """End the epoch before each transform with the post-commit mark."""
-    for stage in stages:
-        (transform,) = stage.transforms
-        if POST_COMMIT not in transform.annotations or transform.spec.urn != _PAR_DO:
-            yield stage
-            continue
-        (pcoll,) = _main_inputs(stage)
-        carried = _copy_of(pcoll, context)
-        for tag, name in list(transform.inputs.items()):
-            if name == pcoll:
-                transform.inputs[tag] = carried
-        yield from _cut(stage, pcoll, carried, "publish", transform.unique_name, context)
-
-
-def drop_carried_reshuffles(
-    stages: list[beam_phases.Stage], context: beam_phases.TransformContext
-) -> Iterator[beam_phases.Stage]:
-    """Remove the Reshuffle before a post-commit step: the commit record carries those elements."""
-    stands_for = {}
-    for stage in stages:
-        (transform,) = stage.transforms
-        if CARRIED_RESHUFFLE in transform.annotations and transform.spec.urn == _RESHUFFLE:
-            (given,), (made,) = transform.inputs.values(), transform.outputs.values()
-            stands_for[made] = given
-    for stage in stages:
-        (transform,) = stage.transforms
-        if any(made in stands_for for made in transform.outputs.values()):
-            continue
-        for tag, pcoll in list(transform.inputs.items()):
-            transform.inputs[tag] = stands_for.get(pcoll, pcoll)
-        yield stage
-
-
-def expand_scripts(
-    stages: list[beam_phases.Stage], context: beam_phases.TransformContext
-) -> Iterator[beam_phases.Stage]:
-    """Read each output of a TestStream from a buffer of its own, which the driver fills."""
-    for stage in stages:
-        (transform,) = stage.transforms
-        if transform.spec.urn != _TEST_STREAM:
-            yield stage
-            continue
-        for tag, made in transform.outputs.items():
-            name = f"{transform.unique_name}/{tag}"
-            buffer = beam_phases.create_buffer_id(name, kind=_SCRIPT)
-            yield beam_phases.Stage(
-                f"{name}/Read",
-                [_end(f"{name}/Read", _READ, buffer, outputs={"out": made})],
-                downstream_side_inputs=stage.downstream_side_inputs,
-                must_follow=frozenset(),
-            )
-
-
-def expand_reshuffles(
-    stages: list[beam_phases.Stage], context: beam_phases.TransformContext
-) -> Iterator[beam_phases.Stage]:
-    """Turn each Reshuffle into a write and a read of one exchange: windows, timestamps and panes stay."""
-    for stage in stages:
-        (transform,) = stage.transforms
-        if transform.spec.urn != _RESHUFFLE:
-            yield stage
-            continue
-        (given,), (made,) = transform.inputs.values(), transform.outputs.values()
-        _share_coder(given, made, context)
-        yield from _write_and_read(transform.unique_name, given, made, "spread", stage)
-
-
-def _share_coder(given: str, made: str, context: beam_phases.TransformContext) -> None:
-    """Both ends of a Reshuffle encode alike: as pairs, if a GroupByKey below has made the untyped output one."""
-    coders, ends = context.components.coders, context.components.pcollections
-    pairs = [coders[ends[end].coder_id].spec.urn == common_urns.coders.KV.urn for end in (given, made)]
-    if pairs == [False, True]:
-        ends[given].coder_id = ends[made].coder_id
-    else:
-        ends[made].coder_id = ends[given].coder_id
-
-
-def _cut(
-    stage: beam_phases.Stage,
-    written: str,
-    read: str,
-    kind: str,
-    step: str,
-    context: beam_phases.TransformContext,
-) -> Iterator[beam_phases.Stage]:
-    write, source = _write_and_read(step, written, read, kind, stage)
-    write.must_follow = frozenset()
-    stage.must_follow = stage.must_follow | frozenset([write])
-    yield write
-    yield source
-    yield stage
-
-
-def _write_and_read(
-    name: str, written: str, read: str, kind: str, like: beam_phases.Stage
-) -> tuple[beam_phases.Stage, beam_phases.Stage]:
-    buffer = beam_phases.create_buffer_id(name, kind=kind)
-    write = beam_phases.Stage(
-        f"{name}/Write {kind}",
-        [_end(f"{name}/Write {kind}", _WRITE, buffer, inputs={"in": written})],
-        downstream_side_inputs=frozenset(),
-        must_follow=like.must_follow,
-    )
-    source = beam_phases.Stage(
-        f"{name}/Read {kind}",
-        [_end(f"{name}/Read {kind}", _READ, buffer, outputs={"out": read})],
-        downstream_side_inputs=like.downstream_side_inputs,
-        must_follow=frozenset([write]) | like.must_follow,
-    )
-    return write, source
-
-
-def _end(
-    name: str,
-    urn: str,
-    buffer: bytes,
-    inputs: Mapping[str, str] | None = None,
-    outputs: Mapping[str, str] | None = None,
-) -> api.PTransform:
-    spec = api.FunctionSpec(urn=urn, payload=buffer)
-    return api.PTransform(unique_name=name, spec=spec, inputs=inputs, outputs=outputs)
-
-
-def _copy_of(pcoll: str, context: beam_phases.TransformContext) -> str:
-    collections_ = context.components.pcollections
-    name = beam_phases.unique_name(collections_, pcoll + "_carried")
-    collections_[name].CopyFrom(collections_[pcoll])
-    collections_[name].unique_name = name
-    return name
-
-
-def _main_inputs(stage: beam_phases.Stage) -> list[str]:
-    (transform,) = stage.transforms
-    sides = set(beam_phases.side_inputs(transform))
-    return [pcoll for tag, pcoll in transform.inputs.items() if tag not in sides]
-
-
-def step_name(transform: api.PTransform) -> str:
-    """The user's name of a splittable DoFn, which Beam expands into several transforms."""
-    return str(transform.unique_name).removesuffix("/Process")
-
-
 # From fused stages to edges and levels.
 
 
@@ -328,7 +95,7 @@ def _edges(
     writers: dict[bytes, list[int]] = collections.defaultdict(list)
     for index, stage in enumerate(stages):
         for transform in stage.transforms:
-            if transform.spec.urn == _WRITE:
+            if transform.spec.urn == WRITE:
                 writers[transform.spec.payload].append(index)
     edges: list[Edge] = []
     wiring: dict[bytes, list[int]] = collections.defaultdict(list)
@@ -338,7 +105,7 @@ def _edges(
         if buffer == beam_phases.IMPULSE_BUFFER:
             continue
         kind, name = beam_phases.split_buffer_id(buffer)
-        if kind == _SCRIPT:
+        if kind == SCRIPT:
             continue
         routing = _ROUTING[kind]
         if routing is Routing.LOCAL and _stateful(stage):
@@ -359,7 +126,7 @@ def _edges(
                 level=0,
                 producers=tuple(sorted(set(writers[buffer]))),
                 consumer=consumer,
-                apart=streaming and _at_earliest_or_latest(collection, components),
+                apart=streaming and stamped_by_elements(collection, components),
             )
         )
     for consumer, stage in enumerate(stages):
@@ -424,17 +191,17 @@ def _stage(
     sides = tuple(e.index for e in edges if e.consumer == index and e.side)
     inputs = tuple(e for e in edges if e.consumer == index and not e.side)
     origin = _origin(source, inputs)
-    process = next((t for t in stage.transforms if t.spec.urn == _PROCESS), None)
+    process = next((t for t in stage.transforms if t.spec.urn == PROCESS), None)
     grouped = next((e for e in inputs if _groups(source)), None)
     stateful = _stateful(stage)
     outputs: list[int] = []
     transforms = {}
     for transform in stage.transforms:
-        if transform.spec.urn == _WRITE:
+        if transform.spec.urn == WRITE:
             targets = wiring.get(transform.spec.payload, [])
             outputs.extend(targets)
             spec = api.FunctionSpec(urn=SINK_URN, payload=json.dumps(targets).encode())
-        elif transform.spec.urn == _READ:
+        elif transform.spec.urn == READ:
             spec = api.FunctionSpec(urn=SOURCE_URN)
         else:
             spec = transform.spec
@@ -472,22 +239,13 @@ def _groups(source: api.PTransform) -> bool:
 
 
 def _triggered(collection: str, components: api.Components) -> bool:
-    return not fires_once(_strategy(collection, components).trigger)
-
-
-def _at_earliest_or_latest(collection: str, components: api.Components) -> bool:
-    """Whether the timestamps of elements decide about the timestamp of what a grouping makes of them."""
-    return _strategy(collection, components).output_time != api.OutputTime.END_OF_WINDOW
-
-
-def _strategy(collection: str, components: api.Components) -> api.WindowingStrategy:
-    return components.windowing_strategies[components.pcollections[collection].windowing_strategy_id]
+    return not fires_once(strategy_of(collection, components).trigger)
 
 
 def _descriptor_name(transform: api.PTransform, stage: beam_phases.Stage) -> str:
     """The unique name, but for a read that Beam named like the transform it stands for (Impulse)."""
     twins = [t for t in stage.transforms if t.unique_name == transform.unique_name]
-    if transform.spec.urn == _READ and len(twins) > 1:
+    if transform.spec.urn == READ and len(twins) > 1:
         return str(transform.unique_name) + "/Read"
     return str(transform.unique_name)
 
@@ -512,13 +270,13 @@ def _step(source: api.PTransform, origin: Origin, inputs: tuple[Edge, ...]) -> s
 
 
 def _source_of(stage: beam_phases.Stage) -> api.PTransform:
-    (source,) = (t for t in stage.transforms if t.spec.urn == _READ)
+    (source,) = (t for t in stage.transforms if t.spec.urn == READ)
     return source
 
 
 def _stateful(stage: beam_phases.Stage) -> api.PTransform | None:
     for transform in stage.transforms:
-        if transform.spec.urn == _PAR_DO:
+        if transform.spec.urn == PAR_DO:
             payload = api.ParDoPayload.FromString(transform.spec.payload)
             if payload.state_specs or payload.timer_family_specs:
                 return transform

@@ -19,9 +19,10 @@ from apache_beam.runners.worker.bundle_processor import BeamTransformFactory
 from apache_beam.utils.windowed_value import WindowedValue
 
 from penstock.runner.frames import FRAME_BYTES
-from penstock.runner.graph import EMPTY_URN, SINK_URN, SOURCE_URN
+from penstock.runner.graph import SINK_URN, SOURCE_URN
 from penstock.runner.grouping import Group, write_group
 from penstock.runner.keys import key_group, partition_of
+from penstock.runner.phases import EMPTY_URN
 from penstock.runner.plan import Edge, Routing
 
 Send = Callable[[int, int, bytes], None]

@@ -574,6 +574,21 @@ def test_state_and_a_side_input_go_together() -> None:
     assert played(build) == ["0-10: a is 1 with s @1", "0-10: b is 2 with s @2"]
 
 
+@pytest.mark.parametrize(("combiner", "at"), [("EARLIEST", "7"), ("LATEST", "8"), ("EOW", "end")])
+def test_a_combiner_stamps_its_sums_as_a_grouping_stamps_its_panes(combiner: str, at: str) -> None:
+    """Of the earliest and the latest, elements that are behind the output watermark do not count."""
+    windows = beam.WindowInto(
+        w.FixedWindows(10), timestamp_combiner=getattr(TimestampCombiner, f"OUTPUT_AT_{combiner}")
+    )
+
+    def build(p: beam.Pipeline) -> None:
+        given = p | script(watermark(5), elements("1@2", "1@3", "1@7", "1@8"), watermark(10))
+        ones = given | windows | beam.Map(lambda value: ("k", int(value)))
+        _ = ones | beam.CombinePerKey(sum) | beam.ParDo(SeeFn())
+
+    assert played(build) == [f"0-10: ('k', 4) @{at}"]
+
+
 # Side inputs of splittable DoFns.
 
 

@@ -1,0 +1,301 @@
+"""What happens to Beam's stages of one transform each, before they are fused: Beam's own phases, and ours between.
+
+Beam's translations fuse and lift. `cut_reads` and `cut_publications` end the epoch before a splittable DoFn and
+before a post-commit step (whatever reaches them is carried by the commit record), `expand_reshuffles` makes a
+Reshuffle one exchange without a grouping, and `drop_carried_reshuffles` takes away the one that only other runners
+need; `views.group_views` groups the side inputs of streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from apache_beam.portability import common_urns
+from apache_beam.portability.api import beam_runner_api_pb2 as api
+from apache_beam.runners.portability.fn_api_runner import translations as beam_phases
+from apache_beam.runners.worker import bundle_processor
+
+from penstock.publish import CARRIED_RESHUFFLE, POST_COMMIT
+from penstock.runner.views import group_views
+
+EMPTY_URN = "penstock:empty:v1"
+"""A Flatten of nothing."""
+SCRIPT = "script"
+"""The kind of the buffers that the driver fills from a TestStream."""
+
+WRITE = bundle_processor.DATA_OUTPUT_URN
+READ = bundle_processor.DATA_INPUT_URN
+PAR_DO = common_urns.primitives.PAR_DO.urn
+PROCESS = common_urns.sdf_components.PROCESS_SIZED_ELEMENTS_AND_RESTRICTIONS.urn
+TEST_STREAM = common_urns.primitives.TEST_STREAM.urn
+_SPLIT = common_urns.sdf_components.SPLIT_AND_SIZE_RESTRICTIONS.urn
+_GBK = common_urns.primitives.GROUP_BY_KEY.urn
+_COMBINE = common_urns.composites.COMBINE_PER_KEY.urn
+_FLATTEN = common_urns.primitives.FLATTEN.urn
+_RESHUFFLE = common_urns.composites.RESHUFFLE.urn
+KNOWN_URNS = frozenset([_FLATTEN, _GBK, _RESHUFFLE, TEST_STREAM])
+
+Phase = Callable[[list[beam_phases.Stage], beam_phases.TransformContext], Iterable[beam_phases.Stage]]
+
+
+def phases(*, streaming: bool) -> list[Phase]:
+    """All phases in their order, of a batch or of a stream."""
+    return [
+        beam_phases.annotate_downstream_side_inputs,
+        beam_phases.pack_combiners,
+        lift_where_times_allow if streaming else beam_phases.lift_combiners,
+        beam_phases.annotate_stateful_dofns_as_roots,
+        beam_phases.read_to_impulse,
+        expand_scripts,
+        beam_phases.expand_sdf,
+        only_splits_into_reshuffles,
+        *([cut_reads] if streaming else []),
+        drop_carried_reshuffles,
+        cut_publications,
+        *([group_views] if streaming else []),
+        expand_reshuffles,
+        beam_phases.expand_gbk,
+        beam_phases.sink_flattens,
+        beam_phases.greedily_fuse,
+        beam_phases.impulse_to_input,
+        beam_phases.sort_stages,
+        empty_flattens,
+        beam_phases.add_impulse_to_dangling_transforms,
+    ]
+
+
+def empty_flattens(
+    stages: list[beam_phases.Stage], context: beam_phases.TransformContext
+) -> Iterator[beam_phases.Stage]:
+    """A Flatten of nothing is started like an Impulse, and sends nothing."""
+    for stage in stages:
+        for transform in stage.transforms:
+            if transform.spec.urn == _FLATTEN and not transform.inputs:
+                transform.spec.urn = EMPTY_URN
+        yield stage
+
+
+def lift_where_times_allow(
+    stages: list[beam_phases.Stage], context: beam_phases.TransformContext
+) -> Iterator[beam_phases.Stage]:
+    """Lift combiners, but not where a pane has the earliest or latest timestamp of its elements.
+
+    A partial sum has one timestamp for all its elements; which of them were late, and do not count, is lost in it.
+    """
+    for stage in stages:
+        (transform,) = stage.transforms
+        (given,) = transform.inputs.values() if transform.spec.urn == _COMBINE else ("",)
+        if given and stamped_by_elements(given, context.components):
+            yield from _unlifted(stage, given, context)
+        else:
+            yield from beam_phases.lift_combiners([stage], context)
+
+
+def _unlifted(
+    stage: beam_phases.Stage, given: str, context: beam_phases.TransformContext
+) -> list[beam_phases.Stage]:
+    """What Beam makes of a combiner whose input has a trigger that must see every element."""
+    components = context.components
+    strategy = components.pcollections[given].windowing_strategy_id
+    whole = beam_phases.unique_name(components.windowing_strategies, f"{strategy}_whole")
+    components.windowing_strategies[whole].trigger.element_count.element_count = 2
+    components.pcollections[given].windowing_strategy_id = whole
+    try:
+        return list(beam_phases.lift_combiners([stage], context))
+    finally:
+        components.pcollections[given].windowing_strategy_id = strategy
+        del components.windowing_strategies[whole]
+
+
+def only_splits_into_reshuffles(
+    stages: list[beam_phases.Stage], context: beam_phases.TransformContext
+) -> list[beam_phases.Stage]:
+    """Take side inputs from the Reshuffle that Beam puts into a splittable DoFn, with all inputs of the DoFn."""
+    splits = {p for s in stages for t in s.transforms if t.spec.urn == _SPLIT for p in t.outputs.values()}
+    for stage in stages:
+        (transform,) = stage.transforms
+        if transform.spec.urn == _RESHUFFLE and splits & set(transform.inputs.values()):
+            for tag in [tag for tag, pcoll in transform.inputs.items() if pcoll not in splits]:
+                del transform.inputs[tag]
+    return stages
+
+
+def cut_reads(
+    stages: list[beam_phases.Stage], context: beam_phases.TransformContext
+) -> Iterator[beam_phases.Stage]:
+    """End the epoch before each splittable DoFn; the Reshuffle that Beam puts there is not needed then."""
+    by_output = {
+        pcoll: s
+        for s in stages
+        for t in s.transforms
+        if t.spec.urn == _RESHUFFLE
+        for pcoll in t.outputs.values()
+    }
+    reads = [s for s in stages if s.transforms[0].spec.urn == PROCESS]
+    dropped = {id(by_output[pcoll]) for s in reads for pcoll in _main_inputs(s) if pcoll in by_output}
+    for stage in stages:
+        if id(stage) in dropped:
+            continue
+        if stage not in reads:
+            yield stage
+            continue
+        (transform,) = stage.transforms
+        (pcoll,) = _main_inputs(stage)
+        source = by_output[pcoll].transforms[0] if pcoll in by_output else None
+        written = next(iter(source.inputs.values())) if source else pcoll
+        yield from _cut(stage, written, pcoll, "residual", step_name(transform), context)
+
+
+def cut_publications(
+    stages: list[beam_phases.Stage], context: beam_phases.TransformContext
+) -> Iterator[beam_phases.Stage]:
+    """End the epoch before each transform with the post-commit mark."""
+    for stage in stages:
+        (transform,) = stage.transforms
+        if POST_COMMIT not in transform.annotations or transform.spec.urn != PAR_DO:
+            yield stage
+            continue
+        (pcoll,) = _main_inputs(stage)
+        carried = _copy_of(pcoll, context)
+        for tag, name in list(transform.inputs.items()):
+            if name == pcoll:
+                transform.inputs[tag] = carried
+        yield from _cut(stage, pcoll, carried, "publish", transform.unique_name, context)
+
+
+def drop_carried_reshuffles(
+    stages: list[beam_phases.Stage], context: beam_phases.TransformContext
+) -> Iterator[beam_phases.Stage]:
+    """Remove the Reshuffle before a post-commit step: the commit record carries those elements."""
+    stands_for = {}
+    for stage in stages:
+        (transform,) = stage.transforms
+        if CARRIED_RESHUFFLE in transform.annotations and transform.spec.urn == _RESHUFFLE:
+            (given,), (made,) = transform.inputs.values(), transform.outputs.values()
+            stands_for[made] = given
+    for stage in stages:
+        (transform,) = stage.transforms
+        if any(made in stands_for for made in transform.outputs.values()):
+            continue
+        for tag, pcoll in list(transform.inputs.items()):
+            transform.inputs[tag] = stands_for.get(pcoll, pcoll)
+        yield stage
+
+
+def expand_scripts(
+    stages: list[beam_phases.Stage], context: beam_phases.TransformContext
+) -> Iterator[beam_phases.Stage]:
+    """Read each output of a TestStream from a buffer of its own, which the driver fills."""
+    for stage in stages:
+        (transform,) = stage.transforms
+        if transform.spec.urn != TEST_STREAM:
+            yield stage
+            continue
+        for tag, made in transform.outputs.items():
+            name = f"{transform.unique_name}/{tag}"
+            buffer = beam_phases.create_buffer_id(name, kind=SCRIPT)
+            yield beam_phases.Stage(
+                f"{name}/Read",
+                [_end(f"{name}/Read", READ, buffer, outputs={"out": made})],
+                downstream_side_inputs=stage.downstream_side_inputs,
+                must_follow=frozenset(),
+            )
+
+
+def expand_reshuffles(
+    stages: list[beam_phases.Stage], context: beam_phases.TransformContext
+) -> Iterator[beam_phases.Stage]:
+    """Turn each Reshuffle into a write and a read of one exchange: windows, timestamps and panes stay."""
+    for stage in stages:
+        (transform,) = stage.transforms
+        if transform.spec.urn != _RESHUFFLE:
+            yield stage
+            continue
+        (given,), (made,) = transform.inputs.values(), transform.outputs.values()
+        _share_coder(given, made, context)
+        yield from _write_and_read(transform.unique_name, given, made, "spread", stage)
+
+
+def _share_coder(given: str, made: str, context: beam_phases.TransformContext) -> None:
+    """Both ends of a Reshuffle encode alike: as pairs, if a GroupByKey below has made the untyped output one."""
+    coders, ends = context.components.coders, context.components.pcollections
+    pairs = [coders[ends[end].coder_id].spec.urn == common_urns.coders.KV.urn for end in (given, made)]
+    if pairs == [False, True]:
+        ends[given].coder_id = ends[made].coder_id
+    else:
+        ends[made].coder_id = ends[given].coder_id
+
+
+def _cut(
+    stage: beam_phases.Stage,
+    written: str,
+    read: str,
+    kind: str,
+    step: str,
+    context: beam_phases.TransformContext,
+) -> Iterator[beam_phases.Stage]:
+    write, source = _write_and_read(step, written, read, kind, stage)
+    write.must_follow = frozenset()
+    stage.must_follow = stage.must_follow | frozenset([write])
+    yield write
+    yield source
+    yield stage
+
+
+def _write_and_read(
+    name: str, written: str, read: str, kind: str, like: beam_phases.Stage
+) -> tuple[beam_phases.Stage, beam_phases.Stage]:
+    buffer = beam_phases.create_buffer_id(name, kind=kind)
+    write = beam_phases.Stage(
+        f"{name}/Write {kind}",
+        [_end(f"{name}/Write {kind}", WRITE, buffer, inputs={"in": written})],
+        downstream_side_inputs=frozenset(),
+        must_follow=like.must_follow,
+    )
+    source = beam_phases.Stage(
+        f"{name}/Read {kind}",
+        [_end(f"{name}/Read {kind}", READ, buffer, outputs={"out": read})],
+        downstream_side_inputs=like.downstream_side_inputs,
+        must_follow=frozenset([write]) | like.must_follow,
+    )
+    return write, source
+
+
+def _end(
+    name: str,
+    urn: str,
+    buffer: bytes,
+    inputs: Mapping[str, str] | None = None,
+    outputs: Mapping[str, str] | None = None,
+) -> api.PTransform:
+    spec = api.FunctionSpec(urn=urn, payload=buffer)
+    return api.PTransform(unique_name=name, spec=spec, inputs=inputs, outputs=outputs)
+
+
+def _copy_of(pcoll: str, context: beam_phases.TransformContext) -> str:
+    collections_ = context.components.pcollections
+    name = beam_phases.unique_name(collections_, pcoll + "_carried")
+    collections_[name].CopyFrom(collections_[pcoll])
+    collections_[name].unique_name = name
+    return name
+
+
+def _main_inputs(stage: beam_phases.Stage) -> list[str]:
+    (transform,) = stage.transforms
+    sides = set(beam_phases.side_inputs(transform))
+    return [pcoll for tag, pcoll in transform.inputs.items() if tag not in sides]
+
+
+def step_name(transform: api.PTransform) -> str:
+    """The user's name of a splittable DoFn, which Beam expands into several transforms."""
+    return str(transform.unique_name).removesuffix("/Process")
+
+
+def stamped_by_elements(collection: str, components: api.Components) -> bool:
+    """Whether the timestamps of elements decide about the timestamp of what a grouping makes of them."""
+    return strategy_of(collection, components).output_time != api.OutputTime.END_OF_WINDOW
+
+
+def strategy_of(collection: str, components: api.Components) -> api.WindowingStrategy:
+    """The windowing strategy of a PCollection."""
+    return components.windowing_strategies[components.pcollections[collection].windowing_strategy_id]
