@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import apache_beam as beam
+from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.transforms import userstate, window
+from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.transforms.timeutil import TimeDomain
 
 Pairs: TypeAlias = beam.PCollection
@@ -137,6 +139,43 @@ def remembered(pairs: Pairs, name: str) -> Pairs:
     return pairs | name >> beam.ParDo(SumAtTheEnd())
 
 
+class Parts(RestrictionProvider):
+    """A pair is read in up to four parts, in two pieces where there are enough."""
+
+    def initial_restriction(self, element: Any) -> OffsetRange:
+        return OffsetRange(0, element[1] % 4 + 1)
+
+    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
+        return OffsetRestrictionTracker(restriction)
+
+    def restriction_size(self, element: Any, restriction: OffsetRange) -> int:
+        return restriction.size()
+
+    def split(self, element: Any, restriction: OffsetRange) -> Iterator[OffsetRange]:
+        return restriction.split(2)
+
+
+class ReadFn(beam.DoFn):
+    """A pair for each part, with the sum of the side input where there is one; gives back what is left after a part."""
+
+    def process(
+        self, element: Any, beside: Any = (), tracker: Any = beam.DoFn.RestrictionParam(Parts())
+    ) -> Iterator[tuple[Any, int]]:
+        part = tracker.current_restriction().start
+        if tracker.try_claim(part):
+            yield element[0], element[1] * 5 + part + sum(beside)
+            tracker.defer_remainder()
+
+
+def read(pairs: Pairs, name: str) -> Pairs:
+    return pairs | name >> beam.ParDo(ReadFn())
+
+
+def read_beside(pairs: Pairs, other: Pairs, name: str) -> Pairs:
+    side = beam.pvalue.AsList(other | f"{name} values" >> beam.Values())
+    return pairs | name >> beam.ParDo(ReadFn(), side)
+
+
 def flattened(pairs: Pairs, other: Pairs, name: str) -> Pairs:
     return (pairs, other) | name >> beam.Flatten()
 
@@ -196,6 +235,7 @@ ONE: dict[str, Callable[[Pairs, str], Pairs]] = {
     "total": total,
     "split": split,
     "state": remembered,
+    "read": read,
 }
 TWO: dict[str, Callable[[Pairs, Pairs, str], Pairs]] = {
     "flatten": flattened,
@@ -205,6 +245,7 @@ TWO: dict[str, Callable[[Pairs, Pairs, str], Pairs]] = {
     "dict": with_dict,
     "multimap": with_many,
     "singleton": with_one,
+    "read beside": read_beside,
 }
 EARLIEST, LATEST = window.TimestampCombiner.OUTPUT_AT_EARLIEST, window.TimestampCombiner.OUTPUT_AT_LATEST
 WINDOWS: dict[str, dict[str, Any]] = {
@@ -215,7 +256,7 @@ WINDOWS: dict[str, dict[str, Any]] = {
     "sessions": {"windowfn": window.Sessions(4)},
 }
 MERGING = "sessions"
-SIDES = {"list", "iter", "dict", "multimap", "singleton"}
+SIDES = {"read beside", "list", "iter", "dict", "multimap", "singleton"}
 NOT_IN_MERGING = {*SIDES, "state"}
 """What Beam refuses in merging windows."""
 
