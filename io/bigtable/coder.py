@@ -60,6 +60,7 @@ from penstock.io.bigtable.record import (
     set_cell,
 )
 from penstock.io.bigtable.wire import DataChange
+from penstock.io.reading.coding import VersionedCoder
 from penstock.io.reading.moments import NANOS
 
 ANY_ENTRIES, WHOLE_CELLS = 1, 2
@@ -71,8 +72,12 @@ _TYPES_BACK = {number: kind for kind, number in _TYPES.items()}
 _SET, _DELETE, _DELETE_OPEN, _FAMILY, _ADD, _ADD_BYTES, _MERGE, _MERGE_BYTES, _UNKNOWN = range(1, 10)
 
 
-class ChangeStreamMutationCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
+class ChangeStreamMutationCoder(VersionedCoder):
     """Encodes a `ChangeStreamMutation` in the format of this module; deterministic."""
+
+    value_type = ChangeStreamMutation
+    what = "a ChangeStreamMutation"
+    versions = (ANY_ENTRIES, WHOLE_CELLS)
 
     def encode(self, value: ChangeStreamMutation) -> bytes:
         change = _data_change(value)
@@ -87,26 +92,10 @@ class ChangeStreamMutationCoder(coders.Coder):  # type: ignore[misc, unused-igno
             ValueError: the bytes were written by a version that this one does not know.
         """
         version = encoded[0]
+        self.check_version(version)
         if version == WHOLE_CELLS:
             return _received(DataChange.FromString(encoded[1:]))
-        if version == ANY_ENTRIES:
-            return _decoded(encoded)
-        raise ValueError(
-            f"a ChangeStreamMutation of format version {version} cannot be read by this release, which knows "
-            f"versions {ANY_ENTRIES} and {WHOLE_CELLS}: finish the job with the release that started it"
-        )
-
-    def is_deterministic(self) -> bool:
-        return True
-
-    def to_type_hint(self) -> type[ChangeStreamMutation]:
-        return ChangeStreamMutation
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other)
-
-    def __hash__(self) -> int:
-        return hash(type(self))
+        return _decoded(encoded)
 
 
 def _data_change(mutation: ChangeStreamMutation) -> Any | None:

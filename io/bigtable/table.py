@@ -22,6 +22,7 @@ from penstock.io.bigtable.coder import ChangeStreamMutationCoder, entry_by_entry
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
 from penstock.io.bigtable.record import ChangeStreamMutation, MutationType, SetCell
 from penstock.io.bigtable.stream import Connection
+from penstock.io.reading.coding import VersionedCoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,11 @@ class TableRow:
         return f"<row of {len(self.cells)} cells>"
 
 
-class TableRowCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
+class TableRowCoder(VersionedCoder):
     """Encodes a row in version 1 of the format of `ChangeStreamMutationCoder`, as a change that sets its cells."""
+
+    value_type = TableRow
+    what = "a TableRow"
 
     def encode(self, value: TableRow) -> bytes:
         change = ChangeStreamMutation(value.row_key, MutationType.USER, "", 0, 0, "", 0, value.cells)
@@ -46,18 +50,6 @@ class TableRowCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
         """Return the row; raises ValueError for bytes of another version."""
         change = ChangeStreamMutationCoder().decode(encoded)
         return TableRow(change.row_key, tuple([cell for cell in change.entries if isinstance(cell, SetCell)]))
-
-    def is_deterministic(self) -> bool:
-        return True
-
-    def to_type_hint(self) -> type[TableRow]:
-        return TableRow
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other)
-
-    def __hash__(self) -> int:
-        return hash(type(self))
 
 
 coders.registry.register_coder(TableRow, TableRowCoder)

@@ -6,22 +6,24 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from apache_beam import coders
-
 from penstock.io.bigtable.frontier import Advanced, Frontier, LineageError, Segment, Step
 from penstock.io.bigtable.keys import KeyRange, shown
+from penstock.io.reading.coding import VersionedCoder
 from penstock.io.reading.tracker import FrontierTracker
 
 VERSION = 1
 
 
-class FrontierCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
+class FrontierCoder(VersionedCoder):
     """Encodes a Frontier as compact JSON: ``{"v":1, "asked", "dealt", "end", "finished", "segments":[…]}``.
 
     A segment is ``[start, end, token, watermark]``, followed by the start and end of its target where that is
     another range; row keys are text in which each character is one byte (Latin-1). Equal frontiers have
     equal bytes.
     """
+
+    value_type = Frontier
+    what = "a frontier"
 
     def encode(self, value: Frontier) -> bytes:
         document = {
@@ -41,11 +43,7 @@ class FrontierCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
             ValueError: the bytes were written by a version that this one does not know.
         """
         document = json.loads(encoded)
-        if document.get("v") != VERSION:
-            raise ValueError(
-                f"a frontier of format version {document.get('v')} cannot be read here: this release knows "
-                f"version {VERSION}; resume the checkpoint with the release that wrote it"
-            )
+        self.check_version(document.get("v"))
         return Frontier(
             tuple([_read_segment(*fields) for fields in document["segments"]]),
             _read_keys(document["asked"]),
@@ -53,18 +51,6 @@ class FrontierCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
             document["end"],
             document["dealt"],
         )
-
-    def is_deterministic(self) -> bool:
-        return True
-
-    def to_type_hint(self) -> type[Frontier]:
-        return Frontier
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other)
-
-    def __hash__(self) -> int:
-        return hash(type(self))
 
 
 def _segment(segment: Segment) -> list[Any]:

@@ -26,6 +26,7 @@ from typing import Any
 
 from apache_beam import coders
 
+from penstock.io.reading.coding import VersionedCoder
 from penstock.io.spanner.record import ColumnType, DataChangeRecord, Mods
 
 VERSION = 1
@@ -35,8 +36,11 @@ _WIDTHS = {1: "B", 2: "H", 4: "I"}
 _TEXTS = 7
 
 
-class DataChangeRecordCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
+class DataChangeRecordCoder(VersionedCoder):
     """Encodes a `DataChangeRecord` in the format of this module; deterministic."""
+
+    value_type = DataChangeRecord
+    what = "a DataChangeRecord"
 
     def encode(self, value: DataChangeRecord) -> bytes:
         texts = [
@@ -69,11 +73,7 @@ class DataChangeRecordCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
             ValueError: the bytes were written by a version that this one does not know.
         """
         version, timestamp, mods, records, partitions, flags, width = _HEAD.unpack_from(encoded)
-        if version != VERSION:
-            raise ValueError(
-                f"a DataChangeRecord of format version {version} cannot be read by this release, which knows "
-                f"version {VERSION}: finish the job with the release that started it"
-            )
+        self.check_version(version)
         start = _HEAD.size + width * (_TEXTS + 3 * mods)
         texts = _cut(encoded[start:].decode(), _unpacked(encoded[_HEAD.size : start], width))
         return DataChangeRecord(
@@ -91,18 +91,6 @@ class DataChangeRecordCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
             texts[6],
             bool(flags & _SYSTEM),
         )
-
-    def is_deterministic(self) -> bool:
-        return True
-
-    def to_type_hint(self) -> type[DataChangeRecord]:
-        return DataChangeRecord
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other)
-
-    def __hash__(self) -> int:
-        return hash(type(self))
 
 
 def _width(longest: int) -> int:

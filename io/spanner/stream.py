@@ -8,11 +8,12 @@ resume (another endpoint, other credentials), so it travels with the code and ne
 from __future__ import annotations
 
 import json
-import uuid
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from apache_beam import coders
+
+from penstock.io.reading import connection as reading
+from penstock.io.reading.coding import VersionedCoder
 
 VERSION = 1
 
@@ -41,31 +42,19 @@ class ChangeStream:
         return f"change stream {self.change_stream} of {self.database_path}"
 
 
-@dataclass(frozen=True, slots=True)
-class Connection:
-    """How a worker reaches the service. Compared by what it was made from, so that clients can be cached.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection(reading.Connection):
+    """How a worker reaches Spanner."""
 
-    `credentials` None means application default credentials on the worker. A credentials object must be
-    picklable; `identity` is minted with it and stands for it after copies.
-    """
-
-    emulator_host: str | None = None
-    api_endpoint: str | None = None
     plain_text: bool = False
     database_role: str | None = None
-    credentials: Any = field(default=None, compare=False, repr=False)
-    identity: str = ""
-
-    @classmethod
-    def with_credentials(cls, credentials: Any, **options: Any) -> Connection:
-        """Return a connection that compares equal to its own copies only, when credentials are given."""
-        return cls(
-            credentials=credentials, identity="" if credentials is None else uuid.uuid4().hex, **options
-        )
 
 
-class ChangeStreamCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
+class ChangeStreamCoder(VersionedCoder):
     """Encodes a `ChangeStream` as a JSON list that begins with the format's version; deterministic."""
+
+    value_type = ChangeStream
+    what = "a change stream element"
 
     def encode(self, value: ChangeStream) -> bytes:
         fields = [value.project, value.instance, value.database, value.change_stream, value.start, value.end]
@@ -78,24 +67,8 @@ class ChangeStreamCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
             ValueError: the bytes were written by a version that this one does not know.
         """
         version, *fields = json.loads(encoded)
-        if version != VERSION:
-            raise ValueError(
-                f"a change stream element of format version {version} cannot be read here: this release "
-                f"knows version {VERSION}; resume the checkpoint with the release that wrote it"
-            )
+        self.check_version(version)
         return ChangeStream(*fields)
-
-    def is_deterministic(self) -> bool:
-        return True
-
-    def to_type_hint(self) -> type[ChangeStream]:
-        return ChangeStream
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other)
-
-    def __hash__(self) -> int:
-        return hash(type(self))
 
 
 coders.registry.register_coder(ChangeStream, ChangeStreamCoder)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 
-from apache_beam import coders
-
+from penstock.io.reading.coding import VersionedCoder
 from penstock.io.reading.tracker import FrontierTracker
 from penstock.io.spanner.frontier import Advanced, Frontier, LineageError, Position, Step, Waiting, shown
 
 VERSION = 1
 
 
-class FrontierCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
+class FrontierCoder(VersionedCoder):
     """Encodes a Frontier as compact JSON: ``{"v":1, "end", "dealt", "in_step", "open":[…], "waiting":[…]}``.
 
     An open partition is ``[token, timestamp, {transaction: [[first, last], …]}]``, a waiting one
     ``[token, start, [unfinished parents]]``; both are sorted by token, so equal frontiers have equal bytes.
     """
+
+    value_type = Frontier
+    what = "a frontier"
 
     def encode(self, value: Frontier) -> bytes:
         document = {
@@ -40,11 +42,7 @@ class FrontierCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
             ValueError: the bytes were written by a version that this one does not know.
         """
         document = json.loads(encoded)
-        if document.get("v") != VERSION:
-            raise ValueError(
-                f"a frontier of format version {document.get('v')} cannot be read here: this release knows "
-                f"version {VERSION}; resume the checkpoint with the release that wrote it"
-            )
+        self.check_version(document.get("v"))
         return Frontier(
             {token: Position(timestamp, _seen(seen)) for token, timestamp, seen in document["open"]},
             {token: Waiting(start, frozenset(parents)) for token, start, parents in document["waiting"]},
@@ -52,18 +50,6 @@ class FrontierCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
             document["dealt"],
             document["in_step"],
         )
-
-    def is_deterministic(self) -> bool:
-        return True
-
-    def to_type_hint(self) -> type[Frontier]:
-        return Frontier
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other)
-
-    def __hash__(self) -> int:
-        return hash(type(self))
 
 
 def _seen(document: dict[str, list[list[int]]]) -> dict[str, tuple[tuple[int, int], ...]]:

@@ -1,0 +1,42 @@
+"""What the coders of the readers share: they are deterministic, and their bytes say of which version they are."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from apache_beam import coders
+
+
+class VersionedCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
+    """A deterministic coder of `value_type`; all coders of one class are equal."""
+
+    value_type: ClassVar[type]
+    what: ClassVar[str]
+    """What is encoded, with its article, for messages."""
+    versions: ClassVar[tuple[int, ...]] = (1,)
+    """The versions of the format that this release reads."""
+
+    def check_version(self, version: Any) -> None:
+        """Refuse what this release does not read.
+
+        Raises:
+            ValueError: the bytes were written by a version that this one does not know.
+        """
+        if version not in self.versions:
+            known = " and ".join(str(each) for each in self.versions)
+            raise ValueError(
+                f"{self.what} of format version {version} cannot be read by this release, which knows version "
+                f"{known}: finish the job, or resume the checkpoint with the release that wrote it"
+            )
+
+    def is_deterministic(self) -> bool:
+        return True
+
+    def to_type_hint(self) -> type:
+        return self.value_type
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other)
+
+    def __hash__(self) -> int:
+        return hash(type(self))

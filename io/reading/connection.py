@@ -1,0 +1,32 @@
+"""How a worker reaches a service, as far as it is the same for all sources.
+
+A connection belongs to the program that runs: it may change between a stop and a resume (another endpoint, other
+credentials), so it travels with the code and never into a checkpoint.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """Compared by what it was made from, so that clients can be cached.
+
+    `credentials` None means application default credentials on the worker. A credentials object must be
+    picklable; `identity` is minted with it and stands for it after copies.
+    """
+
+    emulator_host: str | None = None
+    api_endpoint: str | None = None
+    credentials: Any = field(default=None, compare=False, repr=False)
+    identity: str = ""
+
+    @classmethod
+    def with_credentials(cls, credentials: Any, **options: Any) -> Self:
+        """Return a connection that compares equal to its own copies only, when credentials are given."""
+        return cls(
+            credentials=credentials, identity="" if credentials is None else uuid.uuid4().hex, **options
+        )
