@@ -20,9 +20,11 @@ import apache_beam  # noqa: E402, F401 - what this module is for
 from pyspark import daemon  # noqa: E402 - after logging is set up
 
 import penstock.runner.task  # noqa: E402, F401 - what this module is for
+from penstock.runner.garbage import settle  # noqa: E402
 
 logging.disable(logging.NOTSET)
 logging.getLogger("apache_beam.runners.common").setLevel(logging.CRITICAL)
 
 if __name__ == "__main__":
+    settle()
     daemon.manager()

@@ -14,6 +14,7 @@ from typing import Any
 
 from penstock.runner.epoch import EpochInput, TaskReport
 from penstock.runner.frames import Frame
+from penstock.runner.garbage import settle
 from penstock.runner.keeper import SparkKeeper
 from penstock.runner.plan import Plan
 from penstock.runner.protocol.errors import EpochAborted
@@ -122,6 +123,7 @@ def _level(shipped: Any, level: int, epoch: EpochInput) -> Any:
         from penstock.runner.task import run_level
 
         frames = () if level == 0 else (data for _, data in packets)
-        return run_level(shipped.value, level, partition, epoch, frames)
+        yield from run_level(shipped.value, level, partition, epoch, frames)
+        settle()
 
     return run

@@ -1,7 +1,9 @@
-"""What an epoch leaves in Spark: words for its UI, and no files."""
+"""What an epoch leaves in Spark: words for its UI, and no files; what its workers begin with."""
 
 from __future__ import annotations
 
+import gc
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ from apache_beam.transforms import window
 from penstock.publish import PublishAfterCommit
 from penstock.runner import PySparkRunner
 from penstock.runner.keeper import SparkKeeper
+from penstock.runner.session import context_of
 from tests.integration.runner.sources import AppendFn, CountFn
 
 pytestmark = pytest.mark.spark
@@ -49,6 +52,16 @@ def start(spark: Any, tmp_path: Path) -> Iterator[Start]:
     yield begin
     for result in started:
         result.cancel()
+
+
+def test_workers_have_beam_from_the_start_and_the_collector_passes_over_it(spark: Any) -> None:
+    def look(_: Any) -> Iterator[tuple[bool, int, int]]:
+        yield "apache_beam" in sys.modules, gc.get_freeze_count(), len(gc.get_objects())
+
+    spark_context = context_of(spark)
+    for imported, frozen, watched in spark_context.parallelize(range(2), 2).mapPartitions(look).collect():
+        assert imported
+        assert frozen > 10 * watched
 
 
 def _until(holds: Any, seconds: float = 120) -> None:
