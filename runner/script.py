@@ -17,6 +17,7 @@ from apache_beam.coders import Coder
 from apache_beam.portability.api import beam_interactive_api_pb2 as interactive
 from apache_beam.portability.api import beam_interactive_api_pb2_grpc as services
 from apache_beam.portability.api import beam_runner_api_pb2 as api
+from apache_beam.testing.test_stream import WindowedValueHolder
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
@@ -71,16 +72,19 @@ class Script:
     def _block(
         self, step: str, coder: Coder, event: api.TestStreamPayload.Event.AddElements, us: int
     ) -> bytes:
+        encode = self._steps[step].encode_nested
         return b"".join(
-            self._steps[step].encode_nested(
-                WindowedValue(
-                    coder.decode(element.encoded_element),
-                    Timestamp(micros=element.timestamp * us),
-                    (GlobalWindow(),),
-                )
-            )
+            encode(_placed(coder.decode(element.encoded_element), element.timestamp * us))
             for element in event.elements
         )
+
+
+def _placed(value: object, at_us: int) -> WindowedValue:
+    """An element in the global window, which is that of every TestStream; a holder brings its own time and pane."""
+    if isinstance(value, WindowedValueHolder):
+        held = value.windowed_value
+        return WindowedValue(held.value, held.timestamp, (GlobalWindow(),), held.pane_info)
+    return WindowedValue(value, Timestamp(micros=at_us), (GlobalWindow(),))
 
 
 def _written_down(

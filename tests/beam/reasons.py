@@ -23,7 +23,7 @@ REASONS: dict[str, str] = {
     "the watermark has passed its window and is dropped, as the model has it; DirectRunner keeps it",
     _TEST_STREAM
     + "TestStreamTest::test_windowed_values_interpreted_correctly": "elements that bring windows of their "
-    "own do not fit the global window of their PCollection; only DirectRunner, which does not encode, lets them",
+    "own come in the global window, which their PCollection has; only DirectRunner, which does not encode, keeps them",
     _METRICS
     + "test_progress_metrics": "it reads `_monitoring_infos_by_stage`, a private field of FnApiRunner's result",
     _TRANSFORMS
