@@ -1,6 +1,6 @@
 """Show that the tests bite: each patch here breaks a rule on purpose, and the test it names must go red.
 
-    python tests/mutants/run.py [--evidence FILE] [PATCH ...]
+    python tests/mutants/run.py [--evidence FILE] [--jobs N] [PATCH ...]
 
 A patch is a unified diff whose first line is `# test: <pytest node id>`; with several such lines each test
 must go red. Patches are applied to a copy of the tree. The named tests must be green on the unpatched copy;
@@ -12,14 +12,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import queue
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
@@ -138,24 +141,35 @@ def check_green(copy: Copy, mutants: Sequence[Mutant]) -> None:
         raise BrokenMutantError(f"the named tests are not green without any patch (pytest: {code})\n{output}")
 
 
-def run(patches: Sequence[Path], evidence: Path | None) -> int:
+def outcome_of(copies: queue.SimpleQueue[Copy], mutant: Mutant) -> dict[str, Any]:
+    """Try a mutant on a copy that nobody else uses, and say how it went."""
+    copy, started = copies.get(), time.monotonic()
+    try:
+        survived = catch(copy, mutant)
+    finally:
+        copies.put(copy)
+    seconds = round(time.monotonic() - started, 1)
+    print(f"{'NOT CAUGHT' if survived else 'caught':<10}  {mutant.name}  ({seconds} s)", flush=True)
+    if survived:
+        print(f"            {survived}", file=sys.stderr)
+    return {"mutant": mutant.name, "tests": list(mutant.tests), "caught": survived is None}
+
+
+def run(patches: Sequence[Path], evidence: Path | None, jobs: int = 1) -> int:
     mutants = [read_mutant(patch) for patch in patches]
     if not mutants:
         print("no patches in tests/mutants", file=sys.stderr)
         return 2
-    results = []
     with tempfile.TemporaryDirectory(prefix="penstock-mutants-") as folder:
-        copy = Copy(Path(folder))
-        check_green(copy, mutants)
-        print(f"{len(mutants)} mutants; their tests are green without them")
-        for mutant in mutants:
-            started = time.monotonic()
-            survived = catch(copy, mutant)
-            seconds = round(time.monotonic() - started, 1)
-            print(f"{'NOT CAUGHT' if survived else 'caught':<10}  {mutant.name}  ({seconds} s)", flush=True)
-            if survived:
-                print(f"            {survived}", file=sys.stderr)
-            results.append({"mutant": mutant.name, "tests": list(mutant.tests), "caught": survived is None})
+        copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
+        for number in range(jobs):
+            copies.put(Copy(Path(folder, str(number))))
+        first = copies.get()
+        check_green(first, mutants)
+        copies.put(first)
+        print(f"{len(mutants)} mutants; their tests are green without them", flush=True)
+        with ThreadPoolExecutor(jobs) as threads:
+            results = list(threads.map(lambda mutant: outcome_of(copies, mutant), mutants))
     if evidence:
         evidence.parent.mkdir(parents=True, exist_ok=True)
         facts = {"commit": _commit(), "figures": {"mutants": results}}
@@ -172,11 +186,12 @@ def main() -> int:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("patches", nargs="*", type=Path, metavar="PATCH")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants that are tried side by side")
     parser.add_argument("--evidence", type=Path, metavar="FILE", help="write the outcome as JSON")
     given = parser.parse_args()
     patches = [patch.resolve() for patch in given.patches] or sorted(Path(__file__).parent.glob("*.patch"))
     try:
-        return run(patches, given.evidence)
+        return run(patches, given.evidence, given.jobs)
     except BrokenMutantError as error:
         print(error, file=sys.stderr)
         return 2

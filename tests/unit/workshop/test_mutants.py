@@ -76,8 +76,9 @@ def patch(tree: Path, test: str | None, version: str = '"0.2.0"') -> Path:
     return file
 
 
-def test_a_mutant_whose_test_goes_red_is_caught(tree: Path, runner: ModuleType) -> None:
-    assert runner.run([patch(tree, "test_sharp")], None) == 0
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_mutant_whose_test_goes_red_is_caught(tree: Path, runner: ModuleType, jobs: int) -> None:
+    assert runner.run([patch(tree, "test_sharp")] * jobs, None, jobs) == 0
 
 
 def test_a_mutant_whose_test_stays_green_is_a_failure(
