@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import graphlib
 import json
 import uuid
 from collections.abc import Iterator, Mapping
@@ -53,6 +54,7 @@ def build_plan(pipeline: api.Pipeline, *, streaming: bool) -> Plan:
     context, stages = beam_phases.create_and_optimize_stages(
         pipeline, phases(streaming=streaming), known_runner_urns=KNOWN_URNS
     )
+    stages = _in_order(stages, _edges(stages, context.components, streaming=streaming)[0])
     edges, wiring = _edges(stages, context.components, streaming=streaming)
     levels = _levels(len(stages), edges)
     placed = tuple(_placed(edge, levels) for edge in edges)
@@ -158,6 +160,15 @@ def _sides(stage: beam_phases.Stage) -> Iterator[tuple[str, Side]]:
                         mapping=proto.window_mapping_fn.payload,
                     ),
                 )
+
+
+def _in_order(stages: list[beam_phases.Stage], edges: list[Edge]) -> list[beam_phases.Stage]:
+    """The stages, each behind those that feed it; Beam's order forgets some that make side inputs."""
+    feeding: dict[int, set[int]] = {index: set() for index in range(len(stages))}
+    for edge in edges:
+        if not edge.routing.carried:
+            feeding[edge.consumer].update(edge.producers)
+    return [stages[index] for index in graphlib.TopologicalSorter(feeding).static_order()]
 
 
 def _levels(count: int, edges: list[Edge]) -> list[int]:

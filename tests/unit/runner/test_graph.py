@@ -1,0 +1,34 @@
+"""A plan's stages stand behind and below what feeds them, whatever the order in which Beam hands them over."""
+
+from __future__ import annotations
+
+import apache_beam as beam
+
+from penstock.runner import PySparkRunner
+from penstock.runner.graph import build_plan
+from penstock.runner.plan import Plan
+
+TRIES = 30
+"""Beam keeps stages in sets, so their order is another one each time."""
+
+
+def _each_beside_the_other() -> Plan:
+    """Two steps that take a side input of each other's main input: one of them an exchange later."""
+    pipeline = beam.Pipeline(runner=PySparkRunner())
+    first = pipeline | beam.Create([("a", 1)]) | "First" >> beam.Map(lambda pair: pair)
+    later = first | beam.CombinePerKey(sum) | beam.Reshuffle()
+    for name, main, side in (("later", later, first), ("first", first, later)):
+        _ = main | name >> beam.Map(lambda pair, beside: (pair, len(list(beside))), beam.pvalue.AsIter(side))
+    environment = PySparkRunner().default_environment(pipeline.options)
+    return build_plan(pipeline.to_runner_api(default_environment=environment), streaming=False)
+
+
+def test_what_feeds_a_stage_stands_before_it_or_above_it() -> None:
+    for plan in (_each_beside_the_other() for _ in range(TRIES)):
+        for edge in plan.edges:
+            consumer = plan.stages[edge.consumer]
+            for producer in (plan.stages[index] for index in edge.producers):
+                if edge.routing.stays:
+                    assert (producer.level, producer.index) < (consumer.level, consumer.index)
+                else:
+                    assert producer.level < consumer.level
