@@ -296,7 +296,8 @@ def build(
 
     State, and reads that give back what is left, are left out where there are side inputs: FnApiRunner hands a side
     input out twice when a DoFn with timers or with something left shares a stage with what makes it (a list of one
-    element, and beside it `state`, show it).
+    element, and beside it `state`, show it). One step with state is all: FnApiRunner fires the timers of one that takes
+    in what another has made before its elements have come (one element, `state`, `keep`, `state` and another `state`).
     """
     unusable = {"state", "read"} if SIDES & {step for step, _, _ in graph} else set()
     source = pipeline | beam.Create(data)
@@ -308,6 +309,8 @@ def build(
             continue
         name = f"{number} {step}"
         one.taken = True
+        if step == "state":
+            unusable.add(step)
         if step in WINDOWS:
             whole = one.pairs | f"{name} seconds" >> beam.Map(in_whole_seconds)
             there.append(_There(whole | name >> beam.WindowInto(**WINDOWS[step]), step))
