@@ -297,7 +297,8 @@ def build(
     State, and reads that give back what is left, are left out where there are side inputs: FnApiRunner hands a side
     input out twice when a DoFn with timers or with something left shares a stage with what makes it (a list of one
     element, and beside it `state`, show it). One step with state is all: FnApiRunner fires the timers of one that takes
-    in what another has made before its elements have come (one element, `state`, `keep`, `state` and another `state`).
+    in what another has made before its elements have come (one element, `state`, `keep`, `state` and another `state`),
+    and also of one that takes in what a read makes that has not come to its end (`read`, `state`).
     """
     unusable = {"state", "read"} if SIDES & {step for step, _, _ in graph} else set()
     source = pipeline | beam.Create(data)
@@ -309,8 +310,8 @@ def build(
             continue
         name = f"{number} {step}"
         one.taken = True
-        if step == "state":
-            unusable.add(step)
+        if step in ("state", "read"):
+            unusable |= {"state", "read"} if step == "state" else {"state"}
         if step in WINDOWS:
             whole = one.pairs | f"{name} seconds" >> beam.Map(in_whole_seconds)
             there.append(_There(whole | name >> beam.WindowInto(**WINDOWS[step]), step))
