@@ -221,7 +221,8 @@ def with_many(pairs: Pairs, other: Pairs, name: str) -> Pairs:
 
 
 def with_one(pairs: Pairs, other: Pairs, name: str) -> Pairs:
-    side = other | f"{name} values" >> beam.Values() | f"{name} max" >> beam.CombineGlobally(_sum_and_one)
+    whole = beam.CombineGlobally(_sum_and_one).without_defaults()
+    side = other | f"{name} values" >> beam.Values() | f"{name} max" >> whole
     return pairs | name >> beam.Map(lambda kv, one: (kv[0], kv[1] + (one or 0)), _single(side))
 
 
