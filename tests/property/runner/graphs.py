@@ -272,8 +272,8 @@ WINDOWS: dict[str, dict[str, Any]] = {
 }
 MERGING = "sessions"
 SIDES = {"read beside", "list", "iter", "dict", "multimap", "singleton"}
-NOT_IN_MERGING = {*SIDES, "state"}
-"""What Beam refuses in merging windows."""
+NOT_IN_MERGING = {*SIDES, "state", "fanout"}
+"""What Beam refuses in merging windows; and a fan-out, which puts sums into sessions anew, as its random parts fall."""
 
 STEPS = sorted([*ONE, *TWO, *WINDOWS])
 
