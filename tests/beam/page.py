@@ -42,8 +42,8 @@ and what `DirectRunner` chooses for the others.
 *Spark*: `PySparkRunner` on `local[2,4]`, workers in processes of their own, a PCollection in two parts. *One process*:
 the same plan, tasks and records, with the tasks run in the process of the test, one after another, and a PCollection
 in one part: many tests look at what a DoFn has left in a variable of their process, or take one bundle, or the order
-of a PCollection, for granted. What is green there and red on Spark says why. Where the reason is another answer, not the
-inside of a runner, the least pipeline that shows it is a test, in `tests/integration/beam/test_differences.py`.
+of a PCollection, for granted. What is green there and red on Spark says why. Where the reason is another answer, not
+the inside of a runner, the least pipeline that shows it is a test, in `tests/integration/beam/test_differences.py`.
 
 `FnApiRunnerSplitTest` drives the splits of a FnApiRunner from inside and has no place for another runner.
 """
