@@ -213,8 +213,6 @@ class Readers:
 
     def _borrow(self, opening: Opening) -> PartitionReader:
         reader = self._pool.lend(opening)
-        self.streams -= reader.streams
-        self.retries -= reader.retries
         reader.since = time.monotonic()
         return reader
 
@@ -224,8 +222,9 @@ class Readers:
         reader.stop()
 
     def _count(self, reader: PartitionReader) -> None:
-        self.streams += reader.streams
-        self.retries += reader.retries
+        streams, retries = reader.uncounted()
+        self.streams += streams
+        self.retries += retries
 
     def _end_turns(self, surplus: int) -> None:
         """Stop up to `surplus` of the streams whose turn is over, those that have come furthest first."""

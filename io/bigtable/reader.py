@@ -146,7 +146,7 @@ class PartitionReader:
         self.error: BaseException | None = None
         self.heard = False
         self.since = time.monotonic()
-        self.streams = self.retries = 0
+        self._streams = self._retries = 0
         self._opening = opening
         self._last: ChangeStreamMutation | Heartbeat | None = None
         self._source = source
@@ -202,6 +202,13 @@ class PartitionReader:
         if call is not None:
             call.cancel()
 
+    def uncounted(self) -> tuple[int, int]:
+        """Return how many streams were opened and how many were lost since the last call. The lock is *not* held."""
+        with self._shared.lock:
+            done = self._streams, self._retries
+            self._streams = self._retries = 0
+            return done
+
     def join(self) -> None:
         """Wait for the thread of a stopped reader."""
         self._thread.join()
@@ -229,7 +236,8 @@ class PartitionReader:
 
     def _retry(self, reason: str) -> None:
         if not self._stopped:
-            self.retries += 1
+            with self._shared.lock:
+                self._retries += 1
             self._source.outage.failed(reason, self._timeout)
 
     def _read_stream(self) -> bool:
@@ -258,7 +266,7 @@ class PartitionReader:
     def _open(self) -> Call | None:
         call = self._source.open(self._ahead)
         with self._shared.changed:
-            self.streams += 1
+            self._streams += 1
             self._call = call
             stopped = self._stopped
         if stopped:

@@ -160,6 +160,33 @@ def test_a_kept_stream_goes_on_where_the_last_bundle_stopped(source: Any, say: A
     assert len(source.opened) == 1
 
 
+def test_each_stream_and_each_retry_is_counted_once(
+    source: Any, say: Any, pool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those of a thread that is faster than its borrower, or works while nobody has borrowed it."""
+    source.will_say(EVERYTHING, say.change("a"), UnreachableError("reset"))
+    source.will_say(EVERYTHING, say.change("b"))
+    kept = pool()
+    lend = kept.lend
+
+    def lend_late(opening: Opening) -> Any:
+        reader = lend(opening)
+        until = time.monotonic() + 2
+        while reader.queued < 2 and time.monotonic() < until:
+            time.sleep(0.005)
+        return reader
+
+    monkeypatch.setattr(kept, "lend", lend_late)
+    with Readers(kept) as first:
+        first.read({EVERYTHING: START})
+        taken(first, 1)
+    monkeypatch.undo()
+    with Readers(kept) as second:
+        second.read({EVERYTHING: Opening(EVERYTHING, ((EVERYTHING, "a"),), None)})
+        taken(second, 1)
+    assert [(each.streams, each.retries) for each in (first, second)] == [(2, 1), (0, 0)]
+
+
 def test_a_position_that_is_not_exactly_the_kept_one_opens_a_stream_of_its_own(
     source: Any, say: Any, pool: Any
 ) -> None:
