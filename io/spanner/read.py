@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ from penstock.io.reading.tracker import (
 )
 from penstock.io.spanner.errors import UnreachableError
 from penstock.io.spanner.frontier import Advanced, Frontier, Step, shown
+from penstock.io.spanner.pool import Pool, pools
 from penstock.io.spanner.preflight import check_source
 from penstock.io.spanner.query import change_stream_query, checked_name
 from penstock.io.spanner.reader import Limits, Readers, Window
@@ -87,7 +89,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
         frontier: Frontier = tracker.current_restriction()
         watermark.set_watermark(beam_watermark(frontier.watermark))
         patience = time.monotonic() + _PATIENCE_SECONDS
-        with self._readers(element, frontier.end) as readers, Tally(readers) as tally:
+        with self._borrowed(element, frontier) as readers, Tally(readers) as tally:
             while frontier.open:
                 readers.read(frontier.open)
                 for record, step in _steps(readers, patience):
@@ -114,7 +116,14 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
             self._left_open.close()
             self._left_open = None
 
-    def _readers(self, stream: ChangeStream, end: int | None) -> Readers:
+    @contextmanager
+    def _borrowed(self, stream: ChangeStream, frontier: Frontier) -> Iterator[Readers]:
+        pool = pools.get((stream, self._settings, frontier.end), lambda: self._pool(stream, frontier.end))
+        with pool.lend(frontier.open) as self._left_open:
+            yield self._left_open
+            self._left_open = None
+
+    def _pool(self, stream: ChangeStream, end: int | None) -> Pool:
         client = self._client(stream)
 
         def ask(token: str, start_timestamp: int, end_timestamp: int) -> Window:
@@ -124,8 +133,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
             ahead = max(0, end_timestamp - time.time_ns()) / NANOS
             return client.ask(query, f"{format_timestamp(start_timestamp)} in {shown(token)}", ahead)
 
-        self._left_open = Readers(ask, client.outage, self._settings.limits, end)
-        return self._left_open
+        return Pool(lambda: Readers(ask, client.outage, self._settings.limits, end))
 
     def _client(self, stream: ChangeStream) -> Client:
         from penstock.io.spanner.client import client_for  # google-cloud is needed from here on
@@ -198,10 +206,13 @@ class ReadFromSpannerChangeStream(beam.PTransform):  # type: ignore[misc, unused
             is made. A pipeline that resumes from a checkpoint ignores it.
         end: the last commit timestamp to read, inclusive. None means for ever.
         heartbeat_ms: how often the service speaks up in a long idle query; 1,000 to 300,000.
-        poll_ms: how far a query looks ahead. Shorter ends sooner when the runner cuts, and asks more often.
+        poll_ms: how far a query looks ahead. Shorter is sooner where the service sends at the end of a query, and
+            asks more often.
         unavailable_timeout: seconds that the service may stay away before the pipeline fails.
         max_queries: queries that one worker process runs at once; partitions beyond that take turns.
         buffer_bytes: how much one worker process may read ahead, as sent by the service.
+        keep_seconds: how long a reading goes on for the next bundle that continues at its positions; 0: not at
+            all, and a bundle ends when its queries have.
         credentials: a picklable google.auth credentials object; None: application default credentials, found
             by each worker.
         database_role: for fine-grained access control.
@@ -228,6 +239,7 @@ class ReadFromSpannerChangeStream(beam.PTransform):  # type: ignore[misc, unused
         unavailable_timeout: float = 60.0,
         max_queries: int = 32,
         buffer_bytes: int = 32 << 20,
+        keep_seconds: float = 3.0,
         credentials: Any = None,
         database_role: str | None = None,
         emulator_host: str | None = None,
@@ -257,6 +269,7 @@ class ReadFromSpannerChangeStream(beam.PTransform):  # type: ignore[misc, unused
             in_range("unavailable_timeout", unavailable_timeout, 0, 86_400),
             in_range("max_queries", max_queries, 1, 1000),
             in_range("buffer_bytes", buffer_bytes, 1 << 20, 1 << 34),
+            in_range("keep_seconds", keep_seconds, 0, 3600),
         )
         self._settings = Settings(connection, in_range("heartbeat_ms", heartbeat_ms, 1000, 300_000), limits)
 
@@ -290,6 +303,8 @@ def _steps(readers: Readers, patience: float) -> Iterator[tuple[DataChangeRecord
         if batch is None:
             yield None, Tick(expecting=time.monotonic() < patience and readers.expecting)
             return
-        yield from batch.steps
+        for taken in batch.steps:
+            yield taken
+            batch.claimed += 1  # asked for the next one: this one was granted
         if not isinstance(batch.steps[-1][1], Advanced):
             return

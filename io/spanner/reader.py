@@ -1,12 +1,15 @@
 """Reads many partitions at once: threads that ask, one consumer that takes.
 
-    with Readers(ask, limits) as readers:
+    with pool.lend(frontier.open) as readers:
         readers.read(frontier.open)              # start reading these, if they are not being read
         batch = readers.take(timeout=0.05)       # steps of one partition, in order; None: nothing yet
+        for record, step in batch.steps: …       # claim the step, emit the record …
+            batch.claimed += 1                   # … and say so
 
 Each thread asks one short bounded query after another, always for the partition that has been read least far,
-and follows its position by itself; the consumer claims later. What was taken from the service but not claimed
-when the bundle ends is dropped, and asked again from the claimed position.
+and follows its position by itself; the consumer claims later. The threads may outlive the bundle (see `pool`):
+what they have read and was not claimed stays in its queue, and the next bundle goes on with those partitions
+that it asks for at exactly their claimed position.
 
 - **Memory**: decoded messages wait under one budget of bytes: no query starts while it is used up, and within
   a query a thread over its share stops pulling. One message per partition is always let in, so that the
@@ -14,7 +17,7 @@ when the bundle ends is dropped, and asked again from the claimed position.
 - **Errors** of a thread are raised by `take`, in the consumer.
 - **End**: `close` starts no further query, lets the running ones end (they look ahead by `poll` at most), and
   returns when all threads have. A query is broken off only after its end_timestamp has passed: the emulator
-  would go on working at it until then.
+  would go on working at it until then. Threads that were kept and are not needed end by themselves.
 
 Knows neither Beam nor the client; times are nanoseconds of the clock that is passed in.
 """
@@ -27,8 +30,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Protocol, Self, TypeAlias
+from typing import Protocol, TypeAlias
 
 from penstock.io.reading.outage import Pacing
 from penstock.io.spanner.decode import Decoder
@@ -68,36 +70,45 @@ Taken: TypeAlias = tuple[DataChangeRecord | None, Step]
 @dataclass(frozen=True, slots=True)
 class Limits:
     """How the reading is bounded: how far a query looks ahead, how long the service may stay away (seconds),
-    how many queries run at once, and how much may be read ahead of the consumer."""
+    how many queries run at once, how much may be read ahead of the consumer, and how long a reading whose
+    bundle has ended waits for the next one (seconds)."""
 
     poll_ms: int
     unavailable_timeout: float
     max_queries: int
     buffer_bytes: int
+    keep_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Batch:
-    """Steps of one partition in order, none below `low`; `size` is that of the message they came in."""
+    """Steps of one partition in order, none below `low`; the consumer counts in `claimed` how many of them it has
+    claimed. `size` is that of the message they came in."""
 
     token: str
     low: int
     steps: list[Taken]
     size: int
+    claimed: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Partition:
+    """`position` is where its thread has come to, `claimed` where the consumer has: None when a checkpoint there
+    would not say all that was claimed. Nobody wants what comes of a `dropped` one."""
+
     token: str
     position: Position
+    claimed: Position | None
     over: bool = False
+    dropped: bool = False
     span: int = _FIRST_SPAN
     queued_bytes: int = 0
     queue: deque[Batch] = field(default_factory=deque)
 
 
 class Readers:
-    """The threads of one `process` call and what they have read. `read`, `take`, `close`: one consumer."""
+    """The threads of one reading and what they have read. `read`, `take`, then `keep` or `close`: one consumer."""
 
     def __init__(
         self,
@@ -118,35 +129,37 @@ class Readers:
         self._clock = clock
         self._changed = threading.Condition()
         self._partitions: dict[str, _Partition] = {}
-        self._idle: list[tuple[int, str]] = []
+        self._idle: list[tuple[int, int, _Partition]] = []
+        self._rested = 0
         self._full: dict[str, _Partition] = {}
-        self._running: dict[str, tuple[Window, int]] = {}
+        self._running: dict[_Partition, tuple[Window, int]] = {}
         self._threads: list[threading.Thread] = []
         self._queued_bytes = 0
         self._in_hand: Batch | None = None
         self._error: BaseException | None = None
         self._closing = False
-        self.queries = 0
-        self.retries = 0
+        self._kept_until: float | None = None
+        self._queries = self._retries = 0
 
     def read(self, partitions: Mapping[str, Position]) -> None:
         """Start reading the partitions that are not being read."""
         with self._changed:
             for token in partitions.keys() - self._partitions.keys():
-                self._partitions[token] = _Partition(token, partitions[token])
+                position = partitions[token]
+                self._partitions[token] = partition = _Partition(token, position, position)
                 # A start that lies ahead is waited for here: a query for it would not end before.
-                self._rest(token, partitions[token].timestamp - self._limits.poll_ms * _MILLI)
+                self._rest(partition, position.timestamp - self._limits.poll_ms * _MILLI)
             for _ in range(min(len(self._partitions), self._limits.max_queries) - len(self._threads)):
                 self._start_thread()
 
     def take(self, timeout: float) -> Batch | None:
-        """Return the batch of the partition that lies lowest, and give back the credit of the last one.
+        """Return the batch of the partition that lies lowest; None when there is none within `timeout` seconds.
 
-        None when there is nothing within `timeout` seconds. Raises what a thread raised.
+        Whatever of the last batch was not counted as claimed comes again. Raises what a thread raised.
         """
         deadline = time.monotonic() + timeout
         with self._changed:
-            self._give_back()
+            self._settle()
             while not self._full and self._error is None:
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
@@ -166,8 +179,46 @@ class Readers:
             )
             return lowest < late and self._pacing.remaining_pause() == 0
 
+    def uncounted(self) -> tuple[int, int]:
+        """Return how many queries were asked and how many of them were lost since the last call."""
+        with self._changed:
+            done = self._queries, self._retries
+            self._queries = self._retries = 0
+            return done
+
+    def keep(self) -> bool:
+        """Go on reading ahead for the next bundle, for `keep_seconds`; False: there is nothing to go on with."""
+        with self._changed:
+            self._settle()
+            self._kept_until = time.monotonic() + self._limits.keep_seconds
+            self._changed.notify_all()
+            return bool(self._partitions) and not self._given_up()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the reading was closed, or kept in vain for too long."""
+        with self._changed:
+            return self._given_up()
+
+    def standing_at(self, partitions: Mapping[str, Position]) -> int:
+        """Return how many of these partitions the next bundle can go on with, at exactly these positions."""
+        with self._changed:
+            return 0 if self._given_up() else sum(map(self._stands_at, partitions, partitions.values()))
+
+    def resume(self, partitions: Mapping[str, Position]) -> bool:
+        """Serve another bundle, and forget what it does not ask for at that position; False: it is too late."""
+        with self._changed:
+            if self._given_up():
+                return False
+            self._kept_until = None
+            for token in list(self._partitions):
+                if token not in partitions or not self._stands_at(token, partitions[token]):
+                    self._drop(token)
+            self._changed.notify_all()
+            return True
+
     def close(self) -> None:
-        """End the reading and all its threads; what was not taken is dropped. May be called again."""
+        """End the reading and all its threads; what was not claimed is dropped. May be called again."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -175,14 +226,6 @@ class Readers:
             while thread.is_alive():
                 thread.join(self._until_overdue())
                 self._break_off_overdue()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     # The consumer's side; the lock is held.
 
@@ -198,16 +241,53 @@ class Readers:
             del self._full[partition.token]
         return self._in_hand
 
-    def _give_back(self) -> None:
+    def _settle(self) -> None:
+        """Note what was claimed of the batch in hand, and put back the rest, or else its credit."""
         batch, self._in_hand = self._in_hand, None
         if batch is None:
             return
         partition = self._partitions[batch.token]
-        partition.queued_bytes -= batch.size
-        self._queued_bytes -= batch.size
+        for _, step in batch.steps[: batch.claimed]:
+            partition.claimed = step.position if type(step) is Advanced else None
+        if batch.claimed < len(batch.steps):
+            partition.queue.appendleft(
+                Batch(batch.token, batch.low, batch.steps[batch.claimed :], batch.size)
+            )
+            self._full[batch.token] = partition
+        else:
+            partition.queued_bytes -= batch.size
+            self._queued_bytes -= batch.size
         if partition.over and not partition.queue:
             del self._partitions[batch.token]
         self._changed.notify_all()
+
+    # From one bundle to the next; the lock is held.
+
+    def _stands_at(self, token: str, position: Position) -> bool:
+        return token in self._partitions and self._partitions[token].claimed == position
+
+    def _drop(self, token: str) -> None:
+        partition = self._partitions.pop(token)
+        partition.dropped = True
+        partition.queue.clear()
+        self._queued_bytes -= partition.queued_bytes
+        self._full.pop(token, None)
+
+    def _given_up(self) -> bool:
+        """Whether the reading is at its end; the end of what was kept too long comes here."""
+        if not self._closing and self._kept_until is not None and time.monotonic() >= self._kept_until:
+            self._closing = True
+            for token in list(self._partitions):
+                self._drop(token)
+            self._changed.notify_all()
+        return self._closing
+
+    def _wait(self, seconds: float | None) -> None:
+        """Wait until something changes, at most so long, and not longer than the reading is kept."""
+        if self._kept_until is not None:
+            left = max(0.0, self._kept_until - time.monotonic())
+            seconds = left if seconds is None else min(left, seconds)
+        self._changed.wait(seconds)
 
     # The end.
 
@@ -231,20 +311,23 @@ class Readers:
             except UnreachableError as error:
                 self._retry(partition, str(error))
             except BaseException as error:  # whatever it is, the consumer must hear of it
-                self._fail(error)
+                if not self._unwanted(partition):
+                    self._fail(error)
 
     def _next_partition(self) -> _Partition | None:
         """Wait until a partition may be asked; return the one asked least far, or None at the end."""
         with self._changed:
-            while not self._closing and self._error is None:
+            while not self._given_up() and self._error is None:
                 wait = self._until_next()
                 if wait is not None and wait <= 0:
-                    return self._partitions[heapq.heappop(self._idle)[1]]
-                self._changed.wait(wait)
+                    return heapq.heappop(self._idle)[2]
+                self._wait(wait)
         return None
 
     def _until_next(self) -> float | None:
         """Return the seconds until a query may start; None: not before something changes."""
+        while self._idle and self._idle[0][2].dropped:
+            heapq.heappop(self._idle)
         if not self._idle or self._queued_bytes >= self._limits.buffer_bytes:
             return None
         return max((self._idle[0][0] - self._clock()) / 1e9, self._pacing.remaining_pause())
@@ -255,14 +338,14 @@ class Readers:
         end = min(ahead, start + partition.span)
         window = self._ask(token, start, end)
         with self._changed:
-            self.queries += 1
-            self._running[token] = window, end
+            self._queries += 1
+            self._running[partition] = window, end
         try:
             announced = self._drain(partition, window, start, end)
         finally:
             with self._changed:
-                del self._running[token]
-        if self._closing:
+                del self._running[partition]
+        if self._unwanted(partition):
             return
         step = last_step(token, partition.position, end, self._end, announced=announced)
         over = isinstance(step, Finished | Ended)
@@ -272,33 +355,41 @@ class Readers:
             self._put(partition, Batch(token, start, [(None, step)], 0), over=over)
         if not over:
             with self._changed:
-                self._rest(token, end)
+                self._rest(partition, end)
+
+    def _unwanted(self, partition: _Partition) -> bool:
+        return self._closing or partition.dropped
 
     def _drain(self, partition: _Partition, window: Window, start: int, end: int) -> bool:
-        """Queue what the window sends, or drop it once closing. True: a child partitions record was sent."""
+        """Queue what the window sends, or drop it when unwanted. True: a child partitions record was sent."""
         announced, received = False, 0
         decoder = Decoder()
         for message in window:
             received += len(message)
-            if self._closing and self._clock() > end:
+            unwanted = self._unwanted(partition)
+            if unwanted and self._clock() > end:
                 window.cancel()
                 break
-            if not self._closing:
+            if not unwanted:
                 steps, partition.position = follow(partition.token, partition.position, decoder.feed(message))
                 announced = announced or any(isinstance(step, Announced) for _, step in steps)
                 self._put(partition, Batch(partition.token, start, steps, len(message)))
-        if not self._closing:
+        if not self._unwanted(partition):
             decoder.finish()
             partition.span = next_span(partition.span, received)
         return announced
 
     def _put(self, partition: _Partition, batch: Batch, *, over: bool = False) -> None:
-        """Queue a batch as soon as the partition has credit for it; without waiting once closing."""
+        """Queue a batch as soon as the partition has credit for it, or drop it when unwanted."""
         if not batch.steps:
             return
         with self._changed:
-            while not self._closing and not self._has_credit(partition, batch.size):
-                self._changed.wait()
+            while (
+                not self._given_up() and not partition.dropped and not self._has_credit(partition, batch.size)
+            ):
+                self._wait(None)
+            if self._unwanted(partition):
+                return
             partition.over = over
             partition.queued_bytes += batch.size
             self._queued_bytes += batch.size
@@ -310,16 +401,17 @@ class Readers:
         credit = self._limits.buffer_bytes // max(1, len(self._running))
         return not partition.queued_bytes or partition.queued_bytes + size <= credit
 
-    def _rest(self, token: str, asked_until: int) -> None:
+    def _rest(self, partition: _Partition, asked_until: int) -> None:
         """Let the partition be asked again when the clock has passed `asked_until`; the lock is held.
 
         With a clock that lags behind the service's, a window ends at once; this keeps the pace all the same.
         """
-        heapq.heappush(self._idle, (asked_until, token))
+        self._rested += 1
+        heapq.heappush(self._idle, (asked_until, self._rested, partition))
         self._changed.notify_all()
 
     def _retry(self, partition: _Partition, reason: str) -> None:
-        if self._closing:
+        if self._unwanted(partition):
             return
         try:
             self._pacing.failed(reason, self._limits.unavailable_timeout)
@@ -327,8 +419,8 @@ class Readers:
             self._fail(error)
             return
         with self._changed:
-            self.retries += 1
-            self._rest(partition.token, partition.position.timestamp)
+            self._retries += 1
+            self._rest(partition, partition.position.timestamp)
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:

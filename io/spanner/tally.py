@@ -53,7 +53,8 @@ class Tally:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._counts.update(queries=self._readers.queries, retries=self._readers.retries)
+        queries, retries = self._readers.uncounted()
+        self._counts.update(queries=queries, retries=retries)
         for name, count in self._counts.items():
             Metrics.counter(NAMESPACE, name).inc(count)
         Metrics.gauge(NAMESPACE, "waiting_partitions").set(self._waiting)

@@ -65,5 +65,8 @@ def test_replay_equals_the_tables_through_churn_and_crashes(
     assert driver.widest >= min(parts, 2)
     assert len(running.commits) > 100
     assert set(running.commits) <= {record.commit_timestamp for record in records}, "a transaction was lost"
-    assert not [thread for thread in threading.enumerate() if "spanner-reader" in thread.name]
-    assert sorted(driver.seconds_to_stop)[len(driver.seconds_to_stop) // 2] < 0.3
+    assert sorted(driver.seconds_to_stop)[len(driver.seconds_to_stop) // 2] < 0.15, "a cut waits for windows"
+    until = time.monotonic() + 10
+    while threads := [thread for thread in threading.enumerate() if "spanner-reader" in thread.name]:
+        assert time.monotonic() < until, f"nobody reads, and {threads} go on"
+        time.sleep(0.1)

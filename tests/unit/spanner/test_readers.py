@@ -2,96 +2,33 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
-from google.cloud.spanner_v1.types import result_set
 
-from penstock.io.reading.moments import format_timestamp
-from penstock.io.reading.outage import Outage
 from penstock.io.spanner.errors import SpannerUnavailableError, UnreachableError
 from penstock.io.spanner.frontier import Advanced, Ended, Position
-from penstock.io.spanner.reader import Batch, Limits, Readers
-
-PartialResultSet = result_set.PartialResultSet.pb()
-MILLI = 1_000_000
-
-
-def heartbeat(timestamp: int) -> Any:
-    """Return a message with one heartbeat row."""
-    message = PartialResultSet()
-    struct = message.values.add().list_value.values.add().list_value.values
-    for kind in range(3):
-        struct.add().list_value.SetInParent()
-        if kind == 1:
-            entry = struct[1].list_value.values.add().list_value.values.add()
-            entry.string_value = format_timestamp(timestamp)
-    return message
-
-
-class FakeWindow:
-    """Sends messages until its end has passed, as a bounded query does."""
-
-    def __init__(self, messages: Iterator[Any], end: int) -> None:
-        self._messages = messages
-        self._end = end
-        self.cancelled_at = 0
-
-    def __iter__(self) -> Iterator[Any]:
-        yield from (message.SerializeToString() for message in self._messages)
-        while time.time_ns() < self._end and not self.cancelled_at:
-            time.sleep(0.002)
-
-    def cancel(self) -> None:
-        self.cancelled_at = time.time_ns()
-
-
-Answer = Callable[[str, int, int], Iterator[Any]]
-
-
-def opened(answer: Answer, **limits: Any) -> tuple[Readers, list[tuple[str, int, int]], list[FakeWindow]]:
-    """Return readers over windows that send what `answer(token, start, end)` yields, and what they asked."""
-    asked: list[tuple[str, int, int]] = []
-    windows: list[FakeWindow] = []
-
-    def ask(token: str, start: int, end: int) -> FakeWindow:
-        asked.append((token, start, end))
-        windows.append(FakeWindow(answer(token, start, end), end))
-        return windows[-1]
-
-    end = limits.pop("end", None)
-    defaults: dict[str, Any] = {
-        "poll_ms": 40, "unavailable_timeout": 1.0, "max_queries": 4, "buffer_bytes": 1 << 20,
-    }  # fmt: skip
-    readers = Readers(ask, outage(), Limits(**{**defaults, **limits}), end)
-    return readers, asked, windows
-
-
-def outage() -> Outage:
-    return Outage("Spanner", SpannerUnavailableError)
-
-
-def beats(token: str, start: int, end: int) -> Iterator[Any]:
-    yield heartbeat(end)
-
-
-def reader_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("penstock-spanner-reader")]
-
-
-def taken(readers: Readers, seconds: float) -> list[Batch]:
-    until = time.monotonic() + seconds
-    batches = [readers.take(0.02) for _ in iter(lambda: time.monotonic() < until, False)]
-    return [batch for batch in batches if batch is not None]
+from penstock.io.spanner.reader import Readers
+from tests.unit.spanner.windows import (
+    MILLI,
+    FakeWindow,
+    beats,
+    heartbeat,
+    limits,
+    opened,
+    outage,
+    reader_threads,
+    taken,
+)
 
 
 def test_an_idle_partition_is_asked_again_where_its_heartbeat_stood() -> None:
     start = time.time_ns()
     readers, asked, _ = opened(beats)
-    with readers:
+    with closing(readers):
         readers.read({"p": Position(start)})
         batches = taken(readers, 0.3)
     assert all(isinstance(step, Advanced) for batch in batches for _, step in batch.steps)
@@ -102,7 +39,7 @@ def test_an_idle_partition_is_asked_again_where_its_heartbeat_stood() -> None:
 def test_all_partitions_are_read_with_fewer_threads_than_partitions() -> None:
     start = time.time_ns()
     readers, _, _ = opened(beats, max_queries=2)
-    with readers:
+    with closing(readers):
         readers.read({f"p{number}": Position(start) for number in range(6)})
         assert len(reader_threads()) == 2
         tokens = {batch.token for batch in taken(readers, 0.6)}
@@ -112,7 +49,7 @@ def test_all_partitions_are_read_with_fewer_threads_than_partitions() -> None:
 def test_the_lowest_partition_is_taken_first() -> None:
     now = time.time_ns()
     readers, _, _ = opened(beats)
-    with readers:
+    with closing(readers):
         readers.read({"high": Position(now - 5 * MILLI), "low": Position(now - 9_000 * MILLI)})
         time.sleep(0.15)
         first = readers.take(0.5)
@@ -123,7 +60,7 @@ def test_the_lowest_partition_is_taken_first() -> None:
 def test_a_partition_read_to_the_end_is_not_asked_again() -> None:
     end = time.time_ns()
     readers, asked, _ = opened(beats, end=end)
-    with readers:
+    with closing(readers):
         readers.read({"p": Position(end - MILLI)})
         steps = [step for batch in taken(readers, 0.2) for _, step in batch.steps]
     assert steps == [Advanced("p", Position(end)), Ended("p")]
@@ -136,7 +73,7 @@ def test_an_error_of_a_thread_is_raised_in_the_consumer() -> None:
         raise LookupError("broken window")
 
     readers, _, _ = opened(fails)
-    with readers:
+    with closing(readers):
         readers.read({"p": Position(time.time_ns())})
         with pytest.raises(LookupError, match="broken window"):
             taken(readers, 1.0)
@@ -203,7 +140,7 @@ def test_what_is_read_ahead_stays_within_the_budget() -> None:
             yield heartbeat(start + step)
 
     readers, asked, _ = opened(many, buffer_bytes=4_000, max_queries=2)
-    with readers:
+    with closing(readers):
         readers.read({f"p{number}": Position(time.time_ns() - 1_000 * MILLI) for number in range(20)})
         time.sleep(0.2)
         assert readers._queued_bytes < 4_000 + 2 * 2_000
@@ -225,11 +162,11 @@ def test_passing_errors_are_asked_again_from_the_last_record_with_pauses() -> No
 
     start = time.time_ns() - 50 * MILLI
     readers, asked, _ = opened(breaks_once)
-    with readers:
+    with closing(readers):
         readers.read({"p": Position(start)})
         taken(readers, 0.5)
     assert [begin for _, begin, _ in asked[:3]] == [start, start + 1, start + 2]
-    assert readers.retries == 2
+    assert readers.uncounted() == (len(asked), 2)
 
 
 def test_a_dead_service_is_asked_seldom_and_given_up_after_the_timeout() -> None:
@@ -238,7 +175,7 @@ def test_a_dead_service_is_asked_seldom_and_given_up_after_the_timeout() -> None
         yield
 
     readers, asked, _ = opened(dead, unavailable_timeout=0.8)
-    with readers:
+    with closing(readers):
         readers.read({f"p{number}": Position(time.time_ns()) for number in range(8)})
         with pytest.raises(SpannerUnavailableError, match="connection refused"):
             taken(readers, 5)
@@ -259,7 +196,7 @@ def test_a_clock_behind_the_service_does_not_make_the_reader_spin() -> None:
         asked.append(end)
         return Instant(ends_at_once(token, start, end), end)
 
-    with Readers(ask, outage(), Limits(40, 1.0, 4, 1 << 20), None) as readers:
+    with closing(Readers(ask, outage(), limits(), None)) as readers:
         readers.read({"p": Position(time.time_ns())})
         taken(readers, 0.4)
     assert 5 <= len(asked) <= 12

@@ -1,0 +1,61 @@
+"""Readings that outlive a bundle: lent to one bundle after another, ended when nobody asks.
+
+    with pool.lend(frontier.open) as readers: …
+
+A bundle is cut every few hundred milliseconds. To end its queries takes as long as they look ahead, the next
+bundle's first rows take as long again, and what was read ahead would be asked for twice. So when a bundle ends
+in order its threads read on, and the next one goes on with those partitions that it asks for at *exactly* their
+claimed position. Whatever else has happened meanwhile (an epoch repeated, a partition read elsewhere), the
+position differs, and the partition is asked for anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from penstock.io.reading.process import OncePerProcess
+from penstock.io.spanner.frontier import Position
+from penstock.io.spanner.reader import Readers
+
+
+class Pool:
+    """The readings of one change stream in one process. Safe for threads; several bundles may borrow at once."""
+
+    def __init__(self, make: Callable[[], Readers]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._kept: list[Readers] = []
+
+    @contextmanager
+    def lend(self, partitions: Mapping[str, Position]) -> Iterator[Readers]:
+        """Lend a reading: the kept one that stands where most of these partitions begin, or a new one.
+
+        After an error in the `with` it is closed, and else kept. One that has failed meanwhile is lent too, so
+        that somebody hears of it.
+        """
+        readers = self._resumed(partitions) or self._make()
+        try:
+            yield readers
+        except BaseException:
+            readers.close()
+            raise
+        if readers.keep():
+            with self._lock:
+                self._kept.append(readers)
+        else:
+            readers.close()
+
+    def _resumed(self, partitions: Mapping[str, Position]) -> Readers | None:
+        with self._lock:
+            self._kept = [readers for readers in self._kept if not readers.ended]
+            best = max(self._kept, key=lambda readers: readers.standing_at(partitions), default=None)
+            if best is None or not best.standing_at(partitions):
+                return None
+            self._kept.remove(best)
+        return best if best.resume(partitions) else None
+
+
+pools: OncePerProcess[Pool] = OncePerProcess()
+"""Those of this process, by stream and settings."""

@@ -1,0 +1,225 @@
+"""Readings that outlive a bundle, with windows made by hand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from penstock.io.spanner.frontier import Advanced, Announced, Finished, Position, Step
+from penstock.io.spanner.pool import Pool
+from penstock.io.spanner.reader import Readers
+from tests.unit.spanner.windows import (
+    MILLI,
+    Answer,
+    beats,
+    children,
+    heartbeat,
+    limits,
+    outage,
+    reader_threads,
+    windows_of,
+)
+
+Make = Callable[..., tuple[Pool, list[tuple[str, int, int]]]]
+
+
+@pytest.fixture
+def pool() -> Iterator[Make]:
+    made: list[Readers] = []
+
+    def make(answer: Answer, **changed: Any) -> tuple[Pool, list[tuple[str, int, int]]]:
+        ask, asked, _ = windows_of(answer)
+
+        def readers() -> Readers:
+            made.append(Readers(ask, outage(), limits(**changed), None))
+            return made[-1]
+
+        return Pool(readers), asked
+
+    yield make
+    for readers in made:
+        readers.close()
+    assert reader_threads() == []
+
+
+def steps_of(readers: Readers, partitions: Mapping[str, Position], count: int) -> list[Step]:
+    """Claim so many steps, one after another, and return them."""
+    readers.read(partitions)
+    found: list[Step] = []
+    until = time.monotonic() + 5
+    while len(found) < count:
+        assert time.monotonic() < until, f"only {found} came"
+        batch = readers.take(0.02)
+        if batch is not None:
+            new = [step for _, step in batch.steps][: count - len(found)]
+            batch.claimed = len(new)
+            found += new
+    return found
+
+
+def position(step: Step) -> Position:
+    assert isinstance(step, Advanced)
+    return step.position
+
+
+def in_one_message(*timestamps: int) -> Any:
+    message = heartbeat(timestamps[0])
+    for timestamp in timestamps[1:]:
+        message.values.append(heartbeat(timestamp).values[0])
+    return message
+
+
+def test_the_next_bundle_goes_on_with_what_was_read_ahead(pool: Make) -> None:
+    start = time.time_ns() - 1_000 * MILLI
+
+    def few(token: str, begin: int, end: int) -> Iterator[Any]:
+        if begin == start:
+            yield in_one_message(*(start + number for number in range(1, 7)))
+        yield heartbeat(end)
+
+    kept, asked = pool(few)
+    found: list[Step] = []
+    at = Position(start)
+    for _ in range(3):
+        with kept.lend({"p": at}) as readers:
+            found += steps_of(readers, {"p": at}, 2)
+            at = position(found[-1])
+    assert found == [Advanced("p", Position(start + number)) for number in range(1, 7)]
+    assert [begin for _, begin, _ in asked].count(start) == 1
+
+
+def test_a_bundle_ends_without_waiting_for_its_windows(pool: Make) -> None:
+    at = Position(time.time_ns())
+    kept, _ = pool(beats, poll_ms=2_000)
+    begun = time.monotonic()
+    with kept.lend({"p": at}) as readers:
+        steps_of(readers, {"p": at}, 1)
+    assert time.monotonic() - begun < 1
+    (thread,) = reader_threads()
+    assert thread.is_alive()
+
+
+def test_a_partition_that_stands_elsewhere_is_asked_anew_and_the_others_go_on(pool: Make) -> None:
+    begin = Position(time.time_ns() - 5_000 * MILLI)
+    kept, asked = pool(beats)
+    with kept.lend({"a": begin, "b": begin}) as readers:
+        steps = steps_of(readers, {"a": begin, "b": begin}, 4)
+    at = {step.token: position(step) for step in steps}
+    assert set(at) == {"a", "b"}
+    with kept.lend({"a": at["a"], "b": begin}) as again:  # b's bundle is repeated from its last record
+        assert again is readers
+        again_steps = steps_of(again, {"a": at["a"], "b": begin}, 6)
+    first = {step.token: position(step) for step in reversed(again_steps)}
+    assert first["a"] > at["a"]
+    assert [start for token, start, _ in asked if token == "b"].count(begin.timestamp) == 2
+    assert [start for token, start, _ in asked if token == "a"].count(begin.timestamp) == 1
+
+
+def test_what_is_no_longer_asked_for_is_dropped_with_its_credit(pool: Make) -> None:
+    begin = Position(time.time_ns() - 5_000 * MILLI)
+    kept, asked = pool(beats)
+    with kept.lend({"a": begin, "b": begin}) as readers:
+        steps = steps_of(readers, {"a": begin, "b": begin}, 4)
+    at = {step.token: position(step) for step in steps}
+    with kept.lend({"a": at["a"]}) as again:
+        assert again is readers
+        steps_of(again, {"a": at["a"]}, 3)
+        time.sleep(0.1)
+        count = sum(token == "b" for token, _, _ in asked)
+        assert {step.token for step in steps_of(again, {"a": at["a"]}, 4)} == {"a"}
+        assert sum(token == "b" for token, _, _ in asked) == count
+
+
+def test_a_bundle_repeated_from_before_an_announcement_hears_of_the_child_again(pool: Make) -> None:
+    """The announcement leaves the partition's position where it is: the position alone does not tell."""
+    start = time.time_ns() - 1_000 * MILLI
+
+    def splits(token: str, begin: int, end: int) -> Iterator[Any]:
+        yield heartbeat(start + 1)
+        yield children(start + 1, "p", "child")
+
+    kept, _ = pool(splits)
+    with kept.lend({"p": Position(start)}) as readers:
+        (advanced,) = steps_of(readers, {"p": Position(start)}, 1)
+    at = {"p": position(advanced)}
+    for _ in range(2):
+        with kept.lend(at) as readers:  # twice from the same record: the first time it was not committed
+            first, last = steps_of(readers, at, 2)
+            assert isinstance(first, Announced)
+            assert last == Finished("p")
+
+
+def test_two_bundles_at_once_have_readings_of_their_own(pool: Make) -> None:
+    a, b = {"a": Position(time.time_ns())}, {"b": Position(time.time_ns())}
+    kept, _ = pool(beats)
+    with kept.lend(a) as first, kept.lend(b) as second:
+        assert first is not second
+        at_a = {"a": position(steps_of(first, a, 1)[0])}
+        at_b = {"b": position(steps_of(second, b, 1)[0])}
+    with kept.lend(at_b) as again:
+        assert again is second
+        with kept.lend(at_a) as other:
+            assert other is first
+
+
+def test_an_error_in_the_bundle_ends_its_threads(pool: Make) -> None:
+    at = {"p": Position(time.time_ns())}
+    kept, _ = pool(beats)
+    with pytest.raises(ArithmeticError), kept.lend(at) as readers:
+        steps_of(readers, at, 1)
+        raise ArithmeticError
+    assert reader_threads() == []
+
+
+def test_a_failure_while_nobody_reads_is_heard_of_by_the_next_bundle(pool: Make) -> None:
+    start = time.time_ns() - 1_000 * MILLI
+
+    def breaks(token: str, begin: int, end: int) -> Iterator[Any]:
+        yield heartbeat(start + 1)
+        time.sleep(0.1)
+        raise LookupError("broken window")
+
+    kept, _ = pool(breaks)
+    with kept.lend({"p": Position(start)}) as readers:
+        (step,) = steps_of(readers, {"p": Position(start)}, 1)
+    time.sleep(0.2)
+    with pytest.raises(LookupError, match="broken window"), kept.lend({"p": position(step)}) as again:
+        steps_of(again, {"p": position(step)}, 1)
+
+
+@pytest.mark.parametrize("flood", [False, True])
+def test_a_reading_that_nobody_asks_for_ends_by_itself_and_holds_nothing(pool: Make, flood: bool) -> None:
+    def many(token: str, begin: int, end: int) -> Iterator[Any]:
+        for step in range(1, 1_000 if flood else 2):
+            yield heartbeat(begin + step)
+
+    at = {"p": Position(time.time_ns() - 1_000 * MILLI)}
+    kept, _ = pool(many, keep_seconds=0.2, buffer_bytes=2_000)
+    with kept.lend(at) as readers:
+        (step,) = steps_of(readers, at, 1)
+    until = time.monotonic() + 3
+    while reader_threads() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert reader_threads() == []
+    assert readers._queued_bytes == 0
+    with kept.lend({"p": position(step)}) as again:
+        assert again is not readers
+
+
+def test_nothing_is_kept_when_told_so_or_when_nothing_is_left(pool: Make) -> None:
+    at = {"p": Position(time.time_ns())}
+    kept, _ = pool(beats, keep_seconds=0)
+    with kept.lend(at) as readers:
+        steps_of(readers, at, 1)
+    assert reader_threads() == []
+
+    def ends(token: str, begin: int, end: int) -> Iterator[Any]:
+        yield children(begin, "p", "child")
+
+    kept, _ = pool(ends)
+    with kept.lend(at) as readers:
+        steps_of(readers, at, 2)
+    assert reader_threads() == []

@@ -1,0 +1,119 @@
+"""Windows made by hand instead of queries, and readers over them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from google.cloud.spanner_v1.types import result_set
+
+from penstock.io.reading.moments import format_timestamp
+from penstock.io.reading.outage import Outage
+from penstock.io.spanner.errors import SpannerUnavailableError
+from penstock.io.spanner.reader import Ask, Batch, Limits, Readers
+
+PartialResultSet = result_set.PartialResultSet.pb()
+MILLI = 1_000_000
+
+
+def heartbeat(timestamp: int) -> Any:
+    """Return a message with one heartbeat row."""
+    message = PartialResultSet()
+    _entry(message, 1).add().string_value = format_timestamp(timestamp)
+    return message
+
+
+def children(timestamp: int, parent: str, *tokens: str) -> Any:
+    """Return a message with one child partitions row: `tokens` begin at `timestamp`."""
+    message = PartialResultSet()
+    fields = _entry(message, 2)
+    fields.add().string_value = format_timestamp(timestamp)
+    fields.add().string_value = "00000001"
+    partitions = fields.add().list_value.values
+    for token in tokens:
+        child = partitions.add().list_value.values
+        child.add().string_value = token
+        child.add().list_value.values.add().string_value = parent
+    return message
+
+
+def _entry(message: Any, kind: int) -> Any:
+    """Add a row with one record of a kind (0 data, 1 heartbeat, 2 child partitions); return its fields."""
+    kinds = message.values.add().list_value.values.add().list_value.values
+    for _ in range(3):
+        kinds.add().list_value.SetInParent()
+    return kinds[kind].list_value.values.add().list_value.values
+
+
+class FakeWindow:
+    """Sends messages until its end has passed, as a bounded query does."""
+
+    def __init__(self, messages: Iterator[Any], end: int) -> None:
+        self._messages = messages
+        self._end = end
+        self.cancelled_at = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from (message.SerializeToString() for message in self._messages)
+        while time.time_ns() < self._end and not self.cancelled_at:
+            time.sleep(0.002)
+
+    def cancel(self) -> None:
+        self.cancelled_at = time.time_ns()
+
+
+Answer = Callable[[str, int, int], Iterator[Any]]
+
+
+def windows_of(answer: Answer) -> tuple[Ask, list[tuple[str, int, int]], list[FakeWindow]]:
+    """Return what asks for windows that send what `answer(token, start, end)` yields, what it asked, and them."""
+    asked: list[tuple[str, int, int]] = []
+    windows: list[FakeWindow] = []
+
+    def ask(token: str, start: int, end: int) -> FakeWindow:
+        asked.append((token, start, end))
+        windows.append(FakeWindow(answer(token, start, end), end))
+        return windows[-1]
+
+    return ask, asked, windows
+
+
+def opened(answer: Answer, **changed: Any) -> tuple[Readers, list[tuple[str, int, int]], list[FakeWindow]]:
+    """Return readers over windows of `answer`, what they asked, and the windows."""
+    ask, asked, windows = windows_of(answer)
+    end = changed.pop("end", None)
+    return Readers(ask, outage(), limits(**changed), end), asked, windows
+
+
+def limits(**changed: Any) -> Limits:
+    """Return small limits, some of them changed."""
+    given: dict[str, Any] = {
+        "poll_ms": 40, "unavailable_timeout": 1.0, "max_queries": 4, "buffer_bytes": 1 << 20,
+        "keep_seconds": 5.0,
+    }  # fmt: skip
+    return Limits(**{**given, **changed})
+
+
+def outage() -> Outage:
+    return Outage("Spanner", SpannerUnavailableError)
+
+
+def beats(token: str, start: int, end: int) -> Iterator[Any]:
+    yield heartbeat(end)
+
+
+def reader_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("penstock-spanner-reader")]
+
+
+def taken(readers: Readers, seconds: float) -> list[Batch]:
+    until = time.monotonic() + seconds
+    batches = []
+    while time.monotonic() < until:
+        batch = readers.take(0.02)
+        if batch is not None:
+            batch.claimed = len(batch.steps)
+            batches.append(batch)
+    return batches
