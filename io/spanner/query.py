@@ -84,13 +84,8 @@ def checked_name(change_stream: str) -> str:
     return change_stream
 
 
-def window_end(position: int, now: int, poll: int, end: int | None) -> int:
-    """Return the end_timestamp of the next query of a partition; all in nanoseconds, the result inclusive.
-
-    Queries look ahead to the next multiple of `poll` that is at least a quarter of it away, so that the
-    queries of all partitions end together: a reader that is told to stop waits for one of them, not for
-    the unluckiest. Never before `position`, never after `end`.
-    """
-    ahead = now + poll // 4
-    target = max(position, ahead - ahead % -poll if ahead % poll else ahead)
+def window_end(position: int, until: int, end: int | None) -> int:
+    """Return the end_timestamp of a query of a partition that is to be read `until` then; all in nanoseconds,
+    the result inclusive: never before `position`, never after `end`."""
+    target = max(position, until)
     return target if end is None else min(target, end)

@@ -95,11 +95,16 @@ class Batch:
 @dataclass(slots=True, eq=False)
 class _Partition:
     """`position` is where its thread has come to, `claimed` where the consumer has: None when a checkpoint there
-    would not say all that was claimed. Nobody wants what comes of a `dropped` one."""
+    would not say all that was claimed. Nobody wants what comes of a `dropped` one.
+
+    What has passed already is asked for by itself, for it comes at once: the emulator sends nothing before a
+    query's end. Later queries look ahead.
+    """
 
     token: str
     position: Position
     claimed: Position | None
+    caught_up: bool = False
     over: bool = False
     dropped: bool = False
     span: int = _FIRST_SPAN
@@ -334,8 +339,8 @@ class Readers:
 
     def _read_window(self, partition: _Partition) -> None:
         token, start = partition.token, partition.position.timestamp
-        ahead = window_end(start, self._clock(), self._limits.poll_ms * _MILLI, self._end)
-        end = min(ahead, start + partition.span)
+        until = self._clock() + (self._limits.poll_ms * _MILLI if partition.caught_up else 0)
+        end = min(window_end(start, until, self._end), start + partition.span)
         window = self._ask(token, start, end)
         with self._changed:
             self._queries += 1
@@ -353,6 +358,7 @@ class Readers:
             partition.position = step.position
         if step is not None:
             self._put(partition, Batch(token, start, [(None, step)], 0), over=over)
+        partition.caught_up = end >= until
         if not over:
             with self._changed:
                 self._rest(partition, end)

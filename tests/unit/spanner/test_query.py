@@ -31,19 +31,10 @@ def test_names_that_no_change_stream_can_have_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("position", "now", "end", "expected"),
-    [
-        (0, 1000, None, 1200),
-        (0, 1149, None, 1200),
-        (0, 1150, None, 1200),
-        (0, 1151, None, 1400),
-        (0, 1200, None, 1400),
-        (0, 1000, 1100, 1100),
-        (1500, 1000, None, 1500),
-        (1500, 1000, 1500, 1500),
-    ],
+    ("position", "until", "end", "expected"),
+    [(0, 1200, None, 1200), (0, 1200, 1100, 1100), (1500, 1200, None, 1500), (1500, 1200, 1500, 1500)],
 )
-def test_windows_of_all_partitions_end_on_one_grid(
-    position: int, now: int, end: int | None, expected: int
+def test_a_window_ends_never_before_its_position_and_never_after_the_end(
+    position: int, until: int, end: int | None, expected: int
 ) -> None:
-    assert window_end(position, now, 200, end) == expected
+    assert window_end(position, until, end) == expected

@@ -36,6 +36,21 @@ def test_an_idle_partition_is_asked_again_where_its_heartbeat_stood() -> None:
     assert 4 <= len(asked) <= 9, "one query per poll, neither idle nor spinning"
 
 
+def test_what_has_passed_is_asked_for_by_itself_and_then_windows_look_ahead() -> None:
+    """A window of the emulator sends at its end: what is there already must not wait for what may come."""
+    start = time.time_ns() - 5_000 * MILLI
+    readers, asked, _ = opened(beats, poll_ms=100)
+    with closing(readers):
+        readers.read({"p": Position(start)})
+        begun = time.time_ns()
+        taken(readers, 0.4)
+    passed = [end for _, _, end in asked if end < begun + 50 * MILLI]
+    assert len(passed) == 2, "two seconds of history, then the rest of it"
+    later = [(begin, end) for _, begin, end in asked if end not in passed]
+    assert len(later) >= 2
+    assert all(end - begin > 90 * MILLI for begin, end in later)
+
+
 def test_all_partitions_are_read_with_fewer_threads_than_partitions() -> None:
     start = time.time_ns()
     readers, _, _ = opened(beats, max_queries=2)
