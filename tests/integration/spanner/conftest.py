@@ -127,8 +127,12 @@ class Writers:
             thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def stop(self) -> None:
+        """Let the threads end after what they are writing."""
         self._stop.set()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
         for thread in self._threads:
             thread.join()
         assert not self.errors, self.errors[0]

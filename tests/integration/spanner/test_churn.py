@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -48,17 +47,20 @@ def assert_order_of_each_key(records: list[DataChangeRecord]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", [1, 3])
 def test_replay_equals_the_tables_through_churn_and_crashes(
-    database: Any, writers: Callable[..., Any], epochs: Callable[..., Any], parts: int
+    database: Any, writers: Callable[..., Any], epochs: Callable[..., Any], parts: int, campaign: Any
 ) -> None:
-    rng = random.Random(parts)
-    driver = epochs(database.reading(), parts)
+    rng = campaign.random(f"spanner churn {parts}")
+    driver, crashes = epochs(database.reading(), parts), 0
     with writers(database) as running:
-        until = time.monotonic() + 12
+        until = time.monotonic() + campaign.size(12, 120)
         while time.monotonic() < until:
-            driver.run(rng.choice((0.05, 0.3, 0.5)), crash=rng.random() < 0.2)
+            crash = rng.random() < 0.2
+            driver.run(rng.choice((0.05, 0.3, 0.5)), crash=crash)
+            crashes += crash
     driver.run_until(time.time_ns() + 50_000_000)
 
     records = driver.committed
+    campaign.record(f"spanner-churn-{parts}", records=len(records), crashes=crashes)
     assert len(set(identities(records))) == len(records), "a record came twice"
     assert_order_of_each_key(records)
     assert replayed(records) == {table: database.rows(table) for table in ("Accounts", "Orders")}
