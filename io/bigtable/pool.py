@@ -4,14 +4,15 @@ A bundle is cut every few hundred milliseconds; opening a stream anew each time 
 throws away what was read ahead. So a stream goes back to the pool of its process when a bundle ends in order,
 and is lent again only to a bundle that asks for *exactly* its position: the same partition after the same
 claimed token. Whatever else has happened meanwhile (an epoch repeated, the partition read elsewhere, a merge),
-the position differs, and a new stream is opened. What nobody asks for within `keep_seconds` is cancelled.
+the position differs, and a new stream is opened. What nobody asks for within `keep_seconds` is cancelled, and
+at once when a bundle finds nothing to go on with: this worker was given another part of the table.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -64,6 +65,15 @@ class Pool:
         self._bounded = bounded
         self._kept: list[tuple[float, PartitionReader]] = []
         self._janitor: threading.Thread | None = None
+
+    def begin(self, openings: Collection[Opening]) -> None:
+        """Take notice of a bundle: if it goes on with none of the kept streams, somebody else does by now."""
+        with self.shared.changed:
+            if any(reader.position in openings for _, reader in self._kept):
+                return
+            kept, self._kept = self._kept, []
+        for _, reader in kept:
+            reader.stop()
 
     def lend(self, opening: Opening) -> PartitionReader:
         """Return a stream that stands at this position: a kept one, or a new one.
@@ -134,7 +144,7 @@ class Readers:
         self._clock = clock
         self._changed = pool.shared.changed
         self._running: dict[KeyRange, PartitionReader] = {}
-        self._turns: list[Opening] = []
+        self._begun = False
         self._in_hand: Batch | None = None
         self._gathered = 0  # steps that may be taken before more of them are waited for
         self.streams = self.retries = 0
@@ -142,6 +152,9 @@ class Readers:
     def read(self, ready: Mapping[KeyRange, Opening]) -> None:
         """Let streams run for these openings and no others; beyond `max_streams` they take turns."""
         self._settle()
+        if not self._begun:
+            self._begun = True
+            self._pool.begin(set(ready.values()))
         for partition in self._running.keys() - ready.keys():
             self._stop(partition)
         waiting = [opening for opening in by_watermark(ready) if opening.partition not in self._running]

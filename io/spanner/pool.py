@@ -7,6 +7,9 @@ bundle's first rows take as long again, and what was read ahead would be asked f
 in order its threads read on, and the next one goes on with those partitions that it asks for at *exactly* their
 claimed position. Whatever else has happened meanwhile (an epoch repeated, a partition read elsewhere), the
 position differs, and the partition is asked for anew.
+
+A worker that is given another part of the stream leaves nothing behind that reads on beside whoever has its old
+part now: a bundle that finds nothing to go on with ends what was kept.
 """
 
 from __future__ import annotations
@@ -52,6 +55,8 @@ class Pool:
             self._kept = [readers for readers in self._kept if not readers.ended]
             best = max(self._kept, key=lambda readers: readers.standing_at(partitions), default=None)
             if best is None or not best.standing_at(partitions):
+                for readers in self._kept:
+                    readers.give_up()
                 return None
             self._kept.remove(best)
         return best if best.resume(partitions) else None

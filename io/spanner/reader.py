@@ -222,6 +222,12 @@ class Readers:
             self._changed.notify_all()
             return True
 
+    def give_up(self) -> None:
+        """Let a kept reading end soon by itself: nobody will ask for it."""
+        with self._changed:
+            self._kept_until = time.monotonic()
+            self._given_up()
+
     def close(self) -> None:
         """End the reading and all its threads; what was not claimed is dropped. May be called again."""
         with self._changed:

@@ -229,6 +229,19 @@ def test_a_kept_stream_that_nobody_asks_for_is_cancelled(source: Any, say: Any, 
     assert names() == []
 
 
+def test_a_bundle_of_another_part_cancels_what_was_kept(source: Any, say: Any, pool: Any) -> None:
+    """Whoever has that part now reads it; two would be sent everything twice."""
+    source.will_say(LOW, say.change("a"))
+    kept = pool()
+    with Readers(kept) as readers:
+        readers.read({LOW: Opening(LOW, (), 0)})
+        taken(readers, 1)
+    assert not source.calls[0].cancelled.is_set()
+    with Readers(kept) as readers:
+        readers.read({HIGH: Opening(HIGH, (), 0)})
+        assert source.calls[0].cancelled.is_set()
+
+
 def test_the_partition_that_lies_lowest_is_taken_first(source: Any, say: Any, pool: Any) -> None:
     source.will_say(LOW, say.change("low"))
     source.will_say(HIGH, say.change("high"))

@@ -167,6 +167,20 @@ def test_two_bundles_at_once_have_readings_of_their_own(pool: Make) -> None:
             assert other is first
 
 
+def test_a_bundle_of_another_part_ends_what_was_kept(pool: Make) -> None:
+    """Whoever has that part now reads it; two would ask for everything twice."""
+    a, b = {"a": Position(time.time_ns())}, {"b": Position(time.time_ns())}
+    kept, asked = pool(beats)
+    with kept.lend(a) as readers:
+        steps_of(readers, a, 1)
+    with kept.lend(b) as other:
+        time.sleep(0.1)  # what it asked last may still run
+        count = sum(token == "a" for token, _, _ in asked)
+        steps_of(other, b, 5)
+    assert sum(token == "a" for token, _, _ in asked) == count
+    assert readers.ended
+
+
 def test_an_error_in_the_bundle_ends_its_threads(pool: Make) -> None:
     at = {"p": Position(time.time_ns())}
     kept, _ = pool(beats)
