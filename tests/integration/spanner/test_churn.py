@@ -47,28 +47,40 @@ def assert_order_of_each_key(records: list[DataChangeRecord]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", [1, 3])
 def test_replay_equals_the_tables_through_churn_and_crashes(
-    database: Any, writers: Callable[..., Any], epochs: Callable[..., Any], parts: int, campaign: Any
+    emulator: Any,
+    new_database: Callable[..., Any],
+    writers: Callable[..., Any],
+    epochs: Callable[..., Any],
+    parts: int,
+    campaign: Any,
 ) -> None:
+    """Each round has a database of its own: the emulator looks through all that one holds for every query."""
     rng = campaign.random(f"spanner churn {parts}")
-    driver, crashes = epochs(database.reading(), parts), 0
-    with writers(database) as running:
-        until = time.monotonic() + campaign.size(12, 120)
-        while time.monotonic() < until:
-            crash = rng.random() < 0.2
-            driver.run(rng.choice((0.05, 0.3, 0.5)), crash=crash)
-            crashes += crash
-    driver.run_until(time.time_ns() + 50_000_000)
-
-    records = driver.committed
-    campaign.record(f"spanner-churn-{parts}", records=len(records), crashes=crashes)
-    assert len(set(identities(records))) == len(records), "a record came twice"
-    assert_order_of_each_key(records)
-    assert replayed(records) == {table: database.rows(table) for table in ("Accounts", "Orders")}
-    assert driver.widest >= min(parts, 2)
-    assert len(running.commits) > 100
-    assert set(running.commits) <= {record.commit_timestamp for record in records}, "a transaction was lost"
-    assert sorted(driver.seconds_to_stop)[len(driver.seconds_to_stop) // 2] < 0.15, "a cut waits for windows"
+    records = crashes = transactions = 0
+    for _ in range(campaign.size(1, 12)):
+        database = new_database(emulator)
+        driver = epochs(database.reading(), parts)
+        with writers(database) as running:
+            until = time.monotonic() + 12
+            while time.monotonic() < until:
+                driver.run(rng.choice((0.05, 0.3, 0.5)), crash=rng.random() < 0.2)
+        driver.run_until(time.time_ns() + 50_000_000)
+        assert_nothing_is_wrong(driver, database, running.commits)
+        assert driver.widest >= min(parts, 2)
+        records, crashes = records + len(driver.committed), crashes + driver.crashes
+        transactions += len(running.commits)
+    campaign.record(f"spanner-churn-{parts}", records=records, transactions=transactions, crashes=crashes)
     until = time.monotonic() + 10
     while threads := [thread for thread in threading.enumerate() if "spanner-reader" in thread.name]:
         assert time.monotonic() < until, f"nobody reads, and {threads} go on"
         time.sleep(0.1)
+
+
+def assert_nothing_is_wrong(driver: Any, database: Any, commits: list[int]) -> None:
+    records = driver.committed
+    assert len(set(identities(records))) == len(records), "a record came twice"
+    assert_order_of_each_key(records)
+    assert replayed(records) == {table: database.rows(table) for table in ("Accounts", "Orders")}
+    assert len(commits) > 100
+    assert set(commits) <= {record.commit_timestamp for record in records}, "a transaction was lost"
+    assert sorted(driver.seconds_to_stop)[len(driver.seconds_to_stop) // 2] < 0.15, "a cut waits for windows"

@@ -31,7 +31,7 @@ def test_kills_under_churn_lose_nothing_double_nothing_and_keep_order(
     begun = time.time()
     end = begun + SECONDS_A_KILL * rounds + 8
     moments = [("at random", After(9 + rng.random() * 7)) for _ in range(rounds)]
-    with writers(database, threads=2, keys=200, pause=0.05) as writing:
+    with writers(database, threads=1, keys=200, pause=0.05) as writing:
         done = threading.Timer(end - 4 - time.time(), writing.stop)
         done.start()
         kills = kill.campaign(
