@@ -94,8 +94,8 @@ class Batch:
 
 @dataclass(slots=True, eq=False)
 class _Partition:
-    """`position` is where its thread has come to, `claimed` where the consumer has: None when a checkpoint there
-    would not say all that was claimed. Nobody wants what comes of a `dropped` one.
+    """`position` is where its thread has come to, `claimed` where the consumer has: None from the first child that
+    was announced on, of which a position says nothing. Nobody wants what comes of a `dropped` one.
 
     What has passed already is asked for by itself, for it comes at once: the emulator sends nothing before a
     query's end. Later queries look ahead.
@@ -259,7 +259,10 @@ class Readers:
             return
         partition = self._partitions[batch.token]
         for _, step in batch.steps[: batch.claimed]:
-            partition.claimed = step.position if type(step) is Advanced else None
+            if type(step) is not Advanced:
+                partition.claimed = None
+            elif partition.claimed is not None:
+                partition.claimed = step.position
         if batch.claimed < len(batch.steps):
             partition.queue.appendleft(
                 Batch(batch.token, batch.low, batch.steps[batch.claimed :], batch.size)
