@@ -148,7 +148,9 @@ class PySparkPipelineResult(PipelineResult):
 
     def _run(self, work: Callable[[], str]) -> None:
         try:
-            self._state = work()
+            ended = work()
+            cancelled = self._state == PipelineState.CANCELLING and ended == PipelineState.STOPPED
+            self._state = PipelineState.CANCELLED if cancelled else ended
         except BaseException as error:
             self._fail(error)
         finally:
