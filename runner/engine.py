@@ -1,4 +1,4 @@
-"""The only room that imports pyspark: run an epoch's levels as one Spark job.
+"""Run an epoch's levels as one Spark job; beside `keeper`, `session` and `daemon` nothing else knows Spark.
 
 Two primitives, *run tasks* and *exchange blocks*, are all that is asked of Spark: a level is a
 `mapPartitionsWithIndex`, an exchange is a shuffle of (target, frame) pairs by target. What else there is to tell
