@@ -59,7 +59,6 @@ class Pool:
         self.shared = Shared(limits.buffer_bytes)
         self.source = source
         self.stalls = Stalls(limits.reopen_after)
-        self.opened = 0
         self._select = select
         self._bounded = bounded
         self._kept: list[tuple[float, PartitionReader]] = []
@@ -75,7 +74,6 @@ class Pool:
                 if reader.position == opening:
                     del self._kept[number]
                     return reader
-            self.opened += 1
         timeout = self.limits.unavailable_timeout
         return PartitionReader(opening, self.source, self._select, self._bounded, timeout, self.shared)
 
@@ -134,7 +132,6 @@ class Readers:
         self._clock = clock
         self._changed = pool.shared.changed
         self._running: dict[KeyRange, PartitionReader] = {}
-        self._turns: list[Opening] = []
         self._in_hand: Batch | None = None
         self._gathered = 0  # steps that may be taken before more of them are waited for
         self.streams = self.retries = 0
