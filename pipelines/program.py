@@ -2,12 +2,14 @@
 
     --project=p --output=/data --checkpoint_dir=/checkpoints --epoch_seconds=1
 
-The runner is `PySparkRunner` unless `--runner` says otherwise.
+The runner is `PySparkRunner` unless `--runner` says otherwise. A flag that neither knows is refused: Beam would go on
+without it.
 """
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import inspect
 import logging
 import signal
@@ -27,12 +29,16 @@ def run_program(build: Callable[..., Any], arguments: Sequence[str] | None = Non
     """Build a pipeline from command-line arguments (None: those of this process), run it, wait until it ends.
 
     SIGINT and SIGTERM stop it with a checkpoint where the runner can, and cancel it elsewhere. Returns the
-    exit code 0; every failure raises.
+    exit code 0; every failure raises, and what argparse refuses exits with 2.
     """
     logging.basicConfig(level=logging.WARNING)
     logging.getLogger("penstock").setLevel(logging.INFO)
-    given, beam_arguments = _parser(build).parse_known_args(arguments)
-    pipeline = beam.Pipeline(options=PipelineOptions(with_runner(beam_arguments)))
+    parser = _parser(build)
+    given, rest = parser.parse_known_args(arguments)
+    beam_arguments = with_runner(rest)
+    pipeline = beam.Pipeline(options=PipelineOptions(beam_arguments))  # and with it the runner's own options
+    if unknown := _unknown(parser, beam_arguments):
+        parser.error("; ".join(unknown))
     build(pipeline, **{name: value for name, value in vars(given).items() if value is not None})
     preflight(pipeline)
     result = pipeline.run()
@@ -69,6 +75,25 @@ def _parser(build: Callable[..., Any]) -> argparse.ArgumentParser:
             required = parameter.default is inspect.Parameter.empty
             parser.add_argument(f"--{name}", required=required, **_reading(parameter))
     return parser
+
+
+def _unknown(ours: argparse.ArgumentParser, arguments: Sequence[str]) -> list[str]:
+    """Return a sentence for each of Beam's arguments that no options class knows; their values are not shown."""
+    found: list[str] = []
+
+    def look(beams: argparse.ArgumentParser) -> None:
+        flags = [
+            flag for parser in (ours, beams) for action in parser._actions for flag in action.option_strings
+        ]
+        for argument in beams.parse_known_args(arguments)[1]:
+            if argument.startswith("-"):
+                name = argument.partition("=")[0]
+                near = difflib.get_close_matches(name, flags, 1)
+                found.append(f"there is no flag {name}" + (f"; did you mean {near[0]}?" if near else ""))
+
+    # Only Beam knows all its options; asked to keep what is unknown, it does not warn of it as well.
+    PipelineOptions(list(arguments)).get_all_options(add_extra_args_fn=look, retain_unknown_options=True)
+    return found
 
 
 def _reading(parameter: inspect.Parameter) -> dict[str, Any]:

@@ -4,8 +4,8 @@ Beam's `process_bundle` pulls from a data channel and returns when the bundle is
 ourselves, feed elements as they arrive from the exchange, fire timers when all input is in, and finish: so
 output leaves while input still comes, and several stages can be open in one task.
 
-`operations.py` and this module are the only ones that touch `apache_beam.runners.worker`; `KNOWN_BEAM` names
-the versions whose internals are known to fit.
+`operations.py`, `phases.py` and this module are the only ones that touch `apache_beam.runners.worker`;
+`KNOWN_BEAM` names the versions whose internals are known to fit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """PySpark's worker daemon, with Beam imported before it forks.
 
 A worker that imports Beam on its own costs 1.6 CPU seconds and 188 MB; forked from here, 8 MB.
-Set by `spark.python.daemon.module` in sessions of our own.
+Set by `spark.python.daemon.module`, unless a submission names another.
 
 Workers log warnings to standard error, but not what Beam says of optional packages, nor the exceptions of DoFns:
 those reach the driver, and their text may quote somebody's data.

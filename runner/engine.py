@@ -1,4 +1,4 @@
-"""The only room that imports pyspark: run an epoch's levels as one Spark job.
+"""Run an epoch's levels as one Spark job; beside `keeper`, `session` and `daemon` nothing else knows Spark.
 
 Two primitives, *run tasks* and *exchange blocks*, are all that is asked of Spark: a level is a
 `mapPartitionsWithIndex`, an exchange is a shuffle of (target, frame) pairs by target. What else there is to tell
@@ -7,6 +7,7 @@ Spark, words for its UI and which files it may delete, is `SparkKeeper`'s.
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -71,8 +72,9 @@ class SparkEngine:
         return self._bare[n]
 
     def close(self) -> None:
-        """Free what the plan holds in Spark."""
-        self._shipped.destroy()
+        """Free what the plan holds in Spark; if Spark has gone (somebody ended it too), there is nothing to free."""
+        with contextlib.suppress(Exception):
+            self._shipped.destroy()
 
 
 def _words(plan: Plan, level: int) -> str:

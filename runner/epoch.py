@@ -137,5 +137,5 @@ def input_name(state: str) -> str:
 
 
 def output_name(step: str) -> str:
-    """Name of the output watermark of a step that reads."""
+    """Name of the output watermark of a step that reads, or of a grouping."""
     return "out " + step

@@ -1,6 +1,6 @@
 """What travels between levels: frames with a header that says who made them. Pure.
 
-Four kinds. DATA holds encoded elements of one edge, at most about a megabyte, numbered per (edge, target)
+Three kinds. DATA holds encoded elements of one edge, at most about a megabyte, numbered per (edge, target)
 so that a consumer takes them in the producer's order. REPORT closes what one task attempt sends to one
 target: how many DATA frames of each edge to expect, and the watermarks of its stages. CONTROL is a task's
 report to the driver, handed on from level to level.

@@ -306,8 +306,10 @@ class CarriedWriter(Writer):
     def write(self, element: WindowedValue) -> None:
         for window in element.windows:
             alone = WindowedValue(element.value, element.timestamp, (window,), element.pane_info)
+            block = self._coder.encode_nested(alone)
             self.records += 1
-            self._send(self._edge, self._partition, self._coder.encode_nested(alone))
+            self.sent_bytes += len(block)
+            self._send(self._edge, self._partition, block)
 
 
 class BroadcastWriter(Writer):

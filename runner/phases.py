@@ -143,7 +143,7 @@ def cut_reads(
         (pcoll,) = _main_inputs(stage)
         source = by_output[pcoll].transforms[0] if pcoll in by_output else None
         written = next(iter(source.inputs.values())) if source else pcoll
-        yield from _cut(stage, written, pcoll, "residual", step_name(transform), context)
+        yield from _cut(stage, written, pcoll, "residual", step_name(transform))
 
 
 def cut_publications(
@@ -160,7 +160,7 @@ def cut_publications(
         for tag, name in list(transform.inputs.items()):
             if name == pcoll:
                 transform.inputs[tag] = carried
-        yield from _cut(stage, pcoll, carried, "publish", transform.unique_name, context)
+        yield from _cut(stage, pcoll, carried, "publish", transform.unique_name)
 
 
 def drop_carried_reshuffles(
@@ -232,8 +232,8 @@ def _cut(
     read: str,
     kind: str,
     step: str,
-    context: beam_phases.TransformContext,
 ) -> Iterator[beam_phases.Stage]:
+    """A stage behind the end of an epoch: `written` is carried, and `read` is what the stage takes in."""
     write, source = _write_and_read(step, written, read, kind, stage)
     write.must_follow = frozenset()
     stage.must_follow = stage.must_follow | frozenset([write])

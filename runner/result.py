@@ -96,7 +96,7 @@ class PySparkPipelineResult(PipelineResult):
 
     @property
     def watermarks(self) -> Mapping[str, int]:
-        """Output watermark of each step that reads, in µs, as of the last commit."""
+        """Output watermark of each step that reads and of each grouping, in µs, as of the last commit."""
         marks = self._record.state.watermarks if self._record else {}
         prefix = output_name("")
         return {name.removeprefix(prefix): m for name, m in marks.items() if name.startswith(prefix)}
@@ -148,7 +148,9 @@ class PySparkPipelineResult(PipelineResult):
 
     def _run(self, work: Callable[[], str]) -> None:
         try:
-            self._state = work()
+            ended = work()
+            cancelled = self._state == PipelineState.CANCELLING and ended == PipelineState.STOPPED
+            self._state = PipelineState.CANCELLED if cancelled else ended
         except BaseException as error:
             self._fail(error)
         finally:

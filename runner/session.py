@@ -39,31 +39,58 @@ def context_of(spark: Any) -> Any:
 def context(master: str | None, settings: Mapping[str, str]) -> Any:
     """Return the active `SparkContext`, or start one.
 
-    Under spark-submit the master and all settings are those of the submission, unless `master` is given.
+    Under spark-submit the master and all settings are those of the submission; what it does not say is set as
+    for a context of our own, and `master` and `settings` are left out with a warning.
 
     Raises:
         JavaNotFoundError: there is no Java runtime; the message names both remedies.
         ModuleNotFoundError: pyspark is missing.
     """
-    from pyspark import SparkConf, SparkContext
+    from pyspark import SparkContext
 
     if SparkContext._active_spark_context is not None:
         return SparkContext._active_spark_context
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    chosen = {"spark.app.name": "penstock", **_OWN_SETTINGS, **settings}
-    if not submitted:
-        _find_java()
-        chosen[_JAVA_OPTIONS] = f"{_java_options()} {settings.get(_JAVA_OPTIONS, '')}".strip()
-        chosen["spark.ui.enabled"] = settings.get("spark.ui.enabled", "false")
-    if master or not submitted:
-        chosen["spark.master"] = master or DEFAULT_MASTER
-    if not submitted and chosen["spark.master"].startswith("local"):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if submitted and (master or settings):
+        logger.warning(
+            "--spark_master and --spark_conf do not count under spark-submit: pass it --master and --conf"
+        )
     with spawning():
-        started = SparkContext.getOrCreate(SparkConf().setAll(list(chosen.items())))
+        started = SparkContext.getOrCreate(_submitted() if submitted else _own(master, settings))
     atexit.register(_stop, started)
     return started
+
+
+def _submitted() -> Any:
+    """The configuration of the submission, with our settings where it says nothing."""
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # only the submission's JVM knows them
+    conf = SparkConf()
+    for name, value in _OWN_SETTINGS.items():
+        conf.setIfMissing(name, value)
+    return conf
+
+
+def _own(master: str | None, settings: Mapping[str, str]) -> Any:
+    """The configuration of a context of our own; finds Java, and on a local master names this Python for workers."""
+    from pyspark import SparkConf
+
+    _find_java()
+    chosen = {
+        "spark.app.name": "penstock",
+        "spark.master": DEFAULT_MASTER,
+        "spark.ui.enabled": "false",
+        **_OWN_SETTINGS,
+        **settings,
+    }
+    chosen[_JAVA_OPTIONS] = f"{_java_options()} {settings.get(_JAVA_OPTIONS, '')}".strip()
+    if master:
+        chosen["spark.master"] = master
+    if chosen["spark.master"].startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    return SparkConf().setAll(list(chosen.items()))
 
 
 @contextlib.contextmanager

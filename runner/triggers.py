@@ -12,10 +12,10 @@ is *above* it. A delay in processing time is over when the clock has reached it.
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from apache_beam.portability.api import beam_runner_api_pb2 as api
 
@@ -32,9 +32,9 @@ class TriggerState:
         return [sorted(self.finished), {str(node): number for node, number in sorted(self.numbers.items())}]
 
     @classmethod
-    def from_json(cls, value: Sequence[object]) -> TriggerState:
+    def from_json(cls, value: Sequence[Any]) -> TriggerState:
         """The inverse of `to_json`."""
-        finished, numbers = json.loads(json.dumps(value))
+        finished, numbers = value
         return cls(set(finished), {int(node): number for node, number in numbers.items()})
 
 

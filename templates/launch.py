@@ -96,6 +96,8 @@ def launch(configuration: Configuration, reporter: Reporter, resume: str, *, deb
         except KeyboardInterrupt:  # from the handler that a new Spark context has put in place of ours
             return session.interrupted_early()
         except Exception as error:
+            if interrupts.count:  # whoever ends a whole process group ends the JVM that is about to start
+                return session.interrupted_early()
             return session.fail(Exit.PREFLIGHT, error)
         interrupts.install()
         return session.watch(result, interrupts)

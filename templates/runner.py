@@ -53,13 +53,19 @@ RUNNER: Mapping[str, Parameter] = {
         help="How long an epoch reads, in seconds, before it commits. Left out: 0.5.",
     ),
     "epoch_max_records": Parameter(
-        type="integer", minimum=1, help="How many records an epoch reads before it commits."
+        type="integer",
+        minimum=1,
+        help="How many records one task reads in an epoch before it commits. Left out: 200000.",
     ),
     "epoch_max_bytes": Parameter(
-        type="integer", minimum=1, help="How many bytes an epoch reads before it commits."
+        type="integer",
+        minimum=1,
+        help="How many bytes one task reads in an epoch before it commits. Left out: 64 MiB.",
     ),
     "epoch_retries": Parameter(
-        type="integer", minimum=0, help="How often a failed epoch is repeated before the pipeline fails."
+        type="integer",
+        minimum=0,
+        help="How often a failed epoch is repeated before the pipeline fails. Left out: 3.",
     ),
 }
 

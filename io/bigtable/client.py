@@ -84,7 +84,6 @@ class Client:
         self._stream = stream
         self._app_profile = connection.app_profile
         self._heartbeat_ms = heartbeat_ms
-        self._connection = connection
         # Held, because a channel that nobody holds closes itself; its calls do not hold it.
         self._channel = channel = channel_to(connection, BigtableGrpcTransport.DEFAULT_HOST)
         self._read = channel.unary_stream(

@@ -40,8 +40,10 @@ class KeyRange(NamedTuple):
         """Return the range itself.
 
         Raises:
-            ValueError: it is empty or upside down.
+            ValueError: it is empty or upside down, or its keys are no bytes.
         """
+        if not isinstance(self.start, bytes) or not isinstance(self.end, bytes):
+            raise ValueError("row keys of a range must be bytes, not text: pass (b'from', b'to')")
         if (False, self.start) >= _end(self.end):
             raise ValueError("a range of row keys must end after its start; pass b'' for no end")
         return self

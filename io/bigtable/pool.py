@@ -60,7 +60,6 @@ class Pool:
         self.shared = Shared(limits.buffer_bytes)
         self.source = source
         self.stalls = Stalls(limits.reopen_after)
-        self.opened = 0
         self._select = select
         self._bounded = bounded
         self._kept: list[tuple[float, PartitionReader]] = []
@@ -85,7 +84,6 @@ class Pool:
                 if reader.position == opening:
                     del self._kept[number]
                     return reader
-            self.opened += 1
         timeout = self.limits.unavailable_timeout
         return PartitionReader(opening, self.source, self._select, self._bounded, timeout, self.shared)
 

@@ -1,7 +1,7 @@
 """The reader's metrics, touched by the consumer only: plain integers, told to Beam once a bundle.
 
-Counters: records, entries, late_records, unknown_mutations, splits, merges, moves, reopened, unexpected_closes,
-partitions_closed, partitions_finished, streams, retries. Gauge: waiting_segments, of one part of the frontier.
+Counters: records, entries, late_records, unknown_mutations, splits, merges, moves, reopened, partitions_closed,
+partitions_finished, streams, retries. Gauge: waiting_segments, of one part of the frontier.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ _REMEDY = {
     errno.EPERM: "Give the user that runs the pipeline write access, or choose another output",
     errno.EROFS: "Remount the file system for writing, or choose another output",
     errno.ENOTDIR: "Choose an output that is a folder, below folders",
+    errno.ENOENT: "Mount it if it is not mounted, or choose an output where a folder can be made",
     errno.EEXIST: "Something else has that name: move it away, or choose another output",
     errno.ENAMETOOLONG: "Choose a shorter output path",
     errno.EXDEV: "A folder below the output is on another file system, which a rename cannot cross: "
@@ -202,8 +203,12 @@ def _length(path: str) -> int | None:
         return None
 
 
-def _make_folder(path: str) -> None:
-    """Create a folder and those above it; the names that this call creates are durable when it returns."""
+def _make_folder(path: str, tries: int = 10) -> None:
+    """Create a folder and those above it; the names that this call creates are durable when it returns.
+
+    A consumer may remove an empty folder at any moment, so it is tried again; not for ever, because there are
+    places where nothing can be created (/proc).
+    """
     if os.path.isdir(path):
         return
     parent = os.path.dirname(path)
@@ -214,7 +219,9 @@ def _make_folder(path: str) -> None:
         if not os.path.isdir(path):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
     except FileNotFoundError:  # somebody removed the parent again
-        _make_folder(path)
+        if tries == 1:
+            raise
+        _make_folder(path, tries - 1)
         return
     _sync_folder(parent)
 

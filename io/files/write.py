@@ -385,8 +385,13 @@ class WriteJsonLines(beam.PTransform):
         in_event_time_order: bool = False,
     ) -> None:
         super().__init__()
-        if shards < 1:
-            raise ValueError(f"shards must be 1 or more, got {shards}.")
+        if not isinstance(shards, int) or shards < 1:
+            raise ValueError(f"shards must be 1 or more, got {shards!r}.")
+        if not callable(table) and not (isinstance(table, str) and table):
+            raise TypeError(f"table must be a name or a function of an element, got {table!r}.")
+        for name, function in (("key", key or str), ("format", format)):
+            if not callable(function):
+                raise TypeError(f"{name} must be a function of an element, got {function!r}.")
         if shards > 1 and key is None:
             raise ValueError(f"{shards} shards need a key function: pass key=, or shards=1.")
         self._folder = LocalFolder(_local_path(os.fspath(output)))
@@ -419,8 +424,10 @@ def _local_path(output: str) -> str:
     """Return the absolute path of `output`; workers may run in other folders.
 
     Raises:
-        ValueError: it is a URL.
+        ValueError: it is a URL, or empty.
     """
+    if not output:
+        raise ValueError("the output is empty; pass a folder.")
     if "://" in output:
         raise ValueError(
             f"the output {output} is a URL; only local folders can be written. "

@@ -24,10 +24,10 @@ def in_range(name: str, value: Number, lowest: float, highest: float) -> Number:
     """Return `value` if it lies between `lowest` and `highest`, both inclusive.
 
     Raises:
-        ValueError: it does not.
+        ValueError: it does not, or is no number.
     """
-    if not lowest <= value <= highest:
-        raise ValueError(f"{name}={value} is out of range: pass a number from {lowest:,} to {highest:,}")
+    if not isinstance(value, (int, float)) or not lowest <= value <= highest:
+        raise ValueError(f"{name}={value!r} is out of range: pass a number from {lowest:,} to {highest:,}")
     return value
 
 

@@ -20,7 +20,7 @@ def parse_timestamp(text: str) -> int:
         ValueError: not of the form YYYY-MM-DDTHH:MM:SS[.fraction]Z.
     """
     fraction = text[20:-1]
-    if text[-1:] != "Z" or len(fraction) > 9 or text[19] not in "Z.":
+    if text[-1:] != "Z" or len(fraction) > 9 or text[19:20] not in ("Z", "."):
         raise ValueError(
             f"{text!r} is not an RFC 3339 timestamp in UTC such as 2026-01-31T12:00:00.123456789Z"
         )
@@ -37,12 +37,20 @@ def nanoseconds(name: str, moment: Timelike) -> int:
     """Return `moment` in nanoseconds since the epoch; `name` is what errors call it.
 
     Raises:
-        ValueError: text that is not RFC 3339 in UTC, or a datetime without a time zone.
+        ValueError: text that is not RFC 3339 in UTC, a datetime without a time zone, or anything else.
     """
     if isinstance(moment, int):
         return moment
     if isinstance(moment, str):
-        return parse_timestamp(moment)
+        try:
+            return parse_timestamp(moment)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    if not isinstance(moment, datetime):
+        raise ValueError(
+            f"{name} is a {type(moment).__name__}: pass an aware datetime, RFC 3339 text in UTC, or integer "
+            "nanoseconds since 1970"
+        )
     if moment.tzinfo is None:
         raise ValueError(
             f"{name} {moment!r} has no time zone: pass an aware datetime, such as datetime.now(UTC)"

@@ -8,7 +8,6 @@ from penstock.io.spanner.errors import SetupError
 from penstock.io.spanner.query import DIALECT, STREAMS, Query, stream_options_query
 from penstock.io.spanner.stream import ChangeStream
 
-CAPTURE_TYPES = ("OLD_AND_NEW_VALUES", "NEW_VALUES", "NEW_ROW", "NEW_ROW_AND_OLD_VALUES")
 _GOOGLESQL = "GOOGLE_STANDARD_SQL"
 
 

@@ -257,6 +257,8 @@ class ReadFromSpannerChangeStream(beam.PTransform):  # type: ignore[misc, unused
             None if end is None else nanoseconds("end", end),
         )
         check_times(self._stream.start, self._stream.end, now, ahead_seconds=600)
+        if plain_text and not api_endpoint:
+            raise ValueError("plain_text is for an api_endpoint: pass one, or leave plain_text out")
         connection = Connection.with_credentials(
             credentials,
             emulator_host=emulator_host or (None if api_endpoint else os.environ.get(EMULATOR_VARIABLE)),

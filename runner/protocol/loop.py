@@ -64,7 +64,8 @@ def run_epochs(
     `stop` is asked between epochs with the last record; what that record still has to publish waits for
     the next driver, so a caller who wants it out lets `stop` wait for `record.state.publications` to be
     empty. An epoch is tried `retries` times more after its first failure, from the same record, with
-    back-off.
+    back-off; `stop` is asked before each of these tries too, so that nobody who wants to stop has to wait for
+    a failure to pass.
     `on_sweep` is called after a sweep, for the clean-up of what sinks have staged; the caller has then
     committed the record it gets.
 
@@ -78,7 +79,7 @@ def run_epochs(
     record = coordinator.record
     since_sweep = 0
     while not (record.state.done or stop(record)):
-        committed = _run_epoch(coordinator, epoch, retries, on_failure, back_off, pause)
+        committed = _run_epoch(coordinator, epoch, retries, stop, on_failure, back_off, pause)
         if committed is None:
             continue
         record = committed
@@ -94,11 +95,12 @@ def _run_epoch(
     coordinator: Coordinator,
     epoch: Epoch,
     retries: int,
+    stop: Callable[[CommitRecord], bool],
     on_failure: Callable[[CommitRecord, int, Exception], None],
     back_off: Callable[[int], float],
     pause: Callable[[float], None],
 ) -> CommitRecord | None:
-    """Try one epoch until it is committed; None when there was nothing to do."""
+    """Try one epoch until it is committed; None when there was nothing to do, or `stop` wants no other try."""
     failures = 0
     while True:
         try:
@@ -118,7 +120,10 @@ def _run_epoch(
                 retries + 1,
                 _kind(error),
             )
-            pause(back_off(failures))
+            if not stop(coordinator.record):
+                pause(back_off(failures))
+            if stop(coordinator.record):
+                return None
 
 
 def _try_epoch(coordinator: Coordinator, epoch: Epoch) -> CommitRecord | None:

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 import uuid
@@ -26,8 +27,7 @@ from penstock.runner.protocol.record import CommitRecord, decode_record, record_
 from penstock.runner.store.filesystem import FileSystem, LocalFileSystem
 
 VERSION = 2
-"""2: elements are kept with their microseconds (`runner/elements.py`)."""
-"""Version of the folder's layout; a higher one is refused."""
+"""Version of the folder's layout; any other is refused. 2: elements keep their microseconds (`runner/elements.py`)."""
 
 KEY_GROUPS = 128
 """Key groups of a new job; the number is fixed for its life and bounds its parallelism."""
@@ -61,13 +61,14 @@ class Checkpoint:
     ) -> Checkpoint:
         """Open the checkpoint in `folder`, or create one where there is nothing.
 
-        `key_groups` counts for a new checkpoint (None: 128); an existing one keeps its own number. With
-        `fresh` the folder must be empty or missing. Nothing is decided here between two drivers: see
-        `Coordinator`.
+        Without a `filesystem` the folder is a local path. `key_groups` counts for a new checkpoint (None: 128);
+        an existing one keeps its own number. With `fresh` the folder must be empty or missing. Nothing is
+        decided here between two drivers: see `Coordinator`.
 
         Raises:
             CheckpointError: not usable as asked; the message says what to do.
         """
+        folder = folder if filesystem else _local_path(folder)
         storage = filesystem or LocalFileSystem()
         job = f"{datetime.fromtimestamp(clock() // 10**6, UTC):%Y%m%dT%H%M%S}-{nonces()}"
         new = _new_format(job, key_groups, clock())
@@ -76,8 +77,8 @@ class Checkpoint:
             format_file = _read_or_create(storage, folder, fresh, new, pause)
         except OSError as error:
             raise CheckpointError(
-                f"cannot use {folder} for checkpoints: {error}. Give --checkpoint_dir a folder that this "
-                "user can write to, on a file system with hard links"
+                f"cannot use {folder} for checkpoints: {error}. Give --checkpoint_dir a folder of its own that "
+                "this user can write to, on a file system with hard links"
             ) from error
         return _opened(folder, format_file, key_groups, storage)
 
@@ -138,6 +139,20 @@ class Checkpoint:
         """Delete what killed creates left half done over an hour ago; return how many files went."""
         folders = (self.folder, self._records)
         return sum(self.filesystem.delete_leftovers(folder, LEFTOVER_AGE_S) for folder in folders)
+
+
+def _local_path(folder: str) -> str:
+    """Return the absolute path of `folder`; workers may run in other folders.
+
+    Raises:
+        CheckpointError: it is a URL.
+    """
+    if "://" in folder:
+        raise CheckpointError(
+            f"the checkpoint folder {folder} is a URL; only local folders can be used. Give --checkpoint_dir a "
+            "path that the driver and all executors share"
+        )
+    return os.path.abspath(folder)
 
 
 def _new_format(job: str, key_groups: int | None, now_us: int) -> bytes:

@@ -124,7 +124,7 @@ class LocalFileSystem:
             os.chmod(folder, PRIVATE_FOLDER)
         elif mode := os.stat(folder).st_mode & 0o022:
             raise PermissionError(
-                f"others may write to {folder} (mode bits {mode:03o}); run chmod 700 {folder}"
+                f"others may write to {folder} (mode bits {mode:03o}); if it is a checkpoint, run chmod 700 {folder}"
             )
 
     def delete_leftovers(self, folder: str, older_than_s: float) -> int:

@@ -43,11 +43,6 @@ class Fault(StrEnum):
         """Whether the fault needs a record to happen in."""
         return self in _IN_A_RECORD
 
-    @property
-    def damages_chunks(self) -> bool:
-        """Whether the fault needs a record with a chunked value."""
-        return self in _IN_A_CHUNKED_VALUE
-
 
 _IN_A_CHUNKED_VALUE = frozenset(
     (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -22,10 +21,6 @@ from tests.integration.bigtable.replay import (
 )
 
 pytestmark = [pytest.mark.emulator, pytest.mark.slow]
-
-
-def threads_left() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if "bigtable-reader" in thread.name]
 
 
 def changes_of(table: Any) -> int:

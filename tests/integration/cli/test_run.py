@@ -100,7 +100,7 @@ def test_the_pipeline_starts_under_spark_submit(
     from penstock.pipelines import spanner_to_files
 
     submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[2,4]"]
-    arguments = [f"{word}" for word in settings(tmp_path) if word.partition("=")[1]]
+    arguments = [word for word in settings(tmp_path) if word.partition("=")[1]]
     program = start(
         *submit,
         "--conf",
@@ -110,8 +110,7 @@ def test_the_pipeline_starts_under_spark_submit(
         f"--checkpoint_dir={tmp_path / 'checkpoint'}",
     )
     program.until(lambda: (tmp_path / "checkpoint").exists())
-    offset = 1000
-    program.until(lambda: _orders_until_published(shop, published, tmp_path / "out", offset))
+    program.until(lambda: _orders_until_published(shop, published, tmp_path / "out"))
     lines = published(tmp_path / "out")
     assert {line["table_name"] for line in lines} == {"Orders"}
 
@@ -119,7 +118,7 @@ def test_the_pipeline_starts_under_spark_submit(
 _next_order = iter(range(1000, 1_000_000))
 
 
-def _orders_until_published(shop: Any, published: Published, out: Path, offset: int) -> bool:
+def _orders_until_published(shop: Any, published: Published, out: Path) -> bool:
     """Order one thing more, until something is published: the pipeline reads from when it started."""
     number = next(_next_order)
     shop.order(range(number, number + 1))

@@ -18,7 +18,7 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 class Endless(RestrictionProvider):
     """Numbers from 0 on; `end` makes them end."""
 
-    def __init__(self, end: int = 10**12, bounded: bool = False) -> None:
+    def __init__(self, end: int = 10**12) -> None:
         self.end = end
 
     def initial_restriction(self, element: Any) -> OffsetRange:

@@ -306,6 +306,16 @@ def test_a_bounded_pipeline_with_a_checkpoint_goes_on_where_it_was(start: Start,
     assert tries == ["x"] * 20, "what was committed long ago is not read again"
 
 
+def test_a_cancelled_stream_ends_at_once_and_leaves_its_checkpoint_as_it_is(start: Start, spark: Any) -> None:
+    stream = start(lambda p: p | beam.Create(["a"]) | beam.ParDo(CountFn(100)), "--epoch_seconds=600")
+    jobs = spark.sparkContext.statusTracker()
+    _until(lambda: bool(stream.residuals() and jobs.getActiveJobsIds()), stream)
+    before = stream.progress().epoch
+    assert stream.cancel() == "CANCELLED"
+    assert stream.wait_until_finish(1000) == "CANCELLED"
+    assert stream.progress().epoch == before
+
+
 def test_a_stream_without_a_checkpoint_is_refused(spark: Any) -> None:
     p = beam.Pipeline(runner=PySparkRunner(spark), options=PipelineOptions([]))
     _ = p | beam.Create(["a"]) | beam.ParDo(CountFn())

@@ -24,6 +24,7 @@ NAMES: dict[str, Any] = {"project": "p", "instance": "i", "table": "t"}
         ({"project": "projects/p"}, "project must be a bare name"),
         ({"app_profile": ""}, "app_profile must be a bare name"),
         ({"start": "2026-01-01"}, "is not an RFC 3339 timestamp"),
+        ({"row_range": ("a", "b")}, "row keys of a range must be bytes"),
         ({"start": datetime(2026, 1, 1)}, "pass an aware datetime"),
         ({"start": "2999-01-01T00:00:00Z"}, "lies in the future"),
         ({"start": 10, "end": 9}, "lies before start"),

@@ -286,7 +286,14 @@ def test_an_output_that_is_a_file_is_refused_with_the_remedy(tmp_path):
         LocalFolder(str(tmp_path / "file")).check_writable()
 
 
-@pytest.mark.parametrize(("code", "remedy"), [(errno.EACCES, "write access"), (errno.EROFS, "Remount")])
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (errno.EACCES, "write access"),
+        (errno.EROFS, "Remount"),
+        (errno.ENOENT, "where a folder can be made"),  # /proc: its folders are there, and take nothing
+    ],
+)
 def test_an_output_that_may_not_be_written_is_refused_with_the_remedy(folder, monkeypatch, code, remedy):
     monkeypatch.setattr(local.os, "mkdir", failing(code))
     with pytest.raises(OutputError, match=remedy):

@@ -18,10 +18,16 @@ from penstock.io.files import OutputError, WriteJsonLines, local
         ({"roll_seconds": -1}, "roll_seconds must be 0"),
         ({"roll_bytes": 0}, "roll_bytes must be 1 or more"),
         ({"output": "gs://bucket/x"}, r"gs://bucket/x is a URL.*local"),
+        ({"output": ""}, "the output is empty"),
+        ({"shards": "2"}, "shards must be 1 or more, got '2'"),
+        ({"table": None}, "table must be a name or a function"),
+        ({"table": ""}, "table must be a name or a function"),
+        ({"key": "id"}, "key must be a function of an element, got 'id'"),
+        ({"format": "json"}, "format must be a function of an element, got 'json'"),
     ],
 )
 def test_wrong_arguments_are_refused_at_construction(arguments, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         WriteJsonLines(**{"output": "out", "table": "t", **arguments})
 
 

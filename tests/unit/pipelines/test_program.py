@@ -62,6 +62,24 @@ def test_flags_are_never_abbreviated() -> None:
         run_program(build, ["--nam=x", ON_BEAM])
 
 
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("--coun=5", "--count"), ("--checkpont_dir=/secret", "--checkpoint_dir"), ("--zzz", None)],
+)
+def test_a_flag_that_neither_the_pipeline_nor_beam_knows_is_refused(
+    wrong: str, right: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import penstock.runner.options  # noqa: F401  (Beam knows them once they are imported)
+
+    with pytest.raises(SystemExit) as caught:
+        run_program(build, ["--name=x", wrong, ON_BEAM])
+    assert caught.value.code == 2
+    said = capsys.readouterr().err
+    assert f"there is no flag {wrong.partition('=')[0]}" in said
+    assert right is None or f"did you mean {right}?" in said
+    assert "/secret" not in said
+
+
 def test_our_runner_is_the_default_and_any_other_can_be_named() -> None:
     assert with_runner(["--x=1"]) == ["--runner=penstock.runner.PySparkRunner", "--x=1"]
     assert with_runner(["--runner", "DirectRunner"]) == ["--runner", "DirectRunner"]

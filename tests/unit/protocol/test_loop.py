@@ -158,6 +158,28 @@ def test_stop_is_asked_with_the_last_record_and_can_wait_for_its_publications(co
     assert last.number == 3
 
 
+def test_a_failing_epoch_is_not_tried_again_once_somebody_wants_to_stop(coordinator):
+    wanted, pauses = [], []
+    last = run_epochs(
+        coordinator,
+        script(PENDING, ValueError("no")),
+        retries=5,
+        stop=lambda record: bool(wanted),
+        on_failure=lambda record, failures, error: wanted.append(error),
+        pause=pauses.append,
+    )
+    assert last.number == 2
+    assert pauses == []
+
+
+def test_a_stop_that_comes_while_the_driver_backs_off_is_heard_before_the_next_try(coordinator):
+    wanted = []
+    epoch = script(ValueError("no"))
+    last = run_epochs(coordinator, epoch, retries=5, stop=lambda record: bool(wanted), pause=wanted.append)
+    assert last.number == 1
+    assert len(epoch.calls) == 1
+
+
 def test_sweeps_come_now_and_then_and_only_after_an_own_commit(coordinator):
     swept, seen = [], []
     epoch = script(*[PENDING] * 4, DONE)

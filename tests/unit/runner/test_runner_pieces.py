@@ -29,7 +29,7 @@ from penstock.runner.cells import (
 from penstock.runner.frames import Frame, InOrder, Kind
 from penstock.runner.grouping import Grouping, read_group
 from penstock.runner.keys import KEY_GROUPS, groups_of, key_group, partition_of
-from penstock.runner.operations import GroupedWriter
+from penstock.runner.operations import GroupedWriter, writer_for
 from penstock.runner.plan import Edge, Routing
 from penstock.runner.taskstate import MemoryStore
 
@@ -250,6 +250,20 @@ def test_values_of_one_key_and_window_travel_together_in_their_order() -> None:
         ("a", LATE, 5, 5, 1, [1]),
         ("b", EARLY, 1, 1, 1, [9]),
     ]
+
+
+@pytest.mark.parametrize("routing", Routing)
+def test_every_writer_counts_the_bytes_that_it_sends_for_the_budget_of_a_read(routing: Routing) -> None:
+    sent: list[bytes] = []
+    coder = coders.WindowedValueCoder(_PAIRS, coders.coders.IntervalWindowCoder())
+    edge = Edge(0, "edge", "", routing, 1, (0,), 1)
+    writer = writer_for(edge, coder, 0, 3, lambda edge, target, block: sent.append(block))
+    for n in range(10):
+        writer.write(WindowedValue(("key", n), Timestamp(micros=n), (EARLY,)))
+    assert writer.records == (30 if routing is Routing.BROADCAST else 10)
+    assert writer.bytes > 0
+    writer.flush()
+    assert writer.bytes == sum(map(len, sent))
 
 
 def test_a_writer_of_groups_loses_nothing_however_often_it_sends() -> None:

@@ -11,6 +11,7 @@ import pytest
 from apache_beam.coders import registry
 from apache_beam.runners.common import DoFnSignature
 from apache_beam.utils.timestamp import Timestamp
+from google.auth.credentials import AnonymousCredentials
 
 from penstock.io.reading.tracker import beam_watermark
 from penstock.io.spanner import (
@@ -67,7 +68,13 @@ def test_start_and_end_may_be_text_datetimes_or_nanoseconds(moment: Any) -> None
         ({"database": "projects/p/instances/i/databases/d"}, "database must be a bare name"),
         ({"change_stream": "READ S"}, "bare name from CREATE CHANGE STREAM"),
         ({"start": datetime(2026, 1, 1)}, "start .* has no time zone"),
-        ({"start": "yesterday"}, "not an RFC 3339 timestamp"),
+        ({"start": "yesterday"}, "start: .* not an RFC 3339 timestamp"),
+        ({"end": "2026-01-01Z"}, "end: .* not an RFC 3339 timestamp"),
+        ({"start": 1767225600.0}, "start is a float: pass an aware datetime.* or integer nanoseconds"),
+        ({"poll_ms": "200"}, "poll_ms='200' is out of range: pass a number"),
+        ({"credentials": "key.json"}, "credentials must be a google.auth credentials object, not a str"),
+        ({"plain_text": True}, "plain_text is for an api_endpoint"),
+        ({"emulator_host": "localhost:1", "api_endpoint": "host:1"}, "pass one of them"),
         ({"start": time.time_ns() + 3600 * SECOND}, "lies in the future"),
         ({"start": 20, "end": 10}, "end .* lies before start"),
         ({"heartbeat_ms": 10}, "heartbeat_ms=10 is out of range: pass a number from 1,000 to 300,000"),
@@ -92,10 +99,10 @@ def test_the_emulator_variable_is_read_where_the_pipeline_is_built(monkeypatch: 
 
 
 def test_connections_with_different_credentials_are_different_and_their_copies_equal() -> None:
-    one = Connection.with_credentials(object())
-    assert one != Connection.with_credentials(object())
+    one = Connection.with_credentials(AnonymousCredentials())
+    assert one != Connection.with_credentials(AnonymousCredentials())
     assert Connection.with_credentials(None) == Connection.with_credentials(None)
-    assert "object" not in repr(one), "credentials must not show in messages"
+    assert "Anonymous" not in repr(one), "credentials must not show in messages"
 
 
 def test_output_is_bounded_only_with_an_end_and_typed() -> None:

@@ -37,6 +37,22 @@ def test_job_names_sort_by_the_time_of_their_creation(tmp_path):
     assert early < late
 
 
+def test_a_url_is_refused_and_not_taken_for_the_name_of_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        CheckpointError, match=r"gs://bucket/x is a URL; only local folders.*--checkpoint_dir"
+    ):
+        Checkpoint.open("gs://bucket/x")
+    assert os.listdir(tmp_path) == []
+
+
+def test_workers_in_other_folders_find_a_checkpoint_that_was_given_relative_to_this_one(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert Checkpoint.open("checkpoint").state_folder == f"{tmp_path}/checkpoint/state"
+
+
 def test_fresh_refuses_a_folder_that_is_not_empty(tmp_path):
     Checkpoint.open(str(tmp_path), fresh=True)
     with pytest.raises(

@@ -130,5 +130,7 @@ def test_an_empty_folder_is_made_private_and_one_that_others_may_write_to_is_ref
     assert shared.stat().st_mode & 0o777 == 0o700
     Path(shared, "FORMAT").touch()
     shared.chmod(0o770)
-    with pytest.raises(PermissionError, match=rf"others may write to .*; run chmod 700 {shared}"):
+    with pytest.raises(
+        PermissionError, match=rf"may write to .*; if it is a checkpoint, run chmod 700 {shared}"
+    ):
         FILES.make_private(str(shared))

@@ -242,6 +242,19 @@ def test_an_interrupt_of_the_start_itself_is_an_interrupt(run: Run) -> None:
     assert ended.said() == ["stopped", "resume"]
 
 
+def test_a_start_that_fails_because_the_same_signal_ended_spark_is_an_interrupt(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(pipeline: FakePipeline) -> FakeResult:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise RuntimeError("Java gateway process exited")
+
+    monkeypatch.setattr(FakePipeline, "run", start)
+    ended = run(FakePipeline(FakeResult([])))
+    assert ended.code == Exit.INTERRUPTED
+    assert ended.said() == ["stopped", "resume"]
+
+
 def test_signal_handlers_are_as_before_afterwards(run: Run) -> None:
     before = signal.getsignal(signal.SIGINT)
     run(FakePipeline(FakeResult([step("DONE")])))

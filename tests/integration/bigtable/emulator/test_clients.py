@@ -129,7 +129,7 @@ def test_cbtemulator_does_not_outlive_a_killed_front_and_sigterm_ends_both() -> 
         with BigtableEmulator.start() as emulator:
             group = emulator.process_group
             os.kill(group, number)
-            assert gone(group, apart_from=group)
+            assert gone(group)
 
 
 def members(group: int) -> list[int]:
@@ -138,7 +138,7 @@ def members(group: int) -> list[int]:
     return [int(pid) for pid, pgid, stat in found if int(pgid) == group and not stat.startswith("Z")]
 
 
-def gone(group: int, apart_from: int = 0) -> bool:
+def gone(group: int) -> bool:
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         if not members(group):
