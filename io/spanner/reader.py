@@ -42,7 +42,7 @@ from penstock.io.spanner.record import ChangeRecord, ChildPartitionsRecord, Data
 _MILLI = 1_000_000
 _LATE = 1000 * _MILLI
 _GRACE = 500 * _MILLI
-"""How long after its end_timestamp a query may still run when the bundle ends, before it is broken off."""
+"""How long after its end_timestamp a query may still run when the bundle ends."""
 
 
 _FIRST_SPAN = 2000 * _MILLI
@@ -192,9 +192,15 @@ class Readers:
             return done
 
     def keep(self) -> bool:
-        """Go on reading ahead for the next bundle, for `keep_seconds`; False: there is nothing to go on with."""
+        """Go on reading ahead for the next bundle, for `keep_seconds`; False: there is nothing to go on with.
+
+        What lies behind is dropped: its queries may take long, and one that was left running for a bundle which
+        begins elsewhere would stand in the way of that bundle's own.
+        """
         with self._changed:
             self._settle()
+            for token in [token for token, each in self._partitions.items() if self._lies_behind(each)]:
+                self._drop(token)
             self._kept_until = time.monotonic() + self._limits.keep_seconds
             self._changed.notify_all()
             return bool(self._partitions) and not self._given_up()
@@ -277,15 +283,24 @@ class Readers:
 
     # From one bundle to the next; the lock is held.
 
+    def _lies_behind(self, partition: _Partition) -> bool:
+        """Whether a query asks for what has passed already, or should have ended long ago."""
+        _, end = self._running.get(partition, (None, self._clock()))
+        return not partition.caught_up or self._clock() > end + _GRACE
+
     def _stands_at(self, token: str, position: Position) -> bool:
         return token in self._partitions and self._partitions[token].claimed == position
 
     def _drop(self, token: str) -> None:
+        """Forget a partition; break off its query, unless that ends soon by itself."""
         partition = self._partitions.pop(token)
         partition.dropped = True
         partition.queue.clear()
         self._queued_bytes -= partition.queued_bytes
         self._full.pop(token, None)
+        window, end = self._running.get(partition, (None, 0))
+        if window is not None and self._clock() > end:
+            window.cancel()
 
     def _given_up(self) -> bool:
         """Whether the reading is at its end; the end of what was kept too long comes here."""

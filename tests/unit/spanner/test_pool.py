@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from penstock.io.spanner.errors import UnreachableError
 from penstock.io.spanner.frontier import Advanced, Announced, Position, Step
 from penstock.io.spanner.pool import Pool
 from penstock.io.spanner.reader import Readers
 from tests.unit.spanner.windows import (
     MILLI,
     Answer,
+    FakeWindow,
     beats,
     children,
     heartbeat,
@@ -103,7 +105,7 @@ def test_a_bundle_ends_without_waiting_for_its_windows(pool: Make) -> None:
 
 
 def test_a_partition_that_stands_elsewhere_is_asked_anew_and_the_others_go_on(pool: Make) -> None:
-    begin = Position(time.time_ns() - 5_000 * MILLI)
+    begin = Position(time.time_ns())
     kept, asked = pool(beats)
     with kept.lend({"a": begin, "b": begin}) as readers:
         steps = steps_of(readers, {"a": begin, "b": begin}, 4)
@@ -119,7 +121,7 @@ def test_a_partition_that_stands_elsewhere_is_asked_anew_and_the_others_go_on(po
 
 
 def test_what_is_no_longer_asked_for_is_dropped_with_its_credit(pool: Make) -> None:
-    begin = Position(time.time_ns() - 5_000 * MILLI)
+    begin = Position(time.time_ns())
     kept, asked = pool(beats)
     with kept.lend({"a": begin, "b": begin}) as readers:
         steps = steps_of(readers, {"a": begin, "b": begin}, 4)
@@ -183,6 +185,34 @@ def test_a_bundle_of_another_part_ends_what_was_kept(pool: Make) -> None:
         steps_of(other, b, 5)
     assert sum(token == "a" for token, _, _ in asked) == count
     assert readers.ended
+
+
+def test_what_lies_behind_is_not_read_on_for_nobody() -> None:
+    """Each worker would ask anew what another is being answered already, of a service that is slow as it is."""
+
+    def answer(token: str, begin: int, end: int) -> Iterator[Any]:
+        if token == "live":
+            yield heartbeat(end)
+            return
+        while not of_behind()[0].cancelled_at:
+            time.sleep(0.005)
+        raise UnreachableError("cancelled")
+
+    def of_behind() -> list[FakeWindow]:
+        return [window for (token, _, _), window in zip(asked, windows, strict=True) if token == "behind"]
+
+    ask, asked, windows = windows_of(answer)
+    kept = Pool(lambda: Readers(ask, outage(), limits(), None))
+    partitions = {"behind": Position(time.time_ns() - 60_000 * MILLI), "live": Position(time.time_ns())}
+    with kept.lend(partitions) as readers:
+        at = {step.token: position(step) for step in steps_of(readers, partitions, 3)}
+        assert not of_behind()[0].cancelled_at
+    time.sleep(0.1)
+    (window,) = of_behind()
+    assert window.cancelled_at
+    with kept.lend({**partitions, **at}) as again:
+        assert again is readers
+    readers.close()
 
 
 def test_an_error_in_the_bundle_ends_its_threads(pool: Make) -> None:
