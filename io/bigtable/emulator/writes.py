@@ -1,7 +1,9 @@
 """Every call that changes rows: checked, forwarded and logged under the rows' locks.
 
 A table without a change stream is not looked at: its calls go on as they came. For the others, once a write is
-on its way it is logged if it was applied, whatever the client does in between.
+on its way it is logged if it was applied, whatever the client does in between. Checks and server-assigned
+timestamps wait for the locks too: a column family may be dropped meanwhile, and a later change of a row gets no
+earlier timestamp.
 """
 
 from __future__ import annotations
@@ -69,12 +71,12 @@ class Writes:
         table = self._tables.streaming(request.table_name)
         if table is None:
             return await self._backend.unary(DATA + "MutateRow", body, context)
-        if _admitted(request.mutations, table):
-            body = request.SerializeToString()
         return await self._to_its_end(self._mutate_row(table, request, body, context))
 
     async def _mutate_row(self, table: Table, request: Any, body: bytes, context: Any) -> bytes:
         async with table.locks.holding(stripes_of((request.row_key,))):
+            if _admitted(request.mutations, table):
+                body = request.SerializeToString()
             present = await self._present(table, [request] if deletes_row(request.mutations) else [])
             begun_us = now_us()
             answer = await self._backend.unary(DATA + "MutateRow", body, context)
@@ -89,14 +91,16 @@ class Writes:
             for message in await self._backend.collected(DATA + "MutateRows", body, context):
                 await context.write(message)
             return
-        refused, changed = _sorted_out(request, table)
-        if refused:
-            answer = await self._some_rows(table, request, refused, context)
-        else:
-            body = request.SerializeToString() if changed else body
-            answer = await self._to_its_end(self._mutate_rows(table, request, body, context))
-        for message in answer:
+        for message in await self._to_its_end(self._mutate_rows(table, request, body, context)):
             await context.write(message)
+
+    async def _mutate_rows(self, table: Table, request: Any, body: bytes, context: Any) -> list[bytes]:
+        async with table.locks.holding(stripes_of([entry.row_key for entry in request.entries])):
+            refused, changed = _sorted_out(request, table)
+            if refused:
+                return await self._some_rows(table, request, refused, context)
+            body = request.SerializeToString() if changed else body
+            return await self._all_rows(table, request, body, context)
 
     async def _some_rows(
         self, table: Table, request: Any, refused: dict[int, Refusal], context: Any
@@ -109,8 +113,7 @@ class Writes:
         rest.entries.extend(request.entries[place] for place in kept)
         answer = MutateRowsResponse()
         if kept:
-            body = rest.SerializeToString()
-            for message in await self._to_its_end(self._mutate_rows(table, rest, body, context)):
+            for message in await self._all_rows(table, rest, rest.SerializeToString(), context):
                 answer.MergeFromString(message)
             for entry in answer.entries:
                 entry.index = kept[entry.index]
@@ -120,15 +123,14 @@ class Writes:
         answer.entries.sort(key=lambda entry: entry.index)
         return [answer.SerializeToString()]
 
-    async def _mutate_rows(self, table: Table, request: Any, body: bytes, context: Any) -> list[bytes]:
-        stripes = stripes_of([entry.row_key for entry in request.entries])
+    async def _all_rows(self, table: Table, request: Any, body: bytes, context: Any) -> list[bytes]:
+        """Write all entries; whoever calls this holds their rows' locks."""
         deleting = [entry for entry in request.entries if deletes_row(entry.mutations)]
-        async with table.locks.holding(stripes):
-            present = await self._present(table, deleting)
-            begun_us = now_us()
-            answer = await self._backend.collected(DATA + "MutateRows", body, context)
-            changes = [(entry.row_key, entry.mutations) for entry in _applied(request, answer)]
-            self._log(table, request, changes, present, begun_us)
+        present = await self._present(table, deleting)
+        begun_us = now_us()
+        answer = await self._backend.collected(DATA + "MutateRows", body, context)
+        changes = [(entry.row_key, entry.mutations) for entry in _applied(request, answer)]
+        self._log(table, request, changes, present, begun_us)
         return answer
 
     async def check_and_mutate_row(self, body: bytes, context: Any) -> bytes:
@@ -137,12 +139,12 @@ class Writes:
         table = self._tables.streaming(request.table_name)
         if table is None:
             return await self._backend.unary(DATA + "CheckAndMutateRow", body, context)
-        if _admitted(request.true_mutations, table) | _admitted(request.false_mutations, table):
-            body = request.SerializeToString()
         return await self._to_its_end(self._check_and_mutate_row(table, request, body, context))
 
     async def _check_and_mutate_row(self, table: Table, request: Any, body: bytes, context: Any) -> bytes:
         async with table.locks.holding(stripes_of((request.row_key,))):
+            if _admitted(request.true_mutations, table) | _admitted(request.false_mutations, table):
+                body = request.SerializeToString()
             either = (*request.true_mutations, *request.false_mutations)
             present = await self._present(table, [request] if deletes_row(either) else [])
             begun_us = now_us()
@@ -158,15 +160,15 @@ class Writes:
         table = self._tables.streaming(request.table_name)
         if table is None:
             return await self._backend.unary(DATA + "ReadModifyWriteRow", body, context)
-        for rule in request.rules:
-            if rule.family_name not in table.families:
-                raise CallError(
-                    grpc.StatusCode.NOT_FOUND, f"the table has no column family {rule.family_name!r}"
-                )
         return await self._to_its_end(self._read_modify_write_row(table, request, body, context))
 
     async def _read_modify_write_row(self, table: Table, request: Any, body: bytes, context: Any) -> bytes:
         async with table.locks.holding(stripes_of((request.row_key,))):
+            for rule in request.rules:
+                if rule.family_name not in table.families:
+                    raise CallError(
+                        grpc.StatusCode.NOT_FOUND, f"the table has no column family {rule.family_name!r}"
+                    )
             begun_us = now_us()
             answer = await self._backend.unary(DATA + "ReadModifyWriteRow", body, context)
             cells = cells_set(ReadModifyWriteRowResponse.FromString(answer).row)

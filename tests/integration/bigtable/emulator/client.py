@@ -176,6 +176,13 @@ class Client:
         )
         self.call(TABLE_ADMIN, "UpdateTable", request)
 
+    def modify_family(self, family: str, **how: Any) -> None:
+        """Make (create={…}), change (update={…}) or drop (drop=True) a column family."""
+        request = table_admin.ModifyColumnFamiliesRequest(
+            name=self.table, modifications=[{"id": family, **how}]
+        )
+        self.call(TABLE_ADMIN, "ModifyColumnFamilies", request)
+
     def drop_rows(self, prefix: bytes | None) -> None:
         """Drop the rows that begin with `prefix`; all, for None."""
         how = {"delete_all_data_from_table": True} if prefix is None else {"row_key_prefix": prefix}

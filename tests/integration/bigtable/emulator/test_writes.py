@@ -199,6 +199,55 @@ def test_concurrent_writers_of_one_row_are_logged_in_the_order_of_application(cl
     assert stamps[-1] <= now_us()
 
 
+def test_a_later_change_of_a_row_gets_no_earlier_server_assigned_time(client: Client) -> None:
+    start = now_us()
+    rule = {"family_name": "f", "column_qualifier": b"q", "append_value": b"x"}
+
+    def write(how: Callable[[], object]) -> None:
+        for _ in range(60):
+            how()
+
+    ways = [
+        lambda: client.write(b"row", set_cell("f", b"q", b"v")),
+        lambda: client.write_many([(b"row", [set_cell("f", b"q", b"v")])]),
+        lambda: client.read_modify_write(b"row", rule),
+        lambda: client.read_modify_write(b"row", rule),
+    ]
+    writers = [threading.Thread(target=write, args=(way,)) for way in ways]
+    for thread in writers:
+        thread.start()
+    for thread in writers:
+        thread.join()
+    changes = client.read(start_us=start).changes
+    stamps = [mutation.set_cell.timestamp_micros for change in changes for mutation in change.mutations]
+    assert stamps == sorted(stamps), "the newest cell is that of the last change"
+    assert replayed(changes) == client.cells()
+
+
+def test_rows_are_whole_while_a_family_is_dropped_and_made_again(client: Client) -> None:
+    start, over = now_us(), threading.Event()
+
+    def write(writer: int) -> None:
+        number = 0
+        while not over.is_set():
+            number += 1
+            with suppress(grpc.RpcError):  # there is no family g now
+                client.write(
+                    b"%d-%d" % (writer, number), set_cell("f", b"q", b"1"), set_cell("g", b"q", b"1")
+                )
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in writers:
+        thread.start()
+    for _ in range(40):
+        client.modify_family("g", drop=True)
+        client.modify_family("g", create={})
+    over.set()
+    for thread in writers:
+        thread.join()
+    assert {change.key for change in client.read(start_us=start).changes} == set(client.cells())
+
+
 def test_a_write_is_logged_with_the_cluster_of_its_app_profile(client: Client) -> None:
     client.create_profile("elsewhere", "cluster-2")
     start = now_us()
