@@ -32,6 +32,7 @@ from penstock.io.bigtable.emulator.mutations import (
     cells_set,
     deletes_row,
     family_deleted,
+    misshapen,
     shown,
 )
 from penstock.io.bigtable.emulator.profiles import Profiles
@@ -71,6 +72,7 @@ class Writes:
         table = self._tables.streaming(request.table_name)
         if table is None:
             return await self._backend.unary(DATA + "MutateRow", body, context)
+        _require_shape(len(request.mutations), request.row_key)
         return await self._to_its_end(self._mutate_row(table, request, body, context))
 
     async def _mutate_row(self, table: Table, request: Any, body: bytes, context: Any) -> bytes:
@@ -91,6 +93,7 @@ class Writes:
             for message in await self._backend.collected(DATA + "MutateRows", body, context):
                 await context.write(message)
             return
+        _require_shape(max(len(request.entries), sum(len(entry.mutations) for entry in request.entries)))
         for message in await self._to_its_end(self._mutate_rows(table, request, body, context)):
             await context.write(message)
 
@@ -139,6 +142,7 @@ class Writes:
         table = self._tables.streaming(request.table_name)
         if table is None:
             return await self._backend.unary(DATA + "CheckAndMutateRow", body, context)
+        _require_shape(max(len(request.true_mutations), len(request.false_mutations)), request.row_key)
         return await self._to_its_end(self._check_and_mutate_row(table, request, body, context))
 
     async def _check_and_mutate_row(self, table: Table, request: Any, body: bytes, context: Any) -> bytes:
@@ -160,6 +164,7 @@ class Writes:
         table = self._tables.streaming(request.table_name)
         if table is None:
             return await self._backend.unary(DATA + "ReadModifyWriteRow", body, context)
+        _require_shape(len(request.rules), request.row_key)
         return await self._to_its_end(self._read_modify_write_row(table, request, body, context))
 
     async def _read_modify_write_row(self, table: Table, request: Any, body: bytes, context: Any) -> bytes:
@@ -266,20 +271,31 @@ class Writes:
             task.exception()
 
 
+def _require_shape(changes: int, *keys: bytes) -> None:
+    """Refuse, with a CallError, what `misshapen` finds."""
+    if (refusal := misshapen(changes, *keys)) is not None:
+        raise _call_error(refusal)
+
+
 def _admitted(mutations: Any, table: Table) -> bool:
     """Return whether timestamps were resolved; raises CallError for mutations that are refused."""
     verdict = admit(mutations, table.aggregates, now_us())
     if isinstance(verdict, Refusal):
-        code = grpc.StatusCode.NOT_FOUND if verdict.code == 5 else grpc.StatusCode.INVALID_ARGUMENT
-        raise CallError(code, verdict.message)
+        raise _call_error(verdict)
     return verdict
+
+
+def _call_error(refusal: Refusal) -> CallError:
+    code = grpc.StatusCode.NOT_FOUND if refusal.code == 5 else grpc.StatusCode.INVALID_ARGUMENT
+    return CallError(code, refusal.message)
 
 
 def _sorted_out(request: Any, table: Table) -> tuple[dict[int, Refusal], bool]:
     """Return which entries are refused, and whether timestamps were resolved in the others."""
     refused, changed, now = {}, False, now_us()
     for place, entry in enumerate(request.entries):
-        verdict = admit(entry.mutations, table.aggregates, now)
+        shapeless = misshapen(len(entry.mutations), entry.row_key)
+        verdict = shapeless or admit(entry.mutations, table.aggregates, now)
         if isinstance(verdict, Refusal):
             refused[place] = verdict
         else:

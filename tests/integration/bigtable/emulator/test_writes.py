@@ -167,6 +167,28 @@ def test_what_the_emulator_behind_would_die_of_is_refused(new_client: Callable[[
     assert client.cells() == {}
 
 
+def test_requests_that_the_documentation_rules_out_are_refused_and_write_nothing(client: Client) -> None:
+    start, cell = now_us(), set_cell("f", b"q", b"v")
+    append = {"family_name": "f", "column_qualifier": b"q", "append_value": b"x"}
+    ruled_out: dict[str, Callable[[], object]] = {
+        "a row without a key": lambda: client.write(b"", cell),
+        "a row without mutations": lambda: client.write(b"row"),
+        "too many mutations": lambda: client.write(b"row", *[cell] * 100_001),
+        "no entries": lambda: client.write_many([]),
+        "too many mutations in all": lambda: client.write_many([(b"row", [cell] * 50_001)] * 2),
+        "no mutations for either answer": lambda: client.check_and_write(b"row", [], []),
+        "a condition on no key": lambda: client.check_and_write(b"", [cell], [cell]),
+        "rules for no key": lambda: client.read_modify_write(b"", append),
+        "no rules": lambda: client.read_modify_write(b"row"),
+    }
+    for what, call in ruled_out.items():
+        with pytest.raises(grpc.RpcError) as error:
+            call()
+        assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT, what
+    assert client.write_many([(b"", [cell]), (b"row", []), (b"row", [cell])]) == [3, 3, 0]
+    assert [change.key for change in client.read(start_us=start).changes] == list(client.cells()) == [b"row"]
+
+
 def test_a_cancelled_write_is_in_the_stream_if_it_is_in_the_table(client: Client) -> None:
     start = now_us()
     value = b"x" * 200_000
