@@ -68,6 +68,10 @@ def test_start_and_end_may_be_text_datetimes_or_nanoseconds(moment: Any) -> None
         ({"change_stream": "READ S"}, "bare name from CREATE CHANGE STREAM"),
         ({"start": datetime(2026, 1, 1)}, "start .* has no time zone"),
         ({"start": "yesterday"}, "not an RFC 3339 timestamp"),
+        (
+            {"start": 1769860800.5},
+            "start must be an aware datetime, RFC 3339 text or integer nanoseconds, not a float",
+        ),
         ({"start": time.time_ns() + 3600 * SECOND}, "lies in the future"),
         ({"start": 20, "end": 10}, "end .* lies before start"),
         ({"heartbeat_ms": 10}, "heartbeat_ms=10 is out of range: pass a number from 1,000 to 300,000"),
