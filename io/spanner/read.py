@@ -39,7 +39,7 @@ from penstock.io.reading.tracker import (
     beam_watermark,
     rebalanced,
 )
-from penstock.io.spanner.errors import UnreachableError
+from penstock.io.spanner.errors import SetupError, UnreachableError
 from penstock.io.spanner.frontier import Advanced, Frontier, Step, shown
 from penstock.io.spanner.preflight import check_source
 from penstock.io.spanner.query import change_stream_query, checked_name
@@ -67,6 +67,8 @@ class Settings:
     connection: Connection
     heartbeat_ms: int
     limits: Limits
+    reads: str
+    """The change stream that the program names: a checkpoint of another one is not gone on with."""
 
 
 class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, unused-ignore]
@@ -102,6 +104,18 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
         if not frontier.done:
             tracker.defer_remainder(Duration(seconds=_DEFER_SECONDS))
 
+    def _require_same(self, stream: ChangeStream) -> None:
+        """Refuse a checkpoint of another change stream: what came out would be taken for changes of this one.
+
+        Raises:
+            SetupError: it is one.
+        """
+        if str(stream) != self._settings.reads:
+            raise SetupError(
+                f"the checkpoint goes on with the {stream}, but the program names the {self._settings.reads}. "
+                "Name the former to go on, or give --checkpoint_dir another folder to read the latter"
+            )
+
     def start_bundle(self) -> None:
         self._close_left_open()
 
@@ -130,6 +144,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
     def _client(self, stream: ChangeStream) -> Client:
         from penstock.io.spanner.client import client_for  # google-cloud is needed from here on
 
+        self._require_same(stream)
         return client_for(stream, self._settings.connection)
 
     def check(self, stream: ChangeStream) -> dict[str, str]:
@@ -258,7 +273,8 @@ class ReadFromSpannerChangeStream(beam.PTransform):  # type: ignore[misc, unused
             in_range("max_queries", max_queries, 1, 1000),
             in_range("buffer_bytes", buffer_bytes, 1 << 20, 1 << 34),
         )
-        self._settings = Settings(connection, in_range("heartbeat_ms", heartbeat_ms, 1000, 300_000), limits)
+        heartbeat_ms = in_range("heartbeat_ms", heartbeat_ms, 1000, 300_000)
+        self._settings = Settings(connection, heartbeat_ms, limits, str(self._stream))
 
     @property
     def stream(self) -> ChangeStream:
