@@ -99,7 +99,11 @@ class Checkpoint:
         return last.record if last else None
 
     def last(self) -> Kept | None:
-        """Return the record with the highest number and its digest, None in a new checkpoint."""
+        """Return the record with the highest number and its digest, None in a new checkpoint.
+
+        Raises:
+            CheckpointError: the record cannot be read; or the folder has gone since it was opened.
+        """
         while numbers := self.record_numbers():
             path = self._record_path(numbers[-1])
             try:
@@ -107,6 +111,11 @@ class Checkpoint:
             except FileNotFoundError:  # deleted since by a driver that has committed newer ones: look again
                 continue
             return Kept(decode_record(data, source=path), record_digest(data, source=path))
+        if "FORMAT" not in self.filesystem.list(self.folder):
+            raise CheckpointError(
+                f"the checkpoint {self.folder} is not there any more: it was moved or emptied, or is not mounted. "
+                "Put it back and start the pipeline again: it goes on from there"
+            )
         return None
 
     def record_numbers(self) -> list[int]:

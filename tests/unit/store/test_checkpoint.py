@@ -159,3 +159,13 @@ def test_the_format_file_is_plain_json(tmp_path):
     content = json.loads((tmp_path / "FORMAT").read_text())["penstock-checkpoint"]
     job = "20231114T221320-00000000"
     assert content == {"version": 2, "job": job, "key_groups": 128, "created_us": NOON_US}
+
+
+def test_a_folder_that_went_away_after_it_was_opened_is_not_begun_anew(tmp_path):
+    folder = str(tmp_path / "checkpoint")
+    checkpoint = Checkpoint.open(folder)
+    Coordinator(checkpoint).take_over()
+    os.rename(folder, folder + "-moved")
+    with pytest.raises(CheckpointError, match=r"checkpoint is not there any more.* Put it back"):
+        Coordinator(checkpoint).take_over()
+    assert not os.path.exists(folder)
