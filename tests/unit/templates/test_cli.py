@@ -195,3 +195,12 @@ def test_a_valid_configuration_is_shown_without_the_secrets_of_spark(style: tupl
     assert done.exit_code == Exit.DONE, done.output
     assert "tiger" not in done.output
     assert "spark.executor.memory=4g" in done.output
+
+
+@pytest.mark.parametrize("template", ["spanner-to-files", "bigtable-to-files"])
+def test_urls_are_found_out_before_anything_starts(template: str) -> None:
+    folders = ("--set", "output=s3://bucket/out", "--checkpoint-dir", "gs://bucket/checkpoint")
+    done = penstock("validate", template, *folders)
+    assert done.exit_code == Exit.CONFIGURATION
+    assert "'s3://bucket/out' is not a folder of a file system, no URL" in done.output
+    assert "'gs://bucket/checkpoint' is not a folder of a file system, no URL" in done.output
