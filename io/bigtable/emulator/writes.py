@@ -35,7 +35,7 @@ from penstock.io.bigtable.emulator.mutations import (
     misshapen,
     shown,
 )
-from penstock.io.bigtable.emulator.profiles import Profiles
+from penstock.io.bigtable.emulator.profiles import ProfileError, Profiles
 from penstock.io.bigtable.emulator.rules import condemned
 from penstock.io.bigtable.emulator.table import ChangeStream, Table
 from penstock.io.bigtable.emulator.tables import Tables, now_us
@@ -72,6 +72,7 @@ class Writes:
         table = self._tables.streaming(request.table_name)
         if table is None:
             return await self._backend.unary(DATA + "MutateRow", body, context)
+        self._require_profile(table, request)
         _require_shape(len(request.mutations), request.row_key)
         return await self._to_its_end(self._mutate_row(table, request, body, context))
 
@@ -93,6 +94,7 @@ class Writes:
             for message in await self._backend.collected(DATA + "MutateRows", body, context):
                 await context.write(message)
             return
+        self._require_profile(table, request)
         _require_shape(max(len(request.entries), sum(len(entry.mutations) for entry in request.entries)))
         for message in await self._to_its_end(self._mutate_rows(table, request, body, context)):
             await context.write(message)
@@ -142,6 +144,7 @@ class Writes:
         table = self._tables.streaming(request.table_name)
         if table is None:
             return await self._backend.unary(DATA + "CheckAndMutateRow", body, context)
+        self._require_profile(table, request, transaction=True)
         _require_shape(max(len(request.true_mutations), len(request.false_mutations)), request.row_key)
         return await self._to_its_end(self._check_and_mutate_row(table, request, body, context))
 
@@ -164,6 +167,7 @@ class Writes:
         table = self._tables.streaming(request.table_name)
         if table is None:
             return await self._backend.unary(DATA + "ReadModifyWriteRow", body, context)
+        self._require_profile(table, request, transaction=True)
         _require_shape(len(request.rules), request.row_key)
         return await self._to_its_end(self._read_modify_write_row(table, request, body, context))
 
@@ -205,6 +209,19 @@ class Writes:
                     begun_us,
                 )
         return answer
+
+    def _require_profile(self, table: Table, request: Any, *, transaction: bool = False) -> None:
+        """Refuse, with a CallError, a profile that does not exist, or that does not allow row transactions."""
+        try:
+            profile = self._profiles.get(_instance(table), request.app_profile_id)
+        except ProfileError as error:
+            raise CallError(grpc.StatusCode.NOT_FOUND, str(error)) from None
+        if transaction and not profile.single_cluster_routing.allow_transactional_writes:
+            raise CallError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "the app profile does not allow single-row transactions; they need single-cluster routing with "
+                "allow_transactional_writes",
+            )
 
     async def collect_garbage(self, table: Table) -> int:
         """Remove the cells that the families' rules condemn, with a record for each row; return how many."""
