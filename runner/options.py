@@ -93,6 +93,11 @@ def problems(options: PySparkOptions) -> list[str]:
     for name in ("epoch_max_records", "epoch_max_bytes"):
         if getattr(options, name) < 1:
             found.append(f"--{name}={getattr(options, name)} must be at least 1")
+    if "://" in (options.checkpoint_dir or ""):
+        found.append(
+            f"--checkpoint_dir={options.checkpoint_dir} is a URL; only folders of a file system are supported: "
+            "pass a path that the driver and all executors share"
+        )
     if options.epoch_retries < 0:
         found.append(f"--epoch_retries={options.epoch_retries} must be 0 or more")
     if options.spark_parallelism is not None and not 1 <= options.spark_parallelism <= 128:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import tempfile
 import uuid
 from collections.abc import Collection
@@ -102,7 +103,7 @@ class PySparkRunner(PipelineRunner):
         return result
 
     def _start_stream(self, plan: Plan, settings: PySparkOptions) -> PySparkPipelineResult:
-        checkpoint = _opened_checkpoint(settings)
+        checkpoint = opened_checkpoint(settings)
         _refuse_orphans(checkpoint.last_record(), plan, settings.drop_state or ())
         spark = self._context(settings)
         result = PySparkPipelineResult(Residuals(PlanContext(plan)))
@@ -220,7 +221,12 @@ def _in_memory(number: int, state: EpochState) -> CommitRecord:
     return CommitRecord(number, 1, "batch", None, 0, "epoch", number - 1, state)
 
 
-def _opened_checkpoint(settings: PySparkOptions) -> Any:
+def opened_checkpoint(settings: PySparkOptions) -> Any:
+    """Return the checkpoint by its absolute path: workers may run in other folders than the driver.
+
+    Raises:
+        CheckpointError: there is none, or it cannot be used as asked.
+    """
     from penstock.runner.store.checkpoint import Checkpoint
 
     if not settings.checkpoint_dir:
@@ -228,7 +234,8 @@ def _opened_checkpoint(settings: PySparkOptions) -> Any:
             "a streaming pipeline needs --checkpoint_dir: a folder that outlives the driver, for example "
             "--checkpoint_dir=/var/lib/penstock/orders"
         )
-    return Checkpoint.open(settings.checkpoint_dir, fresh=settings.fresh, key_groups=KEY_GROUPS)
+    folder = os.path.abspath(settings.checkpoint_dir)
+    return Checkpoint.open(folder, fresh=settings.fresh, key_groups=KEY_GROUPS)
 
 
 def _refuse_orphans(last: CommitRecord | None, plan: Plan, dropped: Collection[str]) -> None:

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -31,6 +33,11 @@ from penstock.templates.runner import ONCE, RUNNER
 from penstock.templates.template import Template, UnknownTemplateError, template_named, templates
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+_PAIRS = ("--set", "--conf")
+"""Flags that take name=value."""
+_SECRET_SETTING = re.compile("(?i)secret|password|token|access[.]?key")
+"""Spark's own idea of what to hide: the default of spark.redaction.regex."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -127,7 +134,8 @@ def run(what: str, sets: Sequence[str], progress: str, debug: bool, **flags: Any
     ignore_import_warnings()
     with Reporter(style_for(sys.stderr, progress)) as reporter:
         send_logs_to(reporter)
-        code = launch(configuration, reporter, resume_command(sys.argv), debug=debug)
+        secrets = [name for name, known in configuration.template.parameters.items() if known.secret]
+        code = launch(configuration, reporter, resume_command(sys.argv, secrets), debug=debug)
     sys.exit(code)
 
 
@@ -150,22 +158,34 @@ def bigtable_emulator(options: Sequence[str]) -> None:
     start(options)
 
 
-def resume_command(arguments: Sequence[str]) -> str:
+def resume_command(arguments: Sequence[str], secrets: Collection[str] = ()) -> str:
     """Return the shell command that goes on where the command `arguments` stopped.
 
-    It is the same command without what is right for one start only.
+    It is the same command without what is right for one start only, and without the values of the parameters
+    `secrets` and of Spark's secret settings: the command is logged.
     """
     program = arguments[0] if Path(arguments[0]).name == "penstock" else "penstock"
     once = {runner_flag(name): RUNNER[name].type for name in ONCE}
     kept = [program]
     rest = iter(arguments[1:])
     for argument in rest:
-        flag, equals, _ = argument.partition("=")
-        if flag not in once:
+        flag, equals, value = argument.partition("=")
+        if flag in _PAIRS and equals:
+            kept.append(f"{flag}={_discreet(flag, value, secrets)}")
+        elif flag in _PAIRS:
+            kept += [flag, *(_discreet(flag, pair, secrets) for pair in islice(rest, 1))]
+        elif flag not in once:
             kept.append(argument)
         elif not equals and once[flag] != "boolean":
             next(rest, None)
     return shlex.join(kept)
+
+
+def _discreet(flag: str, pair: str, secrets: Collection[str] = ()) -> str:
+    """Return the ``name=value`` of a flag as it may be shown."""
+    name, equals, _ = pair.partition("=")
+    secret = name in secrets if flag == "--set" else _SECRET_SETTING.search(name)
+    return f"{name}=(hidden)" if equals and secret else pair
 
 
 def _configuration(what: str, sets: Sequence[str], flags: Mapping[str, Any]) -> Configuration:
@@ -234,7 +254,10 @@ def _public(configuration: Configuration) -> dict[str, dict[str, Any]]:
     """The configuration as it may be shown: secrets hidden."""
     known = configuration.template.parameters
     shown = {name: "(hidden)" if known[name].secret else v for name, v in configuration.parameters.items()}
-    return {"parameters": shown, "runner": dict(configuration.runner)}
+    runner = dict(configuration.runner)
+    if isinstance(conf := runner.get("conf"), tuple):
+        runner["conf"] = tuple(_discreet("--conf", str(pair)) for pair in conf)
+    return {"parameters": shown, "runner": runner}
 
 
 def _template(name: str) -> Template:

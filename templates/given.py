@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.reader import ReaderError
 
 from penstock.templates.nearest import did_you_mean
 
@@ -105,6 +106,12 @@ class _JobReader:
             root = YAML(typ="safe", pure=True).compose(text)
         except MarkedYAMLError as error:
             self._report(error.problem_mark or error.context_mark, f"not YAML: {error.problem}")
+            return {}
+        except ReaderError as error:
+            before = text[: error.position].split("\n")
+            place = f"{self._file}:{len(before)}:{len(before[-1]) + 1}"
+            forbidden = text[error.position]
+            self._problems.append(Problem(place, f"not YAML: the character {forbidden!r} is not allowed"))
             return {}
         if not isinstance(root, MappingNode):
             self._report(getattr(root, "start_mark", None), f"a job file has {', '.join(SECTIONS)}")

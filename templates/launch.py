@@ -48,11 +48,15 @@ _KINDS = {Exit.CONFIGURATION: "configuration", Exit.PREFLIGHT: "not started", Ex
 class Interrupts:
     """Counts SIGINT and SIGTERM. The first asks for a stop with a checkpoint, the second ends the process.
 
+    While `nothing_runs` there is nothing to stop: then the first one raises KeyboardInterrupt, so that nobody
+    waits for a service that does not answer.
+
     `install` again after anything that may have set handlers of its own: a Spark context does.
     """
 
     def __init__(self, abort: Callable[[], None]) -> None:
         self.count = 0
+        self.nothing_runs = False
         self._abort = abort
 
     def install(self) -> None:
@@ -63,6 +67,8 @@ class Interrupts:
         self.count += 1
         if self.count > 1:
             self._abort()
+        elif self.nothing_runs:
+            raise KeyboardInterrupt
 
     @contextmanager
     def installed(self) -> Iterator[Interrupts]:
@@ -85,22 +91,32 @@ def launch(configuration: Configuration, reporter: Reporter, resume: str, *, deb
     session = _Session(reporter, resume, debug)
     with Interrupts(session.abort).installed() as interrupts:
         try:
-            pipeline = build(configuration)
-        except (ValueError, TypeError) as error:
-            return session.fail(Exit.CONFIGURATION, error)
-        except Exception as error:
-            return session.fail(Exit.PREFLIGHT, error)
-        try:
-            _preflight(pipeline)
-            result = pipeline.run()
-        except KeyboardInterrupt:  # from the handler that a new Spark context has put in place of ours
+            result = _start(configuration, session, interrupts)
+        except KeyboardInterrupt:  # ours, or from the handler that a new Spark context has put in its place
             return session.interrupted_early()
-        except Exception as error:
-            if interrupts.count:  # whoever ends a whole process group ends the JVM that is about to start
-                return session.interrupted_early()
-            return session.fail(Exit.PREFLIGHT, error)
+        if isinstance(result, Exit):
+            return result
         interrupts.install()
         return session.watch(result, interrupts)
+
+
+def _start(configuration: Configuration, session: _Session, interrupts: Interrupts) -> Any:
+    """Return the result of the pipeline, which runs now, or the code of what kept it from being started."""
+    interrupts.nothing_runs = True
+    try:
+        pipeline = build(configuration)
+    except (ValueError, TypeError) as error:
+        return session.fail(Exit.CONFIGURATION, error)
+    except Exception as error:
+        return session.fail(Exit.PREFLIGHT, error)
+    try:
+        _preflight(pipeline)
+        interrupts.nothing_runs = False
+        return pipeline.run()
+    except Exception as error:
+        if interrupts.count:  # whoever ends a whole process group ends the JVM that is about to start
+            return session.interrupted_early()
+        return session.fail(Exit.PREFLIGHT, error)
 
 
 def build(configuration: Configuration) -> Any:

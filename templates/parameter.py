@@ -142,7 +142,10 @@ def _read_timestamp(text: str) -> str:
     parts = _TIMESTAMP.fullmatch(text)
     if not parts:
         raise ValueError("not RFC 3339")
-    whole = datetime.fromisoformat(f"{parts[1]}T{parts[2]}{parts[4].upper()}").astimezone(UTC)
+    try:
+        whole = datetime.fromisoformat(f"{parts[1]}T{parts[2]}{parts[4].upper()}").astimezone(UTC)
+    except OverflowError:
+        raise ValueError("in UTC not within the years 1 to 9999") from None
     return f"{whole.replace(tzinfo=None).isoformat()}{parts[3] or ''}Z"
 
 

@@ -21,6 +21,8 @@ RUNNER: Mapping[str, Parameter] = {
     "checkpoint_dir": Parameter(
         help="Folder of the pipeline's progress and state; started again with it, the pipeline goes on.",
         example="/data/checkpoints/orders",
+        pattern="(?!.*://).+",
+        pattern_help="a folder of a file system, no URL",
     ),
     "fresh": Parameter(
         type="boolean",

@@ -1,7 +1,7 @@
 """What the admin API says about a table and an app profile. Imported by the checks before a reading only.
 
 Whoever may read a change stream need not be allowed to ask this, and not every emulator answers: then it is
-unknown, which is no error.
+unknown, which is no error. So is what this API refuses: the first request of the reading says it in its own words.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from google.cloud.bigtable_admin_v2.types import instance as instance_types
 from google.cloud.bigtable_admin_v2.types import table as table_types
 
 from penstock.io.bigtable.client import ADMIN_HOST, channel_to
-from penstock.io.bigtable.errors import UnreachableError
+from penstock.io.bigtable.errors import PASSING, UnreachableError
 from penstock.io.bigtable.stream import ChangeStream, Connection
+from penstock.io.reading.credentials import status_of
 
 _SECONDS = 30.0
-_UNKNOWN = ("PERMISSION_DENIED", "UNIMPLEMENTED", "NOT_FOUND", "UNAUTHENTICATED")
 
 
 class Admin:
@@ -71,6 +71,7 @@ class Admin:
         try:
             return call(request, timeout=_SECONDS, metadata=routing)
         except grpc.RpcError as error:
-            if error.code().name in _UNKNOWN:
+            code, details = error.code().name, error.details() or ""
+            if status_of(code, details) not in PASSING:
                 return None
-            raise UnreachableError(f"{self._stream}: {error.code().name}: {error.details()}") from None
+            raise UnreachableError(f"{self._stream}: {code}: {details}") from None

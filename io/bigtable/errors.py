@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from penstock.io.reading.credentials import status_of
+
 
 class ChangeStreamError(RuntimeError):
     """Reading cannot go on until somebody does what the message says. Nothing was skipped."""
@@ -57,6 +59,7 @@ def judge(code: str, details: str, table: str, position: str, *, by_token: bool 
     `by_token` says whether that position was a token (or a start time). How long in all is tried again is
     not decided here.
     """
+    code = status_of(code, details)
     if code in PASSING:
         return UnreachableError(f"{table}: {code}: {_first_line(details)}")
     kind, advice = _advice(code, details.lower(), by_token)

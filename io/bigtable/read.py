@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import apache_beam as beam
@@ -32,7 +32,7 @@ from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
-from penstock.io.bigtable.errors import UnreachableError
+from penstock.io.bigtable.errors import SetupError, UnreachableError
 from penstock.io.bigtable.frontier import Frontier, Reopened
 from penstock.io.bigtable.keys import KeyRange
 from penstock.io.bigtable.pool import Limits, Pool, Readers, pools
@@ -42,7 +42,7 @@ from penstock.io.bigtable.selection import Column, Selection
 from penstock.io.bigtable.stream import ChangeStream, Connection
 from penstock.io.bigtable.tally import Tally
 from penstock.io.bigtable.tracker import BigtableTracker, FrontierCoder
-from penstock.io.reading.arguments import check_times, in_range, named
+from penstock.io.reading.arguments import check_times, in_range, named, require_same
 from penstock.io.reading.moments import Timelike, nanoseconds
 from penstock.io.reading.tracker import (
     FrontierWatermarkEstimatorProvider,
@@ -69,7 +69,9 @@ class Settings:
     connection: Connection
     heartbeat_ms: int
     limits: Limits
-    selection: Selection = field(default_factory=Selection)
+    selection: Selection
+    reads: str
+    """The change stream that the program names: a checkpoint of another one is not gone on with."""
 
 
 class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, unused-ignore]
@@ -153,6 +155,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
     def _client(self, stream: ChangeStream) -> Client:
         from penstock.io.bigtable.client import client_for  # google-cloud is needed from here on
 
+        require_same(stream, self._settings.reads, SetupError)
         return client_for(stream, self._settings.connection, self._settings.heartbeat_ms)
 
     def check(self, stream: ChangeStream) -> list[KeyRange]:
@@ -310,7 +313,7 @@ class ReadFromBigtableChangeStream(beam.PTransform):  # type: ignore[misc, unuse
             _names("source_clusters", source_clusters),
         )
         heartbeat_ms = round(1000 * in_range("heartbeat", heartbeat, 0.1, 60))
-        self._settings = Settings(connection, heartbeat_ms, limits, selection)
+        self._settings = Settings(connection, heartbeat_ms, limits, selection, str(self._stream))
 
     @property
     def stream(self) -> ChangeStream:

@@ -14,7 +14,8 @@ and the next bundle that asks for exactly that position goes on there.
 - **Memory**: decoded records wait under one budget of bytes; a thread over it stops pulling, and gRPC stops
   the server. One record per partition is always let in, so that the lowest partition never starves.
 - **Errors** of a thread are raised by `take`, in the consumer. A stream that breaks off is opened again from
-  the last whole record or heartbeat, after a pause; so is one that ends with OK and without a close.
+  the last whole record or heartbeat, after a pause, which grows while this partition alone is not answered
+  too; so is one that ends with OK and without a close.
 - **End**: without an error the streams go back to the pool; with one they are cancelled, and all threads end.
 
 Knows neither Beam nor the client.
@@ -22,6 +23,7 @@ Knows neither Beam nor the client.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -33,7 +35,7 @@ from penstock.io.bigtable.errors import UnreachableError
 from penstock.io.bigtable.frontier import Advanced, Closed, Finished, LineageError, Opening, Step
 from penstock.io.bigtable.keys import KeyRange, shown
 from penstock.io.bigtable.record import ChangeRecord, ChangeStreamMutation, CloseStream, Heartbeat
-from penstock.io.reading.outage import Pacing
+from penstock.io.reading.outage import Outage, Pacing
 
 _PAUSE_AFTER_OK = 0.02
 """Seconds before a stream that ended with OK is opened again."""
@@ -150,6 +152,7 @@ class PartitionReader:
         self._opening = opening
         self._last: ChangeStreamMutation | Heartbeat | None = None
         self._source = source
+        self._own = Outage("Bigtable", UnreachableError)  # of this partition, while others are answered
         self._select = select
         self._bounded = bounded and opening.bounded
         self._timeout = unavailable_timeout
@@ -217,7 +220,7 @@ class PartitionReader:
 
     def _run(self) -> None:
         try:
-            while self._paused(self._source.outage.remaining_pause()):
+            while self._paused(max(self._source.outage.remaining_pause(), self._own.remaining_pause())):
                 try:
                     if self._read_stream():
                         return
@@ -238,6 +241,7 @@ class PartitionReader:
         if not self._stopped:
             with self._shared.lock:
                 self._retries += 1
+            self._own.failed(reason, math.inf)
             self._source.outage.failed(reason, self._timeout)
 
     def _read_stream(self) -> bool:
@@ -253,6 +257,7 @@ class PartitionReader:
             if record is None:
                 continue
             self._source.outage.answered()
+            self._own.answered()
             if not self._put(size, self._taken(record)) or type(record) is CloseStream:
                 return True
             size, silent = 0, False

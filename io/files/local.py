@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from penstock.io.files.naming import STAGING, staged_in, staging_folder
+from penstock.io.files.naming import STAGING, made_in, since_name, staged_in, staging_folder
 from penstock.io.files.publication import Publication
 
 _REMEDY = {
@@ -89,7 +89,7 @@ class LocalFolder:
         """
         target = self._absolute(name)
         with _explained("stage", target):
-            _make_folder(os.path.dirname(target))
+            _make_staging(os.path.dirname(target), since_name(name))
             descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             try:
                 with open(descriptor, "wb") as file:
@@ -155,13 +155,25 @@ class LocalFolder:
             return []
 
     def _check_staging_is_there(self, publication: Publication) -> None:
-        """A staged file that is missing was published, if its folder is still there; else who knows."""
-        folder = self._absolute(os.path.dirname(publication.staged))
-        if not os.path.isdir(folder):
-            raise OutputError(
-                f"cannot tell whether {publication.final} was published: the staging folder {folder} "
-                "is gone. If the output's file system is not mounted, mount it and resume the pipeline."
-            )
+        """A staged file that is missing was published, if it was staged in the folder that is there; else who knows.
+
+        A folder that was made after the file was staged is another one: that of a moved output, or of a disk
+        that is not mounted, in whose place a later epoch has staged something.
+        """
+        folder, staged = os.path.split(self._absolute(publication.staged))
+        try:
+            made, origin = made_in(os.listdir(folder)), staged_in(staged)
+        except FileNotFoundError:
+            fault = "is gone"
+        else:
+            if made is None or origin is None or made <= origin:
+                return
+            fault = "was made after the file was staged"
+        raise OutputError(
+            f"cannot tell whether {publication.final} was published: the staging folder {folder} {fault}. If the "
+            "output's file system is not mounted, mount it, or put a folder that was moved back; then resume the "
+            "pipeline."
+        )
 
     def _sync(self, names: Iterable[str]) -> None:
         """fsync every folder above `names`: another process may have created one a moment ago."""
@@ -224,6 +236,20 @@ def _make_folder(path: str, tries: int = 10) -> None:
         _make_folder(path, tries - 1)
         return
     _sync_folder(parent)
+
+
+def _make_staging(path: str, since: str | None) -> None:
+    """Create a staging folder, with a folder in it that says since when it is there."""
+    if os.path.isdir(path):
+        return
+    _make_folder(os.path.dirname(path))
+    with suppress(FileExistsError):  # another task is quicker, and says so itself
+        os.mkdir(path)
+        if since is not None:
+            os.mkdir(os.path.join(path, since))
+        _sync_folder(path)
+    _make_folder(path)
+    _sync_folder(os.path.dirname(path))
 
 
 def _sync_folder(path: str) -> None:

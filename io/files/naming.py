@@ -2,6 +2,7 @@
 
     <output>/<table>/<yyyy-mm-ddThh>/<shard>-of-<shards>_<job>_<epoch>_<index>_<nonce>.jsonl
     <output>/.penstock-staging/<job>/<sink>/g<generation>_e<epoch>_<index>_<nonce>.jsonl
+    <output>/.penstock-staging/<job>/<sink>/since_g<generation>_e<epoch>/            who made the folder
 
 Everything up to the shard is the *lane* of a line: the order in which a key's lines are kept is the order of
 names, then of lines, within one lane. Names are relative to the output folder, with "/" between their parts.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from urllib.parse import quote
@@ -29,6 +31,7 @@ Key = str | bytes | int | float | bool | None | tuple["Key", ...] | list["Key"]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HOUR_US = 3_600_000_000
 _STAGED = re.compile(r"g(\d+)_e(\d+)_\d+_[^/]+\.jsonl")
+_SINCE = re.compile(r"since_g(\d+)_e(\d+)")
 
 
 def folder_name(name: str) -> str:
@@ -132,6 +135,18 @@ def staged_in(name: str) -> tuple[int, int] | None:
     """Return the (generation, epoch) that staged the file called `name`; None if it is no staged file."""
     found = _STAGED.fullmatch(name.rpartition("/")[2])
     return (int(found[1]), int(found[2])) if found else None
+
+
+def since_name(name: str) -> str | None:
+    """Return the folder that says in a staging folder that whoever stages `name` has made it."""
+    origin = staged_in(name)
+    return None if origin is None else f"since_g{origin[0]:010d}_e{origin[1]:012d}"
+
+
+def made_in(names: Iterable[str]) -> tuple[int, int] | None:
+    """Return the (generation, epoch) that made the staging folder with these names; None if none says so."""
+    found = [_SINCE.fullmatch(name) for name in names]
+    return min(((int(each[1]), int(each[2])) for each in found if each), default=None)
 
 
 def final_name(lane: str, attempt: Attempt, index: int) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import TypeAlias
 
 NANOS = 1_000_000_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_WHOLE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", re.ASCII)
 
 Timelike: TypeAlias = datetime | str | int
 """A moment: an aware datetime, RFC 3339 text ending in Z, or integer nanoseconds since the epoch."""
@@ -19,12 +21,15 @@ def parse_timestamp(text: str) -> int:
     Raises:
         ValueError: not of the form YYYY-MM-DDTHH:MM:SS[.fraction]Z.
     """
-    fraction = text[20:-1]
-    if text[-1:] != "Z" or len(fraction) > 9 or text[19:20] not in ("Z", "."):
+    rest, fraction = text[19:], text[20:-1]
+    try:
+        if rest != "Z" and not (_is_fraction(fraction) and rest[0] == "." and rest[-1] == "Z"):
+            raise ValueError
+        return _whole_seconds(text[:19]) * NANOS + (int(fraction.ljust(9, "0")) if fraction else 0)
+    except ValueError:
         raise ValueError(
             f"{text!r} is not an RFC 3339 timestamp in UTC such as 2026-01-31T12:00:00.123456789Z"
-        )
-    return _whole_seconds(text[:19]) * NANOS + (int(fraction.ljust(9, "0")) if fraction else 0)
+        ) from None
 
 
 def format_timestamp(timestamp: int) -> str:
@@ -58,6 +63,13 @@ def nanoseconds(name: str, moment: Timelike) -> int:
     return round((moment - EPOCH) / timedelta(microseconds=1)) * 1000
 
 
+def _is_fraction(text: str) -> bool:
+    """Return whether the text is 1 to 9 digits; `int` would take a sign, spaces and underscores too."""
+    return len(text) <= 9 and text.isdigit() and text.isascii()
+
+
 @lru_cache(maxsize=256)
 def _whole_seconds(text: str) -> int:
+    if not _WHOLE.fullmatch(text):  # `fromisoformat` knows more forms, weeks among them
+        raise ValueError
     return int((datetime.fromisoformat(text).replace(tzinfo=UTC) - EPOCH).total_seconds())

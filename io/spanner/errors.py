@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
+from penstock.io.reading.credentials import status_of
+
 
 class ChangeStreamError(RuntimeError):
     """Reading cannot go on until somebody does what the message says. Nothing was skipped."""
@@ -45,6 +47,7 @@ def judge(code: str, details: str, stream: str, position: str) -> Reaction | Cha
 
     Source: Cloud Spanner documentation; the texts are the service's, as the emulator repeats them.
     """
+    code = status_of(code, details)
     if code in _PASSING:
         return Reaction.RETRY
     if code == "NOT_FOUND" and "session not found" in details.lower():

@@ -32,7 +32,7 @@ from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
-from penstock.io.reading.arguments import check_times, in_range, named
+from penstock.io.reading.arguments import check_times, in_range, named, require_same
 from penstock.io.reading.moments import NANOS, Timelike, format_timestamp, nanoseconds
 from penstock.io.reading.tracker import (
     FrontierWatermarkEstimatorProvider,
@@ -40,7 +40,7 @@ from penstock.io.reading.tracker import (
     beam_watermark,
     rebalanced,
 )
-from penstock.io.spanner.errors import UnreachableError
+from penstock.io.spanner.errors import SetupError, UnreachableError
 from penstock.io.spanner.frontier import Advanced, Frontier, Step, shown
 from penstock.io.spanner.pool import Pool, pools
 from penstock.io.spanner.preflight import check_source
@@ -69,6 +69,8 @@ class Settings:
     connection: Connection
     heartbeat_ms: int
     limits: Limits
+    reads: str
+    """The change stream that the program names: a checkpoint of another one is not gone on with."""
 
 
 class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, unused-ignore]
@@ -138,6 +140,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
     def _client(self, stream: ChangeStream) -> Client:
         from penstock.io.spanner.client import client_for  # google-cloud is needed from here on
 
+        require_same(stream, self._settings.reads, SetupError)
         return client_for(stream, self._settings.connection)
 
     def check(self, stream: ChangeStream) -> dict[str, str]:
@@ -273,7 +276,8 @@ class ReadFromSpannerChangeStream(beam.PTransform):  # type: ignore[misc, unused
             in_range("buffer_bytes", buffer_bytes, 1 << 20, 1 << 34),
             in_range("keep_seconds", keep_seconds, 0, 3600),
         )
-        self._settings = Settings(connection, in_range("heartbeat_ms", heartbeat_ms, 1000, 300_000), limits)
+        heartbeat_ms = in_range("heartbeat_ms", heartbeat_ms, 1000, 300_000)
+        self._settings = Settings(connection, heartbeat_ms, limits, str(self._stream))
 
     @property
     def stream(self) -> ChangeStream:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from penstock.runner.protocol.certainty import create_for_certain
-from penstock.runner.protocol.errors import Superseded
+from penstock.runner.protocol.errors import CheckpointError, Superseded
 from penstock.runner.protocol.ledger import Kept, Ledger
 from penstock.runner.protocol.names import run_age
 from penstock.runner.protocol.record import (
@@ -150,6 +150,7 @@ class Coordinator:
         Raises:
             Superseded: another driver has taken over; nothing of this attempt counts.
             CommitUnknown: storage never said what became of the record. Stop; the next take-over finds out.
+            CheckpointError: the last record is gone, and nobody has committed a later one.
             OSError: the record was not created; the epoch may be repeated.
             ValueError: `attempt` is not a try of the next epoch.
         """
@@ -158,6 +159,7 @@ class Coordinator:
             raise ValueError(
                 f"epoch {attempt.epoch} does not follow record {held.record.number}; call begin() for it"
             )
+        self._require_own()
         record = replace(
             held.record,
             number=attempt.epoch,
@@ -177,8 +179,10 @@ class Coordinator:
 
         Raises:
             Superseded: there is one.
+            CheckpointError: there is none, and the own one is gone.
         """
         self._look_above(self._held.record.number)
+        self._require_own()
 
     def sweep(self, limit: int = SWEEP_LIMIT) -> Swept:
         """Delete at most `limit` files that the own last record shows to be of no more use.
@@ -227,8 +231,24 @@ class Coordinator:
         return record
 
     def _look_above(self, number: int) -> None:
-        if (highest := max(self._ledger.record_numbers(), default=0)) > number:
+        if (highest := self._highest()) > number:
             raise self._superseded(highest)
+
+    def _require_own(self) -> None:
+        """Refuse to begin a second folder where the first one was: both would go on from what the record says.
+
+        Asked twice, since a listing that another driver overtakes may miss what it made and what it deleted.
+        """
+        number = self._held.record.number
+        if self._highest() < number and self._highest() < number:
+            raise CheckpointError(
+                f"{self._ledger.folder} does not hold record {number} any more, which this driver has "
+                "committed: the folder was moved or emptied, or is not mounted. Put it back and start the "
+                "pipeline again: it goes on from there"
+            )
+
+    def _highest(self) -> int:
+        return max(self._ledger.record_numbers(), default=0)
 
     def _superseded(self, number: int) -> Superseded:
         return Superseded(

@@ -67,7 +67,7 @@ def run_epochs(
     back-off; `stop` is asked before each of these tries too, so that nobody who wants to stop has to wait for
     a failure to pass.
     `on_sweep` is called after a sweep, for the clean-up of what sinks have staged; the caller has then
-    committed the record it gets.
+    committed the record it gets. What it raises is reported: leftovers harm nobody until the next sweep.
 
     Returns the last record.
 
@@ -87,7 +87,11 @@ def run_epochs(
         since_sweep += 1
         if since_sweep >= sweep_every:
             since_sweep = 0
-            on_sweep(record, _sweep(coordinator))
+            swept = _sweep(coordinator)
+            try:
+                on_sweep(record, swept)
+            except Exception as error:
+                logger.warning("a sink could not clean up: %s", _kinds(error))
     return record
 
 
@@ -148,10 +152,18 @@ def _place(error: Exception) -> str:
     return " " + notes[0].partition(";")[0] if notes else ""
 
 
-def _kind(error: Exception) -> str:
+def _kind(error: BaseException) -> str:
     """Return what a log may say of an error: its text only where it is ours, others may quote a row."""
     ours = isinstance(error, (EpochAborted, CheckpointError, OSError))
     return f"{type(error).__name__}: {error}" if ours else type(error).__name__
+
+
+def _kinds(error: BaseException) -> str:
+    """Return the kinds of an error and of its causes."""
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None and cause not in chain:
+        chain.append(cause)
+    return ", caused by ".join(map(_kind, chain))
 
 
 def _sweep(coordinator: Coordinator) -> Swept:

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 import uuid
@@ -61,14 +60,13 @@ class Checkpoint:
     ) -> Checkpoint:
         """Open the checkpoint in `folder`, or create one where there is nothing.
 
-        Without a `filesystem` the folder is a local path. `key_groups` counts for a new checkpoint (None: 128);
-        an existing one keeps its own number. With `fresh` the folder must be empty or missing. Nothing is
-        decided here between two drivers: see `Coordinator`.
+        `key_groups` counts for a new checkpoint (None: 128); an existing one keeps its own number. With
+        `fresh` the folder must be empty or missing. Nothing is decided here between two drivers: see
+        `Coordinator`.
 
         Raises:
             CheckpointError: not usable as asked; the message says what to do.
         """
-        folder = folder if filesystem else _local_path(folder)
         storage = filesystem or LocalFileSystem()
         job = f"{datetime.fromtimestamp(clock() // 10**6, UTC):%Y%m%dT%H%M%S}-{nonces()}"
         new = _new_format(job, key_groups, clock())
@@ -100,7 +98,11 @@ class Checkpoint:
         return last.record if last else None
 
     def last(self) -> Kept | None:
-        """Return the record with the highest number and its digest, None in a new checkpoint."""
+        """Return the record with the highest number and its digest, None in a new checkpoint.
+
+        Raises:
+            CheckpointError: the record cannot be read; or the folder has gone since it was opened.
+        """
         while numbers := self.record_numbers():
             path = self._record_path(numbers[-1])
             try:
@@ -108,6 +110,11 @@ class Checkpoint:
             except FileNotFoundError:  # deleted since by a driver that has committed newer ones: look again
                 continue
             return Kept(decode_record(data, source=path), record_digest(data, source=path))
+        if "FORMAT" not in self.filesystem.list(self.folder):
+            raise CheckpointError(
+                f"the checkpoint {self.folder} is not there any more: it was moved or emptied, or is not mounted. "
+                "Put it back and start the pipeline again: it goes on from there"
+            )
         return None
 
     def record_numbers(self) -> list[int]:
@@ -139,20 +146,6 @@ class Checkpoint:
         """Delete what killed creates left half done over an hour ago; return how many files went."""
         folders = (self.folder, self._records)
         return sum(self.filesystem.delete_leftovers(folder, LEFTOVER_AGE_S) for folder in folders)
-
-
-def _local_path(folder: str) -> str:
-    """Return the absolute path of `folder`; workers may run in other folders.
-
-    Raises:
-        CheckpointError: it is a URL.
-    """
-    if "://" in folder:
-        raise CheckpointError(
-            f"the checkpoint folder {folder} is a URL; only local folders can be used. Give --checkpoint_dir a "
-            "path that the driver and all executors share"
-        )
-    return os.path.abspath(folder)
 
 
 def _new_format(job: str, key_groups: int | None, now_us: int) -> bytes:

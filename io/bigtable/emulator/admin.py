@@ -16,6 +16,7 @@ from google.longrunning import operations_pb2
 from google.protobuf import any_pb2, empty_pb2
 
 from penstock.io.bigtable.emulator.backend import TABLE_ADMIN, Backend, CallError
+from penstock.io.bigtable.emulator.locks import EVERY_ROW
 from penstock.io.bigtable.emulator.profiles import ProfileError, Profiles
 from penstock.io.bigtable.emulator.table import DAY_US, Table
 from penstock.io.bigtable.emulator.tables import Tables, now_us
@@ -90,7 +91,10 @@ class TableAdmin:
         return answer
 
     async def modify_families(self, body: bytes, context: Any) -> bytes:
-        """ModifyColumnFamilies; the stream does not show it, as schema changes make no records."""
+        """ModifyColumnFamilies; the stream does not show it, as schema changes make no records.
+
+        No write is under way meanwhile: one that was checked against the families before would be half applied.
+        """
         request = _Modify.FromString(body)
         table = await self._tables.get(request.name)
         forwarded = _Modify.FromString(body)
@@ -98,11 +102,12 @@ class TableAdmin:
             for kind in ("create", "update"):
                 if modification.HasField(kind):
                     getattr(modification, kind).ClearField("gc_rule")
-        answer = await self._backend.unary(
-            TABLE_ADMIN + "ModifyColumnFamilies", forwarded.SerializeToString(), context
-        )
-        modified = _Table.FromString(answer)
-        table.set_families(_modified(table.families, request.modifications, modified.column_families))
+        async with table.locks.holding(EVERY_ROW):
+            answer = await self._backend.unary(
+                TABLE_ADMIN + "ModifyColumnFamilies", forwarded.SerializeToString(), context
+            )
+            modified = _Table.FromString(answer)
+            table.set_families(_modified(table.families, request.modifications, modified.column_families))
         return bytes(_shown(modified, table).SerializeToString())
 
 

@@ -13,6 +13,8 @@ from penstock.io.bigtable.emulator.wire import Mutation
 
 NOT_FOUND, INVALID_ARGUMENT = 5, 3
 SERVER_TIME = -1
+MOST_CHANGES = 100_000
+"""Mutations or rules in one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,19 @@ class Refusal:
 
     code: int
     message: str
+
+
+def misshapen(changes: int, *keys: bytes) -> Refusal | None:
+    """Return why a request is refused whatever it changes: an empty row key, or not 1 to 100,000 changes.
+
+    Source: proto comments of the requests. The emulator behind takes some of them, and would write a row
+    without a key, which no change stream can show.
+    """
+    if not all(keys):
+        return Refusal(INVALID_ARGUMENT, "a row key has at least one byte")
+    if not 1 <= changes <= MOST_CHANGES:
+        return Refusal(INVALID_ARGUMENT, f"{changes} mutations or rules; pass 1 to {MOST_CHANGES}")
+    return None
 
 
 def admit(mutations: Iterable[Any], families: Mapping[str, bool], now_us: int) -> Refusal | bool:
@@ -131,13 +146,17 @@ def _check_aggregation(update: Any, kind: str, families: Mapping[str, bool]) -> 
     if aggregate is None:
         return _unknown(update.family_name)
     wanted = "int_value" if kind == "add_to_cell" else "raw_value"
-    given = update.input.WhichOneof("kind") == wanted and update.timestamp.HasField("raw_timestamp_micros")
+    given = (
+        update.input.WhichOneof("kind") == wanted
+        and update.timestamp.HasField("raw_timestamp_micros")
+        and update.column_qualifier.HasField("raw_value")
+    )
     stamp = update.timestamp.raw_timestamp_micros
     whole = kind == "add_to_cell" or len(update.input.raw_value) == 8
     if not aggregate or not given or not whole or stamp < 0 or stamp % 1000:
         return Refusal(
             INVALID_ARGUMENT,
-            f"{kind} needs an aggregate family, a raw timestamp of whole milliseconds and an {wanted}"
+            f"{kind} needs an aggregate family, a raw qualifier, a raw timestamp of whole milliseconds and an {wanted}"
             + (" of 8 bytes" if kind == "merge_to_cell" else ""),
         )
     return None

@@ -1,7 +1,9 @@
 """Every call that changes rows: checked, forwarded and logged under the rows' locks.
 
 A table without a change stream is not looked at: its calls go on as they came. For the others, once a write is
-on its way it is logged if it was applied, whatever the client does in between.
+on its way it is logged if it was applied, whatever the client does in between. Checks and server-assigned
+timestamps wait for the locks too: a column family may be dropped meanwhile, and a later change of a row gets no
+earlier timestamp.
 """
 
 from __future__ import annotations
@@ -30,9 +32,10 @@ from penstock.io.bigtable.emulator.mutations import (
     cells_set,
     deletes_row,
     family_deleted,
+    misshapen,
     shown,
 )
-from penstock.io.bigtable.emulator.profiles import Profiles
+from penstock.io.bigtable.emulator.profiles import ProfileError, Profiles
 from penstock.io.bigtable.emulator.rules import condemned
 from penstock.io.bigtable.emulator.table import ChangeStream, Table
 from penstock.io.bigtable.emulator.tables import Tables, now_us
@@ -69,12 +72,14 @@ class Writes:
         table = self._tables.streaming(request.table_name)
         if table is None:
             return await self._backend.unary(DATA + "MutateRow", body, context)
-        if _admitted(request.mutations, table):
-            body = request.SerializeToString()
+        self._require_profile(table, request)
+        _require_shape(len(request.mutations), request.row_key)
         return await self._to_its_end(self._mutate_row(table, request, body, context))
 
     async def _mutate_row(self, table: Table, request: Any, body: bytes, context: Any) -> bytes:
         async with table.locks.holding(stripes_of((request.row_key,))):
+            if _admitted(request.mutations, table):
+                body = request.SerializeToString()
             present = await self._present(table, [request] if deletes_row(request.mutations) else [])
             begun_us = now_us()
             answer = await self._backend.unary(DATA + "MutateRow", body, context)
@@ -89,14 +94,18 @@ class Writes:
             for message in await self._backend.collected(DATA + "MutateRows", body, context):
                 await context.write(message)
             return
-        refused, changed = _sorted_out(request, table)
-        if refused:
-            answer = await self._some_rows(table, request, refused, context)
-        else:
-            body = request.SerializeToString() if changed else body
-            answer = await self._to_its_end(self._mutate_rows(table, request, body, context))
-        for message in answer:
+        self._require_profile(table, request)
+        _require_shape(max(len(request.entries), sum(len(entry.mutations) for entry in request.entries)))
+        for message in await self._to_its_end(self._mutate_rows(table, request, body, context)):
             await context.write(message)
+
+    async def _mutate_rows(self, table: Table, request: Any, body: bytes, context: Any) -> list[bytes]:
+        async with table.locks.holding(stripes_of([entry.row_key for entry in request.entries])):
+            refused, changed = _sorted_out(request, table)
+            if refused:
+                return await self._some_rows(table, request, refused, context)
+            body = request.SerializeToString() if changed else body
+            return await self._all_rows(table, request, body, context)
 
     async def _some_rows(
         self, table: Table, request: Any, refused: dict[int, Refusal], context: Any
@@ -109,8 +118,7 @@ class Writes:
         rest.entries.extend(request.entries[place] for place in kept)
         answer = MutateRowsResponse()
         if kept:
-            body = rest.SerializeToString()
-            for message in await self._to_its_end(self._mutate_rows(table, rest, body, context)):
+            for message in await self._all_rows(table, rest, rest.SerializeToString(), context):
                 answer.MergeFromString(message)
             for entry in answer.entries:
                 entry.index = kept[entry.index]
@@ -120,15 +128,14 @@ class Writes:
         answer.entries.sort(key=lambda entry: entry.index)
         return [answer.SerializeToString()]
 
-    async def _mutate_rows(self, table: Table, request: Any, body: bytes, context: Any) -> list[bytes]:
-        stripes = stripes_of([entry.row_key for entry in request.entries])
+    async def _all_rows(self, table: Table, request: Any, body: bytes, context: Any) -> list[bytes]:
+        """Write all entries; whoever calls this holds their rows' locks."""
         deleting = [entry for entry in request.entries if deletes_row(entry.mutations)]
-        async with table.locks.holding(stripes):
-            present = await self._present(table, deleting)
-            begun_us = now_us()
-            answer = await self._backend.collected(DATA + "MutateRows", body, context)
-            changes = [(entry.row_key, entry.mutations) for entry in _applied(request, answer)]
-            self._log(table, request, changes, present, begun_us)
+        present = await self._present(table, deleting)
+        begun_us = now_us()
+        answer = await self._backend.collected(DATA + "MutateRows", body, context)
+        changes = [(entry.row_key, entry.mutations) for entry in _applied(request, answer)]
+        self._log(table, request, changes, present, begun_us)
         return answer
 
     async def check_and_mutate_row(self, body: bytes, context: Any) -> bytes:
@@ -137,12 +144,14 @@ class Writes:
         table = self._tables.streaming(request.table_name)
         if table is None:
             return await self._backend.unary(DATA + "CheckAndMutateRow", body, context)
-        if _admitted(request.true_mutations, table) | _admitted(request.false_mutations, table):
-            body = request.SerializeToString()
+        self._require_profile(table, request, transaction=True)
+        _require_shape(max(len(request.true_mutations), len(request.false_mutations)), request.row_key)
         return await self._to_its_end(self._check_and_mutate_row(table, request, body, context))
 
     async def _check_and_mutate_row(self, table: Table, request: Any, body: bytes, context: Any) -> bytes:
         async with table.locks.holding(stripes_of((request.row_key,))):
+            if _admitted(request.true_mutations, table) | _admitted(request.false_mutations, table):
+                body = request.SerializeToString()
             either = (*request.true_mutations, *request.false_mutations)
             present = await self._present(table, [request] if deletes_row(either) else [])
             begun_us = now_us()
@@ -158,15 +167,17 @@ class Writes:
         table = self._tables.streaming(request.table_name)
         if table is None:
             return await self._backend.unary(DATA + "ReadModifyWriteRow", body, context)
-        for rule in request.rules:
-            if rule.family_name not in table.families:
-                raise CallError(
-                    grpc.StatusCode.NOT_FOUND, f"the table has no column family {rule.family_name!r}"
-                )
+        self._require_profile(table, request, transaction=True)
+        _require_shape(len(request.rules), request.row_key)
         return await self._to_its_end(self._read_modify_write_row(table, request, body, context))
 
     async def _read_modify_write_row(self, table: Table, request: Any, body: bytes, context: Any) -> bytes:
         async with table.locks.holding(stripes_of((request.row_key,))):
+            for rule in request.rules:
+                if rule.family_name not in table.families:
+                    raise CallError(
+                        grpc.StatusCode.NOT_FOUND, f"the table has no column family {rule.family_name!r}"
+                    )
             begun_us = now_us()
             answer = await self._backend.unary(DATA + "ReadModifyWriteRow", body, context)
             cells = cells_set(ReadModifyWriteRowResponse.FromString(answer).row)
@@ -198,6 +209,19 @@ class Writes:
                     begun_us,
                 )
         return answer
+
+    def _require_profile(self, table: Table, request: Any, *, transaction: bool = False) -> None:
+        """Refuse, with a CallError, a profile that does not exist, or that does not allow row transactions."""
+        try:
+            profile = self._profiles.get(_instance(table), request.app_profile_id)
+        except ProfileError as error:
+            raise CallError(grpc.StatusCode.NOT_FOUND, str(error)) from None
+        if transaction and not profile.single_cluster_routing.allow_transactional_writes:
+            raise CallError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "the app profile does not allow single-row transactions; they need single-cluster routing with "
+                "allow_transactional_writes",
+            )
 
     async def collect_garbage(self, table: Table) -> int:
         """Remove the cells that the families' rules condemn, with a record for each row; return how many."""
@@ -264,20 +288,31 @@ class Writes:
             task.exception()
 
 
+def _require_shape(changes: int, *keys: bytes) -> None:
+    """Refuse, with a CallError, what `misshapen` finds."""
+    if (refusal := misshapen(changes, *keys)) is not None:
+        raise _call_error(refusal)
+
+
 def _admitted(mutations: Any, table: Table) -> bool:
     """Return whether timestamps were resolved; raises CallError for mutations that are refused."""
     verdict = admit(mutations, table.aggregates, now_us())
     if isinstance(verdict, Refusal):
-        code = grpc.StatusCode.NOT_FOUND if verdict.code == 5 else grpc.StatusCode.INVALID_ARGUMENT
-        raise CallError(code, verdict.message)
+        raise _call_error(verdict)
     return verdict
+
+
+def _call_error(refusal: Refusal) -> CallError:
+    code = grpc.StatusCode.NOT_FOUND if refusal.code == 5 else grpc.StatusCode.INVALID_ARGUMENT
+    return CallError(code, refusal.message)
 
 
 def _sorted_out(request: Any, table: Table) -> tuple[dict[int, Refusal], bool]:
     """Return which entries are refused, and whether timestamps were resolved in the others."""
     refused, changed, now = {}, False, now_us()
     for place, entry in enumerate(request.entries):
-        verdict = admit(entry.mutations, table.aggregates, now)
+        shapeless = misshapen(len(entry.mutations), entry.row_key)
+        verdict = shapeless or admit(entry.mutations, table.aggregates, now)
         if isinstance(verdict, Refusal):
             refused[place] = verdict
         else:

@@ -18,6 +18,22 @@ from penstock.io.reading.outage import Outage
 STREAM = ChangeStream("p", "i", "t", 100 * 3_600_000_000_000, None)
 
 
+REFUSED = (
+    "Getting metadata from plugin failed with error: ('invalid_grant: Invalid JWT Signature.', "
+    "{'error': 'invalid_grant', 'error_description': 'Invalid JWT Signature.'})"
+)
+OUT_OF_REACH = (
+    "Getting metadata from plugin failed with error: HTTPConnectionPool(host='oauth2.googleapis.com', …"
+)
+
+
+def test_refused_credentials_are_said_at_once_and_an_unreachable_token_endpoint_is_tried_again() -> None:
+    error = judge("UNAVAILABLE", REFUSED, "t", "here")
+    assert isinstance(error, SetupError)
+    assert "application-default login" in str(error)
+    assert isinstance(judge("UNAVAILABLE", OUT_OF_REACH, "t", "here"), UnreachableError)
+
+
 @pytest.mark.parametrize("code", ["UNAVAILABLE", "ABORTED", "DEADLINE_EXCEEDED", "INTERNAL", "CANCELLED"])
 def test_passing_statuses_are_tried_again(code: str) -> None:
     assert isinstance(judge(code, "Received RST_STREAM", "t", "here"), UnreachableError)

@@ -9,11 +9,13 @@ import apache_beam as beam
 import pytest
 
 from penstock.io.bigtable import ChangeStreamMutation, ReadFromBigtableChangeStream
+from penstock.io.bigtable.errors import SetupError
 from penstock.io.bigtable.frontier import Frontier
 from penstock.io.bigtable.keys import KeyRange
 from penstock.io.bigtable.read import ReadChangeStreamFn
+from penstock.io.bigtable.tracker import BigtableTracker
 from penstock.io.reading.moments import nanoseconds
-from penstock.io.reading.tracker import beam_watermark
+from penstock.io.reading.tracker import FrontierWatermarkEstimatorProvider, beam_watermark
 
 NAMES: dict[str, Any] = {"project": "p", "instance": "i", "table": "t"}
 
@@ -72,6 +74,14 @@ def test_rebalance_joins_all_residuals_and_deals_them_over_the_slots() -> None:
     assert [state for _, state in dealt] == [beam_watermark(5_000_000)] * 2
     assert fn.rebalance(None, dealt, 1)[0][0] == frontier  # type: ignore[arg-type]
     assert fn.rebalance(None, [], 2) == []  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_of_another_table_is_refused_before_anything_is_read() -> None:
+    before, now = (ReadFromBigtableChangeStream(**{**NAMES, "table": table}, start=1) for table in ("t", "u"))
+    fn, frontier = ReadChangeStreamFn(now._settings), Frontier.starting_at(1, [KeyRange(b"", b"")])
+    estimator = FrontierWatermarkEstimatorProvider().create_watermark_estimator(beam_watermark(0))
+    with pytest.raises(SetupError, match=r"checkpoint .* change stream of .*/tables/t, .* of .*/tables/u\."):
+        next(fn.process(before.stream, BigtableTracker(frontier), estimator))
 
 
 def test_importing_the_package_imports_no_cloud_client() -> None:

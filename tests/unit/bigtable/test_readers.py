@@ -137,6 +137,20 @@ def test_a_heartbeat_of_another_partition_is_refused(source: Any, say: Any, pool
     readers.close()
 
 
+def test_one_partition_that_is_refused_is_asked_seldom_though_the_others_answer(
+    source: Any, say: Any, pool: Any
+) -> None:
+    source.outage.most = 10**6  # an answer to anybody ends the outage of all, and its pause
+    for _ in range(500):
+        source.will_say(HIGH, UnreachableError("this one only"))
+    source.will_say(LOW, say.change("a"))
+    with Readers(pool()) as readers:
+        readers.read({LOW: Opening(LOW, (), 0), HIGH: Opening(HIGH, (), 0)})
+        assert [step.token for step in taken(readers, 1)] == ["a"]
+        time.sleep(0.4)
+    assert 2 <= len([opening for opening in source.opened if opening.partition == HIGH]) < 10
+
+
 def test_a_service_that_stays_away_is_given_up(source: Any, pool: Any) -> None:
     for _ in range(9):
         source.will_say(EVERYTHING, UnreachableError("refused"))

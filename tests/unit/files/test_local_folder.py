@@ -211,6 +211,25 @@ def test_a_refused_move_keeps_the_staged_file_and_names_the_remedy(folder, monke
     assert files(folder) == {publication.staged}
 
 
+def test_a_staging_folder_that_was_made_anew_proves_no_publication(folder):
+    """The output was moved away, or its disk is not mounted, and the epoch that failed for it has staged more."""
+    lost = stage(folder, epoch=7)
+    Path(folder.path).rename(folder.path + "-moved")
+    later = stage(folder, final="t/h/00-of-01_b.jsonl", epoch=8)
+    with pytest.raises(OutputError, match="cannot tell whether t/h/00-of-01_a.jsonl was published"):
+        folder.publish(lost)
+    assert folder.publish(later)
+    assert not folder.publish(later), "published by the try before"
+
+
+def test_a_staging_folder_of_a_job_that_went_on_proves_a_publication(folder):
+    first, last = stage(folder, epoch=2), stage(folder, final="t/h/00-of-01_b.jsonl", generation=7, epoch=9)
+    assert folder.publish(first)
+    assert folder.publish(last)
+    assert not folder.publish(first)
+    assert not folder.publish(last)
+
+
 # --- clean-up
 
 

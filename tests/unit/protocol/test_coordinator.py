@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 
 import pytest
 
 from penstock.runner.protocol import (
+    CheckpointError,
     CommitUnknown,
     EpochState,
     OutcomeUnknown,
@@ -92,6 +94,20 @@ def test_the_newer_driver_goes_on_and_the_older_one_stops(driver):
     ):
         commit(old)
     assert commit(new).number == 3
+
+
+def test_a_driver_whose_folder_is_moved_away_stops_and_begins_no_second_one_in_its_place(driver, folder):
+    first = driver("first")
+    first.take_over(), commit(first)
+    os.rename(folder, folder + "-moved")
+    for go_on in (lambda: commit(first), first.check_superseded):
+        with pytest.raises(CheckpointError, match=r"does not hold record 2 any more.* Put it back"):
+            go_on()
+    assert not os.path.exists(folder)
+    os.rename(folder + "-moved", folder)
+    second = driver("second")
+    assert second.take_over().state == first.record.state
+    assert commit(second).number == 4
 
 
 def test_an_idle_driver_finds_out_by_looking(driver):

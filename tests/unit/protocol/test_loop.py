@@ -207,5 +207,24 @@ def test_a_failing_clean_up_is_reported_and_does_not_stop_the_pipeline(coordinat
     assert swept[0].more
 
 
+def test_a_sink_that_fails_to_clean_up_is_reported_and_tried_again_after_the_next_sweep(coordinator, caplog):
+    tried = []
+
+    def clean_up(record, swept):
+        tried.append(record.number)
+        try:
+            raise PermissionError(13, "denied", "/data/out/.penstock-staging")
+        except OSError as error:
+            raise RuntimeError("may quote an element") from error
+
+    last = run_epochs(coordinator, script(PENDING, DONE), retries=0, sweep_every=1, on_sweep=clean_up)
+    assert last.state.done
+    assert tried == [2, 3]
+    assert (
+        "a sink could not clean up: RuntimeError, caused by PermissionError: [Errno 13] denied" in caplog.text
+    )
+    assert "quote" not in caplog.text
+
+
 def test_back_off_doubles_up_to_half_a_minute():
     assert [back_off_s(n) for n in (1, 2, 3, 6, 7, 5000)] == [0.5, 1.0, 2.0, 16.0, 30.0, 30.0]

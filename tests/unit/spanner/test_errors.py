@@ -14,6 +14,21 @@ def test_passing_statuses_are_tried_again(code: str) -> None:
     assert judge(code, "whatever", STREAM, "now") is Reaction.RETRY
 
 
+REFUSED = (
+    "Getting metadata from plugin failed with error: Reauthentication is needed. Please run `gcloud auth …"
+)
+OUT_OF_REACH = (
+    "Getting metadata from plugin failed with error: HTTPConnectionPool(host='oauth2.googleapis.com', …"
+)
+
+
+def test_refused_credentials_are_said_at_once_and_an_unreachable_token_endpoint_is_tried_again() -> None:
+    error = judge("UNAVAILABLE", REFUSED, STREAM, "now")
+    assert isinstance(error, SetupError)
+    assert "application-default login" in str(error)
+    assert judge("UNAVAILABLE", OUT_OF_REACH, STREAM, "now") is Reaction.RETRY
+
+
 def test_a_forgotten_session_is_replaced() -> None:
     details = "Session not found: projects/p/instances/i/databases/d/sessions/0"
     assert judge("NOT_FOUND", details, STREAM, "now") is Reaction.NEW_SESSION

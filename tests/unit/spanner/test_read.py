@@ -13,16 +13,18 @@ from apache_beam.runners.common import DoFnSignature
 from apache_beam.utils.timestamp import Timestamp
 from google.auth.credentials import AnonymousCredentials
 
-from penstock.io.reading.tracker import beam_watermark
+from penstock.io.reading.tracker import FrontierWatermarkEstimatorProvider, beam_watermark
 from penstock.io.spanner import (
     ChangeStream,
     DataChangeRecord,
     DataChangeRecordCoder,
     ReadFromSpannerChangeStream,
 )
+from penstock.io.spanner.errors import SetupError
 from penstock.io.spanner.frontier import Frontier, Position
 from penstock.io.spanner.read import ReadChangeStreamFn
 from penstock.io.spanner.stream import ChangeStreamCoder, Connection
+from penstock.io.spanner.tracker import SpannerTracker
 
 SECOND = 1_000_000_000
 
@@ -142,6 +144,14 @@ def test_rebalance_deals_over_the_slots_and_keeps_the_watermark() -> None:
     assert Frontier.join([part for part, _ in parts]) == whole
     assert [state for _, state in parts] == [beam_watermark(part.watermark) for part, _ in parts]
     assert min(state for _, state in parts) == Timestamp(1)
+
+
+def test_a_checkpoint_of_another_change_stream_is_refused_before_anything_is_read() -> None:
+    before, now = reading(start=1), reading(start=1, change_stream="T")
+    fn, frontier = ReadChangeStreamFn(now._settings), Frontier.starting_at(1, None)
+    estimator = FrontierWatermarkEstimatorProvider().create_watermark_estimator(beam_watermark(0))
+    with pytest.raises(SetupError, match=r"checkpoint .* change stream S of .* change stream T of .*"):
+        next(fn.process(before.stream, SpannerTracker(frontier), estimator))
 
 
 def test_rebalance_returns_nothing_when_nothing_is_left() -> None:

@@ -37,22 +37,6 @@ def test_job_names_sort_by_the_time_of_their_creation(tmp_path):
     assert early < late
 
 
-def test_a_url_is_refused_and_not_taken_for_the_name_of_a_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        CheckpointError, match=r"gs://bucket/x is a URL; only local folders.*--checkpoint_dir"
-    ):
-        Checkpoint.open("gs://bucket/x")
-    assert os.listdir(tmp_path) == []
-
-
-def test_workers_in_other_folders_find_a_checkpoint_that_was_given_relative_to_this_one(
-    tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    assert Checkpoint.open("checkpoint").state_folder == f"{tmp_path}/checkpoint/state"
-
-
 def test_fresh_refuses_a_folder_that_is_not_empty(tmp_path):
     Checkpoint.open(str(tmp_path), fresh=True)
     with pytest.raises(
@@ -175,3 +159,13 @@ def test_the_format_file_is_plain_json(tmp_path):
     content = json.loads((tmp_path / "FORMAT").read_text())["penstock-checkpoint"]
     job = "20231114T221320-00000000"
     assert content == {"version": 2, "job": job, "key_groups": 128, "created_us": NOON_US}
+
+
+def test_a_folder_that_went_away_after_it_was_opened_is_not_begun_anew(tmp_path):
+    folder = str(tmp_path / "checkpoint")
+    checkpoint = Checkpoint.open(folder)
+    Coordinator(checkpoint).take_over()
+    os.rename(folder, folder + "-moved")
+    with pytest.raises(CheckpointError, match=r"checkpoint is not there any more.* Put it back"):
+        Coordinator(checkpoint).take_over()
+    assert not os.path.exists(folder)

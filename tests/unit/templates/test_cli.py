@@ -169,3 +169,38 @@ def test_the_command_that_goes_on_leaves_out_what_is_right_for_one_start_only(
     given: list[str], kept: str
 ) -> None:
     assert resume_command(given) == kept
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (["--set", "password=tiger", "--set", "project=p"], "--set 'password=(hidden)' --set project=p"),
+        (["--set=password=tiger"], "'--set=password=(hidden)'"),
+        (
+            ["--conf", "spark.hadoop.fs.s3a.secret.key=tiger"],
+            "--conf 'spark.hadoop.fs.s3a.secret.key=(hidden)'",
+        ),
+        (["--conf=spark.ssl.keyPassword=tiger"], "'--conf=spark.ssl.keyPassword=(hidden)'"),
+        (["--conf", "spark.executor.memory=4g"], "--conf spark.executor.memory=4g"),
+    ],
+)
+def test_the_command_that_goes_on_shows_no_secret(given: list[str], shown: str) -> None:
+    assert resume_command(["penstock", "run", "j", *given], {"password"}) == f"penstock run j {shown}"
+
+
+@pytest.mark.parametrize("style", [(), ("--json",)])
+def test_a_valid_configuration_is_shown_without_the_secrets_of_spark(style: tuple[str, ...]) -> None:
+    conf = ("--conf", "spark.ssl.keyPassword=tiger", "--conf", "spark.executor.memory=4g")
+    done = penstock("validate", "spanner-to-files", *VALID, *conf, *style)
+    assert done.exit_code == Exit.DONE, done.output
+    assert "tiger" not in done.output
+    assert "spark.executor.memory=4g" in done.output
+
+
+@pytest.mark.parametrize("template", ["spanner-to-files", "bigtable-to-files"])
+def test_urls_are_found_out_before_anything_starts(template: str) -> None:
+    folders = ("--set", "output=s3://bucket/out", "--checkpoint-dir", "gs://bucket/checkpoint")
+    done = penstock("validate", template, *folders)
+    assert done.exit_code == Exit.CONFIGURATION
+    assert "'s3://bucket/out' is not a folder of a file system, no URL" in done.output
+    assert "'gs://bucket/checkpoint' is not a folder of a file system, no URL" in done.output

@@ -81,6 +81,12 @@ def test_text_that_is_no_yaml_says_where() -> None:
     assert problems_of("template: [a\n")[0].startswith("job.yaml:2:1: not YAML: ")
 
 
+def test_a_character_that_yaml_does_not_allow_is_named_with_its_line() -> None:
+    assert problems_of("template: t\nrunner:\n  conf: a\x00b\n")[0] == (
+        "job.yaml:3:10: not YAML: the character '\\x00' is not allowed"
+    )
+
+
 def test_an_empty_file_is_a_mistake_and_not_a_crash() -> None:
     assert any("a job file has template" in problem for problem in problems_of(""))
 

@@ -255,6 +255,18 @@ def test_a_start_that_fails_because_the_same_signal_ended_spark_is_an_interrupt(
     assert ended.said() == ["stopped", "resume"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_a_service_is_waited_for_ends_the_waiting(
+    run: Run, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = FakeResult([step("DONE")])
+    monkeypatch.setattr(launch_module, "_preflight", lambda pipeline: interrupting(number)())
+    ended = run(FakePipeline(result))
+    assert ended.code == Exit.INTERRUPTED
+    assert ended.said() == ["stopped", "resume"]
+    assert result.script, "nothing was started"
+
+
 def test_signal_handlers_are_as_before_afterwards(run: Run) -> None:
     before = signal.getsignal(signal.SIGINT)
     run(FakePipeline(FakeResult([step("DONE")])))

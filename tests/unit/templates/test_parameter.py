@@ -46,6 +46,7 @@ def test_text_is_read_as_its_type(kind: Any, text: str, value: object) -> None:
         ("timestamp", "2026-01-31T00:00:00", "with its zone"),
         ("timestamp", "2026-02-30T00:00:00Z", "RFC 3339"),
         ("timestamp", "2026-01-31T00:00:00.1234567890Z", "RFC 3339"),
+        ("timestamp", "0001-01-01T00:00:00+01:00", "RFC 3339"),
     ],
 )
 def test_other_text_is_refused_with_what_is_asked_for(kind: Any, text: str, asked: str) -> None:

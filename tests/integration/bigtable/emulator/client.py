@@ -176,6 +176,13 @@ class Client:
         )
         self.call(TABLE_ADMIN, "UpdateTable", request)
 
+    def modify_family(self, family: str, **how: Any) -> None:
+        """Make (create={…}), change (update={…}) or drop (drop=True) a column family."""
+        request = table_admin.ModifyColumnFamiliesRequest(
+            name=self.table, modifications=[{"id": family, **how}]
+        )
+        self.call(TABLE_ADMIN, "ModifyColumnFamilies", request)
+
     def drop_rows(self, prefix: bytes | None) -> None:
         """Drop the rows that begin with `prefix`; all, for None."""
         how = {"delete_all_data_from_table": True} if prefix is None else {"row_key_prefix": prefix}
@@ -201,23 +208,31 @@ class Client:
         )
         self.call(DATA, "MutateRow", request, timeout)
 
-    def write_many(self, entries: Iterable[tuple[bytes, Sequence[Any]]]) -> list[int]:
+    def write_many(self, entries: Iterable[tuple[bytes, Sequence[Any]]], profile: str = "") -> list[int]:
         """MutateRows; returns the status code of each entry."""
-        request = api.MutateRowsRequest.pb()(table_name=self.table)
+        request = api.MutateRowsRequest.pb()(table_name=self.table, app_profile_id=profile)
         for key, mutations in entries:
             request.entries.add(row_key=key, mutations=mutations)
         answer = [entry for part in self.call(DATA, "MutateRows", request) for entry in part.entries]
         assert [entry.index for entry in answer] == list(range(len(request.entries)))
         return [entry.status.code for entry in answer]
 
-    def check_and_write(self, key: bytes, if_any: Sequence[Any], if_none: Sequence[Any] = ()) -> bool:
+    def check_and_write(
+        self, key: bytes, if_any: Sequence[Any], if_none: Sequence[Any] = (), profile: str = ""
+    ) -> bool:
         request = api.CheckAndMutateRowRequest.pb()(
-            table_name=self.table, row_key=key, true_mutations=if_any, false_mutations=if_none
+            table_name=self.table,
+            app_profile_id=profile,
+            row_key=key,
+            true_mutations=if_any,
+            false_mutations=if_none,
         )
         return bool(self.call(DATA, "CheckAndMutateRow", request).predicate_matched)
 
-    def read_modify_write(self, key: bytes, *rules: dict[str, Any]) -> Any:
-        request = api.ReadModifyWriteRowRequest(table_name=self.table, row_key=key, rules=rules)
+    def read_modify_write(self, key: bytes, *rules: dict[str, Any], profile: str = "") -> Any:
+        request = api.ReadModifyWriteRowRequest(
+            table_name=self.table, app_profile_id=profile, row_key=key, rules=rules
+        )
         return self.call(DATA, "ReadModifyWriteRow", request)
 
     def cells(self) -> Cells:

@@ -26,6 +26,8 @@ from tests.integration.bigtable.emulator.client import (
 
 pytestmark = [pytest.mark.emulator, pytest.mark.slow]
 
+APPEND = {"family_name": "f", "column_qualifier": b"q", "append_value": b"x"}
+
 
 def kinds(change) -> list[str]:
     return [mutation.WhichOneof("mutation") for mutation in change.mutations]
@@ -167,6 +169,27 @@ def test_what_the_emulator_behind_would_die_of_is_refused(new_client: Callable[[
     assert client.cells() == {}
 
 
+def test_requests_that_the_documentation_rules_out_are_refused_and_write_nothing(client: Client) -> None:
+    start, cell = now_us(), set_cell("f", b"q", b"v")
+    ruled_out: dict[str, Callable[[], object]] = {
+        "a row without a key": lambda: client.write(b"", cell),
+        "a row without mutations": lambda: client.write(b"row"),
+        "too many mutations": lambda: client.write(b"row", *[cell] * 100_001),
+        "no entries": lambda: client.write_many([]),
+        "too many mutations in all": lambda: client.write_many([(b"row", [cell] * 50_001)] * 2),
+        "no mutations for either answer": lambda: client.check_and_write(b"row", [], []),
+        "a condition on no key": lambda: client.check_and_write(b"", [cell], [cell]),
+        "rules for no key": lambda: client.read_modify_write(b"", APPEND),
+        "no rules": lambda: client.read_modify_write(b"row"),
+    }
+    for what, call in ruled_out.items():
+        with pytest.raises(grpc.RpcError) as error:
+            call()
+        assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT, what
+    assert client.write_many([(b"", [cell]), (b"row", []), (b"row", [cell])]) == [3, 3, 0]
+    assert [change.key for change in client.read(start_us=start).changes] == list(client.cells()) == [b"row"]
+
+
 def test_a_cancelled_write_is_in_the_stream_if_it_is_in_the_table(client: Client) -> None:
     start = now_us()
     value = b"x" * 200_000
@@ -199,12 +222,90 @@ def test_concurrent_writers_of_one_row_are_logged_in_the_order_of_application(cl
     assert stamps[-1] <= now_us()
 
 
+def test_a_later_change_of_a_row_gets_no_earlier_server_assigned_time(client: Client) -> None:
+    start = now_us()
+
+    def write(how: Callable[[], object]) -> None:
+        for _ in range(60):
+            how()
+
+    ways = [
+        lambda: client.write(b"row", set_cell("f", b"q", b"v")),
+        lambda: client.write_many([(b"row", [set_cell("f", b"q", b"v")])]),
+        lambda: client.read_modify_write(b"row", APPEND),
+        lambda: client.read_modify_write(b"row", APPEND),
+    ]
+    writers = [threading.Thread(target=write, args=(way,)) for way in ways]
+    for thread in writers:
+        thread.start()
+    for thread in writers:
+        thread.join()
+    changes = client.read(start_us=start).changes
+    stamps = [mutation.set_cell.timestamp_micros for change in changes for mutation in change.mutations]
+    assert stamps == sorted(stamps), "the newest cell is that of the last change"
+    assert replayed(changes) == client.cells()
+
+
+def test_rows_are_whole_while_a_family_is_dropped_and_made_again(client: Client) -> None:
+    start, over = now_us(), threading.Event()
+
+    def write(writer: int) -> None:
+        number = 0
+        while not over.is_set():
+            number += 1
+            with suppress(grpc.RpcError):  # there is no family g now
+                client.write(
+                    b"%d-%d" % (writer, number), set_cell("f", b"q", b"1"), set_cell("g", b"q", b"1")
+                )
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in writers:
+        thread.start()
+    for _ in range(40):
+        client.modify_family("g", drop=True)
+        client.modify_family("g", create={})
+    over.set()
+    for thread in writers:
+        thread.join()
+    assert {change.key for change in client.read(start_us=start).changes} == set(client.cells())
+
+
 def test_a_write_is_logged_with_the_cluster_of_its_app_profile(client: Client) -> None:
     client.create_profile("elsewhere", "cluster-2")
     start = now_us()
     client.write(b"a", set_cell("f", b"q", b"1"))
     client.write(b"b", set_cell("f", b"q", b"1"), profile="elsewhere")
     assert [change.cluster for change in client.read(start_us=start).changes] == ["cluster-1", "cluster-2"]
+
+
+def test_a_write_through_a_profile_that_does_not_exist_is_refused(client: Client) -> None:
+    start, cell = now_us(), set_cell("f", b"q", b"v")
+    for call in (
+        lambda: client.write(b"a", cell, profile="nobody"),
+        lambda: client.write_many([(b"a", [cell])], profile="nobody"),
+        lambda: client.check_and_write(b"a", [], [cell], profile="nobody"),
+        lambda: client.read_modify_write(b"a", APPEND, profile="nobody"),
+    ):
+        with pytest.raises(grpc.RpcError) as error:
+            call()
+        assert error.value.code() is grpc.StatusCode.NOT_FOUND
+    assert client.cells() == {}
+    assert client.read(start_us=start).changes == []
+
+
+def test_row_transactions_need_a_profile_that_allows_them(client: Client) -> None:
+    client.create_profile("plain", "cluster-3")
+    client.create_profile("everywhere", None)
+    for profile in ("plain", "everywhere"):
+        for call in (
+            lambda: client.check_and_write(b"a", [], [set_cell("f", b"q", b"v")], profile=profile),  # noqa: B023
+            lambda: client.read_modify_write(b"a", APPEND, profile=profile),  # noqa: B023
+        ):
+            with pytest.raises(grpc.RpcError, match="single-row transactions") as error:
+                call()
+            assert error.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        client.write(b"b", set_cell("f", b"q", b"v"), profile=profile)
+    assert list(client.cells()) == [b"b"]
 
 
 def test_garbage_collection_removes_cells_when_asked_and_says_so(

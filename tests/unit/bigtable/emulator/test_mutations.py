@@ -42,6 +42,14 @@ def range_of(start: int, end: int):
     return made
 
 
+def added_to_a_qualifier_that_is_no_bytes():
+    made = mutation("add_to_cell", family_name="sums")
+    made.add_to_cell.column_qualifier.int_value = 1
+    made.add_to_cell.timestamp.raw_timestamp_micros = 0
+    made.add_to_cell.input.int_value = 1
+    return made
+
+
 @pytest.mark.parametrize(
     ("bad", "code"),
     [
@@ -57,6 +65,7 @@ def range_of(start: int, end: int):
         (range_of(1, 0), 3),
         (mutation("add_to_cell", family_name="f"), 3),
         (mutation("add_to_cell", family_name="sums"), 3),
+        (added_to_a_qualifier_that_is_no_bytes(), 3),
         (mutation("merge_to_cell", family_name="unknown"), 5),
     ],
 )

@@ -1,0 +1,60 @@
+"""The checks before a reading: what the admin API refuses is unknown, and only an absent service is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+
+from penstock.io.bigtable.admin import Admin
+from penstock.io.bigtable.errors import UnreachableError
+from penstock.io.bigtable.stream import ChangeStream, Connection
+
+STREAM = ChangeStream("p", "i", "t", 0, None)
+
+
+class Refusing(grpc.GenericRpcHandler):
+    """Answers every call with one status."""
+
+    def __init__(self, code: grpc.StatusCode) -> None:
+        self._code = code
+
+    def service(self, handler_call_details: object) -> grpc.RpcMethodHandler:
+        return grpc.unary_unary_rpc_method_handler(lambda request, context: context.abort(self._code, "no"))
+
+
+@pytest.fixture
+def refused_with() -> Iterator[Callable[[grpc.StatusCode], Admin]]:
+    """Make the admin client of a service that refuses everything with a status."""
+    servers: list[grpc.Server] = []
+
+    def make(code: grpc.StatusCode) -> Admin:
+        servers.append(grpc.server(ThreadPoolExecutor(2), handlers=(Refusing(code),)))
+        port = servers[-1].add_insecure_port("127.0.0.1:0")
+        servers[-1].start()
+        return Admin(STREAM, Connection(emulator_host=f"127.0.0.1:{port}"))
+
+    yield make
+    for server in servers:
+        server.stop(None)
+
+
+@pytest.mark.parametrize(
+    "code", ["NOT_FOUND", "PERMISSION_DENIED", "INVALID_ARGUMENT", "FAILED_PRECONDITION"]
+)
+def test_what_the_admin_api_refuses_is_unknown(code: str, refused_with: Callable[..., Admin]) -> None:
+    admin = refused_with(grpc.StatusCode[code])
+    assert (admin.routing(), admin.retention()) == ("", 0)
+    admin.close()
+
+
+@pytest.mark.parametrize("code", ["UNAVAILABLE", "RESOURCE_EXHAUSTED"])
+def test_an_admin_api_that_does_not_answer_now_is_asked_again(
+    code: str, refused_with: Callable[..., Admin]
+) -> None:
+    admin = refused_with(grpc.StatusCode[code])
+    with pytest.raises(UnreachableError, match=code):
+        admin.routing()
+    admin.close()

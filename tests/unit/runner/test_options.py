@@ -1,0 +1,33 @@
+"""What the runner makes of its options before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from penstock.runner.options import PySparkOptions, problems
+from penstock.runner.pipeline_runner import opened_checkpoint
+
+
+def options(*flags: str) -> PySparkOptions:
+    return PipelineOptions(list(flags)).view_as(PySparkOptions)
+
+
+def test_a_checkpoint_folder_is_the_same_wherever_a_worker_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    checkpoint = opened_checkpoint(options("--checkpoint_dir=checkpoint"))
+    assert checkpoint.folder == str(tmp_path / "checkpoint")
+    assert checkpoint.state_folder.startswith("/")
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/checkpoint", "file:///checkpoint", "hdfs://host/checkpoint"])
+def test_a_checkpoint_folder_that_is_a_url_is_refused(url: str) -> None:
+    (problem,) = problems(options(f"--checkpoint_dir={url}"))
+    assert problem == (
+        f"--checkpoint_dir={url} is a URL; only folders of a file system are supported: pass a path that the "
+        "driver and all executors share"
+    )
