@@ -15,6 +15,7 @@ from apache_beam.runners.portability.fn_api_runner import translations as beam_p
 
 from penstock.runner import plan as plans
 from penstock.runner.checks import fires_once
+from penstock.runner.classes import of_main
 from penstock.runner.phases import (
     KNOWN_URNS,
     PAR_DO,
@@ -69,6 +70,7 @@ def build_plan(pipeline: api.Pipeline, *, streaming: bool) -> Plan:
         edges=placed,
         streaming=streaming,
         script=_script(pipeline),
+        classes=of_main(),
     )
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 class Routing(enum.Enum):
@@ -140,7 +140,8 @@ class Plan:
 
     `components` are the pipeline's PCollections, coders, windowing strategies and environments
     (serialised `Components` without transforms); `streaming` says whether the record carries what is
-    left of a read, or a read goes on until it is done (batch). `script` is the payload of a TestStream.
+    left of a read, or a read goes on until it is done (batch). `script` is the payload of a TestStream, `classes`
+    are those of the driver's `__main__`, pickled, by name.
     """
 
     id: str
@@ -149,6 +150,7 @@ class Plan:
     edges: tuple[Edge, ...]
     streaming: bool
     script: bytes = b""
+    classes: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def depth(self) -> int:

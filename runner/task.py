@@ -20,6 +20,7 @@ from typing import Any
 from penstock.publish import Attempt, running_attempt
 from penstock.runner import finalizers
 from penstock.runner.bundle import Budget, PlanContext, StageProcessor
+from penstock.runner.classes import adopt
 from penstock.runner.elements import ElementCoder
 from penstock.runner.epoch import (
     BEGINNING_US,
@@ -432,6 +433,7 @@ def _earliest(times: Iterable[int | None]) -> int | None:
 def _context(plan: Plan) -> PlanContext:
     context = _contexts.get(plan.id)
     if context is None:
+        adopt(plan.classes)
         context = _contexts[plan.id] = PlanContext(plan)
         _idle[plan.id] = {}
         while len(_contexts) > KEPT_PLANS:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pytest
@@ -175,6 +176,44 @@ def test_a_users_exception_arrives_with_its_type_its_step_and_the_workers_traceb
     with pytest.raises(ZeroDivisionError, match="Divide") as caught:
         p.run().wait_until_finish()
     assert "lambda n: 1 // n" in caught.value.__notes__[0]
+
+
+class Order(NamedTuple):
+    """As a notebook or a script defines it: see `in_main`."""
+
+    item: str
+    pieces: int
+
+
+class OrderError(Exception):
+    """As a notebook or a script defines it."""
+
+
+@pytest.fixture
+def in_main(monkeypatch: pytest.MonkeyPatch) -> None:
+    for each in (Order, OrderError):
+        monkeypatch.setattr(each, "__module__", "__main__")
+        monkeypatch.setattr(sys.modules["__main__"], each.__name__, each, raising=False)
+
+
+def test_elements_may_be_of_a_class_that_the_users_script_defines(
+    pipeline: beam.Pipeline, in_main: None
+) -> None:
+    doubled = beam.Map(lambda order: Order(order.item, order.pieces * 2))
+    with pipeline as p:
+        orders = p | beam.Create([Order("tea", 1), Order("jam", 2)]) | beam.Reshuffle() | doubled
+        assert_that(orders, equal_to([Order("tea", 2), Order("jam", 4)]))
+
+
+def test_an_exception_that_the_users_script_defines_arrives_with_its_type(
+    pipeline: beam.Pipeline, in_main: None
+) -> None:
+    def refuse(n: int) -> None:
+        raise OrderError("no tea")
+
+    _ = pipeline | beam.Create([1]) | beam.Map(refuse)
+    with pytest.raises(OrderError, match="no tea"):
+        pipeline.run().wait_until_finish()
 
 
 @pytest.mark.slow
