@@ -178,6 +178,27 @@ def test_a_users_exception_arrives_with_its_type_its_step_and_the_workers_traceb
     assert "lambda n: 1 // n" in caught.value.__notes__[0]
 
 
+class _SizeOptions(PipelineOptions):
+    @classmethod
+    def _add_argparse_args(cls, parser: Any) -> None:
+        parser.add_value_provider_argument("--size", type=int, default=7)
+
+
+class _SizeFn(beam.DoFn):
+    def __init__(self, size: Any) -> None:
+        self._size = size
+
+    def process(self, element: str) -> Iterator[tuple[str, int]]:
+        yield element, self._size.get()
+
+
+@pytest.mark.parametrize(("flags", "size"), [([], 7), (["--size=9"], 9)], ids=["default", "given"])
+def test_a_dofn_gets_the_value_of_an_option_when_it_runs(spark: Any, flags: list[str], size: int) -> None:
+    with beam.Pipeline(runner=PySparkRunner(spark), options=PipelineOptions(flags)) as p:
+        provided = p.options.view_as(_SizeOptions).size
+        assert_that(p | beam.Create(["a"]) | beam.ParDo(_SizeFn(provided)), equal_to([("a", size)]))
+
+
 class Order(NamedTuple):
     """As a notebook or a script defines it: see `in_main`."""
 
