@@ -226,6 +226,11 @@ def test_a_processing_time_timer_holds_the_watermark_until_it_has_fired() -> Non
     assert "1 2 | on time 0/0" in found[0], "the held elements are in time for their window"
 
 
+def test_when_the_script_is_over_its_clock_leaps_to_the_timers_that_are_left() -> None:
+    found = through(LaterFn(), elements("1@1"), clock(4), elements("a/2@2"), watermark(20))
+    assert sorted(found) == ["all: ('k', '1') @1", "all: ('k', 'a/2') @2"]
+
+
 class TagsFn(beam.DoFn):
     """One timer for each element, by a dynamic tag."""
 
