@@ -48,7 +48,7 @@ _BY_WATERMARK, _BY_CLOCK = b"\x00watermark", b"\x00clock"
 
 @dataclass(frozen=True, slots=True)
 class Pane:
-    """A pane to emit: its `count` values may be iterated again and again until the next pane is emitted."""
+    """A pane to emit: its `count` values may be iterated again and again until `Panes.tidy` is called."""
 
     key: bytes
     window: Any
@@ -129,6 +129,8 @@ class Panes:
         self._input_us = input_us
         self._output_us = output_us
         self._now_us = now_us
+        self._spent: list[tuple[int, bytes, bytes]] = []
+        """Cells whose values have been emitted for the last time."""
 
     def arrived(self, key: bytes, groups: Sequence[Complete]) -> int:
         """Take in what an epoch brings for a key, a group for each window; return how many elements were dropped."""
@@ -160,6 +162,12 @@ class Panes:
                 return
             for timer in due:
                 self._ring(timer, watermark_us)
+
+    def tidy(self) -> None:
+        """Forget the values that have been emitted for the last time: from here on nobody reads a pane any more."""
+        for cell in self._spent:
+            self._cells.clear(*cell, _VALUES)
+        self._spent.clear()
 
     def expiry_us(self, window: Any) -> int:
         """The watermark at which a window expires."""
@@ -212,7 +220,7 @@ class Panes:
                 -1 if early else state.punctual,
             )
             stamp = at.end_us if state.hold_us == NO_HOLD_US else min(state.hold_us, at.end_us)
-            values = _Stored(self._cells, here, self._addresses(here))
+            values = _Stored(self._cells, here, self._addresses(here) if state.count else ())
             self._emit(Pane(here.key, window, Timestamp(micros=stamp), info, values, state.count))
             state.panes += 1
             state.punctual += not early
@@ -261,8 +269,7 @@ class Panes:
             self._timers.clear(here.key_group, here.key, here.window, family, b"")
 
     def _clear_values(self, here: _Place) -> None:
-        for address in self._addresses(here):
-            self._cells.clear(here.key_group, here.key, address, _VALUES)
+        self._spent.extend((here.key_group, here.key, address) for address in self._addresses(here))
 
     # Windows that merge.
 
