@@ -99,6 +99,13 @@ def test_a_timer_in_the_past_fires_at_once() -> None:
     ]
 
 
+@pytest.mark.parametrize("watermarks", [(10, 20, 30), (30,)], ids=["in steps", "at once"])
+def test_a_timer_beyond_the_end_of_its_window_fires_when_the_window_expires(watermarks: Any) -> None:
+    into = beam.WindowInto(w.FixedWindows(10))
+    steps = [elements("25@1"), *map(watermark, watermarks)]
+    assert through(AtFn(), *steps, into=into) == ["0-10: fired with 25 @25"]
+
+
 def test_each_key_and_window_has_its_own_timer() -> None:
     found = played(
         lambda p: (
