@@ -15,7 +15,6 @@ from apache_beam.runners.portability.fn_api_runner import translations as beam_p
 
 from penstock.runner import plan as plans
 from penstock.runner.checks import fires_once
-from penstock.runner.classes import of_main
 from penstock.runner.phases import (
     KNOWN_URNS,
     PAR_DO,
@@ -29,6 +28,7 @@ from penstock.runner.phases import (
     strategy_of,
 )
 from penstock.runner.plan import Edge, Origin, Plan, Routing, Side
+from penstock.runner.program import of_driver
 from penstock.runner.views import original
 
 SOURCE_URN = "penstock:source:v1"
@@ -70,7 +70,7 @@ def build_plan(pipeline: api.Pipeline, *, streaming: bool) -> Plan:
         edges=placed,
         streaming=streaming,
         script=_script(pipeline),
-        classes=of_main(),
+        program=of_driver(),
     )
 
 

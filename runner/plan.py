@@ -19,6 +19,8 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from penstock.runner.program import Program
+
 
 class Routing(enum.Enum):
     """How elements of an edge find their partition."""
@@ -140,8 +142,8 @@ class Plan:
 
     `components` are the pipeline's PCollections, coders, windowing strategies and environments
     (serialised `Components` without transforms); `streaming` says whether the record carries what is
-    left of a read, or a read goes on until it is done (batch). `script` is the payload of a TestStream, `classes`
-    are those of the driver's `__main__`, pickled, by name.
+    left of a read, or a read goes on until it is done (batch). `script` is the payload of a TestStream, `program`
+    what the user's code needs to be found.
     """
 
     id: str
@@ -150,7 +152,7 @@ class Plan:
     edges: tuple[Edge, ...]
     streaming: bool
     script: bytes = b""
-    classes: Mapping[str, bytes] = field(default_factory=dict)
+    program: Program = field(default_factory=Program)
 
     @property
     def depth(self) -> int:

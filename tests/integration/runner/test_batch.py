@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -224,6 +226,16 @@ def test_elements_may_be_of_a_class_that_the_users_script_defines(
     with pipeline as p:
         orders = p | beam.Create([Order("tea", 1), Order("jam", 2)]) | beam.Reshuffle() | doubled
         assert_that(orders, equal_to([Order("tea", 2), Order("jam", 4)]))
+
+
+def test_a_dofn_may_be_of_a_module_that_only_the_driver_finds(
+    pipeline: beam.Pipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "beside_the_script.py").write_text("def doubled(n):\n    return n * 2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    beside = importlib.import_module("beside_the_script")
+    with pipeline as p:
+        assert_that(p | beam.Create([1, 2]) | beam.Map(beside.doubled), equal_to([2, 4]))
 
 
 def test_an_exception_that_the_users_script_defines_arrives_with_its_type(
