@@ -45,6 +45,8 @@ class PlanContext:
     """The coders and windowings of a plan, decoded once per process."""
 
     def __init__(self, plan: Plan) -> None:
+        if RuntimeValueProvider.runtime_options is None:
+            RuntimeValueProvider.set_runtime_options({})  # before that, no value provider gives its default
         self.plan = plan
         self.components = beam_runner_api_pb2.Components.FromString(plan.components)
         self._context = pipeline_context.PipelineContext(self.components)

@@ -15,6 +15,7 @@ costs that chunk, not the bag. Lengths are four bytes, times eight (µs, shifted
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -223,9 +224,13 @@ class Timers:
 
     def forget(self, key_group: int, key: bytes, window: bytes) -> None:
         """Forget all timers of a key and window."""
-        found = list(self._store.scan(key_group, key_group, b"t" + joined(key, window)))
-        for _, entry, _ in found:
-            self.clear(key_group, *parted(entry[1:]))
+        for timer in self.of_window(key_group, key, window):
+            self._delete(timer)
+
+    def of_window(self, key_group: int, key: bytes, window: bytes) -> list[TimerEntry]:
+        """Return all timers of a key and window."""
+        found = self._store.scan(key_group, key_group, b"t" + joined(key, window))
+        return list(itertools.starmap(_timer, found))
 
     def due(self, domain: bytes, limit_us: int) -> list[TimerEntry]:
         """Return the timers of a domain with fire time ≤ `limit_us`, earliest first."""
@@ -251,9 +256,7 @@ class Timers:
 
     def pending(self) -> Iterator[TimerEntry]:
         """All timers, by key group, key and window."""
-        for group, entry, record in self._store.scan(self._first, self._last, b"t"):
-            key, window, family, tag = parted(entry[1:])
-            yield TimerEntry(group, key, window, family, tag, *_TIMER.unpack(record))
+        yield from itertools.starmap(_timer, self._store.scan(self._first, self._last, b"t"))
 
     def earliest(self, domain: bytes) -> int | None:
         """The earliest time in the index of a domain (EVENT, PROCESSING or HOLD), in µs."""
@@ -261,6 +264,11 @@ class Timers:
             return None
         found = self._store.firsts(self._first, self._last, domain)
         return min((_TIME.unpack_from(entry, 1)[0] - _SHIFT for _, entry in found), default=None)
+
+
+def _timer(key_group: int, entry: bytes, record: bytes) -> TimerEntry:
+    key, window, family, tag = parted(entry[1:])
+    return TimerEntry(key_group, key, window, family, tag, *_TIMER.unpack(record))
 
 
 def _time(time_us: int) -> bytes:

@@ -108,7 +108,7 @@ class Driver:
         if drain and not state.extra.get("draining"):
             residuals = self._residuals.truncated(residuals)
         due = [r for r in residuals if r.not_before_us <= self._now_us()]
-        event = None if self._busy(state, due) else self._next_event(state)
+        event = None if self._busy(state, due) else self._next_event(state) or self._leap(state)
         if event is not None:
             state = _played(state, event)
         elif not self._anything_to_do(state, due, drain):
@@ -158,6 +158,13 @@ class Driver:
     def _next_event(self, state: EpochState) -> Event | None:
         played = int(state.extra.get("played", 0))
         return self._script[played] if played < len(self._script) else None
+
+    def _leap(self, state: EpochState) -> Event | None:
+        """When the script is over and only its clock would bring something: the clock leaps to the next timer."""
+        times = [t.processing_us for t in state.timers if t.processing_us is not None]
+        if not (self._script and times and self._through(state) and self._ended(state)):
+            return None
+        return Event(advance_us=min(times) - self._clock_us(state))
 
     def _to_start(self, state: EpochState) -> tuple[str, ...]:
         """Impulses that have not fired for the steps that they feed.

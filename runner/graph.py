@@ -28,6 +28,7 @@ from penstock.runner.phases import (
     strategy_of,
 )
 from penstock.runner.plan import Edge, Origin, Plan, Routing, Side
+from penstock.runner.program import of_driver
 from penstock.runner.views import original
 
 SOURCE_URN = "penstock:source:v1"
@@ -69,6 +70,7 @@ def build_plan(pipeline: api.Pipeline, *, streaming: bool) -> Plan:
         edges=placed,
         streaming=streaming,
         script=_script(pipeline),
+        program=of_driver(),
     )
 
 

@@ -109,7 +109,7 @@ class Grouping:
             self._spill()
 
     def groups(self) -> Iterator[Complete]:
-        """Yield each group whole, sorted by key and window; then forget everything."""
+        """Yield each group whole, sorted by key and window. All can be read until `close`."""
         if self._files:
             self._spill()
             yield from _merged(self._files)
@@ -117,7 +117,6 @@ class Grouping:
             for key, window in sorted(self._groups):
                 group = self._groups[key, window]
                 yield Complete(key, window, group.first_us, group.last_us, group.chunks, group.count)
-        self.close()
 
     def close(self) -> None:
         """Forget everything and give the disk back."""

@@ -81,14 +81,18 @@ class PanesRun(StoredRun):
 
     def finish(self, input_watermark_us: int) -> Outcome:
         """Fire what elements make fire, then what the watermark and the clock do; keep the rest."""
+        metrics: list[bytes] = []
         if self._grouping or self._due(input_watermark_us):
             self._open()
             panes = self._panes()
             groups = self._grouping.groups()
             for key, windows in itertools.groupby(groups, key=lambda group: group.key):
                 self.dropped += panes.arrived(key, list(windows))
+            self._grouping.close()
             panes.advance(input_watermark_us)
-        metrics = self.processor.finish() if self._started else []
+            if self._started:
+                metrics = self.processor.finish()
+            panes.tidy()  # not before: a DoFn may keep a pane, and read it when its bundle ends
         return self._outcome(input_watermark_us, metrics)
 
     def discard(self) -> None:
@@ -148,7 +152,9 @@ class CompleteRun(StageRun):
         groups = self._grouping.groups()
         for group in self._merging.merged(groups) if self._merging else groups:
             self._emit(group)
-        return super().finish(input_watermark_us)
+        outcome = super().finish(input_watermark_us)
+        self._grouping.close()  # not before: a DoFn may keep a group, and read it when its bundle ends
+        return outcome
 
     def discard(self) -> None:
         """Give up after an error; spilled groups are deleted."""
@@ -206,6 +212,7 @@ class TriggeredRun(StageRun):
             driver = create_trigger_driver(self.processor.windowing, is_batch=True)
             for group in self._grouping.groups():
                 self._fire(driver, group)
+            self._grouping.close()
         return super().finish(input_watermark_us)
 
     def discard(self) -> None:

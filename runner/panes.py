@@ -48,7 +48,7 @@ _BY_WATERMARK, _BY_CLOCK = b"\x00watermark", b"\x00clock"
 
 @dataclass(frozen=True, slots=True)
 class Pane:
-    """A pane to emit: its `count` values may be iterated again and again until the next pane is emitted."""
+    """A pane to emit: its `count` values may be iterated again and again until `Panes.tidy` is called."""
 
     key: bytes
     window: Any
@@ -129,6 +129,8 @@ class Panes:
         self._input_us = input_us
         self._output_us = output_us
         self._now_us = now_us
+        self._spent: list[tuple[int, bytes, bytes]] = []
+        """Cells whose values have been emitted for the last time."""
 
     def arrived(self, key: bytes, groups: Sequence[Complete]) -> int:
         """Take in what an epoch brings for a key, a group for each window; return how many elements were dropped."""
@@ -147,7 +149,7 @@ class Panes:
             state.pending = True
             if self._tree.should_fire(state.trigger, at):
                 self._fire(here, known, state, at, last=False)
-            self._save(here, known, state, self._input_us)
+            self._save(here, known, state, at)
         return dropped
 
     def advance(self, watermark_us: int) -> None:
@@ -160,6 +162,12 @@ class Panes:
                 return
             for timer in due:
                 self._ring(timer, watermark_us)
+
+    def tidy(self) -> None:
+        """Forget the values that have been emitted for the last time: from here on nobody reads a pane any more."""
+        for cell in self._spent:
+            self._cells.clear(*cell, _VALUES)
+        self._spent.clear()
 
     def expiry_us(self, window: Any) -> int:
         """The watermark at which a window expires."""
@@ -178,7 +186,7 @@ class Panes:
         if expired:
             self._forget(here)
         else:
-            self._save(here, known, state, watermark_us)
+            self._save(here, known, state, at)
 
     def _take(self, here: _Place, window: Any, state: _Window, group: Complete) -> None:
         state.count += group.count
@@ -212,7 +220,7 @@ class Panes:
                 -1 if early else state.punctual,
             )
             stamp = at.end_us if state.hold_us == NO_HOLD_US else min(state.hold_us, at.end_us)
-            values = _Stored(self._cells, here, self._addresses(here))
+            values = _Stored(self._cells, here, self._addresses(here) if state.count else ())
             self._emit(Pane(here.key, window, Timestamp(micros=stamp), info, values, state.count))
             state.panes += 1
             state.punctual += not early
@@ -236,14 +244,14 @@ class Panes:
         data = b"".join(self._cells.chunks(here.key_group, here.key, here.window, _PANE))
         return _Window.unpack(data) if data else _Window()
 
-    def _save(self, here: _Place, window: Any, state: _Window, watermark_us: int) -> None:
+    def _save(self, here: _Place, window: Any, state: _Window, at: Moment) -> None:
+        """Keep a window whose trigger was asked `at` a moment, and let it be asked for what is due after that."""
         identity = here.key_group, here.key, here.window
         self._cells.replace(*identity, _PANE, state.pack())
-        end_us = window.max_timestamp().micros
-        over = state.closed or watermark_us > end_us
-        ring = self.expiry_us(window) if over else min(end_us + 1, MAX_US)
+        over = state.closed or at.at_end
+        ring = self.expiry_us(window) if over else min(at.end_us + 1, MAX_US)
         self._timers.set(TimerEntry(*identity, _BY_WATERMARK, b"", EVENT, ring, state.hold_us))
-        wake = None if state.closed else self._tree.wake_us(state.trigger, self._now_us())
+        wake = None if state.closed else self._tree.wake_us(state.trigger, at.now_us)
         if wake is None:
             self._timers.clear(*identity, _BY_CLOCK, b"")
         else:
@@ -261,8 +269,7 @@ class Panes:
             self._timers.clear(here.key_group, here.key, here.window, family, b"")
 
     def _clear_values(self, here: _Place) -> None:
-        for address in self._addresses(here):
-            self._cells.clear(here.key_group, here.key, address, _VALUES)
+        self._spent.extend((here.key_group, here.key, address) for address in self._addresses(here))
 
     # Windows that merge.
 
@@ -303,9 +310,8 @@ class Panes:
         places = [_Place(here.key_group, key, encoded) for encoded in merged]
         states = [self._load(place) for place in places]
         state = self._load(here) if result in merged else _Window()
-        state.trigger = self._tree.merged(
-            [old.trigger for old in states], self._moment(window, self._input_us)
-        )
+        at = self._moment(window, self._input_us)
+        state.trigger = self._tree.merged([old.trigger for old in states], at)
         holds = [Timestamp(micros=old.hold_us) for old in states if old.hold_us != NO_HOLD_US]
         state.hold_us = self._combine.merge(window, holds).micros if holds else NO_HOLD_US
         state.pending = any(old.pending for old in states)
@@ -313,7 +319,7 @@ class Panes:
         active[result] = [address for encoded in merged for address in active.pop(encoded)]
         for place in places:
             self._drop(place)
-        self._save(here, window, state, self._input_us)
+        self._save(here, window, state, at)
 
     def _active(self, key: bytes) -> dict[bytes, list[bytes]]:
         """The windows of a key that may still merge, each with the addresses of its values."""

@@ -180,11 +180,17 @@ class _Work:
             stop=lambda last: self._result.stopping,
             on_commit=lambda last: self._result.committed(last, driver.measured(last.number)),
             on_sweep=lambda last, swept: self._clean_up(last),
+            on_failure=lambda last, failures, error: self._give_up(error),
         )
         self._engine.close()
         if not record.state.done:
             return str(PipelineState.STOPPED)
         return str(PipelineState.DRAINED if record.state.extra.get("draining") else PipelineState.DONE)
+
+    def _give_up(self, error: Exception) -> None:
+        """Let an epoch be tried again, unless it failed because it was cancelled."""
+        if self._result.cancelling:
+            raise error
 
     def _driver(self, residuals: Residuals, folder: str, dropped: Collection[str] = ()) -> Driver:
         settings = self._settings

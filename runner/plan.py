@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from penstock.runner.program import Program
 
 
 class Routing(enum.Enum):
@@ -140,7 +142,8 @@ class Plan:
 
     `components` are the pipeline's PCollections, coders, windowing strategies and environments
     (serialised `Components` without transforms); `streaming` says whether the record carries what is
-    left of a read, or a read goes on until it is done (batch). `script` is the payload of a TestStream.
+    left of a read, or a read goes on until it is done (batch). `script` is the payload of a TestStream, `program`
+    what the user's code needs to be found.
     """
 
     id: str
@@ -149,6 +152,7 @@ class Plan:
     edges: tuple[Edge, ...]
     streaming: bool
     script: bytes = b""
+    program: Program = field(default_factory=Program)
 
     @property
     def depth(self) -> int:

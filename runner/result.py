@@ -81,8 +81,10 @@ class PySparkPipelineResult(PipelineResult):
         if not self._finished.is_set():
             self._state = PipelineState.CANCELLING
             self._stop.set()
-            self._cancel_job()
-            self._finished.wait(60)
+            for _ in range(60):
+                self._cancel_job()  # again and again: a job may be about to start
+                if self._finished.wait(1):
+                    break
         return str(self.state)
 
     def metrics(self) -> Metrics:
@@ -142,22 +144,27 @@ class PySparkPipelineResult(PipelineResult):
         return self._stop.is_set()
 
     @property
+    def cancelling(self) -> bool:
+        """Whether somebody has asked to cancel."""
+        return bool(self._state == PipelineState.CANCELLING)
+
+    @property
     def draining(self) -> bool:
         """Whether somebody has asked to drain."""
         return self._drain.is_set()
 
     def _run(self, work: Callable[[], str]) -> None:
         try:
-            ended = work()
-            cancelled = self._state == PipelineState.CANCELLING and ended == PipelineState.STOPPED
-            self._state = PipelineState.CANCELLED if cancelled else ended
+            state = work()
+            stopped = self.cancelling and state == PipelineState.STOPPED
+            self._state = PipelineState.CANCELLED if stopped else state
         except BaseException as error:
             self._fail(error)
         finally:
             self._finished.set()
 
     def _fail(self, error: BaseException) -> None:
-        if self._state == PipelineState.CANCELLING:
+        if self.cancelling:
             self._state = PipelineState.CANCELLED
             return
         self._state = PipelineState.FAILED

@@ -48,6 +48,7 @@ class StatefulRun(StoredRun):
         """Fire due timers, forget expired windows, and write state back."""
         if self._due(input_watermark_us):
             self._start()
+            self._expect_expiry()
             with passed_by(input_watermark_us):
                 self._fire_all(input_watermark_us)
         metrics = self.processor.finish() if self._started else []
@@ -81,7 +82,7 @@ class StatefulRun(StoredRun):
         loop might go on for ever.
         """
         order = itertools.count()
-        due = [timer for timer in self._timers.due(domain, limit_us) if timer.family != GC_FAMILY]
+        due = self._due_timers(domain, limit_us)
         waiting = [(timer.fire_us, next(order), timer) for timer in due]
 
         def join_in(timer: TimerEntry) -> None:
@@ -95,6 +96,16 @@ class StatefulRun(StoredRun):
                 self._fire(timer)
         self.processor.state.on_set = None
         return bool(due)
+
+    def _due_timers(self, domain: bytes, limit_us: int) -> list[TimerEntry]:
+        """What is due, and what would be due in event time after its window, which expires now."""
+        reached = self._timers.due(domain, limit_us)
+        due = [timer for timer in reached if timer.family != GC_FAMILY]
+        for expiry in reached:
+            if expiry.family == GC_FAMILY:
+                left = self._timers.of_window(expiry.key_group, expiry.key, expiry.window)
+                due.extend(timer for timer in left if timer.domain == EVENT and timer.fire_us > limit_us)
+        return due
 
     def _fire(self, timer: TimerEntry) -> None:
         key = self._keys.decode_from_stream(coder_impl.create_InputStream(timer.key), True)

@@ -34,6 +34,7 @@ from penstock.runner.epoch import (
 from penstock.runner.frames import Frame, InOrder, Kind
 from penstock.runner.keys import KEY_GROUPS, groups_of
 from penstock.runner.plan import Edge, Origin, Plan, Routing, Stage
+from penstock.runner.program import adopt
 from penstock.runner.sides import Held
 from penstock.runner.stagerun import MAX_US, Setting, StageRun
 from penstock.runner.stages import run_of
@@ -432,6 +433,7 @@ def _earliest(times: Iterable[int | None]) -> int | None:
 def _context(plan: Plan) -> PlanContext:
     context = _contexts.get(plan.id)
     if context is None:
+        adopt(plan.program)
         context = _contexts[plan.id] = PlanContext(plan)
         _idle[plan.id] = {}
         while len(_contexts) > KEPT_PLANS:

@@ -334,6 +334,9 @@ class _AfterAll(_Composite):
         return all(child.finished(state) or child.should_fire(state, at) for child in self.children)
 
     def on_fire(self, state: TriggerState, at: Moment) -> None:
+        for child in self.children:
+            if not child.finished(state):
+                child.on_fire(state, at)
         self.clear(state)
         self.set_finished(state, True)
 

@@ -351,6 +351,11 @@ SESSIONS = {
         [elements("1@1"), elements("2@15"), elements("3@8"), elements("4@9")],
         ["1-25: 1 2 3 | early 0/- first @end", "1-25: 4 | on time 1/0 last @end"],
     ),
+    "what all triggers have fired stays done when the session grows": (
+        sessions(t.AfterEach(t.AfterAll(t.AfterCount(1), t.AfterCount(2)), t.AfterCount(3))),
+        [elements("1@1", "2@2"), elements("3@5"), elements("4@6"), elements("5@7")],
+        ["1-12: 1 2 | early 0/- first @end", "1-17: 3 4 5 | early 0/- first last @end"],
+    ),
     "early panes, a merge, and the rest": (
         sessions(t.AfterWatermark(early=t.AfterCount(2))),
         [elements("1@1", "2@2"), elements("3@15"), elements("4@9"), watermark(30)],

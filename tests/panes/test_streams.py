@@ -24,6 +24,7 @@ from apache_beam.transforms.userstate import (
 )
 from apache_beam.transforms.window import TimestampCombiner
 from apache_beam.utils.timestamp import Duration, Timestamp
+from apache_beam.utils.windowed_value import WindowedValue
 
 from tests.panes.book import (
     DISCARDING,
@@ -96,6 +97,13 @@ def test_a_timer_in_the_past_fires_at_once() -> None:
         "all: fired with 5 @5",
         "all: fired with 20 @20",
     ]
+
+
+@pytest.mark.parametrize("watermarks", [(10, 20, 30), (30,)], ids=["in steps", "at once"])
+def test_a_timer_beyond_the_end_of_its_window_fires_when_the_window_expires(watermarks: Any) -> None:
+    into = beam.WindowInto(w.FixedWindows(10))
+    steps = [elements("25@1"), *map(watermark, watermarks)]
+    assert through(AtFn(), *steps, into=into) == ["0-10: fired with 25 @25"]
 
 
 def test_each_key_and_window_has_its_own_timer() -> None:
@@ -224,6 +232,11 @@ def test_a_processing_time_timer_holds_the_watermark_until_it_has_fired() -> Non
     )
     assert len(found) == 1
     assert "1 2 | on time 0/0" in found[0], "the held elements are in time for their window"
+
+
+def test_when_the_script_is_over_its_clock_leaps_to_the_timers_that_are_left() -> None:
+    found = through(LaterFn(), elements("1@1"), clock(4), elements("a/2@2"), watermark(20))
+    assert sorted(found) == ["all: ('k', '1') @1", "all: ('k', 'a/2') @2"]
 
 
 class TagsFn(beam.DoFn):
@@ -400,6 +413,59 @@ def test_a_grouping_behind_a_grouping_gets_its_panes_in_time() -> None:
         )
     )
     assert found == ["0-20: 1 2 | on time 0/0 first last @end"]
+
+
+class BundleFn(beam.DoFn):
+    """Keeps the panes of a bundle, and reads them when it ends."""
+
+    def start_bundle(self) -> None:
+        self.kept: list[Any] = []
+
+    def process(self, element: tuple[str, Any], window: Any = beam.DoFn.WindowParam) -> None:
+        self.kept.append((element[1], window))
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        for values, window in self.kept:
+            yield WindowedValue(" ".join(sorted(values)), window.max_timestamp(), [window])
+
+
+@pytest.mark.parametrize("mode", ["DISCARDING", "ACCUMULATING"])
+def test_a_pane_can_be_read_until_its_bundle_ends(mode: str) -> None:
+    windows = beam.WindowInto(
+        w.FixedWindows(10),
+        trigger=t.AfterWatermark(early=t.AfterCount(2)),
+        accumulation_mode=getattr(t.AccumulationMode, mode),
+    )
+    steps = [elements("1@1", "2@2"), elements("3@3"), watermark(10), elements("4@14")]
+    found = played(
+        lambda p: (
+            p
+            | script(*steps)
+            | beam.Map(keyed)
+            | windows
+            | beam.GroupByKey()
+            | beam.ParDo(BundleFn())
+            | beam.ParDo(SeeFn())
+        )
+    )
+    second = "0-10: 3 @end" if mode == "DISCARDING" else "0-10: 1 2 3 @end"
+    assert sorted(found) == sorted(["0-10: 1 2 @end", second, "10-20: 4 @end"])
+
+
+def test_panes_may_be_combined_as_they_are() -> None:
+    found = played(
+        lambda p: (
+            p
+            | script(elements("a/1@1", "b/2@2"), watermark(10))
+            | beam.Map(keyed)
+            | beam.WindowInto(w.FixedWindows(10))
+            | beam.GroupByKey()
+            | beam.combiners.ToList().without_defaults()
+            | beam.Map(lambda groups: sorted((key, list(values)) for key, values in groups))
+            | beam.ParDo(SeeFn())
+        )
+    )
+    assert found == ["0-10: [('a', ['a/1']), ('b', ['b/2'])] @end"]
 
 
 def test_a_lifted_combiner_fires_as_often_as_its_windows() -> None:

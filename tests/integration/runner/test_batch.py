@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pytest
@@ -175,6 +178,75 @@ def test_a_users_exception_arrives_with_its_type_its_step_and_the_workers_traceb
     with pytest.raises(ZeroDivisionError, match="Divide") as caught:
         p.run().wait_until_finish()
     assert "lambda n: 1 // n" in caught.value.__notes__[0]
+
+
+class _SizeOptions(PipelineOptions):
+    @classmethod
+    def _add_argparse_args(cls, parser: Any) -> None:
+        parser.add_value_provider_argument("--size", type=int, default=7)
+
+
+class _SizeFn(beam.DoFn):
+    def __init__(self, size: Any) -> None:
+        self._size = size
+
+    def process(self, element: str) -> Iterator[tuple[str, int]]:
+        yield element, self._size.get()
+
+
+@pytest.mark.parametrize(("flags", "size"), [([], 7), (["--size=9"], 9)], ids=["default", "given"])
+def test_a_dofn_gets_the_value_of_an_option_when_it_runs(spark: Any, flags: list[str], size: int) -> None:
+    with beam.Pipeline(runner=PySparkRunner(spark), options=PipelineOptions(flags)) as p:
+        provided = p.options.view_as(_SizeOptions).size
+        assert_that(p | beam.Create(["a"]) | beam.ParDo(_SizeFn(provided)), equal_to([("a", size)]))
+
+
+class Order(NamedTuple):
+    """As a notebook or a script defines it: see `in_main`."""
+
+    item: str
+    pieces: int
+
+
+class OrderError(Exception):
+    """As a notebook or a script defines it."""
+
+
+@pytest.fixture
+def in_main(monkeypatch: pytest.MonkeyPatch) -> None:
+    for each in (Order, OrderError):
+        monkeypatch.setattr(each, "__module__", "__main__")
+        monkeypatch.setattr(sys.modules["__main__"], each.__name__, each, raising=False)
+
+
+def test_elements_may_be_of_a_class_that_the_users_script_defines(
+    pipeline: beam.Pipeline, in_main: None
+) -> None:
+    doubled = beam.Map(lambda order: Order(order.item, order.pieces * 2))
+    with pipeline as p:
+        orders = p | beam.Create([Order("tea", 1), Order("jam", 2)]) | beam.Reshuffle() | doubled
+        assert_that(orders, equal_to([Order("tea", 2), Order("jam", 4)]))
+
+
+def test_a_dofn_may_be_of_a_module_that_only_the_driver_finds(
+    pipeline: beam.Pipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "beside_the_script.py").write_text("def doubled(n):\n    return n * 2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    beside = importlib.import_module("beside_the_script")
+    with pipeline as p:
+        assert_that(p | beam.Create([1, 2]) | beam.Map(beside.doubled), equal_to([2, 4]))
+
+
+def test_an_exception_that_the_users_script_defines_arrives_with_its_type(
+    pipeline: beam.Pipeline, in_main: None
+) -> None:
+    def refuse(n: int) -> None:
+        raise OrderError("no tea")
+
+    _ = pipeline | beam.Create([1]) | beam.Map(refuse)
+    with pytest.raises(OrderError, match="no tea"):
+        pipeline.run().wait_until_finish()
 
 
 @pytest.mark.slow

@@ -289,6 +289,21 @@ class BoundedCountFn(CountFn):
         return super().process(element, tracker, watermark)
 
 
+def test_what_is_cancelled_in_the_middle_of_an_epoch_is_not_tried_again(start: Start, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+
+    def hang(element: str) -> None:
+        with begun.open("a") as file:
+            file.write(element)
+        time.sleep(600)
+
+    result = start(lambda p: p | beam.Create(["a"], reshuffle=False) | beam.Map(hang))
+    _until(begun.exists, result)
+    epoch = result.progress().epoch
+    assert result.cancel() == "CANCELLED"
+    assert (begun.read_text(), result.progress().epoch) == ("a", epoch)
+
+
 @pytest.mark.slow
 def test_a_bounded_pipeline_with_a_checkpoint_goes_on_where_it_was(start: Start, published: Path) -> None:
     def build(p: beam.Pipeline) -> None:

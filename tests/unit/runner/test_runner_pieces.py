@@ -162,7 +162,17 @@ def test_groups_are_whole_and_in_order_however_often_they_were_spilled(memory_by
         identity: [[v for _, v in values], min(values)[0], max(values)[0]]
         for identity, values in expected.items()
     }
+    grouping.close()
     assert not grouping
+
+
+@pytest.mark.parametrize("memory_bytes", [1 << 30, 1 << 20])
+def test_a_group_can_be_read_when_others_have_been_handed_out(memory_bytes: int) -> None:
+    grouping, chunk = Grouping(memory_bytes), bytes(300_000)
+    for at in range(20):
+        grouping.add(b"k%d" % (at % 2), b"w", at, at, chunk)
+    groups = list(grouping.groups())
+    assert [len(b"".join(group.chunks)) for group in groups] == [10 * len(chunk)] * 2
 
 
 def test_a_group_far_beyond_the_memory_is_never_held_whole() -> None:

@@ -1,0 +1,60 @@
+"""What a worker needs of the driver's own program: the classes of its `__main__`, and where its modules are.
+
+What is pickled names its class by module and name. In a notebook or a script that module is `__main__`, which is
+another program in a worker; in a test or a script's helper it is a module that only the driver would find.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from apache_beam.internal import pickler
+
+logger = logging.getLogger(__name__)
+
+_MAIN = "__main__"
+_adopted: dict[str, type] = {}
+"""What this process has put into its `__main__`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The classes of a driver's `__main__`, pickled, by name, and its absolute search path."""
+
+    classes: Mapping[str, bytes] = field(default_factory=dict)
+    path: tuple[str, ...] = ()
+
+
+def of_driver() -> Program:
+    """The program of this process; classes that cannot be pickled by value are left out."""
+    found = {}
+    for name, each in list(vars(sys.modules[_MAIN]).items()):
+        if isinstance(each, type) and each.__module__ == _MAIN:
+            try:
+                found[name] = pickler.dumps(each)
+            except Exception as error:
+                logger.debug("the class %s stays with the driver: %s", name, type(error).__name__)
+    return Program(found, tuple(os.path.abspath(entry) for entry in sys.path))
+
+
+def adopt(program: Program) -> None:
+    """Make a program's modules and classes known to this process, which keeps what it has itself.
+
+    Only what is there is added to the search path, at its end. A class takes the place of an earlier one of the
+    driver's, but of nothing else in `__main__`.
+    """
+    sys.path.extend(entry for entry in program.path if entry not in sys.path and os.path.exists(entry))
+    main = sys.modules[_MAIN]
+    for name, pickled in program.classes.items():
+        if getattr(main, name, None) is not _adopted.get(name):
+            continue
+        try:
+            _adopted[name] = pickler.loads(pickled)
+        except Exception as error:
+            logger.debug("the class %s cannot be made here: %s", name, type(error).__name__)
+        else:
+            setattr(main, name, _adopted[name])

@@ -1,0 +1,68 @@
+"""Panes under a clock that does not stand still while elements are taken in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import apache_beam as beam
+from apache_beam.coders import coders
+from apache_beam.transforms import trigger as t
+from apache_beam.transforms.window import GlobalWindow, GlobalWindows
+
+from penstock.runner.cells import Cells, Timers
+from penstock.runner.grouping import Complete
+from penstock.runner.keys import KEY_GROUPS
+from penstock.runner.panes import Pane, Panes
+from penstock.runner.taskstate import MemoryStore
+from penstock.runner.triggers import TriggerTree
+
+SECOND_US = 1_000_000
+EVERY_TEN_SECONDS = beam.WindowInto(
+    GlobalWindows(),
+    trigger=t.Repeatedly(t.AfterProcessingTime(10)),
+    accumulation_mode=t.AccumulationMode.DISCARDING,
+).windowing
+
+
+class Window:
+    """The windows of one grouping, epoch after epoch, each with readings of the clock of its own."""
+
+    def __init__(self) -> None:
+        self._store = MemoryStore()
+        self.fired: list[int] = []
+        """How many values each pane had."""
+
+    def epoch(self, elements: int, clock: Iterator[int]) -> None:
+        coder = coders.GlobalWindowCoder().get_impl()
+        panes = Panes(
+            EVERY_TEN_SECONDS,
+            TriggerTree(EVERY_TEN_SECONDS.triggerfn.to_runner_api(None), merging=False),
+            coder,
+            Cells(self._store),
+            Timers(self._store, 0, KEY_GROUPS - 1),
+            self._emit,
+            input_us=0,
+            output_us=0,
+            now_us=lambda: next(clock),
+        )
+        if elements:
+            window = coder.encode_nested(GlobalWindow())
+            panes.arrived(b"k", [Complete(b"k", window, 0, 0, [b"v"] * elements, elements)])
+        panes.advance(0)
+
+    def _emit(self, pane: Pane) -> None:
+        self.fired.append(pane.count)
+
+
+def ticking(from_us: int) -> Iterator[int]:
+    """A clock that is a microsecond further at each look."""
+    return iter(range(from_us, from_us + 1000))
+
+
+def test_a_pane_that_falls_due_while_an_element_is_taken_in_fires() -> None:
+    for microseconds_before in range(5):
+        window = Window()
+        window.epoch(1, ticking(0))
+        window.epoch(1, ticking(10 * SECOND_US - microseconds_before))
+        window.epoch(0, ticking(11 * SECOND_US))
+        assert window.fired == [2]
