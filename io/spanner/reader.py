@@ -14,7 +14,8 @@ that it asks for at exactly their claimed position.
 - **Memory**: decoded messages wait under one budget of bytes: no query starts while it is used up, and within
   a query a thread over its share stops pulling. One message per partition is always let in, so that the
   lowest partition never starves.
-- **Errors** of a thread are raised by `take`, in the consumer.
+- **Errors** of a thread are raised by `take`, in the consumer. What passes is asked again after a pause, which grows
+  while this partition alone is not answered too.
 - **End**: `close` starts no further query, lets the running ones end (they look ahead by `poll` at most), and
   returns when all threads have. A query is broken off only after its end_timestamp has passed: the emulator
   would go on working at it until then. Threads that were kept and are not needed end by themselves.
@@ -25,6 +26,7 @@ Knows neither Beam nor the client; times are nanoseconds of the clock that is pa
 from __future__ import annotations
 
 import heapq
+import math
 import threading
 import time
 from collections import deque
@@ -32,7 +34,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from penstock.io.reading.outage import Pacing
+from penstock.io.reading.moments import NANOS
+from penstock.io.reading.outage import Outage, Pacing
 from penstock.io.spanner.decode import Decoder
 from penstock.io.spanner.errors import UnreachableError
 from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, Position, Step
@@ -104,6 +107,8 @@ class _Partition:
     token: str
     position: Position
     claimed: Position | None
+    outage: Outage
+    """Its own, while others are answered."""
     caught_up: bool = False
     over: bool = False
     dropped: bool = False
@@ -151,7 +156,8 @@ class Readers:
         with self._changed:
             for token in partitions.keys() - self._partitions.keys():
                 position = partitions[token]
-                self._partitions[token] = partition = _Partition(token, position, position)
+                partition = _Partition(token, position, position, Outage("Spanner", UnreachableError))
+                self._partitions[token] = partition
                 # A start that lies ahead is waited for here: a query for it would not end before.
                 self._rest(partition, position.timestamp - self._limits.poll_ms * _MILLI)
             for _ in range(min(len(self._partitions), self._limits.max_queries) - len(self._threads)):
@@ -395,6 +401,7 @@ class Readers:
         announced, received = False, 0
         decoder = Decoder()
         for message in window:
+            partition.outage.answered()
             received += len(message)
             unwanted = self._unwanted(partition)
             if unwanted and self._clock() > end:
@@ -448,9 +455,10 @@ class Readers:
         except Exception as error:
             self._fail(error)
             return
+        partition.outage.failed(reason, math.inf)
         with self._changed:
             self._retries += 1
-            self._rest(partition, partition.position.timestamp)
+            self._rest(partition, self._clock() + round(partition.outage.remaining_pause() * NANOS))
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:

@@ -22,6 +22,7 @@ from tests.unit.spanner.windows import (
     outage,
     reader_threads,
     taken,
+    windows_of,
 )
 
 
@@ -195,6 +196,25 @@ def test_a_dead_service_is_asked_seldom_and_given_up_after_the_timeout() -> None
         with pytest.raises(SpannerUnavailableError, match="connection refused"):
             taken(readers, 5)
     assert len(asked) < 60
+
+
+@pytest.mark.parametrize("after", [0.0, 0.005])
+def test_a_partition_that_alone_is_refused_is_asked_with_growing_pauses(after: float) -> None:
+    def refused(token: str, start: int, end: int) -> Iterator[Any]:
+        if token == "bad":
+            time.sleep(after)
+            raise UnreachableError("not now")
+        pacing.answered()  # as the client does
+        yield heartbeat(end)
+
+    pacing = outage()
+    ask, asked, _ = windows_of(refused)
+    with closing(Readers(ask, pacing, limits(unavailable_timeout=60), None)) as readers:
+        readers.read({"bad": Position(time.time_ns() - MILLI), "good": Position(time.time_ns())})
+        taken(readers, 1.0)
+    queries = [token for token, _, _ in asked]
+    assert 3 <= queries.count("bad") <= 12
+    assert queries.count("good") >= 8, "the others go on"
 
 
 def test_a_clock_behind_the_service_does_not_make_the_reader_spin() -> None:
