@@ -25,6 +25,9 @@ from penstock.runner.panes import NOTHING_HELD, Pane, Panes
 from penstock.runner.stagerun import Outcome, Setting, StageRun, StoredRun
 from penstock.runner.triggers import TriggerTree
 
+_SHOWN = 20
+"""Values that a printed group shows."""
+
 
 class _Values:
     """The values of a group: read and decoded anew at each iteration, so that a big group is never held."""
@@ -42,6 +45,11 @@ class _Values:
 
     def __len__(self) -> int:
         return self._count
+
+    def __repr__(self) -> str:
+        """As a list of the first values, for whoever prints them."""
+        shown = [repr(value) for value in itertools.islice(self, _SHOWN)]
+        return f"[{', '.join(shown)}{', …' if self._count > _SHOWN else ''}]"
 
     def __reduce__(self) -> tuple[Callable[[Iterable[Any]], list[Any]], tuple[list[Any]]]:
         return list, (list(self),)

@@ -28,7 +28,7 @@ from penstock.templates.configuration import Configuration, ConfigurationError, 
 from penstock.templates.console import Reporter, ignore_import_warnings, send_logs_to, style_for
 from penstock.templates.describe import as_text, job_file
 from penstock.templates.given import Given, Job, Problem, from_environment, from_flags, read_job
-from penstock.templates.launch import Exit, launch
+from penstock.templates.launch import Exit, build, launch
 from penstock.templates.runner import ONCE, RUNNER
 from penstock.templates.template import Template, UnknownTemplateError, template_named, templates
 
@@ -97,6 +97,7 @@ def validate(what: str, sets: Sequence[str], json_: bool, **flags: Any) -> None:
     """Check a configuration and report everything that is wrong with it; start nothing."""
     try:
         configuration = _configuration(what, sets, flags)
+        _try_out(configuration)
     except ConfigurationError as error:
         if not json_:
             _refuse(error)
@@ -179,6 +180,19 @@ def resume_command(arguments: Sequence[str], secrets: Collection[str] = ()) -> s
         elif not equals and once[flag] != "boolean":
             next(rest, None)
     return shlex.join(kept)
+
+
+def _try_out(configuration: Configuration) -> None:
+    """Build the pipeline and throw it away, for what only its transforms refuse, such as an end before the start.
+
+    Raises:
+        ConfigurationError: they refuse something.
+    """
+    ignore_import_warnings()
+    try:
+        build(configuration)
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError([Problem(configuration.template.name, str(error))]) from error
 
 
 def _discreet(flag: str, pair: str, secrets: Collection[str] = ()) -> str:

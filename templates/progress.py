@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 _YEAR_9999_US = 253_370_764_800_000_000
 LINEAGE = ("splits", "merges", "moves")
-COUNTED = ("records", "mods", *LINEAGE)
-"""Counters that sources keep, in a namespace `penstock.io.<system>`."""
+COUNTED = {"mods": "changes", "entries": "changes", **{name: name for name in ("records", *LINEAGE)}}
+"""What is shown of the counters that sources keep in a namespace `penstock.io.<system>`, and under which name."""
 
 
 class Residual(Protocol):
@@ -61,8 +61,8 @@ class Snapshot:
 
     @property
     def changes(self) -> int:
-        """Changed rows since the pipeline's first start; records, where a source counts no rows."""
-        return self.counters.get("mods", self.counters.get("records", 0))
+        """Mods of Spanner and entries of Bigtable since the first start; records, where a source counts no parts."""
+        return self.counters.get("changes", self.counters.get("records", 0))
 
 
 def look(at: float, progress: Progress, counters: Iterable[tuple[str, str, int]]) -> Snapshot:
@@ -101,14 +101,15 @@ def as_line(before: Snapshot, now: Snapshot) -> str:
 def as_fields(before: Snapshot, now: Snapshot) -> dict[str, Any]:
     """Return the fields of a progress event; absent knowledge is null, times are RFC 3339."""
     return {
-        "records_per_second": round(rate(before, now), 1),
+        "changes_per_second": round(rate(before, now), 1),
         "watermark": _time(now.watermark),
         "watermark_lag_seconds": None if now.lag is None else round(now.lag, 3),
         "open_partitions": now.open,
         "waiting_partitions": now.waiting,
         "epochs": now.epochs,
         "last_checkpoint": _time(now.committed_at),
-        **{name: now.counters.get(name, 0) for name in COUNTED},
+        "changes": now.changes,
+        **{name: now.counters.get(name, 0) for name in ("records", *LINEAGE)},
     }
 
 
@@ -141,7 +142,7 @@ def _sums(counters: Iterable[tuple[str, str, int]]) -> dict[str, int]:
     sums: dict[str, int] = {}
     for namespace, name, value in counters:
         if name in COUNTED and namespace.startswith("penstock.io."):
-            sums[name] = sums.get(name, 0) + value
+            sums[COUNTED[name]] = sums.get(COUNTED[name], 0) + value
     return sums
 
 

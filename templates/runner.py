@@ -22,7 +22,7 @@ RUNNER: Mapping[str, Parameter] = {
         help="Folder of the pipeline's progress and state; started again with it, the pipeline goes on.",
         example="/data/checkpoints/orders",
         pattern="(?!.*://).+",
-        pattern_help="a folder of a file system, no URL",
+        pattern_help="a folder of a file system (a URL is none)",
     ),
     "fresh": Parameter(
         type="boolean",

@@ -15,9 +15,7 @@ from typing import Protocol
 
 from penstock.runner.protocol.coordinator import Attempt, Coordinator, Swept
 from penstock.runner.protocol.errors import (
-    CheckpointError,
     CommitUnknown,
-    EpochAborted,
     EpochFailed,
     Superseded,
 )
@@ -154,7 +152,7 @@ def _place(error: Exception) -> str:
 
 def _kind(error: BaseException) -> str:
     """Return what a log may say of an error: its text only where it is ours, others may quote a row."""
-    ours = isinstance(error, (EpochAborted, CheckpointError, OSError))
+    ours = isinstance(error, OSError) or type(error).__module__.startswith("penstock.")
     return f"{type(error).__name__}: {error}" if ours else type(error).__name__
 
 

@@ -60,6 +60,7 @@ def test_bounded_reading_ends_by_itself_with_every_change_stamped_by_its_commit(
     result = run(lambda p: p | database.reading(start=start, end=end) | beam.ParDo(Keep(str(out))))
 
     lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert running.commits
     assert set(running.commits) <= {line[0] for line in lines}
     assert all(micros == nanos // 1000 for nanos, micros, *_ in lines)
     seen = counters(result)

@@ -59,6 +59,7 @@ def test_staging_says_length_checksum_and_lines_of_what_it_wrote(folder):
 
 def test_staged_files_are_where_no_reader_looks(folder):
     stage(folder)
+    assert files(folder)
     assert all(name.startswith(".") for name in files(folder))
 
 

@@ -28,6 +28,7 @@ from penstock.runner.cells import (
 )
 from penstock.runner.frames import Frame, InOrder, Kind
 from penstock.runner.grouping import Grouping, read_group
+from penstock.runner.groupingrun import _Values
 from penstock.runner.keys import KEY_GROUPS, groups_of, key_group, partition_of
 from penstock.runner.operations import GroupedWriter, writer_for
 from penstock.runner.plan import Edge, Routing
@@ -292,3 +293,12 @@ def test_a_writer_of_groups_loses_nothing_however_often_it_sends() -> None:
     assert found == expected
     assert sent.writer.records == 200_000
     assert waiting <= sent.writer.bytes == sum(len(block) for _, block in sent.blocks)
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"), [(0, "[]"), (2, "[0, 1]"), (21, f"[{', '.join(map(str, range(20)))}, …]")]
+)
+def test_a_printed_group_shows_its_first_values(count: int, shown: str) -> None:
+    coder = coders.VarIntCoder().get_impl()
+    chunks = [coder.encode_nested(number) for number in range(count)]
+    assert repr(_Values(coder, chunks, count)) == shown

@@ -88,6 +88,13 @@ def test_a_valid_configuration_is_shown_whole() -> None:
     assert "  poll_ms: 200" in done.output
 
 
+def test_what_only_the_transforms_refuse_is_found_by_validate_too() -> None:
+    times = ("start=2026-01-02T00:00:00Z", "end=2026-01-01T00:00:00Z")
+    done = penstock("validate", "spanner-to-files", *VALID, *[f"--set={time}" for time in times])
+    assert done.exit_code == Exit.CONFIGURATION
+    assert "lies before start" in done.output
+
+
 def test_problems_as_json_have_their_place(job: Path) -> None:
     job.write_text(job.read_text() + "  epoch_seconds: soon\n")
     done = penstock("validate", str(job), "--json")
@@ -202,5 +209,5 @@ def test_urls_are_found_out_before_anything_starts(template: str) -> None:
     folders = ("--set", "output=s3://bucket/out", "--checkpoint-dir", "gs://bucket/checkpoint")
     done = penstock("validate", template, *folders)
     assert done.exit_code == Exit.CONFIGURATION
-    assert "'s3://bucket/out' is not a folder of a file system, no URL" in done.output
-    assert "'gs://bucket/checkpoint' is not a folder of a file system, no URL" in done.output
+    assert "'s3://bucket/out' is not a folder of a file system (a URL is none)" in done.output
+    assert "'gs://bucket/checkpoint' is not a folder of a file system (a URL is none)" in done.output

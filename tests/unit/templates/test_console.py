@@ -19,7 +19,7 @@ class Terminal(io.StringIO):
 
 
 def snapshot(at: float, mods: int) -> Snapshot:
-    return Snapshot(at, 1, at, at, None, None, {"mods": mods})
+    return Snapshot(at, 1, at, at, None, None, {"changes": mods})
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_the_rate_is_that_of_the_last_seconds_and_not_of_the_last_look() -> None
     reporter = Reporter(Style.JSON, stream)
     for at, mods in [(0.0, 0), (1.0, 1000), (2.0, 1000), (4.0, 1000), (6.0, 2000), (11.0, 2000)]:
         reporter.show(snapshot(at, mods))
-    rates = [json.loads(line)["records_per_second"] for line in stream.getvalue().splitlines()]
+    rates = [json.loads(line)["changes_per_second"] for line in stream.getvalue().splitlines()]
     assert rates == [0.0, 1000.0, 500.0, 250.0, 200.0, 0.0]
 
 

@@ -35,6 +35,7 @@ COUNTERS = [
     ("penstock.io.spanner", "records", 30),
     ("penstock.io.spanner", "splits", 2),
     ("penstock.io.bigtable", "splits", 3),
+    ("penstock.io.bigtable", "entries", 12),
     ("penstock.io.spanner", "queries", 99),
     ("users.own", "splits", 1000),
 ]
@@ -42,7 +43,13 @@ COUNTERS = [
 
 def snapshot(**changed: Any) -> Snapshot:
     base = Snapshot(
-        at=1000.0, epochs=7, committed_at=999.5, watermark=998.0, open=3, waiting=1, counters={"mods": 2500}
+        at=1000.0,
+        epochs=7,
+        committed_at=999.5,
+        watermark=998.0,
+        open=3,
+        waiting=1,
+        counters={"changes": 2500},
     )
     return replace(base, **changed)
 
@@ -64,7 +71,7 @@ def test_a_source_without_partitions_shows_none() -> None:
 
 
 def test_counters_of_our_sources_are_added_up_and_those_of_users_left_out() -> None:
-    assert look(1000.0, FakeProgress(), COUNTERS).counters == {"mods": 40, "records": 30, "splits": 5}
+    assert look(1000.0, FakeProgress(), COUNTERS).counters == {"changes": 52, "records": 30, "splits": 5}
 
 
 def test_the_lag_is_the_watermark_behind_now_and_never_negative() -> None:
@@ -82,7 +89,7 @@ def test_beams_lowest_and_highest_watermark_are_no_moments(watermark_us: int) ->
 
 
 def test_the_rate_is_changes_over_the_time_between_two_looks() -> None:
-    assert rate(snapshot(at=990.0, counters={"mods": 500}), snapshot()) == pytest.approx(200.0)
+    assert rate(snapshot(at=990.0, counters={"changes": 500}), snapshot()) == pytest.approx(200.0)
 
 
 def test_a_single_look_has_no_rate() -> None:
@@ -94,8 +101,8 @@ def test_records_count_where_a_source_counts_no_rows() -> None:
 
 
 def test_the_line_says_what_a_person_watches() -> None:
-    counters = {"mods": 2500, "splits": 4, "merges": 2, "moves": 1}
-    line = as_line(snapshot(at=990.0, counters={"mods": 500}), snapshot(counters=counters))
+    counters = {"changes": 2500, "splits": 4, "merges": 2, "moves": 1}
+    line = as_line(snapshot(at=990.0, counters={"changes": 500}), snapshot(counters=counters))
     assert line == (
         "200/s | 2,500 in all | watermark 2.0 s behind | partitions 3 open, 1 waiting | "
         "4 splits, 2 merges, 1 moves | 7 epochs | checkpoint 0.5 s ago"
@@ -113,19 +120,19 @@ def test_long_spans_are_shown_in_larger_units(lag: float, text: str) -> None:
 
 
 def test_the_json_line_is_one_object_with_times_in_rfc_3339() -> None:
-    event = json.loads(as_json(snapshot(at=990.0, counters={"mods": 500}), snapshot()))
+    event = json.loads(as_json(snapshot(at=990.0, counters={"changes": 500}), snapshot()))
     assert event == {
         "time": "1970-01-01T00:16:40.000Z",
         "event": "progress",
-        "records_per_second": 200.0,
+        "changes_per_second": 200.0,
         "watermark": "1970-01-01T00:16:38.000Z",
         "watermark_lag_seconds": 2.0,
         "open_partitions": 3,
         "waiting_partitions": 1,
         "epochs": 7,
         "last_checkpoint": "1970-01-01T00:16:39.500Z",
+        "changes": 2500,
         "records": 0,
-        "mods": 2500,
         "splits": 0,
         "merges": 0,
         "moves": 0,
