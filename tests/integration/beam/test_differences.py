@@ -1,7 +1,7 @@
 """Why some of Beam's tests are red here, each as the least pipeline that shows it: what the page's reasons mean.
 
 None of these is an answer of another model; they are what other processes, several bundles, whole timestamps and
-side inputs of streams look like. What a stream's side input does is in `tests/panes/test_streams.py` too.
+side inputs of streams look like. What a stream's side input does is in `tests/panes/test_side_inputs.py` too.
 """
 
 from __future__ import annotations
