@@ -96,7 +96,9 @@ def write(rate: Any, out: Any) -> None:
             try:
                 with database.batch() as batch:
                     batch.insert_or_update(
-                        "Accounts", ["Id", "Owner", "Balance"], [(number % 1000, f"owner {number % 7}", number)]
+                        "Accounts",
+                        ["Id", "Owner", "Balance"],
+                        [(number % 1000, f"owner {number % 7}", number)],
                     )
             except Aborted:  # by the emulator, which runs one transaction at a time
                 continue
