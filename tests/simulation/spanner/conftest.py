@@ -19,7 +19,6 @@ from penstock.io.reading.tracker import Tick, beam_watermark
 from penstock.io.spanner.frontier import Announced, Frontier
 from penstock.io.spanner.query import ROOT
 from penstock.io.spanner.read import ReadChangeStreamFn
-from penstock.io.spanner.reader import Taken, follow, last_step
 from penstock.io.spanner.record import (
     ChangeRecord,
     ChildPartition,
@@ -29,6 +28,7 @@ from penstock.io.spanner.record import (
     Mod,
     Mods,
 )
+from penstock.io.spanner.steps import Taken, follow, last_step
 from penstock.io.spanner.tracker import FrontierCoder, SpannerTracker
 
 MILLI = 1_000_000

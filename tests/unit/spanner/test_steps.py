@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, Position
-from penstock.io.spanner.reader import follow, last_step
 from penstock.io.spanner.record import HeartbeatRecord
+from penstock.io.spanner.steps import follow, last_step
 
 
 def test_records_become_steps_and_repeated_ones_are_left_out(data: Any, children: Any) -> None:
