@@ -30,6 +30,8 @@ from penstock.io.spanner.stream import ChangeStream, Connection
 _LOGGER = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 60.0
 """How long after its end_timestamp a query may go on sending before it counts as hung."""
+_SESSION_SECONDS = 10.0
+"""How long a session may take to come: all threads wait for it, and a bundle that is cut waits for them."""
 
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
@@ -153,7 +155,7 @@ class Client:
         )
         headers = self._headers(f"database={self._stream.database_path}")
         try:
-            name: str = self._create_session(request, timeout=_PATIENCE_SECONDS, metadata=headers).name
+            name: str = self._create_session(request, timeout=_SESSION_SECONDS, metadata=headers).name
         except grpc.RpcError as error:
             raise self.verdict(error, None, position) from None
         _LOGGER.debug("new session for %s", self._stream)
