@@ -64,6 +64,11 @@ def _advice(code: str, details: str) -> tuple[type[ChangeStreamError], str]:
     return ChangeStreamError, "the query was refused"
 
 
+_NO_STREAM = (
+    SetupError,
+    "the change stream does not exist (any more). Check its name with SELECT change_stream_name FROM "
+    "information_schema.change_streams; if it was dropped, its unread changes are gone with it",
+)
 _KNOWN: dict[tuple[str, str], tuple[type[ChangeStreamError], str]] = {
     ("OUT_OF_RANGE", "too far in the past"): (
         PositionLostError,
@@ -83,11 +88,8 @@ _KNOWN: dict[tuple[str, str], tuple[type[ChangeStreamError], str]] = {
         "for its end. Start again from the pipeline's last watermark with a new checkpoint folder, and "
         "report it, please",
     ),
-    ("INVALID_ARGUMENT", "Table-valued function not found"): (
-        SetupError,
-        "the change stream does not exist (any more). Check its name with SELECT change_stream_name FROM "
-        "information_schema.change_streams; if it was dropped, its unread changes are gone with it",
-    ),
+    ("INVALID_ARGUMENT", "Table-valued function not found"): _NO_STREAM,
+    ("NOT_FOUND", "Change Stream not found"): _NO_STREAM,  # dropped while the query ran
     ("INVALID_ARGUMENT", "does not belong to the Change Stream"): (
         PositionLostError,
         "the service does not know the partition token that the checkpoint holds: the change stream or the "
