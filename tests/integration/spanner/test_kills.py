@@ -21,7 +21,7 @@ from tests.oracle.rules import broken_rules
 
 pytestmark = [pytest.mark.emulator, pytest.mark.spark, pytest.mark.slow]
 
-SECONDS_A_KILL = 16.0
+SECONDS_A_KILL = 14.0
 
 
 def test_kills_under_churn_lose_nothing_double_nothing_and_keep_order(
@@ -37,7 +37,7 @@ def test_kills_under_churn_lose_nothing_double_nothing_and_keep_order(
     for number in range(campaign.size(1, 10)):
         database, folder = new_database(emulator), tmp_path / str(number)
         folder.mkdir()
-        moments = [("at random", After(9 + rng.random() * 7)) for _ in range(campaign.size(1, 3))]
+        moments = [("at random", After(9 + rng.random() * 5)) for _ in range(campaign.size(1, 3))]
         with writers(database, threads=1, keys=200, pause=0.05) as writing:
             kills = _run(database, folder, moments, writing)
         found = list(changes_of(read_lines(folder / "out")))
@@ -59,7 +59,7 @@ def _run(
 ) -> list[kill.Kill]:
     """Run the pipeline, killed at each of the moments, to its end, before which the writers stop."""
     begun = time.time()
-    end = begun + SECONDS_A_KILL * len(moments) + 8
+    end = begun + SECONDS_A_KILL * len(moments) + 6
     done = threading.Timer(end - 4 - begun, writing.stop)
     done.start()
     kills = kill.campaign(

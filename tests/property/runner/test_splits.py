@@ -106,7 +106,7 @@ def reading(of: list[Read]) -> Callable[[beam.Pipeline], None]:
     return build
 
 
-@settings(max_examples=settings().max_examples // 2, phases=[Phase.generate])
+@settings(max_examples=settings().max_examples // 5, phases=[Phase.generate])
 @given(reads, paces, st.integers(1, 3))
 def test_wherever_a_read_is_cut_each_position_comes_once_in_order_and_in_its_window(
     of: list[Read], pace: Pace, partitions: int
@@ -122,7 +122,7 @@ def test_wherever_a_read_is_cut_each_position_comes_once_in_order_and_in_its_win
     assert Counter(windows) == Counter((*key, count) for key, count in counts.items())
 
 
-@settings(max_examples=settings().max_examples // 2, phases=[Phase.generate])
+@settings(max_examples=settings().max_examples // 5, phases=[Phase.generate])
 @given(reads, paces, st.integers(1, 3), st.integers(0, 4))
 def test_a_drain_keeps_what_was_read_and_closes_its_windows(
     of: list[Read], pace: Pace, partitions: int, epochs: int
