@@ -30,7 +30,7 @@ from tests.oracle.lines import visible_files
 PROJECT, INSTANCE, DATABASE = "penstock-demo", "demo", "bank"
 LEAST_MODS, LEAST_EVENTS = 20_000, 15
 EPOCH_SECONDS = "1"
-"""Longer than the default of 0.5: on a busy machine the emulator answers late, and each epoch asks anew."""
+"""Longer than the default of 0.5: on a busy machine the emulator answers late, and what lies behind is asked anew."""
 PATIENCE_SECONDS = 180.0
 """How long the demo waits for the first file, and for the last ones."""
 

@@ -213,7 +213,7 @@ class ReadFromSpannerChangeStream(beam.PTransform):  # type: ignore[misc, unused
             asks more often.
         unavailable_timeout: seconds that the service may stay away before the pipeline fails.
         max_queries: queries that one worker process runs at once; partitions beyond that take turns.
-        buffer_bytes: how much one worker process may read ahead, as sent by the service.
+        buffer_bytes: how much a bundle may read ahead, as sent by the service.
         keep_seconds: how long a reading goes on for the next bundle that continues at its positions; 0: not at
             all, and a bundle ends when its queries have.
         credentials: a picklable google.auth credentials object; None: application default credentials, found
