@@ -31,6 +31,7 @@ from tests.integration.bigtable.replay import (
     mutations_of,
     replayed,
 )
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.emulator, pytest.mark.slow]
 SECOND = 1_000_000_000
@@ -138,10 +139,7 @@ def test_an_error_in_the_middle_of_the_pipeline_leaves_no_thread_behind(table: A
 
     with pytest.raises(Exception, match="downstream"):
         run(lambda p: p | reading | beam.Map(explode))
-    until = time.monotonic() + 2
-    while reader_threads() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert reader_threads() == []
+    wait_until(lambda: not reader_threads(), reader_threads)
 
 
 @pytest.mark.spark

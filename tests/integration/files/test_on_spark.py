@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,9 @@ from penstock.runner import PySparkRunner
 from tests.integration.files.counting import count_fn
 from tests.oracle.lines import read_lines
 from tests.oracle.rules import counted
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
-PATIENCE_SECONDS = 120.0
 
 
 @pytest.fixture
@@ -54,13 +52,6 @@ def lines(root: Path) -> int:
     return sum(1 for _ in read_lines(root / "out"))
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.1)
-
-
 def assert_each_key_counts_without_a_gap(root: Path) -> None:
     found = list(read_lines(root / "out"))
     keys = {line.content["key"] for line in found}
@@ -76,7 +67,7 @@ def test_a_source_that_ends_has_all_its_lines_published(start, tmp_path):
 
 def test_without_waiting_every_epoch_publishes(start, tmp_path):
     result = start(roll_seconds=0)
-    wait_for(lambda: len({path.name.split("_")[2] for path in tmp_path.glob("out/counts/*/*")}) >= 3)
+    wait_until(lambda: len({path.name.split("_")[2] for path in tmp_path.glob("out/counts/*/*")}) >= 3)
     result.stop()
     result.wait_until_finish()
     assert_each_key_counts_without_a_gap(tmp_path)
@@ -84,7 +75,7 @@ def test_without_waiting_every_epoch_publishes(start, tmp_path):
 
 def test_a_full_file_is_published_before_its_time(start, tmp_path):
     result = start(roll_seconds=3_600, roll_bytes=2_000)
-    wait_for(lambda: lines(tmp_path) > 0)
+    wait_until(lambda: lines(tmp_path) > 0)
     result.stop()
     result.wait_until_finish()
     assert_each_key_counts_without_a_gap(tmp_path)
@@ -92,12 +83,12 @@ def test_a_full_file_is_published_before_its_time(start, tmp_path):
 
 def test_open_files_survive_a_stop_and_a_drain_publishes_them(start, tmp_path):
     first = start(roll_seconds=3_600)
-    wait_for(lambda: first.progress().epochs >= 4)
+    wait_until(lambda: first.progress().epochs >= 4)
     first.stop()
     first.wait_until_finish()
     assert lines(tmp_path) == 0
     second = start(roll_seconds=3_600)
-    wait_for(lambda: second.progress().epochs >= first.progress().epochs + 3)
+    wait_until(lambda: second.progress().epochs >= first.progress().epochs + 3)
     second.drain()
     second.wait_until_finish()
     assert lines(tmp_path) > 0

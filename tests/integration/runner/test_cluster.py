@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_until
+
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 END = 300
@@ -63,6 +65,25 @@ def _session(leader: int) -> list[tuple[int, str]]:
     return found
 
 
+def _workers(leader: int) -> list[int]:
+    """The Python workers of a session: what its daemons have forked. There is at least one."""
+    daemons = [
+        pid
+        for pid, line in _session(leader)
+        if "penstock.runner.daemon" in line and "org.apache.spark" not in line
+    ]
+    workers = [pid for pid in daemons if _parent(pid) in daemons]
+    assert workers
+    return workers
+
+
+def _parent(pid: int) -> int | None:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
 def _kill(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGKILL)
@@ -70,12 +91,12 @@ def _kill(pid: int) -> None:
         return
 
 
-def _wait_for(path: Path, child: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + 180
-    while not path.exists():
-        assert child.poll() is None, "the program ended early"
-        assert time.monotonic() < end, f"{path.name} never came"
-        time.sleep(0.01)
+def _wait_for(folder: Path, name: str, child: subprocess.Popen[str]) -> None:
+    def appeared() -> bool:
+        assert child.poll() is None, f"the program ended early: {(folder / 'errors').read_text()[-3000:]}"
+        return (folder / name).exists()
+
+    wait_until(appeared, f"{name} never came")
 
 
 def _exact(folder: Path) -> None:
@@ -88,9 +109,10 @@ def _executor(pid: int) -> int | None:
     """The executor that a Python worker belongs to; None if the worker is gone."""
     try:
         while b"CoarseGrainedExecutorBackend" not in Path(f"/proc/{pid}/cmdline").read_bytes():
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-            if pid <= 1:
+            parent = _parent(pid)
+            if parent is None or parent <= 1:
                 return None
+            pid = parent
     except (FileNotFoundError, ProcessLookupError):
         return None
     return pid
@@ -104,7 +126,7 @@ def _one_that_read_and_waits(folder: Path, child: subprocess.Popen[str]) -> int:
     for _ in range(20):
         (folder / "waiting").unlink(missing_ok=True)
         (folder / "slow").write_text("a1 10")
-        _wait_for(folder / "waiting", child)
+        _wait_for(folder, "waiting", child)
         waits = _executor(int((folder / "waiting").read_text()))
         read = {_executor(int((folder / f"reader-{element}").read_text())) for element in "ab"}
         if waits is not None and waits in read:
@@ -117,7 +139,7 @@ def test_an_executor_that_dies_between_read_and_process_voids_the_epoch_and_lose
     run: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     child = run("local-cluster[2,1,1024]")
-    _wait_for(tmp_path / "published" / "a-20", child)
+    _wait_for(tmp_path, "published/a-20", child)
     # One of the two tasks of the keyed level waits, its executor dies: what that executor had read is gone,
     # is read again with other data, and the other task has taken the first reading already.
     _kill(_one_that_read_and_waits(tmp_path, child))
@@ -131,9 +153,7 @@ def test_a_killed_python_worker_costs_nothing(
 ) -> None:
     child = run("local[2,4]")
     for n in (20, 60, 100):
-        _wait_for(tmp_path / "published" / f"a-{n}", child)
-        workers = [pid for pid, line in _session(child.pid) if "penstock.runner.daemon" in line]
-        assert workers
-        _kill(max(workers))
+        _wait_for(tmp_path, f"published/a-{n}", child)
+        _kill(_workers(child.pid)[0])
     assert child.wait(240) == 0, (tmp_path / "errors").read_text()[-3000:]
     _exact(tmp_path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from penstock.runner import PySparkRunner
 from penstock.runner.keeper import SparkKeeper
 from penstock.runner.session import context_of
 from tests.integration.runner.sources import AppendFn, CountFn
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -46,7 +46,7 @@ def start(spark: Any, tmp_path: Path) -> Iterator[Start]:
         )
         result = pipeline.run()
         started.append(result)
-        _until(lambda: result.progress().epochs > 12)
+        wait_until(lambda: result.progress().epochs > 12)
         return result
 
     yield begin
@@ -62,13 +62,6 @@ def test_workers_have_beam_from_the_start_and_the_collector_passes_over_it(spark
     for imported, frozen, watched in spark_context.parallelize(range(2), 2).mapPartitions(look).collect():
         assert imported
         assert frozen > 10 * watched
-
-
-def _until(holds: Any, seconds: float = 120) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it has not come"
-        time.sleep(0.05)
 
 
 def _jobs(spark: Any) -> list[Any]:
@@ -117,10 +110,10 @@ def test_the_files_of_an_epoch_s_exchanges_go_when_it_has_ended(spark: Any, star
     before = _shuffle_files(spark)
     stream = start()
     # Two dozen exchanges, and files of the last few: they are deleted in the background.
-    _until(lambda: len({name.split("_")[1] for name in _shuffle_files(spark) - before}) <= 8)
+    wait_until(lambda: len({name.split("_")[1] for name in _shuffle_files(spark) - before}) <= 8)
     stream.stop()
     stream.wait_until_finish(120_000)
-    _until(lambda: not _shuffle_files(spark) - before)
+    wait_until(lambda: not _shuffle_files(spark) - before)
 
 
 def test_a_context_without_a_jvm_is_left_alone() -> None:

@@ -205,7 +205,7 @@ def test_a_dead_emulator_is_asked_seldom_and_given_up_after_the_timeout(
         given_up = r"not answered for \d+ s \(unavailable_timeout=3\)"
         with pytest.raises(SpannerUnavailableError, match=given_up):
             run_until_it_fails(driver)  # cut every 0.3 s: the outage must outlive the bundles
-        assert 2.5 < time.monotonic() - begun < 8
+        assert 2.5 < time.monotonic() - begun < 30
         assert sum(os.times()[:2]) - cpu < 2.0
 
 

@@ -13,6 +13,8 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from tests.waiting import wait_until
+
 pytestmark = pytest.mark.emulator
 SECOND = 1_000_000_000
 
@@ -102,7 +104,4 @@ def test_an_error_in_the_middle_of_the_pipeline_leaves_no_thread_behind(database
 
     with pytest.raises(Exception, match="downstream"):
         run(lambda p: p | reading | beam.Map(explode))
-    deadline = time.monotonic() + 2
-    while [t for t in threading.enumerate() if "spanner-reader" in t.name] and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not [thread for thread in threading.enumerate() if "spanner-reader" in thread.name]
+    wait_until(lambda: not [t for t in threading.enumerate() if "spanner-reader" in t.name])

@@ -15,6 +15,7 @@ from penstock.io.bigtable.frontier import Advanced, Closed, Finished, LineageErr
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
 from penstock.io.bigtable.pool import Limits, Pool, Readers
 from penstock.io.bigtable.reader import Batch
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 LOW, HIGH = KeyRange(b"", b"m"), KeyRange(b"m", b"")
 START = Opening(EVERYTHING, (), 0)
@@ -36,17 +37,14 @@ def pool(source: Any) -> Iterator[Callable[..., Pool]]:
     yield make
     for each in made:
         each.clear()
-    until = time.monotonic() + 2
-    while (left := names()) and time.monotonic() < until:
-        time.sleep(0.005)
-    assert left == []
+    wait_until(lambda: not names(), names)
 
 
 def names() -> list[str]:
     return [thread.name for thread in threading.enumerate() if "bigtable-reader" in thread.name]
 
 
-def taken(readers: Readers, steps: int, timeout: float = 2.0) -> list[Any]:
+def taken(readers: Readers, steps: int, timeout: float = PATIENCE_SECONDS) -> list[Any]:
     """Claim so many steps and return them."""
     found: list[Any] = []
     until = time.monotonic() + timeout
@@ -185,9 +183,7 @@ def test_each_stream_and_each_retry_is_counted_once(
 
     def lend_late(opening: Opening) -> Any:
         reader = lend(opening)
-        until = time.monotonic() + 2
-        while reader.queued < 2 and time.monotonic() < until:
-            time.sleep(0.005)
+        wait_until(lambda: reader.queued >= 2)
         return reader
 
     monkeypatch.setattr(kept, "lend", lend_late)
@@ -237,10 +233,7 @@ def test_a_kept_stream_that_nobody_asks_for_is_cancelled(source: Any, say: Any, 
     with Readers(pool(keep_seconds=0.05)) as readers:
         readers.read({EVERYTHING: START})
         assert readers.take(0.01) is None
-    until = time.monotonic() + 2
-    while names() and time.monotonic() < until:
-        time.sleep(0.01)
-    assert names() == []
+    wait_until(lambda: not names(), names)
 
 
 def test_a_bundle_of_another_part_cancels_what_was_kept(source: Any, say: Any, pool: Any) -> None:
@@ -305,7 +298,7 @@ def test_more_partitions_than_streams_take_turns(
     with Readers(pool(max_streams=1)) as readers:
         ready = {LOW: Opening(LOW, (), 0), HIGH: Opening(HIGH, (), 0)}
         seen = set()
-        until = time.monotonic() + 2
+        until = time.monotonic() + PATIENCE_SECONDS
         while len(seen) < 2:
             assert time.monotonic() < until
             readers.read(ready)
@@ -324,9 +317,7 @@ def test_what_is_read_ahead_stays_within_the_budget(source: Any, say: Any, pool:
     bounded = pool(buffer_bytes=5000)
     with Readers(bounded) as readers:
         readers.read({EVERYTHING: START})
-        until = time.monotonic() + 1
-        while bounded.shared.queued_bytes < 4000 and time.monotonic() < until:
-            time.sleep(0.005)
+        wait_until(lambda: bounded.shared.queued_bytes >= 4000)
         time.sleep(0.05)
         assert 4000 <= bounded.shared.queued_bytes <= 5000
         assert len(taken(readers, 50)) == 50

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.oracle.kill import After, FileAppears, Later, Run, campaign, kill_at, session_members
+from tests.waiting import wait_until
 
 FAMILY = """
 import os, subprocess, sys, time
@@ -24,13 +25,6 @@ for number in range(len(list(folder.iterdir())), 6):
     time.sleep(0.05)
     (folder / str(number)).touch()
 """
-
-
-def wait_until(condition, seconds=20.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_a_kill_reaches_process_groups_that_the_child_made_for_its_own_children(tmp_path):

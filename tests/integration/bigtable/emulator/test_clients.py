@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from penstock.io.bigtable.emulator import (
     find_binary,
 )
 from tests.integration.bigtable.emulator.client import Client, now_us, set_cell
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.emulator, pytest.mark.slow]
 
@@ -139,12 +139,8 @@ def members(group: int) -> list[int]:
 
 
 def gone(group: int) -> bool:
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        if not members(group):
-            return True
-        time.sleep(0.05)
-    return False
+    wait_until(lambda: not members(group), lambda: members(group), every=0.05)
+    return True
 
 
 def test_a_missing_cbtemulator_is_reported_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
