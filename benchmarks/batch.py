@@ -105,7 +105,7 @@ def runner_of(contender: str) -> Any:
 
         return FnApiRunner()
     from penstock.runner import PySparkRunner
-    from penstock.runner.session import context
+    from penstock.runner.spark.session import context
 
     return PySparkRunner(context("local[2,4]", {}))
 

@@ -31,8 +31,8 @@ from apache_beam.transforms.window import FixedWindows
 from measure import Cost, Spread, Stopwatch, heading, machine, ratio, row
 
 from penstock.runner import PySparkRunner
-from penstock.runner.graph import build_plan
-from penstock.runner.session import context
+from penstock.runner.planning.graph import build_plan
+from penstock.runner.spark.session import context
 
 WARM_EPOCHS = 10
 PATIENCE_SECONDS = 120.0

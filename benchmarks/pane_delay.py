@@ -33,7 +33,7 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 from measure import Spread, Stopwatch, heading, machine, percentile, ratio, row
 
 from penstock.runner import PySparkRunner
-from penstock.runner.session import context
+from penstock.runner.spark.session import context
 
 PER_SECOND, KEYS = 5_000, 10
 PER_BATCH = 50

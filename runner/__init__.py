@@ -17,9 +17,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.runner.checks import UnsupportedPipelineError
     from penstock.runner.options import PySparkOptions
     from penstock.runner.pipeline_runner import PySparkRunner
+    from penstock.runner.planning.checks import UnsupportedPipelineError
     from penstock.runner.residuals import ResidualView
     from penstock.runner.result import Progress, PySparkPipelineResult
 
@@ -38,7 +38,7 @@ _HOMES = {
     "PySparkPipelineResult": "result",
     "PySparkRunner": "pipeline_runner",
     "ResidualView": "residuals",
-    "UnsupportedPipelineError": "checks",
+    "UnsupportedPipelineError": "planning.checks",
 }
 
 

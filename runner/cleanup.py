@@ -10,8 +10,8 @@ from apache_beam.internal import pickler
 from apache_beam.portability.api import beam_runner_api_pb2 as api
 
 from penstock.publish import CleansUp
-from penstock.runner.bundle import PlanContext
-from penstock.runner.plan import Origin, Plan
+from penstock.runner.harness.bundle import PlanContext
+from penstock.runner.planning.plan import Origin, Plan
 from penstock.runner.protocol.record import CommitRecord
 
 

@@ -13,18 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-from penstock.runner import metrics, warned
-from penstock.runner.epoch import (
-    BEGINNING_US,
-    EpochInput,
-    Failure,
-    Part,
-    StateOf,
-    TaskReport,
-    cut_name,
-    output_name,
-)
-from penstock.runner.plan import Plan, Routing
+from penstock.runner import metrics
+from penstock.runner.planning.plan import Plan, Routing
 from penstock.runner.protocol.coordinator import Attempt
 from penstock.runner.protocol.record import (
     CommitRecord,
@@ -36,7 +26,18 @@ from penstock.runner.protocol.record import (
 )
 from penstock.runner.residuals import Residuals
 from penstock.runner.script import Event, Script
-from penstock.runner.stagerun import MAX_US
+from penstock.runner.tasks import warned
+from penstock.runner.tasks.epoch import (
+    BEGINNING_US,
+    EpochInput,
+    Failure,
+    Part,
+    StateOf,
+    TaskReport,
+    cut_name,
+    output_name,
+)
+from penstock.runner.tasks.stagerun import MAX_US
 
 logger = logging.getLogger(__name__)
 

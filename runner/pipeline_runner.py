@@ -17,21 +17,21 @@ from apache_beam.runners.pipeline_utils import group_by_key_input_visitor
 from apache_beam.runners.runner import PipelineRunner, PipelineState
 from apache_beam.transforms import environments
 
-from penstock.runner import graph
-from penstock.runner.bundle import KNOWN_BEAM, PlanContext
-from penstock.runner.checks import refuse_unsupported
 from penstock.runner.cleanup import clean_ups
 from penstock.runner.driver import Driver, Pace, orphans, without
-from penstock.runner.keys import KEY_GROUPS
+from penstock.runner.harness.bundle import KNOWN_BEAM, PlanContext
 from penstock.runner.options import PySparkOptions, problems
-from penstock.runner.plan import Plan
+from penstock.runner.planning import graph
+from penstock.runner.planning.checks import refuse_unsupported
+from penstock.runner.planning.plan import Plan
 from penstock.runner.protocol.coordinator import Attempt, Coordinator
 from penstock.runner.protocol.errors import CheckpointError, EpochAborted, EpochFailed
 from penstock.runner.protocol.loop import run_epochs
 from penstock.runner.protocol.record import CommitRecord, EpochState
 from penstock.runner.residuals import Residuals
 from penstock.runner.result import PySparkPipelineResult
-from penstock.runner.session import context, context_of, slots
+from penstock.runner.spark.session import context, context_of, slots
+from penstock.runner.store.keys import KEY_GROUPS
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class _Work:
     def __init__(
         self, spark: Any, plan: Plan, settings: PySparkOptions, result: PySparkPipelineResult
     ) -> None:
-        from penstock.runner.engine import SparkEngine
+        from penstock.runner.spark.engine import SparkEngine
 
         self._spark = spark
         self._plan = plan

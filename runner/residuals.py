@@ -21,8 +21,8 @@ from apache_beam.portability.api import beam_runner_api_pb2 as api
 from apache_beam.runners.common import DoFnSignature
 from apache_beam.utils.windowed_value import WindowedValue
 
-from penstock.runner.bundle import PlanContext
-from penstock.runner.plan import Origin, Stage
+from penstock.runner.harness.bundle import PlanContext
+from penstock.runner.planning.plan import Origin, Stage
 from penstock.runner.protocol.record import Residual
 
 

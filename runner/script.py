@@ -22,8 +22,8 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
-from penstock.runner.bundle import PlanContext
-from penstock.runner.plan import Origin, Plan
+from penstock.runner.harness.bundle import PlanContext
+from penstock.runner.planning.plan import Origin, Plan
 
 
 @dataclass(frozen=True, slots=True)

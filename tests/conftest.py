@@ -112,7 +112,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def _missing_spark() -> str | None:
     """Return how to get what Spark needs, or None; on success JAVA_HOME names the Java that was found."""
-    from penstock.runner.java import JavaNotFoundError, find_java
+    from penstock.runner.spark.java import JavaNotFoundError, find_java
 
     try:
         os.environ["JAVA_HOME"] = find_java().home

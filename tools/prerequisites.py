@@ -6,7 +6,7 @@ import sys
 
 from penstock.io.bigtable import emulator as bigtable
 from penstock.io.spanner import emulator as spanner
-from penstock.runner.java import JavaNotFoundError, find_java
+from penstock.runner.spark.java import JavaNotFoundError, find_java
 
 
 def main() -> int:

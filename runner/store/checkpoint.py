@@ -26,7 +26,7 @@ from penstock.runner.protocol.record import CommitRecord, decode_record, record_
 from penstock.runner.store.filesystem import FileSystem, LocalFileSystem
 
 VERSION = 2
-"""Version of the folder's layout; any other is refused. 2: elements keep their microseconds (`runner/elements.py`)."""
+"""Version of the folder's layout; any other is refused. 2: elements keep microseconds (`harness/elements.py`)."""
 
 KEY_GROUPS = 128
 """Key groups of a new job; the number is fixed for its life and bounds its parallelism."""

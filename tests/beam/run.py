@@ -23,7 +23,7 @@ import pytest
 from apache_beam.options.pipeline_options import StandardOptions
 from apache_beam.testing.test_pipeline import TestPipeline
 
-from penstock.runner import session
+from penstock.runner.spark import session
 from tests.beam.runners import OURS, started
 from tests.beam.suites import WHEEL, Suite, suites
 

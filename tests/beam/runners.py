@@ -11,7 +11,8 @@ from apache_beam.portability.api import beam_runner_api_pb2 as api
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.test_pipeline import TestPipeline
 
-from penstock.runner import PySparkOptions, PySparkPipelineResult, PySparkRunner, graph
+from penstock.runner import PySparkOptions, PySparkPipelineResult, PySparkRunner
+from penstock.runner.planning import graph
 from tests.beam.oneprocess import OneProcessContext
 
 OURS = {

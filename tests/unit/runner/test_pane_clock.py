@@ -9,12 +9,12 @@ from apache_beam.coders import coders
 from apache_beam.transforms import trigger as t
 from apache_beam.transforms.window import GlobalWindow, GlobalWindows
 
-from penstock.runner.cells import Cells, Timers
-from penstock.runner.grouping import Complete
-from penstock.runner.keys import KEY_GROUPS
-from penstock.runner.panes import Pane, Panes
-from penstock.runner.taskstate import MemoryStore
-from penstock.runner.triggers import TriggerTree
+from penstock.runner.store.cells import Cells, Timers
+from penstock.runner.store.keys import KEY_GROUPS
+from penstock.runner.tasks.taskstate import MemoryStore
+from penstock.runner.windows.grouping import Complete
+from penstock.runner.windows.panes import Pane, Panes
+from penstock.runner.windows.triggers import TriggerTree
 
 SECOND_US = 1_000_000
 EVERY_TEN_SECONDS = beam.WindowInto(

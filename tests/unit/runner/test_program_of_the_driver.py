@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.runner import program
+from penstock.runner.planning import program
 
 
 def a_script(monkeypatch: pytest.MonkeyPatch, **names: Any) -> ModuleType:

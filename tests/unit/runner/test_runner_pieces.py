@@ -15,7 +15,10 @@ from apache_beam.utils.windowed_value import WindowedValue
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.runner.cells import (
+from penstock.runner.harness.operations import GroupedWriter, writer_for
+from penstock.runner.planning.plan import Edge, Routing
+from penstock.runner.protocol.frames import Frame, InOrder, Kind
+from penstock.runner.store.cells import (
     EVENT,
     HOLD,
     NO_HOLD_US,
@@ -26,13 +29,10 @@ from penstock.runner.cells import (
     joined,
     parted,
 )
-from penstock.runner.frames import Frame, InOrder, Kind
-from penstock.runner.grouping import Grouping, read_group
-from penstock.runner.groupingrun import _Values
-from penstock.runner.keys import KEY_GROUPS, groups_of, key_group, partition_of
-from penstock.runner.operations import GroupedWriter, writer_for
-from penstock.runner.plan import Edge, Routing
-from penstock.runner.taskstate import MemoryStore
+from penstock.runner.store.keys import KEY_GROUPS, groups_of, key_group, partition_of
+from penstock.runner.tasks.groupingrun import _Values
+from penstock.runner.tasks.taskstate import MemoryStore
+from penstock.runner.windows.grouping import Grouping, read_group
 
 
 def _frame(number: int, partition: int = 0, edge: int = 0) -> Frame:

@@ -10,9 +10,9 @@ from apache_beam.transforms.window import GlobalWindows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.runner.elements import ElementCoder
-from penstock.runner.operations import SpreadWriter
-from penstock.runner.plan import Edge, Routing
+from penstock.runner.harness.elements import ElementCoder
+from penstock.runner.harness.operations import SpreadWriter
+from penstock.runner.planning.plan import Edge, Routing
 
 EDGE = Edge(0, "spread", "", Routing.SPREAD, 1, (0,), 1)
 CODER = ElementCoder(coders.BytesCoder(), coders.coders.GlobalWindowCoder())

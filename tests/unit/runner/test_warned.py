@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.runner.warned import Warned, kept, show
+from penstock.runner.tasks.warned import Warned, kept, show
 
 
 class OfThisModuleWarning(UserWarning):

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as api
 from apache_beam.runners.portability.fn_api_runner import translations as beam_phases
-from apache_beam.runners.worker import bundle_processor
+from apache_beam.runners.worker import bundle_processor  # noqa: TID251 - two URNs
 
 from penstock.publish import CARRIED_RESHUFFLE, POST_COMMIT
-from penstock.runner.views import group_views
+from penstock.runner.planning.views import group_views
 
 EMPTY_URN = "penstock:empty:v1"
 """A Flatten of nothing."""

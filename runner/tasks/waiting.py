@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from apache_beam.utils.timestamp import MAX_TIMESTAMP
 
-from penstock.runner.cells import EVENT, HOLD, Cells, TimerEntry, Timers
+from penstock.runner.store.cells import EVENT, HOLD, Cells, TimerEntry, Timers
 
 _FAMILY, _ELEMENTS = b"waiting", b"elements"
 

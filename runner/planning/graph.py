@@ -13,9 +13,9 @@ from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as api
 from apache_beam.runners.portability.fn_api_runner import translations as beam_phases
 
-from penstock.runner import plan as plans
-from penstock.runner.checks import fires_once
-from penstock.runner.phases import (
+from penstock.runner.planning import plan as plans
+from penstock.runner.planning.checks import fires_once
+from penstock.runner.planning.phases import (
     KNOWN_URNS,
     PAR_DO,
     PROCESS,
@@ -27,9 +27,9 @@ from penstock.runner.phases import (
     stamped_by_elements,
     strategy_of,
 )
-from penstock.runner.plan import Edge, Origin, Plan, Routing, Side
-from penstock.runner.program import of_driver
-from penstock.runner.views import original
+from penstock.runner.planning.plan import Edge, Origin, Plan, Routing, Side
+from penstock.runner.planning.program import of_driver
+from penstock.runner.planning.views import original
 
 SOURCE_URN = "penstock:source:v1"
 SINK_URN = "penstock:sink:v1"

@@ -1,4 +1,4 @@
-"""Run an epoch's levels as one Spark job; beside `keeper`, `session` and `daemon` nothing else knows Spark.
+"""Run an epoch's levels as one Spark job.
 
 Two primitives, *run tasks* and *exchange blocks*, are all that is asked of Spark: a level is a
 `mapPartitionsWithIndex`, an exchange is a shuffle of (target, frame) pairs by target. What else there is to tell
@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from penstock.runner.epoch import EpochInput, TaskReport
-from penstock.runner.frames import Frame
-from penstock.runner.garbage import settle
-from penstock.runner.keeper import SparkKeeper
-from penstock.runner.plan import Plan
+from penstock.runner.planning.plan import Plan
 from penstock.runner.protocol.errors import EpochAborted
+from penstock.runner.protocol.frames import Frame
 from penstock.runner.protocol.pins import Control, Taken, pinned
+from penstock.runner.spark.garbage import settle
+from penstock.runner.spark.keeper import SparkKeeper
+from penstock.runner.tasks.epoch import EpochInput, TaskReport
 
 WORDS = 200
 """How many characters of a level's steps are told to whoever watches Spark."""
@@ -122,7 +122,7 @@ def _level(shipped: Any, level: int, epoch: EpochInput) -> Any:
     """The function of one level's tasks."""
 
     def run(partition: int, packets: Iterator[Any]) -> Iterator[tuple[int, bytes]]:
-        from penstock.runner.task import run_level
+        from penstock.runner.tasks.task import run_level
 
         frames = () if level == 0 else (data for _, data in packets)
         yield from run_level(shipped.value, level, partition, epoch, frames)

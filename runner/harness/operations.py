@@ -2,7 +2,6 @@
 
 Beam's own ends speak its data plane: bytes in, bytes out, one stream. Ours know the exchange. A sink encodes
 an element once, straight into the block of the partition that it goes to; a source takes a decoded element.
-One of the rooms that import Beam's worker internals, which are no public API (see `bundle.py`).
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from apache_beam.runners.worker import operations
 from apache_beam.runners.worker.bundle_processor import BeamTransformFactory
 from apache_beam.utils.windowed_value import WindowedValue
 
-from penstock.runner.frames import FRAME_BYTES
-from penstock.runner.graph import SINK_URN, SOURCE_URN
-from penstock.runner.grouping import Group, write_group
-from penstock.runner.keys import key_group, partition_of
-from penstock.runner.phases import EMPTY_URN
-from penstock.runner.plan import Edge, Routing
+from penstock.runner.planning.graph import SINK_URN, SOURCE_URN
+from penstock.runner.planning.phases import EMPTY_URN
+from penstock.runner.planning.plan import Edge, Routing
+from penstock.runner.protocol.frames import FRAME_BYTES
+from penstock.runner.store.keys import key_group, partition_of
+from penstock.runner.windows.grouping import Group, write_group
 
 Send = Callable[[int, int, bytes], None]
 """Takes (edge, target partition, encoded elements)."""

@@ -18,10 +18,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from penstock.publish import Attempt, running_attempt
-from penstock.runner import finalizers
-from penstock.runner.bundle import Budget, PlanContext, StageProcessor
-from penstock.runner.elements import ElementCoder
-from penstock.runner.epoch import (
+from penstock.runner.harness import finalizers
+from penstock.runner.harness.bundle import Budget, PlanContext, StageProcessor
+from penstock.runner.harness.elements import ElementCoder
+from penstock.runner.harness.sides import Held
+from penstock.runner.planning.plan import Edge, Origin, Plan, Routing, Stage
+from penstock.runner.planning.program import adopt
+from penstock.runner.protocol.frames import Frame, InOrder, Kind
+from penstock.runner.store.keys import KEY_GROUPS, groups_of
+from penstock.runner.tasks.epoch import (
     BEGINNING_US,
     EpochInput,
     Failure,
@@ -31,16 +36,11 @@ from penstock.runner.epoch import (
     input_name,
     output_name,
 )
-from penstock.runner.frames import Frame, InOrder, Kind
-from penstock.runner.keys import KEY_GROUPS, groups_of
-from penstock.runner.plan import Edge, Origin, Plan, Routing, Stage
-from penstock.runner.program import adopt
-from penstock.runner.sides import Held
-from penstock.runner.stagerun import MAX_US, Setting, StageRun
-from penstock.runner.stages import run_of
-from penstock.runner.taskstate import TaskState
-from penstock.runner.viewing import Views
-from penstock.runner.warned import kept
+from penstock.runner.tasks.stagerun import MAX_US, Setting, StageRun
+from penstock.runner.tasks.stages import run_of
+from penstock.runner.tasks.taskstate import TaskState
+from penstock.runner.tasks.viewing import Views
+from penstock.runner.tasks.warned import kept
 
 logger = logging.getLogger(__name__)
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from sortedcontainers import SortedDict
 
-from penstock.runner.cells import Store
-from penstock.runner.epoch import EpochInput, StateOf
 from penstock.runner.protocol.names import RunName
 from penstock.runner.protocol.record import StateRun
+from penstock.runner.store.cells import Store
 from penstock.runner.store.filesystem import LocalFileSystem
 from penstock.runner.store.runs import shared_cache
 from penstock.runner.store.state import StateStore
+from penstock.runner.tasks.epoch import EpochInput, StateOf
 
 
 class MemoryStore:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from penstock.runner.bundle import StageProcessor
+from penstock.runner.harness.bundle import StageProcessor
 
 
 @dataclass(frozen=True, slots=True)

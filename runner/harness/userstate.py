@@ -7,9 +7,9 @@ from typing import Any
 
 from apache_beam.coders import coder_impl
 
-from penstock.runner.cells import EVENT, NO_HOLD_US, PROCESSING, Cells, TimerEntry, Timers, at_sort_key
-from penstock.runner.keys import key_group
-from penstock.runner.sides import SideInput
+from penstock.runner.harness.sides import SideInput
+from penstock.runner.store.cells import EVENT, NO_HOLD_US, PROCESSING, Cells, TimerEntry, Timers, at_sort_key
+from penstock.runner.store.keys import key_group
 
 GC_FAMILY = b"\x00gc"
 """Timer family that no DoFn can have: it forgets an expired window."""

@@ -19,7 +19,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.runner.program import Program
+from penstock.runner.planning.program import Program
 
 
 class Routing(enum.Enum):

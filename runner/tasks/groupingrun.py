@@ -18,12 +18,12 @@ from apache_beam.transforms.window import TimestampCombiner
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming, WindowedValue
 
-from penstock.runner.bundle import StageProcessor
-from penstock.runner.grouping import Complete, Grouping, read_group
-from penstock.runner.merging import Merging
-from penstock.runner.panes import NOTHING_HELD, Pane, Panes
-from penstock.runner.stagerun import Outcome, Setting, StageRun, StoredRun
-from penstock.runner.triggers import TriggerTree
+from penstock.runner.harness.bundle import StageProcessor
+from penstock.runner.tasks.stagerun import Outcome, Setting, StageRun, StoredRun
+from penstock.runner.windows.grouping import Complete, Grouping, read_group
+from penstock.runner.windows.merging import Merging
+from penstock.runner.windows.panes import NOTHING_HELD, Pane, Panes
+from penstock.runner.windows.triggers import TriggerTree
 
 _SHOWN = 20
 """Values that a printed group shows."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.runner.bundle import StageProcessor
-from penstock.runner.groupingrun import CompleteRun, PanesRun, TriggeredRun
-from penstock.runner.stagerun import Setting, StageRun
-from penstock.runner.statefulrun import StatefulRun
+from penstock.runner.harness.bundle import StageProcessor
+from penstock.runner.tasks.groupingrun import CompleteRun, PanesRun, TriggeredRun
+from penstock.runner.tasks.stagerun import Setting, StageRun
+from penstock.runner.tasks.statefulrun import StatefulRun
 
 
 def run_of(processor: StageProcessor, setting: Setting) -> StageRun:

@@ -11,10 +11,10 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 from penstock.publish import passed_by
-from penstock.runner.bundle import StageProcessor
-from penstock.runner.cells import EVENT, NO_HOLD_US, PROCESSING, TimerEntry
-from penstock.runner.stagerun import MAX_US, Outcome, Setting, StoredRun
-from penstock.runner.userstate import GC_FAMILY
+from penstock.runner.harness.bundle import StageProcessor
+from penstock.runner.harness.userstate import GC_FAMILY
+from penstock.runner.store.cells import EVENT, NO_HOLD_US, PROCESSING, TimerEntry
+from penstock.runner.tasks.stagerun import MAX_US, Outcome, Setting, StoredRun
 
 
 class StatefulRun(StoredRun):

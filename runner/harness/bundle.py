@@ -4,7 +4,6 @@ Beam's `process_bundle` pulls from a data channel and returns when the bundle is
 ourselves, feed elements as they arrive from the exchange, fire timers when all input is in, and finish: so
 output leaves while input still comes, and several stages can be open in one task.
 
-`operations.py`, `phases.py` and this module are the only ones that touch `apache_beam.runners.worker`;
 `KNOWN_BEAM` names the versions whose internals are known to fit.
 """
 
@@ -29,10 +28,10 @@ from apache_beam.transforms import userstate
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, WindowedValue
 
-from penstock.runner import operations
-from penstock.runner.elements import ElementCoder
-from penstock.runner.plan import Plan, Stage
-from penstock.runner.userstate import StateHandler, domain_of
+from penstock.runner.harness import operations
+from penstock.runner.harness.elements import ElementCoder
+from penstock.runner.harness.userstate import StateHandler, domain_of
+from penstock.runner.planning.plan import Plan, Stage
 
 logger = logging.getLogger(__name__)
 

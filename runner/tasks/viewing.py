@@ -17,15 +17,15 @@ from typing import Any
 from apache_beam.internal import pickler
 from apache_beam.utils.windowed_value import WindowedValue
 
-from penstock.runner.bundle import PlanContext, StageProcessor
-from penstock.runner.cells import EVENT, Cells, Timers
-from penstock.runner.epoch import BEGINNING_US, EpochInput, StateOf, TaskReport, input_name
-from penstock.runner.keys import key_group
-from penstock.runner.plan import Edge, Plan, Stage
-from penstock.runner.sides import Panes, SideInput
-from penstock.runner.stagerun import StageRun
-from penstock.runner.taskstate import TaskState
-from penstock.runner.waiting import Queue, Waiting
+from penstock.runner.harness.bundle import PlanContext, StageProcessor
+from penstock.runner.harness.sides import Panes, SideInput
+from penstock.runner.planning.plan import Edge, Plan, Stage
+from penstock.runner.store.cells import EVENT, Cells, Timers
+from penstock.runner.store.keys import key_group
+from penstock.runner.tasks.epoch import BEGINNING_US, EpochInput, StateOf, TaskReport, input_name
+from penstock.runner.tasks.stagerun import StageRun
+from penstock.runner.tasks.taskstate import TaskState
+from penstock.runner.tasks.waiting import Queue, Waiting
 
 _PANE = b"pane"
 

@@ -33,11 +33,20 @@ from apache_beam.transforms.window import TimestampCombiner
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming
 
-from penstock.runner.cells import EVENT, NO_HOLD_US, PROCESSING, Cells, TimerEntry, Timers, joined, parted
-from penstock.runner.grouping import Complete, joined_chunks
-from penstock.runner.keys import key_group
-from penstock.runner.merging import merge
-from penstock.runner.triggers import Moment, TriggerState, TriggerTree
+from penstock.runner.store.cells import (
+    EVENT,
+    NO_HOLD_US,
+    PROCESSING,
+    Cells,
+    TimerEntry,
+    Timers,
+    joined,
+    parted,
+)
+from penstock.runner.store.keys import key_group
+from penstock.runner.windows.grouping import Complete, joined_chunks
+from penstock.runner.windows.merging import merge
+from penstock.runner.windows.triggers import Moment, TriggerState, TriggerTree
 
 MAX_US = MAX_TIMESTAMP.micros
 NOTHING_HELD = (MAX_US, -MAX_US)
