@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from penstock.runner import metrics
+from penstock.runner.forms import Form, changed, forms
+from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning.plan import Plan, Routing
 from penstock.runner.protocol.coordinator import Attempt
 from penstock.runner.protocol.record import (
@@ -83,6 +85,7 @@ class Driver:
         self._plan = plan
         self._engine = engine
         self._residuals = residuals
+        self._forms = forms(residuals.context)
         self._partitions = partitions
         self._pace = pace
         self._folder = folder
@@ -275,6 +278,7 @@ class Driver:
                 "started": {**state.extra.get("started", {}), **started},
                 "draining": drain,
                 "holds": holds,
+                "forms": self._forms,
             },
             done=self._through(state) and not (residuals or publications or pending),
         )
@@ -339,15 +343,24 @@ def without(state: EpochState, names: Collection[str]) -> EpochState:
 def orphans(state: EpochState, plan: Plan) -> list[str]:
     """What the state holds for steps that the plan does not have, a line each."""
     known = plan.durable_names()
-    found: set[str] = set()
-    for what, names in (
-        ("residuals", [r.transform for r in state.residuals]),
-        ("publications", [p.transform for p in state.publications]),
-        ("state", [run.stage for run in state.state_runs]),
-        ("timers", [t.stage for t in state.timers]),
-    ):
-        found.update(f"{name} ({what})" for name in names if name not in known)
-    return sorted(found)
+    return sorted(f"{name} ({what})" for name, what in _held(state) if name not in known)
+
+
+def reshaped(state: EpochState, context: PlanContext) -> list[str]:
+    """What the state holds for steps that keep it in another form now, a line each."""
+    before: Mapping[str, Form] = state.extra.get("forms", {})
+    return list(changed(before, forms(context), {name for name, _ in _held(state)}))
+
+
+def _held(state: EpochState) -> set[tuple[str, str]]:
+    """The names that the state holds anything for, and what."""
+    named: dict[str, Iterable[str]] = {
+        "residuals": (r.transform for r in state.residuals),
+        "publications": (p.transform for p in state.publications),
+        "state": (run.stage for run in state.state_runs),
+        "timers": (t.stage for t in state.timers),
+    }
+    return {(name, what) for what, names in named.items() for name in names}
 
 
 def raise_failure(reports: Iterable[TaskReport], epoch: int) -> None:

@@ -18,7 +18,7 @@ from apache_beam.runners.runner import PipelineRunner, PipelineState
 from apache_beam.transforms import environments
 
 from penstock.runner.cleanup import clean_ups
-from penstock.runner.driver import Driver, Pace, orphans, without
+from penstock.runner.driver import Driver, Pace, orphans, reshaped, without
 from penstock.runner.harness.bundle import KNOWN_BEAM, PlanContext
 from penstock.runner.options import PySparkOptions, problems
 from penstock.runner.planning import graph
@@ -104,9 +104,10 @@ class PySparkRunner(PipelineRunner):
 
     def _start_stream(self, plan: Plan, settings: PySparkOptions) -> PySparkPipelineResult:
         checkpoint = opened_checkpoint(settings)
-        _refuse_orphans(checkpoint.last_record(), plan, settings.drop_state or ())
+        planned = PlanContext(plan)
+        _refuse_misfit(checkpoint.last_record(), planned, settings.drop_state or ())
         spark = self._context(settings)
-        result = PySparkPipelineResult(Residuals(PlanContext(plan)))
+        result = PySparkPipelineResult(Residuals(planned))
         work = _Work(spark, plan, settings, result)
         result.run_in_background(lambda: work.stream(checkpoint), work.cancel)
         return result
@@ -244,15 +245,23 @@ def opened_checkpoint(settings: PySparkOptions) -> Any:
     return Checkpoint.open(folder, fresh=settings.fresh, key_groups=KEY_GROUPS)
 
 
-def _refuse_orphans(last: CommitRecord | None, plan: Plan, dropped: Collection[str]) -> None:
+def _refuse_misfit(last: CommitRecord | None, context: PlanContext, dropped: Collection[str]) -> None:
+    """Refuse a checkpoint that holds what the pipeline has no step for, or would read as something else."""
     if last is None:
         return
-    left = orphans(without(last.state, dropped), plan)
-    if left:
+    state = without(last.state, dropped)
+    if left := orphans(state, context.plan):
         raise CheckpointError(
             "the checkpoint holds what this pipeline has no step for:\n"
             + "\n".join(f"- {line}" for line in left)
             + "\nGive the steps their old names back, or forget what they left with --drop_state NAME."
+        )
+    if other := reshaped(state, context):
+        raise CheckpointError(
+            "the checkpoint holds what this pipeline would read as something else:\n"
+            + "\n".join(f"- {line}" for line in other)
+            + "\nGive the steps the types, coders, kinds of state and windows back that they had. Or let them begin "
+            "anew: give them other names, and forget what the old ones left with --drop_state NAME."
         )
 
 

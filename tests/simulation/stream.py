@@ -31,10 +31,12 @@ def run_stream(
     on_commit: Callable[[CommitRecord, Path], None] = lambda record, folder: None,
     draining: Callable[[], bool] = lambda: False,
     pace: Pace = PACE,
+    stop: Callable[[CommitRecord], bool] = lambda record: False,
+    folder: Path | None = None,
 ) -> CommitRecord:
-    """Build a pipeline and run its epochs to the end; return the last record.
+    """Build a pipeline and run its epochs to the end, or until `stop` says so; return the last record.
 
-    `on_commit` gets each record and the checkpoint folder.
+    `on_commit` gets each record and the folder that has the checkpoint: `folder`, or one that goes when it is done.
     """
     pipeline = beam.Pipeline(runner=PySparkRunner(), options=PipelineOptions(["--allow_unsafe_triggers"]))
     build(pipeline)
@@ -42,8 +44,9 @@ def run_stream(
     proto = pipeline.to_runner_api(default_environment=environment)
     refuse_unsupported(proto, streaming=True)
     plan = graph.build_plan(proto, streaming=True)
-    with tempfile.TemporaryDirectory() as folder:
-        checkpoint = Checkpoint.open(folder + "/checkpoint")
+    with tempfile.TemporaryDirectory() as temporary:
+        home = folder or Path(temporary)
+        checkpoint = Checkpoint.open(f"{home}/checkpoint")
         coordinator = Coordinator(checkpoint)
         coordinator.take_over()
         driver = Driver(
@@ -57,5 +60,5 @@ def run_stream(
             draining=draining,
         )
         return run_epochs(
-            coordinator, driver, retries=0, on_commit=lambda record: on_commit(record, Path(folder))
+            coordinator, driver, retries=0, stop=stop, on_commit=lambda record: on_commit(record, home)
         )

@@ -1,0 +1,145 @@
+"""A step that keeps things in another form than the checkpoint has is refused before anything is read or written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.coders import Coder, StrUtf8Coder, VarIntCoder
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.transforms import trigger, userstate, window
+
+from penstock.publish import PublishAfterCommit
+from penstock.runner import PySparkRunner
+from penstock.runner.protocol.errors import CheckpointError
+from penstock.runner.protocol.record import CommitRecord
+from penstock.runner.store.checkpoint import Checkpoint
+from tests.integration.runner.sources import CountFn
+from tests.simulation.stream import run_stream
+
+Build = Callable[[beam.Pipeline], Any]
+
+
+def numbers(p: beam.Pipeline, key: type = str) -> beam.PCollection:
+    pairs = p | beam.Create([7]) | "Read" >> beam.ParDo(CountFn(10_000, 100, defer_every=10))
+    return pairs | "By key" >> beam.MapTuple(lambda k, n: (key(k), n)).with_output_types(tuple[key, int])
+
+
+def grouped(windows: window.WindowFn, key: type = str, **firing: Any) -> Build:
+    return lambda p: numbers(p, key) | beam.WindowInto(windows, **firing) | "Group" >> beam.GroupByKey()
+
+
+def kept(
+    coder: Coder, spec: Callable[..., Any] = userstate.ReadModifyWriteStateSpec, key: type = str
+) -> Build:
+    given = spec("kept", coder)
+
+    class KeepFn(beam.DoFn):
+        """Keeps something of each key; `add` and `write` are the words of two kinds of state."""
+
+        def process(self, keyed: tuple[Any, int], state: Any = beam.DoFn.StateParam(given)) -> None:
+            value: Any = 1 if isinstance(coder, VarIntCoder) else "1"
+            (state.add if hasattr(state, "add") else state.write)(value)
+
+    return lambda p: numbers(p, key) | "Keep" >> beam.ParDo(KeepFn())
+
+
+class SilentFn(beam.DoFn):
+    """Publishes nowhere."""
+
+    def process(self, element: Any) -> None:
+        """Do nothing."""
+
+
+def published(value: Any) -> Build:
+    return lambda p: (
+        numbers(p)
+        | "As" >> beam.Map(lambda pair: value).with_output_types(type(value))
+        | "Publish" >> PublishAfterCommit(SilentFn())
+    )
+
+
+def holds_something(record: CommitRecord) -> bool:
+    return bool(record.state.publications or record.state.state_runs)
+
+
+FIXED, SESSIONS, GLOBAL = window.FixedWindows(10), window.Sessions(10), window.GlobalWindows()
+EARLY = {
+    "trigger": trigger.AfterWatermark(early=trigger.AfterCount(50)),
+    "accumulation_mode": trigger.AccumulationMode.DISCARDING,
+}
+COUNTED = {**EARLY, "trigger": trigger.Repeatedly(trigger.AfterCount(1000))}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line"),
+    [
+        (grouped(FIXED), grouped(SESSIONS), "Group: windows: IntervalWindowCoder wrote it, merging Interval"),
+        (grouped(SESSIONS), grouped(FIXED), "Group: windows: merging IntervalWindowCoder wrote it, Interval"),
+        (grouped(GLOBAL, **COUNTED), grouped(FIXED), "Group: windows: GlobalWindowCoder wrote it, Interval"),
+        (grouped(FIXED), grouped(FIXED, int), "Group: keys: StrUtf8Coder wrote it, VarIntCoder"),
+        (kept(VarIntCoder()), kept(StrUtf8Coder()), "Keep: state 'kept': read modify write of VarIntCoder"),
+        (
+            kept(VarIntCoder()),
+            kept(VarIntCoder(), userstate.BagStateSpec),
+            "VarIntCoder wrote it, bag of VarInt",
+        ),
+        (kept(VarIntCoder()), kept(VarIntCoder(), key=int), "Keep: keys: StrUtf8Coder wrote it"),
+        (published("text"), published(b"bytes"), "elements: StrUtf8Coder wrote it, BytesCoder would read it"),
+    ],
+)
+def test_what_a_step_would_read_as_something_else_is_refused_by_name(
+    before: Build, after: Build, line: str, tmp_path: Path
+) -> None:
+    stood = run_stream(before, folder=tmp_path, stop=holds_something)
+    with pytest.raises(CheckpointError, match="would read as something else") as refused:
+        resume(after, tmp_path)
+    assert line in str(refused.value)
+    assert "give them other names, and forget what the old ones left with --drop_state NAME" in str(
+        refused.value
+    )
+    assert Checkpoint.open(f"{tmp_path}/checkpoint").last_record() == stood, "nothing was taken over"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (grouped(FIXED), grouped(window.FixedWindows(3))),
+        (grouped(FIXED), grouped(FIXED, **EARLY)),
+        (grouped(SESSIONS), grouped(window.Sessions(3))),
+        (kept(VarIntCoder()), lambda p: kept(VarIntCoder())(p) | "More" >> beam.Map(print)),
+    ],
+)
+def test_an_edit_that_changes_no_form_goes_on(before: Build, after: Build, tmp_path: Path) -> None:
+    run_stream(before, folder=tmp_path, stop=holds_something)
+    with pytest.raises(Accepted):
+        resume(after, tmp_path)
+
+
+def test_a_step_that_holds_nothing_may_change_its_form(tmp_path: Path) -> None:
+    run_stream(kept(VarIntCoder()), folder=tmp_path, stop=lambda record: record.epochs >= 1)
+    with pytest.raises(Accepted):
+        resume(kept(StrUtf8Coder()), tmp_path)
+
+
+class Accepted(Exception):  # noqa: N818 - what `resume` raises instead of starting Spark
+    """The checkpoint fits the pipeline."""
+
+
+class NoSpark:
+    """In place of a session: nothing is asked of it before the checkpoint was looked at."""
+
+    @property
+    def sparkContext(self) -> Any:
+        raise Accepted
+
+
+def resume(build: Build, folder: Path) -> None:
+    """Start a pipeline as a user does, up to where Spark would begin."""
+    options = PipelineOptions([f"--checkpoint_dir={folder}/checkpoint", "--allow_unsafe_triggers"])
+    pipeline = beam.Pipeline(runner=PySparkRunner(spark=NoSpark()), options=options)
+    build(pipeline)
+    pipeline.run()
