@@ -247,6 +247,12 @@ def opened_checkpoint(settings: PySparkOptions) -> Any:
 
 def _refuse_misfit(last: CommitRecord | None, context: PlanContext, dropped: Collection[str]) -> None:
     """Refuse a checkpoint that holds what the pipeline has no step for, or would read as something else."""
+    if alive := sorted(context.plan.durable_names().intersection(dropped)):
+        raise CheckpointError(
+            f"--drop_state is for steps that are gone, and this pipeline has {', '.join(alive)}: what it keeps would "
+            "be forgotten after each epoch. Leave the option out; or let the step begin anew: give it another name, "
+            "and drop the old one"
+        )
     if last is None:
         return
     state = without(last.state, dropped)

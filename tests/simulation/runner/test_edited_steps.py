@@ -125,6 +125,14 @@ def test_a_step_that_holds_nothing_may_change_its_form(tmp_path: Path) -> None:
         resume(kept(StrUtf8Coder()), tmp_path)
 
 
+def test_a_step_that_the_pipeline_has_cannot_be_dropped(tmp_path: Path) -> None:
+    run_stream(kept(VarIntCoder()), folder=tmp_path, stop=holds_something)
+    with pytest.raises(
+        CheckpointError, match="this pipeline has Keep, Read: what it keeps would be forgotten"
+    ):
+        resume(kept(VarIntCoder()), tmp_path, "--drop_state=Keep", "--drop_state=Read", "--drop_state=Gone")
+
+
 class Accepted(Exception):  # noqa: N818 - what `resume` raises instead of starting Spark
     """The checkpoint fits the pipeline."""
 
@@ -137,9 +145,9 @@ class NoSpark:
         raise Accepted
 
 
-def resume(build: Build, folder: Path) -> None:
+def resume(build: Build, folder: Path, *flags: str) -> None:
     """Start a pipeline as a user does, up to where Spark would begin."""
-    options = PipelineOptions([f"--checkpoint_dir={folder}/checkpoint", "--allow_unsafe_triggers"])
+    options = PipelineOptions([f"--checkpoint_dir={folder}/checkpoint", "--allow_unsafe_triggers", *flags])
     pipeline = beam.Pipeline(runner=PySparkRunner(spark=NoSpark()), options=options)
     build(pipeline)
     pipeline.run()
