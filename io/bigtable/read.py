@@ -71,7 +71,7 @@ class Settings:
     limits: Limits
     selection: Selection
     reads: str
-    """The change stream that the program names: a checkpoint of another one is not gone on with."""
+    """What the program names, as `ChangeStream.reading`: a checkpoint of something else is not gone on with."""
 
 
 class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, unused-ignore]
@@ -155,7 +155,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
     def _client(self, stream: ChangeStream) -> Client:
         from penstock.io.bigtable.client import client_for  # google-cloud is needed from here on
 
-        require_same(stream, self._settings.reads, SetupError)
+        require_same(stream.reading, self._settings.reads, SetupError)
         return client_for(stream, self._settings.connection, self._settings.heartbeat_ms)
 
     def check(self, stream: ChangeStream) -> list[KeyRange]:
@@ -230,7 +230,8 @@ class ReadFromBigtableChangeStream(beam.PTransform):  # type: ignore[misc, unuse
         app_profile: name of an app profile with single-cluster routing.
         start: the first commit timestamp to read, inclusive. None means now: the moment when this transform
             is made. A pipeline that resumes from a checkpoint ignores it.
-        end: the last commit timestamp to read, inclusive. None means for ever.
+        end: the last commit timestamp to read, inclusive. None means for ever. A checkpoint with
+            another end is refused.
         row_range: (first row key, inclusive; row key to end before, ``b""`` for none). None: all rows. Kept in
             the checkpoint; partitions that hold none of the rows are not read.
         families, columns: allow-lists: names of families, and columns as ``"family:qualifier"`` or
@@ -313,7 +314,7 @@ class ReadFromBigtableChangeStream(beam.PTransform):  # type: ignore[misc, unuse
             _names("source_clusters", source_clusters),
         )
         heartbeat_ms = round(1000 * in_range("heartbeat", heartbeat, 0.1, 60))
-        self._settings = Settings(connection, heartbeat_ms, limits, selection, str(self._stream))
+        self._settings = Settings(connection, heartbeat_ms, limits, selection, self._stream.reading)
 
     @property
     def stream(self) -> ChangeStream:

@@ -16,6 +16,7 @@ from apache_beam import coders
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
 from penstock.io.reading import connection as reading
 from penstock.io.reading.coding import VersionedCoder
+from penstock.io.reading.moments import format_timestamp
 
 VERSION = 1
 
@@ -45,6 +46,11 @@ class ChangeStream:
     def table_path(self) -> str:
         """The table's resource name."""
         return f"{self.instance_path}/tables/{self.table}"
+
+    @property
+    def reading(self) -> str:
+        """What a checkpoint is gone on with: the change stream, and where the reading ends."""
+        return f"{self}, {'without end' if self.end is None else f'to {format_timestamp(self.end)}'}"
 
     def __str__(self) -> str:
         return f"change stream of {self.table_path}"

@@ -47,15 +47,16 @@ def check_times(start: int, end: int | None, now: int, *, ahead_seconds: int) ->
         raise ValueError(f"end {format_timestamp(end)} lies before start {text}; pass a later end, or none")
 
 
-def require_same(checkpoint: object, program: str, error: type[Exception]) -> None:
-    """Refuse a checkpoint of another change stream: what came out would be taken for changes of this one.
+def require_same(checkpoint: str, program: str, error: type[Exception]) -> None:
+    """Refuse a checkpoint of another change stream, or with another end.
 
-    `checkpoint` is the stream that it goes on with, `program` what the running program names.
+    What came out would be taken for changes of this one, and all up to this end for published. `checkpoint` is
+    what it goes on with, `program` what the running program names.
 
     Raises:
         the error given: they differ.
     """
-    if str(checkpoint) != program:
+    if checkpoint != program:
         raise error(
             f"the checkpoint goes on with the {checkpoint}, but the program names the {program}. Name the former to "
             "go on, or give --checkpoint_dir another folder to read the latter"

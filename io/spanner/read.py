@@ -70,7 +70,7 @@ class Settings:
     heartbeat_ms: int
     limits: Limits
     reads: str
-    """The change stream that the program names: a checkpoint of another one is not gone on with."""
+    """What the program names, as `ChangeStream.reading`: a checkpoint of something else is not gone on with."""
 
 
 class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, unused-ignore]
@@ -140,7 +140,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
     def _client(self, stream: ChangeStream) -> Client:
         from penstock.io.spanner.client import client_for  # google-cloud is needed from here on
 
-        require_same(stream, self._settings.reads, SetupError)
+        require_same(stream.reading, self._settings.reads, SetupError)
         return client_for(stream, self._settings.connection)
 
     def check(self, stream: ChangeStream) -> dict[str, str]:
@@ -207,7 +207,8 @@ class ReadFromSpannerChangeStream(beam.PTransform):  # type: ignore[misc, unused
         project, instance, database, change_stream: names; the change stream's without READ_.
         start: the first commit timestamp to read, inclusive. None means now: the moment when this transform
             is made. A pipeline that resumes from a checkpoint ignores it.
-        end: the last commit timestamp to read, inclusive. None means for ever.
+        end: the last commit timestamp to read, inclusive. None means for ever. A checkpoint with
+            another end is refused.
         heartbeat_ms: how often the service speaks up in a long idle query; 1,000 to 300,000.
         poll_ms: how far a query looks ahead. Shorter is sooner where the service sends at the end of a query, and
             asks more often.
@@ -277,7 +278,7 @@ class ReadFromSpannerChangeStream(beam.PTransform):  # type: ignore[misc, unused
             in_range("keep_seconds", keep_seconds, 0, 3600),
         )
         heartbeat_ms = in_range("heartbeat_ms", heartbeat_ms, 1000, 300_000)
-        self._settings = Settings(connection, heartbeat_ms, limits, str(self._stream))
+        self._settings = Settings(connection, heartbeat_ms, limits, self._stream.reading)
 
     @property
     def stream(self) -> ChangeStream:

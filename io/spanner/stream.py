@@ -14,6 +14,7 @@ from apache_beam import coders
 
 from penstock.io.reading import connection as reading
 from penstock.io.reading.coding import VersionedCoder
+from penstock.io.reading.moments import format_timestamp
 
 VERSION = 1
 
@@ -37,6 +38,11 @@ class ChangeStream:
     def database_path(self) -> str:
         """The database's resource name."""
         return f"projects/{self.project}/instances/{self.instance}/databases/{self.database}"
+
+    @property
+    def reading(self) -> str:
+        """What a checkpoint is gone on with: the change stream, and where the reading ends."""
+        return f"{self}, {'without end' if self.end is None else f'to {format_timestamp(self.end)}'}"
 
     def __str__(self) -> str:
         return f"change stream {self.change_stream} of {self.database_path}"

@@ -80,7 +80,21 @@ def test_a_checkpoint_of_another_table_is_refused_before_anything_is_read() -> N
     before, now = (ReadFromBigtableChangeStream(**{**NAMES, "table": table}, start=1) for table in ("t", "u"))
     fn, frontier = ReadChangeStreamFn(now._settings), Frontier.starting_at(1, [KeyRange(b"", b"")])
     estimator = FrontierWatermarkEstimatorProvider().create_watermark_estimator(beam_watermark(0))
-    with pytest.raises(SetupError, match=r"checkpoint .* change stream of .*/tables/t, .* of .*/tables/u\."):
+    with pytest.raises(SetupError, match=r"checkpoint .* change stream of .*/tables/t, .* of .*/tables/u, "):
+        next(fn.process(before.stream, BigtableTracker(frontier), estimator))
+
+
+@pytest.mark.parametrize(("was", "now"), [(7, 9), (7, None), (None, 9)])
+def test_a_checkpoint_with_another_end_is_refused_before_anything_is_read(
+    was: int | None, now: int | None
+) -> None:
+    before, after = (ReadFromBigtableChangeStream(**NAMES, start=1, end=end) for end in (was, now))
+    fn, frontier = ReadChangeStreamFn(after._settings), Frontier.starting_at(1, [KeyRange(b"", b"")])
+    estimator = FrontierWatermarkEstimatorProvider().create_watermark_estimator(beam_watermark(0))
+    ends = {7: r"to 1970\S*7Z", 9: r"to 1970\S*9Z", None: "without end"}
+    with pytest.raises(
+        SetupError, match=f"goes on with .* {ends[was]}, but the program names .* {ends[now]}. Name"
+    ):
         next(fn.process(before.stream, BigtableTracker(frontier), estimator))
 
 

@@ -154,6 +154,20 @@ def test_a_checkpoint_of_another_change_stream_is_refused_before_anything_is_rea
         next(fn.process(before.stream, SpannerTracker(frontier), estimator))
 
 
+@pytest.mark.parametrize(("was", "now"), [(7, 9), (7, None), (None, 9)])
+def test_a_checkpoint_with_another_end_is_refused_before_anything_is_read(
+    was: int | None, now: int | None
+) -> None:
+    before, after = reading(start=1, end=was), reading(start=1, end=now)
+    fn, frontier = ReadChangeStreamFn(after._settings), Frontier.starting_at(1, None)
+    estimator = FrontierWatermarkEstimatorProvider().create_watermark_estimator(beam_watermark(0))
+    ends = {7: r"to 1970\S*7Z", 9: r"to 1970\S*9Z", None: "without end"}
+    with pytest.raises(
+        SetupError, match=f"goes on with .* {ends[was]}, but the program names .* {ends[now]}. Name"
+    ):
+        next(fn.process(before.stream, SpannerTracker(frontier), estimator))
+
+
 def test_rebalance_returns_nothing_when_nothing_is_left() -> None:
     fn = ReadChangeStreamFn(reading()._settings)
     assert fn.rebalance(None, [], 3) == []  # type: ignore[arg-type]
