@@ -171,16 +171,7 @@ class Driver:
         return Event(advance_us=min(times) - self._clock_us(state))
 
     def _to_start(self, state: EpochState) -> tuple[str, ...]:
-        """Impulses that have not fired for the steps that they feed.
-
-        An edited pipeline may have new ones; one whose steps are all new (renamed and dropped) fires again.
-        """
-        started: Mapping[str, Sequence[str]] = state.extra.get("started", {})
-        return tuple(
-            name
-            for name, steps in self._plan.fed_by_impulse().items()
-            if name not in started or (steps and not steps & set(started[name]))
-        )
+        return _unfired(state, self._plan)
 
     def _through(self, state: EpochState) -> bool:
         """Whether nothing can reach a step any more that the record carries elements to."""
@@ -275,7 +266,7 @@ class Driver:
             counters=_counters_after(state.counters, reports),
             extra={
                 **state.extra,
-                "started": {**state.extra.get("started", {}), **started},
+                "started": {**_started(state), **started},
                 "draining": drain,
                 "holds": holds,
                 "forms": self._forms,
@@ -331,8 +322,11 @@ def without(state: EpochState, names: Collection[str]) -> EpochState:
     """The state without what belongs to steps of these names."""
     if not names:
         return state
+    fed = {name: [step for step in steps if step not in names] for name, steps in _started(state).items()}
+    started = {name: fed[name] for name, steps in _started(state).items() if fed[name] or not steps}
     return replace(
         state,
+        extra={**state.extra, "started": started},
         residuals=tuple(r for r in state.residuals if r.transform not in names),
         publications=tuple(p for p in state.publications if p.transform not in names),
         state_runs=tuple(run for run in state.state_runs if run.stage not in names),
@@ -344,6 +338,47 @@ def orphans(state: EpochState, plan: Plan) -> list[str]:
     """What the state holds for steps that the plan does not have, a line each."""
     known = plan.durable_names()
     return sorted(f"{name} ({what})" for name, what in _held(state) if name not in known)
+
+
+def misfed(state: EpochState, plan: Plan) -> list[str]:
+    """What would never get an element, or get again what it has had, a line each.
+
+    An Impulse fires once in the life of a checkpoint, for the steps that it feeds then.
+    """
+    started, fed, unfired = _started(state), plan.fed_by_impulse(), _unfired(state, plan)
+    if state.done:
+        return [f"{name}: the pipeline has ended" for name in unfired]
+    gone = {step: name for name in started.keys() - fed.keys() for step in started[name]}
+    again = [
+        f"{step}: {gone[step]} has fed it, and {name} would feed it again"
+        for name in unfired
+        for step in fed[name] & gone.keys()
+    ]
+    never = [
+        f"{step}: {name} has fired before, and feeds it no more"
+        for name in fed.keys() - set(unfired)
+        for step in fed[name].difference(started[name])
+    ]
+    return sorted(again + never)
+
+
+def _started(state: EpochState) -> Mapping[str, Sequence[str]]:
+    """Impulses that have fired, each with the carried steps that it fed."""
+    started: Mapping[str, Sequence[str]] = state.extra.get("started", {})
+    return started
+
+
+def _unfired(state: EpochState, plan: Plan) -> tuple[str, ...]:
+    """Impulses that have not fired for the steps that they feed.
+
+    An edited pipeline may have new ones; one that fed steps which all have other names now fires again.
+    """
+    started = _started(state)
+    return tuple(
+        name
+        for name, steps in plan.fed_by_impulse().items()
+        if name not in started or (started[name] and steps and steps.isdisjoint(started[name]))
+    )
 
 
 def reshaped(state: EpochState, context: PlanContext) -> list[str]:

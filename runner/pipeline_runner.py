@@ -18,7 +18,7 @@ from apache_beam.runners.runner import PipelineRunner, PipelineState
 from apache_beam.transforms import environments
 
 from penstock.runner.cleanup import clean_ups
-from penstock.runner.driver import Driver, Pace, orphans, reshaped, without
+from penstock.runner.driver import Driver, Pace, misfed, orphans, reshaped, without
 from penstock.runner.harness.bundle import KNOWN_BEAM, PlanContext
 from penstock.runner.options import PySparkOptions, problems
 from penstock.runner.planning import graph
@@ -169,6 +169,12 @@ class _Work:
         record = coordinator.take_over()
         logger.info("took over %s with record %d", checkpoint.folder, record.number)
         self._result.committed(record)
+        if record.state.done:
+            logger.warning(
+                "the pipeline of %s has ended before, so there is nothing to do; to read more, give "
+                "--checkpoint_dir another folder",
+                checkpoint.folder,
+            )
         driver = self._driver(
             Residuals(PlanContext(self._plan)),
             folder=checkpoint.state_folder,
@@ -246,7 +252,7 @@ def opened_checkpoint(settings: PySparkOptions) -> Any:
 
 
 def _refuse_misfit(last: CommitRecord | None, context: PlanContext, dropped: Collection[str]) -> None:
-    """Refuse a checkpoint that holds what the pipeline has no step for, or would read as something else."""
+    """Refuse a checkpoint that the pipeline cannot go on from without losing anything."""
     if alive := sorted(context.plan.durable_names().intersection(dropped)):
         raise CheckpointError(
             f"--drop_state is for steps that are gone, and this pipeline has {', '.join(alive)}: what it keeps would "
@@ -268,6 +274,13 @@ def _refuse_misfit(last: CommitRecord | None, context: PlanContext, dropped: Col
             + "\n".join(f"- {line}" for line in other)
             + "\nGive the steps the types, coders, kinds of state and windows back that they had. Or let them begin "
             "anew: give them other names, and forget what the old ones left with --drop_state NAME."
+        )
+    if wrong := misfed(state, context.plan):
+        raise CheckpointError(
+            "parts of this pipeline would get no elements, or get them twice:\n"
+            + "\n".join(f"- {line}" for line in wrong)
+            + "\nA Create or an Impulse fires once in the life of a checkpoint: keep its name, and give new steps one "
+            "of their own. A pipeline that has ended goes on no more: give --checkpoint_dir another folder."
         )
 
 

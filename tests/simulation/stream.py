@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ def run_stream(
     pace: Pace = PACE,
     stop: Callable[[CommitRecord], bool] = lambda record: False,
     folder: Path | None = None,
+    dropped: Collection[str] = (),
 ) -> CommitRecord:
     """Build a pipeline and run its epochs to the end, or until `stop` says so; return the last record.
 
@@ -57,6 +58,7 @@ def run_stream(
             pace=pace,
             folder=checkpoint.state_folder,
             name="test",
+            dropped=dropped,
             draining=draining,
         )
         return run_epochs(

@@ -133,6 +133,84 @@ def test_a_step_that_the_pipeline_has_cannot_be_dropped(tmp_path: Path) -> None:
         resume(kept(VarIntCoder()), tmp_path, "--drop_state=Keep", "--drop_state=Read", "--drop_state=Gone")
 
 
+def read(*steps: str, create: str = "Create", end: int = 10**9) -> Build:
+    def build(p: beam.Pipeline) -> None:
+        elements = p | create >> beam.Create([7])
+        for step in steps:
+            _ = elements | step >> beam.ParDo(CountFn(10_000, end, defer_every=10))
+
+    return build
+
+
+def and_more(p: beam.Pipeline) -> None:
+    read("Read")(p)
+    read("Read more", create="Create more")(p)
+
+
+def grouped_at_once(*publish: str) -> Build:
+    def build(p: beam.Pipeline) -> None:
+        read("Read", create="Other")(p)
+        groups = p | beam.Create([("k", 1)]) | "Group" >> beam.GroupByKey()
+        for step in publish:
+            _ = groups | step >> PublishAfterCommit(SilentFn())
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line"),
+    [
+        (read("Read"), read("Read", "New"), "New: Create/Impulse has fired before, and feeds it no more"),
+        (
+            read("Read"),
+            read("Read", create="C"),
+            "Read: Create/Impulse has fed it, and C/Impulse would feed it again",
+        ),
+        (
+            grouped_at_once(),
+            grouped_at_once("New"),
+            "New/Publish: Create/Impulse has fired before, and feeds it no more",
+        ),
+        (read("Read", end=9), and_more, "Create more/Impulse: the pipeline has ended"),
+    ],
+)
+def test_a_step_that_would_get_nothing_or_the_same_again_is_refused(
+    before: Build, after: Build, line: str, tmp_path: Path
+) -> None:
+    stood = run_stream(before, folder=tmp_path, stop=lambda record: record.epochs >= 4)
+    with pytest.raises(CheckpointError, match="would get no elements, or get them twice") as refused:
+        resume(after, tmp_path)
+    assert f"- {line}" in str(refused.value)
+    assert Checkpoint.open(f"{tmp_path}/checkpoint").last_record() == stood, "nothing was taken over"
+
+
+@pytest.mark.parametrize(
+    ("after", "flags"),
+    [
+        (and_more, []),
+        (read("Renamed"), ["--drop_state=Read"]),
+        (read("Renamed", create="C"), ["--drop_state=Read"]),
+    ],
+)
+def test_a_source_that_is_new_or_begins_anew_is_read(after: Build, flags: list[str], tmp_path: Path) -> None:
+    run_stream(read("Read"), folder=tmp_path, stop=lambda record: record.epochs >= 4)
+    with pytest.raises(Accepted):
+        resume(after, tmp_path, *flags)
+
+
+def test_a_step_that_was_dropped_begins_anew_under_its_old_name(tmp_path: Path) -> None:
+    def once_more(record: CommitRecord) -> bool:
+        return record.epochs >= 8
+
+    both, one = read("Read", "Dropped"), read("Read")
+    run_stream(both, folder=tmp_path, stop=lambda record: record.epochs >= 4)
+    run_stream(one, folder=tmp_path, stop=once_more, dropped=["Dropped"])
+    with pytest.raises(
+        CheckpointError, match="Dropped: Create/Impulse has fired before, and feeds it no more"
+    ):
+        resume(both, tmp_path)
+
+
 class Accepted(Exception):  # noqa: N818 - what `resume` raises instead of starting Spark
     """The checkpoint fits the pipeline."""
 
