@@ -6,6 +6,7 @@
 | `EpochFailed` | the epoch failed more often than `--epoch_retries` allows | the pipeline is FAILED |
 | `Superseded` | a newer driver has taken the checkpoint over | stops at once, touches nothing more |
 | `CheckpointError` | the checkpoint folder cannot be used as asked | tells the user what to do |
+| `NotWritten` | storage did not take a file (a full disk) | repeats the epoch |
 | `OutcomeUnknown` | storage did not say whether a create took place | puts the same bytes again |
 | `CommitUnknown` | storage never said so | stops; the next take-over finds out |
 """
@@ -37,6 +38,10 @@ class EpochAborted(Exception):
 
 class EpochFailed(Exception):
     """An epoch failed on every try; the last failure is the cause (`__cause__`)."""
+
+
+class NotWritten(OSError):
+    """The storage did not take a file, and nothing of it is there; later it may."""
 
 
 class OutcomeUnknown(OSError):

@@ -14,7 +14,7 @@ import uuid
 from pathlib import Path
 from typing import Protocol
 
-from penstock.runner.protocol.errors import OutcomeUnknown
+from penstock.runner.protocol.errors import NotWritten, OutcomeUnknown
 
 PRIVATE_FOLDER = 0o700
 PRIVATE_FILE = 0o600
@@ -148,16 +148,25 @@ def _modified(entry: os.DirEntry[str]) -> float:
 
 def _write_new(path: str, data: bytes) -> None:
     """Write and fsync a file that must not exist; take it away again if that fails (a full disk)."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
     try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            raise
+    except FileExistsError:
         raise
+    except OSError as error:
+        raise NotWritten(
+            error.errno,
+            f"cannot write {path}: {error.strerror}. Free space on that file system, or let this user write to the "
+            "folder; the pipeline goes on from its checkpoint",
+        ) from error
 
 
 def _link(temporary: str, path: str) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.runner.protocol import OutcomeUnknown
+from penstock.runner.protocol import NotWritten, OutcomeUnknown
 from penstock.runner.store import LocalFileSystem, filesystem
 
 FILES = LocalFileSystem()
@@ -50,7 +50,9 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     for call in (FILES.create_if_absent, FILES.write):
-        with pytest.raises(OSError, match=r"No space left"):
+        with pytest.raises(
+            NotWritten, match=rf"cannot write {tmp_path}.*: No space left.*\. Free space on that file"
+        ):
             call(f"{tmp_path}/file", b"data")
     assert os.listdir(tmp_path) == []
 
