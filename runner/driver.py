@@ -111,7 +111,8 @@ class Driver:
         residuals = list(state.residuals)
         if drain and not state.extra.get("draining"):
             residuals = self._residuals.truncated(residuals)
-        due = [r for r in residuals if r.not_before_us <= self._now_us()]
+        now = self._due_until_us(record)
+        due = [r for r in residuals if r.not_before_us <= now]
         event = None if self._busy(state, due) else self._next_event(state) or self._leap(state)
         if event is not None:
             state = _played(state, event)
@@ -119,8 +120,8 @@ class Driver:
             self._pause(min(_IDLE_S, max(0.0, self._next_due_s(state))))
             return None
         dealt = self._residuals.dealt(residuals, self._partitions) if due else residuals
-        running = [r for r in dealt if r.not_before_us <= self._now_us()]
-        waiting = [r for r in dealt if r.not_before_us > self._now_us()]
+        running = [r for r in dealt if r.not_before_us <= now]
+        waiting = [r for r in dealt if r.not_before_us > now]
         number, nonces = self._ran
         committed = nonces if number == record.number else frozenset()
         epoch = self._input(state, attempt, running, waiting, committed, event)
@@ -137,6 +138,14 @@ class Driver:
         return self._measured if self._ran[0] == epoch else ()
 
     # Before the tasks.
+
+    def _due_until_us(self, record: CommitRecord) -> int:
+        """Up to which time residuals are due: now, or all of them if the clock was set back since the last commit.
+
+        A moment that one asked to wait would else be as long as the step, and nothing would be read meanwhile.
+        """
+        now = self._now_us()
+        return now if now >= record.committed_us else MAX_US
 
     def _busy(self, state: EpochState, due: Sequence[Residual]) -> bool:
         """Whether something is left of what earlier epochs began."""

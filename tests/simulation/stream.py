@@ -15,7 +15,7 @@ from penstock.runner.driver import Driver, Pace
 from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning import graph
 from penstock.runner.planning.checks import refuse_unsupported
-from penstock.runner.protocol.coordinator import Coordinator
+from penstock.runner.protocol.coordinator import Coordinator, wall_clock_us
 from penstock.runner.protocol.loop import run_epochs
 from penstock.runner.protocol.record import CommitRecord
 from penstock.runner.residuals import Residuals
@@ -34,6 +34,7 @@ def run_stream(
     stop: Callable[[CommitRecord], bool] = lambda record: False,
     folder: Path | None = None,
     dropped: Collection[str] = (),
+    now_us: Callable[[], int] = wall_clock_us,
 ) -> CommitRecord:
     """Build a pipeline and run its epochs to the end, or until `stop` says so; return the last record.
 
@@ -48,7 +49,7 @@ def run_stream(
     with tempfile.TemporaryDirectory() as temporary:
         home = folder or Path(temporary)
         checkpoint = Checkpoint.open(f"{home}/checkpoint")
-        coordinator = Coordinator(checkpoint)
+        coordinator = Coordinator(checkpoint, clock=now_us)
         coordinator.take_over()
         driver = Driver(
             plan,
@@ -59,6 +60,7 @@ def run_stream(
             folder=checkpoint.state_folder,
             name="test",
             dropped=dropped,
+            now_us=now_us,
             draining=draining,
         )
         return run_epochs(
