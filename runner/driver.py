@@ -393,7 +393,8 @@ def _unfired(state: EpochState, plan: Plan) -> tuple[str, ...]:
 def reshaped(state: EpochState, context: PlanContext) -> list[str]:
     """What the state holds for steps that keep it in another form now, a line each."""
     before: Mapping[str, Form] = state.extra.get("forms", {})
-    return list(changed(before, forms(context), {name for name, _ in _held(state)}))
+    ringing = {timers.stage for timers in state.timers if timers.pending}
+    return list(changed(before, forms(context), {name for name, _ in _held(state)}, ringing))
 
 
 def _held(state: EpochState) -> set[tuple[str, str]]:

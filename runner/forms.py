@@ -1,4 +1,4 @@
-"""In which form each step keeps what a checkpoint holds for it: its coders, kinds of state and windows.
+"""In which form each step keeps what a checkpoint holds for it: its coders, kinds of state, timers and windows.
 
 A checkpoint outlives the program that wrote it. Bytes that another coder wrote may still decode, to other values;
 state under a key that is encoded otherwise is never found again. So the record says how each step keeps things,
@@ -22,6 +22,10 @@ from penstock.runner.planning.plan import Stage
 Form = Mapping[str, str]
 """For each part of what a step keeps, the words that say how."""
 
+_TIMER = "timer"
+_FAMILY = "ts-"
+"""What Beam puts before the name of a timer."""
+
 
 def forms(context: PlanContext) -> dict[str, Form]:
     """The form of everything that the steps of a plan may keep in a checkpoint, by durable name."""
@@ -39,13 +43,22 @@ def forms(context: PlanContext) -> dict[str, Form]:
     return found
 
 
-def changed(before: Mapping[str, Form], after: Mapping[str, Form], holding: Collection[str]) -> Iterator[str]:
-    """Say how names that hold something would be read otherwise than they were written, a line each."""
+def changed(
+    before: Mapping[str, Form], after: Mapping[str, Form], holding: Collection[str], ringing: Collection[str]
+) -> Iterator[str]:
+    """Say how names that hold something would be read otherwise than they were written, a line each.
+
+    `holding` are the names that hold anything, `ringing` those whose timers are set. A state that is gone may be
+    left behind; a timer may not, since it fires.
+    """
     for name in sorted(holding):
         was, now = before.get(name, {}), after.get(name, {})
         for part in sorted(was.keys() & now.keys()):
             if was[part] != now[part]:
                 yield f"{name}: {part}: {was[part]} wrote it, {now[part]} would read it"
+        for part in sorted(was.keys() - now.keys()):
+            if name in ringing and part.startswith(_TIMER):
+                yield f"{name}: {part} is set, and nobody would hear it"
 
 
 def _elements(context: PlanContext, collection: str) -> Form:
@@ -59,6 +72,7 @@ def _elements(context: PlanContext, collection: str) -> Form:
 def _state(context: PlanContext, stage: Stage) -> Iterator[tuple[str, str]]:
     collection = stage.grouped or stage.collection
     pair = context.coder(collection).wrapped_value_coder
+    yield "step", "grouping" if stage.grouped else "stateful DoFn"
     yield "keys", _named(pair.key_coder())
     yield "windows", _windows(context, collection)
     if stage.grouped:
@@ -69,6 +83,11 @@ def _state(context: PlanContext, stage: Stage) -> Iterator[tuple[str, str]]:
             payload = api.ParDoPayload.FromString(transform.spec.payload)
             for name, spec in payload.state_specs.items():
                 yield f"state {name!r}", _spec(context, spec)
+            for family, timer in payload.timer_family_specs.items():
+                yield (
+                    f"{_TIMER} {family.removeprefix(_FAMILY)!r}",
+                    api.TimeDomain.Enum.Name(timer.time_domain),
+                )
 
 
 def _spec(context: PlanContext, spec: api.StateSpec) -> str:

@@ -272,7 +272,7 @@ def _refuse_misfit(last: CommitRecord | None, context: PlanContext, dropped: Col
         raise CheckpointError(
             "the checkpoint holds what this pipeline would read as something else:\n"
             + "\n".join(f"- {line}" for line in other)
-            + "\nGive the steps the types, coders, kinds of state and windows back that they had. Or let them begin "
+            + "\nGive the steps the types, coders, states, timers and windows back that they had. Or let them begin "
             "anew: give them other names, and forget what the old ones left with --drop_state NAME."
         )
     if wrong := misfed(state, context.plan):

@@ -32,6 +32,10 @@ def grouped(windows: window.WindowFn, key: type = str, **firing: Any) -> Build:
     return lambda p: numbers(p, key) | beam.WindowInto(windows, **firing) | "Group" >> beam.GroupByKey()
 
 
+def regrouped(p: beam.Pipeline) -> None:
+    _ = numbers(p) | beam.WindowInto(window.GlobalWindows(), **COUNTED) | "Keep" >> beam.GroupByKey()
+
+
 def kept(
     coder: Coder, spec: Callable[..., Any] = userstate.ReadModifyWriteStateSpec, key: type = str
 ) -> Build:
@@ -45,6 +49,22 @@ def kept(
             (state.add if hasattr(state, "add") else state.write)(value)
 
     return lambda p: numbers(p, key) | "Keep" >> beam.ParDo(KeepFn())
+
+
+def ringing(timer: str) -> Build:
+    rung = userstate.TimerSpec(timer, beam.TimeDomain.WATERMARK)
+
+    class RingFn(beam.DoFn):
+        """Sets its timer for a time that does not come."""
+
+        def process(self, keyed: tuple[str, int], timer: Any = beam.DoFn.TimerParam(rung)) -> None:
+            timer.set(10**6)
+
+        @userstate.on_timer(rung)
+        def fire(self) -> None:
+            """Do nothing."""
+
+    return lambda p: numbers(p) | "Keep" >> beam.ParDo(RingFn())
 
 
 class SilentFn(beam.DoFn):
@@ -88,6 +108,9 @@ COUNTED = {**EARLY, "trigger": trigger.Repeatedly(trigger.AfterCount(1000))}
             "VarIntCoder wrote it, bag of VarInt",
         ),
         (kept(VarIntCoder()), kept(VarIntCoder(), key=int), "Keep: keys: StrUtf8Coder wrote it"),
+        (ringing("one"), ringing("two"), "Keep: timer 'one' is set, and nobody would hear it"),
+        (ringing("one"), kept(VarIntCoder()), "Keep: timer 'one' is set, and nobody would hear it"),
+        (kept(VarIntCoder()), regrouped, "Keep: step: stateful DoFn wrote it, grouping would read it"),
         (published("text"), published(b"bytes"), "elements: StrUtf8Coder wrote it, BytesCoder would read it"),
     ],
 )
@@ -110,6 +133,7 @@ def test_what_a_step_would_read_as_something_else_is_refused_by_name(
         (grouped(FIXED), grouped(window.FixedWindows(3))),
         (grouped(FIXED), grouped(FIXED, **EARLY)),
         (grouped(SESSIONS), grouped(window.Sessions(3))),
+        (kept(VarIntCoder()), ringing("one")),
         (kept(VarIntCoder()), lambda p: kept(VarIntCoder())(p) | "More" >> beam.Map(print)),
     ],
 )
