@@ -355,8 +355,8 @@ def misfed(state: EpochState, plan: Plan) -> list[str]:
     An Impulse fires once in the life of a checkpoint, for the steps that it feeds then.
     """
     started, fed, unfired = _started(state), plan.fed_by_impulse(), _unfired(state, plan)
-    if state.done:
-        return [f"{name}: the pipeline has ended" for name in unfired]
+    if state.done or state.extra.get("draining"):
+        return [f"{name}: the pipeline has ended or is being drained" for name in unfired]
     gone = {step: name for name in started.keys() - fed.keys() for step in started[name]}
     again = [
         f"{step}: {gone[step]} has fed it, and {name} would feed it again"

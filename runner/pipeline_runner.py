@@ -280,7 +280,8 @@ def _refuse_misfit(last: CommitRecord | None, context: PlanContext, dropped: Col
             "parts of this pipeline would get no elements, or get them twice:\n"
             + "\n".join(f"- {line}" for line in wrong)
             + "\nA Create or an Impulse fires once in the life of a checkpoint: keep its name, and give new steps one "
-            "of their own. A pipeline that has ended goes on no more: give --checkpoint_dir another folder."
+            "of their own. A pipeline that has ended or is being drained begins nothing: give --checkpoint_dir another "
+            "folder."
         )
 
 

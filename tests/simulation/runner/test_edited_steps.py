@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -195,7 +196,7 @@ def grouped_at_once(*publish: str) -> Build:
             grouped_at_once("New"),
             "New/Publish: Create/Impulse has fired before, and feeds it no more",
         ),
-        (read("Read", end=9), and_more, "Create more/Impulse: the pipeline has ended"),
+        (read("Read", end=9), and_more, "Create more/Impulse: the pipeline has ended or is being drained"),
     ],
 )
 def test_a_step_that_would_get_nothing_or_the_same_again_is_refused(
@@ -206,6 +207,20 @@ def test_a_step_that_would_get_nothing_or_the_same_again_is_refused(
         resume(after, tmp_path)
     assert f"- {line}" in str(refused.value)
     assert Checkpoint.open(f"{tmp_path}/checkpoint").last_record() == stood, "nothing was taken over"
+
+
+def test_a_drain_that_was_interrupted_begins_no_new_source(tmp_path: Path) -> None:
+    asked = itertools.count()
+    run_stream(
+        kept(VarIntCoder()),
+        folder=tmp_path,
+        draining=lambda: next(asked) > 3,
+        stop=lambda record: bool(record.state.extra.get("draining")),
+    )
+    with pytest.raises(
+        CheckpointError, match="Create more/Impulse: the pipeline has ended or is being drained"
+    ):
+        resume(lambda p: (kept(VarIntCoder())(p), read("Read more", create="Create more")(p)), tmp_path)
 
 
 @pytest.mark.parametrize(
