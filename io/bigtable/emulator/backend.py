@@ -24,6 +24,21 @@ UNLIMITED = (
     ("grpc.max_metadata_size", 1 << 20),
 )
 
+DEADLY = frozenset(
+    [
+        *(f"{TABLE_ADMIN}{verb}Backup" for verb in ("Create", "Get", "Update", "Delete", "Copy")),
+        *(TABLE_ADMIN + name for name in ("ListBackups", "RestoreTable", "UndeleteTable")),
+        *(
+            f"{INSTANCE_ADMIN}{verb}{kind}View"
+            for kind in ("Logical", "Materialized")
+            for verb in ("Create", "Get", "Update", "Delete")
+        ),
+        *(INSTANCE_ADMIN + name for name in ("ListLogicalViews", "ListMaterializedViews")),
+        *(INSTANCE_ADMIN + name for name in ("ListHotTablets", "PartialUpdateCluster")),
+    ]
+)
+"""Calls that end the process behind: its API names them, and nothing in it serves them."""
+
 _NOT_OURS_TO_SEND = ("grpc-", ":")
 _HOP_BY_HOP = frozenset(("user-agent", "te", "content-type", "connection", "host"))
 
@@ -71,7 +86,13 @@ class Backend:
         """Make any call on behalf of a client and hand its answers back as they come.
 
         No method of the service takes a stream of requests.
+
+        Raises:
+            CallError: UNIMPLEMENTED, for a call that the emulator behind would die of.
         """
+        if method in DEADLY:
+            name = method.rpartition("/")[2]
+            raise CallError(grpc.StatusCode.UNIMPLEMENTED, f"the emulator does not support {name}")
         call = self._channel.unary_stream(method)(
             body, metadata=_passed_on(context), timeout=context.time_remaining()
         )

@@ -18,7 +18,13 @@ from penstock.io.bigtable.emulator import (
     EmulatorStartError,
     find_binary,
 )
-from tests.integration.bigtable.emulator.client import Client, now_us, set_cell
+from tests.integration.bigtable.emulator.client import (
+    INSTANCE_ADMIN,
+    TABLE_ADMIN,
+    Client,
+    now_us,
+    set_cell,
+)
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.emulator, pytest.mark.slow]
@@ -102,6 +108,25 @@ def test_errors_and_unknown_calls_come_through_from_behind(client: Client) -> No
     with pytest.raises(grpc.RpcError) as failed:
         client.call("/no.such.Service/", "Method", _Nothing())
     assert failed.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_calls_that_the_emulator_behind_would_die_of_are_unimplemented(client: Client) -> None:
+    backups = [f"{verb}Backup" for verb in ("Create", "Get", "Update", "Delete", "Copy")]
+    views = [
+        f"{verb}{kind}"
+        for kind in ("LogicalView", "MaterializedView")
+        for verb in ("Create", "Get", "Update", "Delete")
+    ]
+    lists = ["ListLogicalViews", "ListMaterializedViews", "ListHotTablets"]
+    calls = [
+        *((TABLE_ADMIN, name) for name in (*backups, "ListBackups", "RestoreTable", "UndeleteTable")),
+        *((INSTANCE_ADMIN, name) for name in (*views, *lists, "PartialUpdateCluster")),
+    ]
+    for service, name in calls:
+        with pytest.raises(grpc.RpcError) as failed:
+            client.call(service, name, _Nothing())
+        assert failed.value.code() is grpc.StatusCode.UNIMPLEMENTED, name
+    assert client.cells() == {}
 
 
 class _Nothing:
