@@ -67,6 +67,23 @@ def admit(mutations: Iterable[Any], families: Mapping[str, bool], now_us: int) -
     return resolved
 
 
+def unfit(rules: Iterable[Any], families: Mapping[str, bool]) -> Refusal | None:
+    """Return why the rules of a ReadModifyWriteRow are refused; `families` as for `admit`.
+
+    An aggregate cell is changed by what is added to it. The emulator behind takes a rule for one, answers with
+    another value than it stores, and dies of a value that is no number.
+    """
+    for rule in rules:
+        aggregate = families.get(rule.family_name)
+        if aggregate is None:
+            return _unknown(rule.family_name)
+        if aggregate:
+            return Refusal(
+                INVALID_ARGUMENT, "append and increment are not for an aggregate family; use add_to_cell"
+            )
+    return None
+
+
 def shown(mutations: Sequence[Any], present: set[str] | None) -> Sequence[Any]:
     """Return a row's applied mutations as the change stream shows them.
 

@@ -34,6 +34,7 @@ from penstock.io.bigtable.emulator.mutations import (
     family_deleted,
     misshapen,
     shown,
+    unfit,
 )
 from penstock.io.bigtable.emulator.profiles import ProfileError, Profiles
 from penstock.io.bigtable.emulator.rules import condemned
@@ -173,11 +174,8 @@ class Writes:
 
     async def _read_modify_write_row(self, table: Table, request: Any, body: bytes, context: Any) -> bytes:
         async with table.locks.holding(stripes_of((request.row_key,))):
-            for rule in request.rules:
-                if rule.family_name not in table.families:
-                    raise CallError(
-                        grpc.StatusCode.NOT_FOUND, f"the table has no column family {rule.family_name!r}"
-                    )
+            if (refusal := unfit(request.rules, table.aggregates)) is not None:
+                raise _call_error(refusal)
             begun_us = now_us()
             answer = await self._backend.unary(DATA + "ReadModifyWriteRow", body, context)
             cells = cells_set(ReadModifyWriteRowResponse.FromString(answer).row)

@@ -166,6 +166,10 @@ def test_what_the_emulator_behind_would_die_of_is_refused(new_client: Callable[[
         with pytest.raises(grpc.RpcError) as refused:
             client.write(b"row", mutation)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    for rule in ({"append_value": b"x"}, {"increment_amount": 1}):
+        with pytest.raises(grpc.RpcError, match="use add_to_cell") as refused:
+            client.read_modify_write(b"row", *[{"family_name": "sums", "column_qualifier": b"q", **rule}] * 2)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert client.cells() == {}
 
 
