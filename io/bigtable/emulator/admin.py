@@ -15,7 +15,8 @@ from google.cloud.bigtable_admin_v2.types import table as table_types
 from google.longrunning import operations_pb2
 from google.protobuf import any_pb2, empty_pb2
 
-from penstock.io.bigtable.emulator.backend import TABLE_ADMIN, Backend, CallError
+from penstock.io.bigtable.emulator.backend import CODES, TABLE_ADMIN, Backend, CallError
+from penstock.io.bigtable.emulator.families import copied, impossible, modified
 from penstock.io.bigtable.emulator.locks import EVERY_ROW
 from penstock.io.bigtable.emulator.profiles import ProfileError, Profiles
 from penstock.io.bigtable.emulator.table import DAY_US, Table
@@ -44,7 +45,7 @@ class TableAdmin:
         """CreateTable, with change_stream_config; initial_splits are the first partitions of the stream."""
         request = _Create.FromString(body)
         retention_us = _retention_us(request.table) if request.table.HasField(_CONFIG) else None
-        families = {name: _copy(family) for name, family in request.table.column_families.items()}
+        families = {name: copied(family) for name, family in request.table.column_families.items()}
         request.table.ClearField(_CONFIG)
         _hide_rules(request.table.column_families)
         answer = await self._backend.unary(TABLE_ADMIN + "CreateTable", request.SerializeToString(), context)
@@ -103,12 +104,14 @@ class TableAdmin:
                 if modification.HasField(kind):
                     getattr(modification, kind).ClearField("gc_rule")
         async with table.locks.holding(EVERY_ROW):
+            if (refusal := impossible(table.families, request.modifications)) is not None:
+                raise CallError(CODES[refusal.code], refusal.message)
             answer = await self._backend.unary(
                 TABLE_ADMIN + "ModifyColumnFamilies", forwarded.SerializeToString(), context
             )
-            modified = _Table.FromString(answer)
-            table.set_families(_modified(table.families, request.modifications, modified.column_families))
-        return bytes(_shown(modified, table).SerializeToString())
+            schema = _Table.FromString(answer)
+            table.set_families(modified(table.families, request.modifications, schema.column_families))
+        return bytes(_shown(schema, table).SerializeToString())
 
 
 class ProfileAdmin:
@@ -182,33 +185,6 @@ def _shown(schema: Any, table: Table) -> Any:
 def _hide_rules(families: Any) -> None:
     for family in families.values():
         family.ClearField("gc_rule")
-
-
-def _modified(known: dict[str, Any], modifications: Any, now: Any) -> dict[str, Any]:
-    """Return the families after a ModifyColumnFamilies, with the rules as the user wrote them."""
-    rules = {name: family.gc_rule for name, family in known.items() if family.HasField("gc_rule")}
-    for modification in modifications:
-        kind = modification.WhichOneof("mod")
-        if kind == "drop" or kind == "create" or _changes_rule(modification):
-            rules.pop(modification.id, None)
-        if kind != "drop" and getattr(modification, kind).HasField("gc_rule"):
-            rules[modification.id] = getattr(modification, kind).gc_rule
-    families = {name: _copy(family) for name, family in now.items()}
-    for name, rule in rules.items():
-        families[name].gc_rule.CopyFrom(rule)
-    return families
-
-
-def _changes_rule(modification: Any) -> bool:
-    """An update without a mask is one of the rule."""
-    paths = [path.split(".")[0] for path in modification.update_mask.paths]
-    return modification.HasField("update") and (not paths or "gc_rule" in paths)
-
-
-def _copy(family: Any) -> Any:
-    copy = type(family)()
-    copy.CopyFrom(family)
-    return copy
 
 
 def _done(table: Any) -> bytes:

@@ -18,6 +18,9 @@ DATA = "/google.bigtable.v2.Bigtable/"
 TABLE_ADMIN = "/google.bigtable.admin.v2.BigtableTableAdmin/"
 INSTANCE_ADMIN = "/google.bigtable.admin.v2.BigtableInstanceAdmin/"
 
+CODES = {code.value[0]: code for code in grpc.StatusCode}
+"""gRPC's status codes by number."""
+
 UNLIMITED = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),

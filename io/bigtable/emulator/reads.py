@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 from google.cloud.bigtable_v2.types import bigtable as data_types
 
-from penstock.io.bigtable.emulator.backend import CallError
+from penstock.io.bigtable.emulator.backend import CODES, CallError
 from penstock.io.bigtable.emulator.profiles import ProfileError, Profiles
 from penstock.io.bigtable.emulator.session import RequestError, Session, Status
 from penstock.io.bigtable.emulator.table import ChangeStream
@@ -18,8 +18,6 @@ from penstock.io.bigtable.emulator.wire import partition_message
 _Generate = data_types.GenerateInitialChangeStreamPartitionsRequest.pb()
 _Generated = data_types.GenerateInitialChangeStreamPartitionsResponse.pb()
 _Read = data_types.ReadChangeStreamRequest.pb()
-
-_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class Reads:
@@ -88,4 +86,4 @@ async def _serve(session: Session, context: Any) -> None:
 
 
 def _call_error(status: Status) -> CallError:
-    return CallError(_CODES[status.code], status.message)
+    return CallError(CODES[status.code], status.message)

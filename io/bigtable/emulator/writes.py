@@ -17,6 +17,7 @@ from google.cloud.bigtable_admin_v2.types import bigtable_table_admin as admin_t
 from google.cloud.bigtable_v2.types import bigtable as data_types
 
 from penstock.io.bigtable.emulator.backend import (
+    CODES,
     DATA,
     TABLE_ADMIN,
     Backend,
@@ -301,8 +302,7 @@ def _admitted(mutations: Any, table: Table) -> bool:
 
 
 def _call_error(refusal: Refusal) -> CallError:
-    code = grpc.StatusCode.NOT_FOUND if refusal.code == 5 else grpc.StatusCode.INVALID_ARGUMENT
-    return CallError(code, refusal.message)
+    return CallError(CODES[refusal.code], refusal.message)
 
 
 def _sorted_out(request: Any, table: Table) -> tuple[dict[int, Refusal], bool]:

@@ -178,9 +178,10 @@ class Client:
 
     def modify_family(self, family: str, **how: Any) -> None:
         """Make (create={…}), change (update={…}) or drop (drop=True) a column family."""
-        request = table_admin.ModifyColumnFamiliesRequest(
-            name=self.table, modifications=[{"id": family, **how}]
-        )
+        self.modify_families([{"id": family, **how}])
+
+    def modify_families(self, modifications: Sequence[dict[str, Any]]) -> None:
+        request = table_admin.ModifyColumnFamiliesRequest(name=self.table, modifications=modifications)
         self.call(TABLE_ADMIN, "ModifyColumnFamilies", request)
 
     def drop_rows(self, prefix: bytes | None) -> None:

@@ -274,6 +274,20 @@ def test_rows_are_whole_while_a_family_is_dropped_and_made_again(client: Client)
     assert {change.key for change in client.read(start_us=start).changes} == set(client.cells())
 
 
+def test_column_families_are_modified_all_together_or_not_at_all(client: Client) -> None:
+    for modifications in (
+        [{"id": "new", "create": {}}, {"id": "f", "create": {}}],
+        [{"id": "g", "drop": True}, {"id": "new", "drop": True}],
+        [{"id": "g", "drop": True}, {"id": "f", "update": {}, "update_mask": {"paths": ["no_such_field"]}}],
+    ):
+        with pytest.raises(grpc.RpcError):
+            client.modify_families(modifications)
+        assert set(client.get().column_families) == {"f", "g"}
+    start = now_us()
+    client.write(b"row", set_cell("f", b"q", b"1", 0), set_cell("g", b"q", b"1", 0))
+    assert replayed(client.read(start_us=start).changes) == client.cells()
+
+
 def test_a_write_is_logged_with_the_cluster_of_its_app_profile(client: Client) -> None:
     client.create_profile("elsewhere", "cluster-2")
     start = now_us()
