@@ -17,10 +17,10 @@ from google.protobuf import any_pb2, empty_pb2
 
 from penstock.io.bigtable.emulator.backend import CODES, TABLE_ADMIN, Backend, CallError
 from penstock.io.bigtable.emulator.families import copied, impossible, modified
-from penstock.io.bigtable.emulator.locks import EVERY_ROW
 from penstock.io.bigtable.emulator.profiles import ProfileError, Profiles
 from penstock.io.bigtable.emulator.table import DAY_US, Table
 from penstock.io.bigtable.emulator.tables import Tables, now_us
+from penstock.io.bigtable.emulator.unbroken import Unbroken
 
 _Table = table_types.Table.pb()
 _Create = admin_types.CreateTableRequest.pb()
@@ -40,21 +40,27 @@ class TableAdmin:
         """Forward to `backend` and keep `tables` up to date."""
         self._backend = backend
         self._tables = tables
+        self._unbroken = Unbroken()
 
     async def create(self, body: bytes, context: Any) -> bytes:
         """CreateTable, with change_stream_config; initial_splits are the first partitions of the stream."""
-        request = _Create.FromString(body)
+        return await self._unbroken.run(self._create(_Create.FromString(body), context))
+
+    async def _create(self, request: Any, context: Any) -> bytes:
         retention_us = _retention_us(request.table) if request.table.HasField(_CONFIG) else None
         families = {name: copied(family) for name, family in request.table.column_families.items()}
         request.table.ClearField(_CONFIG)
         _hide_rules(request.table.column_families)
-        answer = await self._backend.unary(TABLE_ADMIN + "CreateTable", request.SerializeToString(), context)
-        created = _Table.FromString(answer)
-        self._tables.forget(created.name)
-        table = self._tables.add(created.name, families)
-        table.first_boundaries = tuple(split.key for split in request.initial_splits)
-        if retention_us is not None:
-            table.switch_on(retention_us, now_us)
+        async with self._tables.altering(f"{request.parent}/tables/{request.table_id}"):
+            answer = await self._backend.unary(
+                TABLE_ADMIN + "CreateTable", request.SerializeToString(), context
+            )
+            created = _Table.FromString(answer)
+            self._tables.forget(created.name)
+            table = self._tables.add(created.name, families)
+            table.first_boundaries = tuple(split.key for split in request.initial_splits)
+            if retention_us is not None:
+                table.switch_on(retention_us, now_us)
         return bytes(_shown(created, table).SerializeToString())
 
     async def get(self, body: bytes, context: Any) -> bytes:
@@ -71,24 +77,32 @@ class TableAdmin:
         ours = [path for path in request.update_mask.paths if path.split(".")[0] == _CONFIG]
         if not ours:
             return await self._backend.unary(TABLE_ADMIN + "UpdateTable", body, context)
-        table = await self._tables.get(request.table.name)
+        return await self._unbroken.run(self._update(request, ours, context))
+
+    async def _update(self, request: Any, ours: list[str], context: Any) -> bytes:
         retention_us = _retention_us(request.table) if request.table.HasField(_CONFIG) else None
         theirs = [path for path in request.update_mask.paths if path not in ours]
-        if theirs:
-            request.update_mask.paths[:] = theirs
-            body = request.SerializeToString()
-            await self._backend.unary(TABLE_ADMIN + "UpdateTable", body, context)
-        if retention_us is None:
-            table.switch_off()
-        else:
-            table.switch_on(retention_us, now_us)
-        schema = await self._backend.table(table.name)
+        async with self._tables.altering(request.table.name):
+            table = await self._tables.get(request.table.name)
+            if theirs:
+                request.update_mask.paths[:] = theirs
+                body = request.SerializeToString()
+                await self._backend.unary(TABLE_ADMIN + "UpdateTable", body, context)
+            schema = await self._backend.table(table.name)
+            if retention_us is None:
+                table.switch_off()
+            else:
+                table.switch_on(retention_us, now_us)
         return _done(_shown(schema, table))
 
     async def delete(self, body: bytes, context: Any) -> bytes:
         """DeleteTable; open streams of the table end with NOT_FOUND."""
-        answer = await self._backend.unary(TABLE_ADMIN + "DeleteTable", body, context)
-        self._tables.forget(_Delete.FromString(body).name)
+        return await self._unbroken.run(self._delete(_Delete.FromString(body).name, body, context))
+
+    async def _delete(self, name: str, body: bytes, context: Any) -> bytes:
+        async with self._tables.altering(name):
+            answer = await self._backend.unary(TABLE_ADMIN + "DeleteTable", body, context)
+            self._tables.forget(name)
         return answer
 
     async def modify_families(self, body: bytes, context: Any) -> bytes:
@@ -96,14 +110,16 @@ class TableAdmin:
 
         No write is under way meanwhile: one that was checked against the families before would be half applied.
         """
-        request = _Modify.FromString(body)
-        table = await self._tables.get(request.name)
-        forwarded = _Modify.FromString(body)
+        return await self._unbroken.run(self._modify_families(_Modify.FromString(body), context))
+
+    async def _modify_families(self, request: Any, context: Any) -> bytes:
+        forwarded = copied(request)
         for modification in forwarded.modifications:
             for kind in ("create", "update"):
                 if modification.HasField(kind):
                     getattr(modification, kind).ClearField("gc_rule")
-        async with table.locks.holding(EVERY_ROW):
+        async with self._tables.altering(request.name):
+            table = await self._tables.get(request.name)
             if (refusal := impossible(table.families, request.modifications)) is not None:
                 raise CallError(CODES[refusal.code], refusal.message)
             answer = await self._backend.unary(

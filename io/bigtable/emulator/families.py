@@ -52,10 +52,10 @@ def modified(
     return families
 
 
-def copied(family: Any) -> Any:
-    """Return a copy of a family."""
-    copy = type(family)()
-    copy.CopyFrom(family)
+def copied(message: Any) -> Any:
+    """Return a copy of a message."""
+    copy = type(message)()
+    copy.CopyFrom(message)
     return copy
 
 

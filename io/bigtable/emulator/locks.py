@@ -3,6 +3,9 @@
 A write is forwarded and logged under its rows' stripes, so that the log has the order in which the table
 applied the changes of each row. A set of stripes is one integer with a bit for each, so that a bulk write takes
 all of its rows at once, and no two writes can wait for each other.
+
+A write to a table without a change stream takes a lane instead, and waits for no other write. Whoever changes the
+table itself takes every row and every lane.
 """
 
 from __future__ import annotations
@@ -14,7 +17,9 @@ from contextlib import asynccontextmanager
 from zlib import crc32
 
 STRIPES = 512
+LANES = 512
 EVERY_ROW = (1 << STRIPES) - 1
+EVERYTHING = (1 << STRIPES + LANES) - 1
 
 
 def stripes_of(keys: Iterable[bytes]) -> int:
@@ -23,6 +28,11 @@ def stripes_of(keys: Iterable[bytes]) -> int:
     for key in keys:
         stripes |= 1 << crc32(key) % STRIPES
     return stripes
+
+
+def lane(number: int) -> int:
+    """Return the lane of this number; lanes are used in turn, so it is free unless as many others are under way."""
+    return 1 << STRIPES + number % LANES
 
 
 class RowLocks:

@@ -97,7 +97,7 @@ class Operations:
             raise ValueError("a record has at least one mutation")
         key = b64decode(given["row_key"])
         if given["apply"]:
-            await self._writes.apply_silently(await self._tables.get(given["table"]), key, mutations)
+            await self._writes.apply_silently(given["table"], key, mutations)
         origin = (
             Origin("", 0, GARBAGE_COLLECTION)
             if given["garbage_collection"]
@@ -106,8 +106,7 @@ class Operations:
         return {"commit_us": stream.inject(key, mutations, origin, int(given["commit_us"]))}
 
     async def _gc(self, given: Arguments) -> Answer:
-        table = await self._tables.get(given["table"])
-        return {"records": await self._writes.collect_garbage(table)}
+        return {"records": await self._writes.collect_garbage(given["table"])}
 
     async def _set_churn(self, given: Arguments) -> None:
         self._churn.set(given["seconds"], int(given["seed"]), given["table"])

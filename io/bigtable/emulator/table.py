@@ -11,7 +11,6 @@ from typing import Any
 
 from penstock.io.bigtable.emulator.faults import Armed
 from penstock.io.bigtable.emulator.layout import KeyRange, Layout
-from penstock.io.bigtable.emulator.locks import RowLocks
 from penstock.io.bigtable.emulator.log import CommitClock, Log, Record
 from penstock.io.bigtable.emulator.wire import Origin, RecordEncoder
 
@@ -147,12 +146,11 @@ class ChangeStream:
 
 
 class Table:
-    """One table: its column families as the user wrote them, its row locks and its stream, if that is on."""
+    """One table: its column families as the user wrote them, and its stream, if that is on."""
 
     def __init__(self, name: str, families: dict[str, Any]) -> None:
         """A table without a stream; `families` are google.bigtable.admin.v2.ColumnFamily by name."""
         self.name = name
-        self.locks = RowLocks()
         self.first_boundaries: tuple[bytes, ...] = ()
         self.stream: ChangeStream | None = None
         self.set_families(families)

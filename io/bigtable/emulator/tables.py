@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import count
 from typing import Any
+from weakref import WeakValueDictionary
 
 import grpc
 
 from penstock.io.bigtable.emulator.backend import Backend, CallError
+from penstock.io.bigtable.emulator.locks import EVERYTHING, RowLocks, lane
 from penstock.io.bigtable.emulator.table import ChangeStream, Table
 
 
@@ -23,6 +28,31 @@ class Tables:
         """Know none."""
         self._backend = backend
         self._tables: dict[str, Table] = {}
+        self._locks: WeakValueDictionary[str, RowLocks] = WeakValueDictionary()
+        self._lanes = count()
+
+    @asynccontextmanager
+    async def writing(self, name: str, stripes: int) -> AsyncIterator[Table | None]:
+        """Provide the table, and its rows in `stripes` to this block alone, if its change stream is on; else None.
+
+        It stays as it is for the block. A write that waited meets the table that is there when its turn comes,
+        not the one of the same name that was there before.
+        """
+        while True:
+            table = self.streaming(name)
+            wanted = stripes if table is not None else lane(next(self._lanes))
+            async with self._locks_of(name).holding(wanted):
+                if self.streaming(name) is table:
+                    yield table
+                    return
+
+    def altering(self, name: str) -> AbstractAsyncContextManager[None]:
+        """Hold up every write to a table of this name, whether there is one or not, for a block that changes it."""
+        return self._locks_of(name).holding(EVERYTHING)
+
+    def _locks_of(self, name: str) -> RowLocks:
+        """Return the locks of a name; they outlive the table, as those who wait for them may."""
+        return self._locks.setdefault(name, RowLocks())
 
     def streaming(self, name: str) -> Table | None:
         """Return the table if its change stream is on."""
@@ -38,17 +68,13 @@ class Tables:
         return [table for table in self._tables.values() if table.stream is not None]
 
     async def get(self, name: str) -> Table:
-        """Return a table.
+        """Return a table, for whoever holds it with `altering`: nobody deletes it meanwhile.
 
         Raises:
             CallError: NOT_FOUND.
         """
         if name not in self._tables:
-            try:
-                schema = await self._backend.table(name)
-            except grpc.aio.AioRpcError as error:
-                raise CallError(error.code(), f"table {name!r}: {error.details()}") from None
-            self.add(name, dict(schema.column_families))
+            self.add(name, dict((await self._schema(name)).column_families))
         return self._tables[name]
 
     async def stream(self, name: str) -> ChangeStream:
@@ -57,13 +83,22 @@ class Tables:
         Raises:
             CallError: NOT_FOUND, or FAILED_PRECONDITION if it is off.
         """
-        stream = (await self.get(name)).stream
+        table = self._tables.get(name)
+        if table is None:
+            await self._schema(name)
+        stream = table.stream if table is not None else None
         if stream is None:
             raise CallError(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"table {name!r} has no change stream; set change_stream_config on it",
             )
         return stream
+
+    async def _schema(self, name: str) -> Any:
+        try:
+            return await self._backend.table(name)
+        except grpc.aio.AioRpcError as error:
+            raise CallError(error.code(), f"table {name!r}: {error.details()}") from None
 
     def add(self, name: str, families: dict[str, Any]) -> Table:
         """Remember a table that exists behind."""

@@ -1,16 +1,15 @@
 """Every call that changes rows: checked, forwarded and logged under the rows' locks.
 
-A table without a change stream is not looked at: its calls go on as they came. For the others, once a write is
-on its way it is logged if it was applied, whatever the client does in between. Checks and server-assigned
-timestamps wait for the locks too: a column family may be dropped meanwhile, and a later change of a row gets no
-earlier timestamp.
+Calls for a table without a change stream go on as they came, and one that is switched on waits for them. For the
+others, once a write is on its way it is logged if it was applied, whatever the client does in between. Checks and
+server-assigned timestamps wait for the locks too: a column family may be dropped meanwhile, or the whole table, and
+a later change of a row gets no earlier timestamp.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import grpc
 from google.cloud.bigtable_admin_v2.types import bigtable_table_admin as admin_types
@@ -41,6 +40,7 @@ from penstock.io.bigtable.emulator.profiles import ProfileError, Profiles
 from penstock.io.bigtable.emulator.rules import condemned
 from penstock.io.bigtable.emulator.table import ChangeStream, Table
 from penstock.io.bigtable.emulator.tables import Tables, now_us
+from penstock.io.bigtable.emulator.unbroken import Unbroken
 from penstock.io.bigtable.emulator.wire import GARBAGE_COLLECTION, Origin
 
 MutateRow = data_types.MutateRowRequest.pb()
@@ -55,8 +55,6 @@ DropRowRange = admin_types.DropRowRangeRequest.pb()
 TIEBREAKER = 1
 """Of every write through the front: two of them never meet on one timestamp."""
 
-Answer = TypeVar("Answer")
-
 
 class Writes:
     """The writing calls; each takes the request and the call's context and returns the response, as bytes."""
@@ -66,20 +64,18 @@ class Writes:
         self._backend = backend
         self._tables = tables
         self._profiles = profiles
-        self._underway: set[asyncio.Task[Any]] = set()
+        self._unbroken = Unbroken()
 
     async def mutate_row(self, body: bytes, context: Any) -> bytes:
         """MutateRow: one record, if the row changed at all."""
-        request = MutateRow.FromString(body)
-        table = self._tables.streaming(request.table_name)
-        if table is None:
-            return await self._backend.unary(DATA + "MutateRow", body, context)
-        self._require_profile(table, request)
-        _require_shape(len(request.mutations), request.row_key)
-        return await self._to_its_end(self._mutate_row(table, request, body, context))
+        return await self._unbroken.run(self._mutate_row(MutateRow.FromString(body), body, context))
 
-    async def _mutate_row(self, table: Table, request: Any, body: bytes, context: Any) -> bytes:
-        async with table.locks.holding(stripes_of((request.row_key,))):
+    async def _mutate_row(self, request: Any, body: bytes, context: Any) -> bytes:
+        async with self._tables.writing(request.table_name, stripes_of((request.row_key,))) as table:
+            if table is None:
+                return await self._backend.unary(DATA + "MutateRow", body, context)
+            self._require_profile(table, request)
+            _require_shape(len(request.mutations), request.row_key)
             if _admitted(request.mutations, table):
                 body = request.SerializeToString()
             present = await self._present(table, [request] if deletes_row(request.mutations) else [])
@@ -90,19 +86,17 @@ class Writes:
 
     async def mutate_rows(self, body: bytes, context: Any) -> None:
         """MutateRows: a record for each entry that was applied; bad entries are answered here."""
-        request = MutateRows.FromString(body)
-        table = self._tables.streaming(request.table_name)
-        if table is None:
-            for message in await self._backend.collected(DATA + "MutateRows", body, context):
-                await context.write(message)
-            return
-        self._require_profile(table, request)
-        _require_shape(max(len(request.entries), sum(len(entry.mutations) for entry in request.entries)))
-        for message in await self._to_its_end(self._mutate_rows(table, request, body, context)):
+        work = self._mutate_rows(MutateRows.FromString(body), body, context)
+        for message in await self._unbroken.run(work):
             await context.write(message)
 
-    async def _mutate_rows(self, table: Table, request: Any, body: bytes, context: Any) -> list[bytes]:
-        async with table.locks.holding(stripes_of([entry.row_key for entry in request.entries])):
+    async def _mutate_rows(self, request: Any, body: bytes, context: Any) -> list[bytes]:
+        stripes = stripes_of([entry.row_key for entry in request.entries])
+        async with self._tables.writing(request.table_name, stripes) as table:
+            if table is None:
+                return await self._backend.collected(DATA + "MutateRows", body, context)
+            self._require_profile(table, request)
+            _require_shape(max(len(request.entries), sum(len(entry.mutations) for entry in request.entries)))
             refused, changed = _sorted_out(request, table)
             if refused:
                 return await self._some_rows(table, request, refused, context)
@@ -143,15 +137,14 @@ class Writes:
     async def check_and_mutate_row(self, body: bytes, context: Any) -> bytes:
         """CheckAndMutateRow: a record of the branch that was applied."""
         request = CheckAndMutateRow.FromString(body)
-        table = self._tables.streaming(request.table_name)
-        if table is None:
-            return await self._backend.unary(DATA + "CheckAndMutateRow", body, context)
-        self._require_profile(table, request, transaction=True)
-        _require_shape(max(len(request.true_mutations), len(request.false_mutations)), request.row_key)
-        return await self._to_its_end(self._check_and_mutate_row(table, request, body, context))
+        return await self._unbroken.run(self._check_and_mutate_row(request, body, context))
 
-    async def _check_and_mutate_row(self, table: Table, request: Any, body: bytes, context: Any) -> bytes:
-        async with table.locks.holding(stripes_of((request.row_key,))):
+    async def _check_and_mutate_row(self, request: Any, body: bytes, context: Any) -> bytes:
+        async with self._tables.writing(request.table_name, stripes_of((request.row_key,))) as table:
+            if table is None:
+                return await self._backend.unary(DATA + "CheckAndMutateRow", body, context)
+            self._require_profile(table, request, transaction=True)
+            _require_shape(max(len(request.true_mutations), len(request.false_mutations)), request.row_key)
             if _admitted(request.true_mutations, table) | _admitted(request.false_mutations, table):
                 body = request.SerializeToString()
             either = (*request.true_mutations, *request.false_mutations)
@@ -166,15 +159,14 @@ class Writes:
     async def read_modify_write_row(self, body: bytes, context: Any) -> bytes:
         """ReadModifyWriteRow: a record of the cells that it wrote."""
         request = ReadModifyWriteRow.FromString(body)
-        table = self._tables.streaming(request.table_name)
-        if table is None:
-            return await self._backend.unary(DATA + "ReadModifyWriteRow", body, context)
-        self._require_profile(table, request, transaction=True)
-        _require_shape(len(request.rules), request.row_key)
-        return await self._to_its_end(self._read_modify_write_row(table, request, body, context))
+        return await self._unbroken.run(self._read_modify_write_row(request, body, context))
 
-    async def _read_modify_write_row(self, table: Table, request: Any, body: bytes, context: Any) -> bytes:
-        async with table.locks.holding(stripes_of((request.row_key,))):
+    async def _read_modify_write_row(self, request: Any, body: bytes, context: Any) -> bytes:
+        async with self._tables.writing(request.table_name, stripes_of((request.row_key,))) as table:
+            if table is None:
+                return await self._backend.unary(DATA + "ReadModifyWriteRow", body, context)
+            self._require_profile(table, request, transaction=True)
+            _require_shape(len(request.rules), request.row_key)
             if (refusal := unfit(request.rules, table.aggregates)) is not None:
                 raise _call_error(refusal)
             begun_us = now_us()
@@ -185,14 +177,12 @@ class Writes:
 
     async def drop_row_range(self, body: bytes, context: Any) -> bytes:
         """DropRowRange: a record for each row that held data."""
-        request = DropRowRange.FromString(body)
-        table = self._tables.streaming(request.name)
-        if table is None:
-            return await self._backend.unary(TABLE_ADMIN + "DropRowRange", body, context)
-        return await self._to_its_end(self._drop_row_range(table, request, body, context))
+        return await self._unbroken.run(self._drop_row_range(DropRowRange.FromString(body), body, context))
 
-    async def _drop_row_range(self, table: Table, request: Any, body: bytes, context: Any) -> bytes:
-        async with table.locks.holding(EVERY_ROW):
+    async def _drop_row_range(self, request: Any, body: bytes, context: Any) -> bytes:
+        async with self._tables.writing(request.name, EVERY_ROW) as table:
+            if table is None:
+                return await self._backend.unary(TABLE_ADMIN + "DropRowRange", body, context)
             dropped = await self._backend.families_with_data(table.name, rows_from(request.row_key_prefix))
             begun_us = now_us()
             answer = await self._backend.unary(TABLE_ADMIN + "DropRowRange", body, context)
@@ -222,9 +212,13 @@ class Writes:
                 "allow_transactional_writes",
             )
 
-    async def collect_garbage(self, table: Table) -> int:
-        """Remove the cells that the families' rules condemn, with a record for each row; return how many."""
-        async with table.locks.holding(EVERY_ROW):
+    async def collect_garbage(self, name: str) -> int:
+        """Remove the cells that a table's rules condemn, with a record for each row; return how many."""
+        return await self._unbroken.run(self._collect_garbage(name))
+
+    async def _collect_garbage(self, name: str) -> int:
+        async with self._tables.altering(name):
+            table = await self._tables.get(name)
             begun_us = now_us()
             changes = await self._condemned(table)
             for key, mutations in changes:
@@ -234,9 +228,9 @@ class Writes:
                 table.stream.append(changes, Origin("", 0, GARBAGE_COLLECTION), begun_us)
         return len(changes)
 
-    async def apply_silently(self, table: Table, key: bytes, mutations: Sequence[Any]) -> None:
+    async def apply_silently(self, table: str, key: bytes, mutations: Sequence[Any]) -> None:
         """Apply mutations to a row without logging them; whoever calls this logs something of his own."""
-        request = MutateRow(table_name=table.name, row_key=key, mutations=mutations)
+        request = MutateRow(table_name=table, row_key=key, mutations=mutations)
         await self._backend.unary(DATA + "MutateRow", request.SerializeToString())
 
     async def _condemned(self, table: Table) -> list[tuple[bytes, list[Any]]]:
@@ -272,19 +266,6 @@ class Writes:
             if present:
                 changes = [(key, shown(mutations, present.get(key))) for key, mutations in changes]
             stream.append(changes, Origin(cluster, TIEBREAKER), begun_us)
-
-    async def _to_its_end(self, work: Coroutine[Any, Any, Answer]) -> Answer:
-        """Run `work` to its end even if the client goes away; then nobody hears of its error."""
-        task = asyncio.ensure_future(work)
-        self._underway.add(task)
-        task.add_done_callback(self._settled)
-        answer: Awaitable[Answer] = asyncio.shield(task)
-        return await answer
-
-    def _settled(self, task: asyncio.Task[Any]) -> None:
-        self._underway.discard(task)
-        if not task.cancelled():
-            task.exception()
 
 
 def _require_shape(changes: int, *keys: bytes) -> None:
