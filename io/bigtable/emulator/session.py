@@ -94,7 +94,7 @@ class Session:
         if stream is None:
             raise RequestError(FAILED_PRECONDITION, _SWITCHED_OFF)
         start = _start(stream, request, _partition(request), now_us)
-        end_us = request.end_time.ToMicroseconds() if request.HasField("end_time") else None
+        end_us = _microseconds(request, "end_time") if request.HasField("end_time") else None
         heartbeat_us = request.heartbeat_duration.ToMicroseconds() or DEFAULT_HEARTBEAT_US
         if heartbeat_us < 0:
             raise RequestError(INVALID_ARGUMENT, "heartbeat_duration must be positive")
@@ -267,12 +267,20 @@ def _partition(request: Any) -> KeyRange:
         raise RequestError(INVALID_ARGUMENT, f"the partition is empty: {error}") from None
 
 
+def _microseconds(request: Any, field: str) -> int:
+    """Return a time of the request; the wire can carry more than there are."""
+    try:
+        return int(getattr(request, field).ToMicroseconds())
+    except ValueError:
+        raise RequestError(INVALID_ARGUMENT, f"{field} lies outside the years 1 to 9999") from None
+
+
 def _start(stream: ChangeStream, request: Any, keys: KeyRange, now_us: int) -> Token:
     """Return where to start: at the tokens, at the start time, or now if neither is given."""
     if request.WhichOneof("start_from") == "continuation_tokens":
         return _resumed(stream, request, keys)
     if request.WhichOneof("start_from") == "start_time":
-        return _started_at(stream, request.start_time.ToMicroseconds(), keys, now_us)
+        return _started_at(stream, _microseconds(request, "start_time"), keys, now_us)
     return Token(stream.uid, stream.clock.watermark_us(), (Part(keys, stream.log.end),))
 
 

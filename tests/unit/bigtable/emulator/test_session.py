@@ -63,6 +63,14 @@ def keys(step) -> list[bytes]:
     return [answer.data_change.row_key for answer in said(step) if answer.HasField("data_change")]
 
 
+@pytest.mark.parametrize("field", ["start_time", "end_time"])
+def test_a_time_that_no_calendar_has_is_refused(field: str) -> None:
+    scene = Scene()
+    request = scene.request()
+    getattr(request, field).seconds = 1 << 60
+    assert scene.refused(request) == INVALID_ARGUMENT
+
+
 def test_what_the_retention_period_has_passed_by_is_out_of_range() -> None:
     scene = Scene()
     scene.write(b"a")
