@@ -53,7 +53,8 @@ class Front(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore]
 
     async def start(self, port: int) -> int:
         """Listen on loopback, on a free port if `port` is 0, and return the port."""
-        options = (*UNLIMITED, ("grpc.so_reuseport", 0))
+        # Clients keep connections alive with pings, and a stream may be silent for as long as its heartbeat.
+        options = (*UNLIMITED, ("grpc.so_reuseport", 0), ("grpc.http2.max_ping_strikes", 0))
         self._server = grpc.aio.server(options=options)
         self._server.add_generic_rpc_handlers((self,))
         self._port = self._server.add_insecure_port(f"{LOOPBACK}:{port}")

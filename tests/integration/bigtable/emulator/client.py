@@ -119,11 +119,12 @@ def now_us() -> int:
 
 
 class Client:
-    """One table, through raw calls."""
+    """One table, through raw calls on a connection with these options of gRPC's."""
 
-    def __init__(self, host: str, table: str) -> None:
+    def __init__(self, host: str, table: str, **options: int) -> None:
         self.table = f"{INSTANCE}/tables/{table}"
-        self._channel = grpc.insecure_channel(host, options=[("grpc.max_receive_message_length", -1)])
+        options = {"grpc.max_receive_message_length": -1, **options}
+        self._channel = grpc.insecure_channel(host, options=list(options.items()))
 
     def close(self) -> None:
         self._channel.close()

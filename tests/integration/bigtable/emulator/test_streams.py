@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 
 import grpc
 import pytest
 
-from penstock.io.bigtable.emulator import Control, Fault
+from penstock.io.bigtable.emulator import BigtableEmulator, Control, Fault
 from penstock.io.bigtable.emulator.control import ControlError
 from tests.integration.bigtable.emulator.client import (
     Change,
@@ -373,6 +374,16 @@ def test_a_write_reaches_an_idle_stream_at_once(client: Client) -> None:
         times.append(time.monotonic() - begun)
     call.cancel()
     assert min(times) < 0.1
+
+
+def test_a_silent_stream_outlives_the_pings_of_a_connection_that_is_kept_alive(
+    client: Client, emulator: BigtableEmulator
+) -> None:
+    options = {"grpc.keepalive_time_ms": 1000, "grpc.http2.max_pings_without_data": 0}
+    with closing(Client(emulator.host, client.table.rpartition("/")[2], **options)) as pinging:
+        call = pinging.open(start_us=now_us(), heartbeat_s=7, timeout=20)
+        assert next(events(call)), "a heartbeat after some pings"
+        call.cancel()
 
 
 def test_control_calls_that_do_not_fit_are_refused_with_the_reason(client: Client, control: Control) -> None:
