@@ -44,7 +44,7 @@ class Reads:
             raise _call_error(error.status) from None
         stream.readers.add(session.reader)
         try:
-            await _serve(session, context)
+            await serve(session, context)
         finally:
             stream.readers.discard(session.reader)
 
@@ -67,7 +67,8 @@ class Reads:
         return stream
 
 
-async def _serve(session: Session, context: Any) -> None:
+async def serve(session: Session, context: Any) -> None:
+    """Send what the session says, until it ends; the others have their turn between its steps."""
     wake, loop = session.reader.wake, asyncio.get_running_loop()
     while True:
         wake.clear()
@@ -83,6 +84,8 @@ async def _serve(session: Session, context: Any) -> None:
             alarm = loop.call_later(max(0, step.idle_until_us - now) / 1e6, wake.set)
             await wake.wait()
             alarm.cancel()
+        elif not step.responses:
+            await asyncio.sleep(0)
 
 
 def _call_error(status: Status) -> CallError:
