@@ -27,8 +27,18 @@ _PR_SET_PDEATHSIG = 1
 _START_SECONDS = 30.0
 
 
+class _BehindEndedError(RuntimeError):
+    """The emulator behind has ended, which nobody asked it to."""
+
+
 @click.command(name="bigtable")
-@click.option("--port", type=int, default=8086, show_default=True, help="Port on loopback; 0 is a free one.")
+@click.option(
+    "--port",
+    type=int,
+    default=8086,
+    show_default=True,
+    help="Port on loopback; 0 is a free one.",
+)
 @click.option("--backend", metavar="HOST:PORT", help="A cbtemulator that runs already; else one is started.")
 @click.option("--churn-seconds", type=float, help="Change the partitions at random, every so many seconds.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random changes.")
@@ -41,7 +51,7 @@ def command(port: int, backend: str | None, churn_seconds: float | None, seed: i
     """
     try:
         asyncio.run(_run(port, backend, churn_seconds or 0, seed, parent))
-    except (EmulatorNotFoundError, EmulatorStartError) as error:
+    except (EmulatorNotFoundError, EmulatorStartError, _BehindEndedError) as error:
         raise click.ClickException(str(error)) from None
 
 
@@ -93,12 +103,15 @@ async def _behind(backend: str | None, ended: asyncio.Event) -> AsyncIterator[st
             yield host
         finally:
             watch.cancel()
+        if process.returncode is not None:
+            raise _BehindEndedError(
+                f"cbtemulator ended with exit code {process.returncode}; so does the front"
+            )
 
 
 async def _watched(process: subprocess.Popen[bytes], ended: asyncio.Event) -> None:
     while process.poll() is None:
         await asyncio.sleep(0.2)
-    print(f"cbtemulator ended with exit code {process.returncode}; so does the front", file=sys.stderr)
     ended.set()
 
 

@@ -168,6 +168,16 @@ def gone(group: int) -> bool:
     return True
 
 
+def test_a_front_whose_cbtemulator_dies_fails_with_the_reason(tmp_path: Path) -> None:
+    with BigtableEmulator.start(log=tmp_path / "log") as emulator:
+        process = emulator._process
+        assert process is not None
+        (behind,) = set(members(emulator.process_group)) - {emulator.process_group}
+        os.kill(behind, signal.SIGKILL)
+        assert process.wait() == 1
+    assert "cbtemulator ended with exit code -9" in (tmp_path / "log").read_text()
+
+
 def test_a_missing_cbtemulator_is_reported_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BIGTABLE_EMULATOR_BIN", "/nowhere")
     with pytest.raises(EmulatorNotFoundError, match="gcloud components install bigtable"):
