@@ -34,7 +34,7 @@ class _BehindEndedError(RuntimeError):
 @click.command(name="bigtable")
 @click.option(
     "--port",
-    type=int,
+    type=click.IntRange(0, 65535),
     default=8086,
     show_default=True,
     help="Port on loopback; 0 is a free one.",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from click.testing import CliRunner
 
 from penstock.io.bigtable.emulator import (
     BigtableEmulator,
@@ -18,6 +19,7 @@ from penstock.io.bigtable.emulator import (
     EmulatorStartError,
     find_binary,
 )
+from penstock.io.bigtable.emulator.cli import command
 from tests.integration.bigtable.emulator.client import (
     INSTANCE_ADMIN,
     TABLE_ADMIN,
@@ -176,6 +178,12 @@ def test_a_front_whose_cbtemulator_dies_fails_with_the_reason(tmp_path: Path) ->
         os.kill(behind, signal.SIGKILL)
         assert process.wait() == 1
     assert "cbtemulator ended with exit code -9" in (tmp_path / "log").read_text()
+
+
+def test_a_port_that_no_machine_has_is_refused() -> None:
+    for port in ("65536", "-1"):
+        refused = CliRunner().invoke(command, ["--port", port])
+        assert "is not in the range 0<=x<=65535" in refused.output
 
 
 def test_a_missing_cbtemulator_is_reported_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
