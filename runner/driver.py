@@ -111,7 +111,7 @@ class Driver:
         residuals = list(state.residuals)
         if drain and not state.extra.get("draining"):
             residuals = self._residuals.truncated(residuals)
-        now = self._due_until_us(record)
+        now = self._due_until_us(record)  # asked once: between two answers a residual would be neither due nor waiting
         due = [r for r in residuals if r.not_before_us <= now]
         event = None if self._busy(state, due) else self._next_event(state) or self._leap(state)
         if event is not None:
