@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from apache_beam.coders import coder_impl
+from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
 from penstock.runner.harness.sides import SideInput
 from penstock.runner.store.cells import EVENT, NO_HOLD_US, PROCESSING, Cells, TimerEntry, Timers, at_sort_key
@@ -100,7 +101,7 @@ class StateHandler:
         return self._coders.setdefault(family, _TimerCapture(self, family))
 
     def set_timer(self, family: str, timer: Any) -> None:
-        """Set or clear a timer as Beam's `OutputTimer` gives it."""
+        """Set or clear a timer as Beam's `OutputTimer` gives it; one beyond the end of time fires when time is over."""
         assert self._timers is not None
         key = self._key_coder.encode_nested(timer.user_key)
         window = self._window_coder.encode(timer.windows[0])
@@ -109,11 +110,9 @@ class StateHandler:
         if timer.clear_bit:
             self._timers.clear(group, key, window, family.encode(), tag)
             return
-        hold = timer.hold_timestamp.micros if timer.hold_timestamp is not None else NO_HOLD_US
-        domain = self._coders[family].domain
-        entry = TimerEntry(
-            group, key, window, family.encode(), tag, domain, timer.fire_timestamp.micros, hold
-        )
+        hold = _within_time(timer.hold_timestamp) if timer.hold_timestamp is not None else NO_HOLD_US
+        fire = _within_time(timer.fire_timestamp)
+        entry = TimerEntry(group, key, window, family.encode(), tag, self._coders[family].domain, fire, hold)
         self._timers.set(entry)
         if self.on_set is not None:
             self.on_set(entry)
@@ -140,6 +139,11 @@ class _TimerCapture:
     def encode_to_stream(self, timer: Any, stream: Any, nested: bool) -> None:
         """Store the timer; nothing is written to the stream."""
         self._handler.set_timer(self._family, timer)
+
+
+def _within_time(at: Timestamp) -> int:
+    """In µs, and not beyond what Beam knows as time: `Timestamp`s can be calculated with past both of its ends."""
+    return int(min(max(at, MIN_TIMESTAMP), MAX_TIMESTAMP).micros)
 
 
 def domain_of(is_event_time: bool) -> bytes:

@@ -15,6 +15,7 @@ from penstock.runner.harness.bundle import StageProcessor
 from penstock.runner.harness.userstate import GC_FAMILY
 from penstock.runner.store.cells import EVENT, NO_HOLD_US, PROCESSING, TimerEntry
 from penstock.runner.tasks.stagerun import MAX_US, Outcome, Setting, StoredRun
+from penstock.runner.windows.expiry import expiry_us
 
 
 class StatefulRun(StoredRun):
@@ -121,9 +122,8 @@ class StatefulRun(StoredRun):
             return
         for group, key, encoded in self.processor.state.touched:
             window = self._windows.decode_from_stream(coder_impl.create_InputStream(encoded), False)
-            expiry = window.max_timestamp().micros + self._lateness_us + 1
-            timer = TimerEntry(group, key, encoded, GC_FAMILY, b"", EVENT, expiry, NO_HOLD_US)
-            self._timers.set(timer)
+            at = expiry_us(window, self._lateness_us)
+            self._timers.set(TimerEntry(group, key, encoded, GC_FAMILY, b"", EVENT, at, NO_HOLD_US))
 
     def _forget_expired(self, watermark_us: int) -> None:
         for timer in self._timers.take_due(EVENT, watermark_us) if self._expires else ():

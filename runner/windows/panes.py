@@ -44,6 +44,7 @@ from penstock.runner.store.cells import (
     parted,
 )
 from penstock.runner.store.keys import key_group
+from penstock.runner.windows.expiry import expiry_us
 from penstock.runner.windows.grouping import Complete, joined_chunks
 from penstock.runner.windows.merging import merge
 from penstock.runner.windows.triggers import Moment, TriggerState, TriggerTree
@@ -178,10 +179,6 @@ class Panes:
             self._cells.clear(*cell, _VALUES)
         self._spent.clear()
 
-    def expiry_us(self, window: Any) -> int:
-        """The watermark at which a window expires."""
-        return int(min(window.max_timestamp().micros + self._lateness_us + 1, MAX_US))
-
     # One window.
 
     def _ring(self, timer: TimerEntry, watermark_us: int) -> None:
@@ -189,7 +186,7 @@ class Panes:
         known = self._coder.decode_nested(here.window)
         state = self._load(here)
         at = self._moment(known, watermark_us)
-        expired = watermark_us >= self.expiry_us(known)
+        expired = watermark_us >= expiry_us(known, self._lateness_us)
         if not state.closed and (self._tree.should_fire(state.trigger, at) or (expired and state.pending)):
             self._fire(here, known, state, at, last=expired)
         if expired:
@@ -258,7 +255,7 @@ class Panes:
         identity = here.key_group, here.key, here.window
         self._cells.replace(*identity, _PANE, state.pack())
         over = state.closed or at.at_end
-        ring = self.expiry_us(window) if over else min(at.end_us + 1, MAX_US)
+        ring = expiry_us(window, self._lateness_us) if over else min(at.end_us + 1, MAX_US)
         self._timers.set(TimerEntry(*identity, _BY_WATERMARK, b"", EVENT, ring, state.hold_us))
         wake = None if state.closed else self._tree.wake_us(state.trigger, at.now_us)
         if wake is None:

@@ -19,7 +19,7 @@ from apache_beam.transforms.userstate import (
     TimerSpec,
     on_timer,
 )
-from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 
 from tests.panes.book import (
     SeeFn,
@@ -316,3 +316,71 @@ def test_an_ordered_list_is_read_and_cleared_by_range() -> None:
 
 
 # Several streams.
+
+
+class FarFn(beam.DoFn):
+    """Sets a timer of each time domain as far away as an element says: beyond the end or the beginning of time."""
+
+    EVENT = TimerSpec("event", TimeDomain.WATERMARK)
+    CLOCK = TimerSpec("clock", TimeDomain.REAL_TIME)
+
+    def process(
+        self,
+        element: tuple[str, str],
+        event: Any = beam.DoFn.TimerParam(EVENT),
+        clock: Any = beam.DoFn.TimerParam(CLOCK),
+    ) -> None:
+        at = {"after": MAX_TIMESTAMP + Duration(seconds=1), "before": MIN_TIMESTAMP - Duration(seconds=1)}
+        for timer in (event, clock):
+            timer.set(at[element[1]])
+
+    @on_timer(EVENT)
+    def by_event(self) -> Iterator[str]:
+        yield "event"
+
+    @on_timer(CLOCK)
+    def by_clock(self) -> Iterator[str]:
+        yield "clock"
+
+
+@pytest.mark.parametrize(
+    ("far", "seen"),
+    [
+        ("after", ["all: event @9.22337e+12", "all: clock @1"]),
+        ("before", ["all: event @-9.22337e+12", "all: clock @1"]),
+    ],
+)
+def test_a_timer_beyond_the_time_that_beam_knows_fires_at_its_end(far: str, seen: list[str]) -> None:
+    assert through(FarFn(), elements(f"{far}@1"), watermark(5)) == seen
+
+
+def test_with_a_lateness_beyond_the_end_of_time_a_window_expires_when_time_is_over() -> None:
+    into = beam.WindowInto(w.FixedWindows(10), allowed_lateness=10**14)
+    steps = [elements("5@1"), watermark(10**6), elements("6@2")]
+    assert through(AtFn(), *steps, into=into) == ["0-10: fired with 5 @5", "0-10: fired with 6 @6"]
+
+
+class ByClockFn(beam.DoFn):
+    """Sets a processing-time timer to the second that an element says, and tells how much of it the state knows."""
+
+    TIMER = TimerSpec("timer", TimeDomain.REAL_TIME)
+    SEEN = BagStateSpec("seen", StrUtf8Coder())
+
+    def process(
+        self,
+        element: tuple[str, str],
+        timer: Any = beam.DoFn.TimerParam(TIMER),
+        seen: Any = beam.DoFn.StateParam(SEEN),
+    ) -> None:
+        seen.add(element[1])
+        timer.set(float(element[1]))
+
+    @on_timer(TIMER)
+    def fire(self, seen: Any = beam.DoFn.StateParam(SEEN)) -> Iterator[str]:
+        yield "fired with " + " ".join(seen.read())
+
+
+def test_a_processing_time_timer_goes_with_its_window_when_that_expires() -> None:
+    into = beam.WindowInto(w.FixedWindows(10))
+    steps = [elements("60@1"), clock(30), watermark(10), elements("70@11"), clock(60)]
+    assert through(ByClockFn(), *steps, into=into) == ["10-20: fired with 70 @11"]
