@@ -84,7 +84,6 @@ class _Task:
         self._stages = plan.at(level)
         self._part = epoch.parts[partition].of(plan.steps_at(level))
         self._runs: dict[int, StageRun] = {}
-        self._processors: dict[int, StageProcessor] = {}
         self._pending: deque[tuple[int, int, bytes]] = deque()
         self._sent: dict[tuple[int, int], int] = {}
         self._counted: dict[tuple[int, int, int], int] = {}
@@ -101,6 +100,7 @@ class _Task:
         self._views = Views(plan, _context(plan), epoch, self._state, self._groups)
         self._held: dict[int, Held] = {}
         self._all_in = False
+        self._sound = False
 
     def run(self, frames: Iterable[bytes]) -> Iterator[Packet]:
         """Take all frames in, run the stages, and report."""
@@ -128,13 +128,14 @@ class _Task:
         if not self.report.problem and self.report.failure is None:
             yield from self._guarded(self._work)
         yield from self._close_off()
+        self._sound = self.report.failure is None and not self.report.problem
 
     def close(self) -> None:
-        """Keep what can be used again; drop what an error may have left half done."""
-        good = self.report.failure is None and not self.report.problem
-        for index, processor in self._processors.items():
-            if not good:
-                self._runs[index].discard()
+        """Keep what can be used again; drop what an error, or an end before the end, may have left half done."""
+        for index, run in self._runs.items():
+            processor = run.processor
+            if not self._sound:
+                run.discard()
             elif self.plan.streaming and processor.to_finalize:
                 finalizers.hold(self.plan.id, self.epoch.number, self.nonce, index, processor)
             else:
@@ -286,9 +287,7 @@ class _Task:
     def _processor(self, stage: Stage) -> StageProcessor:
         context = _context(self.plan)
         idle = _idle[self.plan.id].get(stage.index)
-        processor = idle.pop() if idle else StageProcessor(context, stage)
-        self._processors[stage.index] = processor
-        return processor
+        return idle.pop() if idle else StageProcessor(context, stage)
 
     def _setting(self, stage: Stage) -> Setting:
         event, processing, _ = self._known_timers(stage)

@@ -1,0 +1,56 @@
+"""What fails in a task is told as it was, and leaves nothing behind that the next try would take for sound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import pytest
+
+from penstock.runner.protocol.errors import RunMissing
+from penstock.runner.tasks import task
+from tests.simulation.batch import run_batch
+
+told: list[str] = []
+
+
+class ToldFn(beam.DoFn):
+    """Asks to be told when its bundle is durable."""
+
+    def process(self, element: Any, finalizer: Any = beam.DoFn.BundleFinalizerParam) -> Iterator[Any]:
+        finalizer.register(lambda: told.append("durable"))
+        yield element
+
+
+def _told(p: beam.Pipeline) -> None:
+    _ = p | beam.Create([1]) | beam.ParDo(ToldFn())
+
+
+def test_a_stage_that_cannot_begin_fails_with_its_own_error(monkeypatch: Any) -> None:
+    def run_of(processor: Any, setting: Any) -> Any:
+        raise RunMissing("the state run is gone")
+
+    monkeypatch.setattr(task, "run_of", run_of)
+    with pytest.raises(RunMissing, match="is gone"):
+        run_batch(_told)
+
+
+def test_a_task_that_is_broken_off_finalizes_nothing_and_its_processors_are_not_used_again(
+    monkeypatch: Any,
+) -> None:
+    told.clear()
+    broken: list[Any] = []
+    level = task.run_level
+
+    def run_level(plan: Any, number: int, partition: int, epoch: Any, frames: Any) -> Iterator[Any]:
+        if not broken:
+            broken.append(level(plan, number, partition, epoch, frames))
+            next(broken[0])
+            broken[0].close()
+            assert told == []
+        return level(plan, number, partition, epoch, frames)
+
+    monkeypatch.setattr("tests.simulation.inprocess.run_level", run_level)
+    run_batch(_told)
+    assert told == ["durable"]
