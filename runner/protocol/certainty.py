@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from penstock.runner.protocol.errors import CommitUnknown, OutcomeUnknown
 
 PUT_TRIES = 8
-"""How often a create is tried while its outcome is unknown, with pauses of 0.1 s to 12.8 s after each."""
+"""How often the storage is asked until it answers, with pauses of 0.1 s to 12.8 s after each."""
+
+Seen = TypeVar("Seen")
 
 
 def create_for_certain(
@@ -25,7 +28,7 @@ def create_for_certain(
     Raises:
         CommitUnknown: the storage gave no answer, again and again.
     """
-    if _ask(create, what, pause):
+    if _ask(create, f"whether {what} was created", pause, OutcomeUnknown):
         return True
     try:
         return read() == data
@@ -33,14 +36,23 @@ def create_for_certain(
         return False
 
 
-def _ask(create: Callable[[], bool], what: str, pause: Callable[[float], None]) -> bool:
+def look_for_certain(look: Callable[[], Seen], what: str, pause: Callable[[float], None]) -> Seen:
+    """Return what a look at the storage shows; one that fails is repeated. `what` is what it is to tell.
+
+    Raises:
+        CommitUnknown: the storage gave no answer, again and again.
+    """
+    return _ask(look, what, pause, OSError)
+
+
+def _ask(ask: Callable[[], Seen], what: str, pause: Callable[[float], None], passing: type[OSError]) -> Seen:
     for tried in range(PUT_TRIES):
         try:
-            return create()
-        except OutcomeUnknown as error:
+            return ask()
+        except passing as error:
             unknown = error
             pause(0.1 * 2**tried)
     raise CommitUnknown(
-        f"the storage did not say, {PUT_TRIES} times, whether {what} was created. Once it answers again, "
+        f"the storage did not say, {PUT_TRIES} times, {what}. Once it answers again, "
         "start the pipeline again: it finds out and goes on"
     ) from unknown

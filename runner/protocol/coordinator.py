@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from penstock.runner.protocol.certainty import create_for_certain
+from penstock.runner.protocol.certainty import create_for_certain, look_for_certain
 from penstock.runner.protocol.errors import CheckpointError, Superseded
 from penstock.runner.protocol.ledger import Kept, Ledger
 from penstock.runner.protocol.names import run_age
@@ -180,6 +180,7 @@ class Coordinator:
         Raises:
             Superseded: there is one.
             CheckpointError: there is none, and the own one is gone.
+            CommitUnknown: storage never said so.
         """
         self._look_above(self._held.record.number)
         self._require_own()
@@ -248,7 +249,9 @@ class Coordinator:
             )
 
     def _highest(self) -> int:
-        return max(self._ledger.record_numbers(), default=0)
+        """Only this tells whether the driver is still the last one, so a listing that fails is not the end of it."""
+        what = f"which records {self._ledger.folder} holds"
+        return max(look_for_certain(self._ledger.record_numbers, what, self._pause), default=0)
 
     def _superseded(self, number: int) -> Superseded:
         return Superseded(

@@ -8,7 +8,7 @@
 | `CheckpointError` | the checkpoint folder cannot be used as asked | tells the user what to do |
 | `NotWritten` | storage did not take a file (a full disk) | repeats the epoch |
 | `OutcomeUnknown` | storage did not say whether a create took place | puts the same bytes again |
-| `CommitUnknown` | storage never said so | stops; the next take-over finds out |
+| `CommitUnknown` | storage never said so, or which records there are | stops; the next take-over finds out |
 """
 
 # ruff: noqa: N818  (these are the words of the design; "SupersededError" would say no more)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 
 import pytest
@@ -139,6 +140,32 @@ def test_a_record_that_could_not_be_created_costs_a_try(coordinator, monkeypatch
     epoch = script(DONE, DONE)
     assert run_epochs(coordinator, epoch, retries=1, pause=lambda s: None).number == 2
     assert len(epoch.calls) == 2
+
+
+def unlisted(monkeypatch, when):
+    """Let the listings of records fail, of those that are asked for, whose numbers from 0 are in `when`."""
+    numbers, listed = itertools.count(), Checkpoint.record_numbers
+
+    def record_numbers(self):
+        if next(numbers) in when:
+            raise OSError("stale file handle")
+        return listed(self)
+
+    monkeypatch.setattr(Checkpoint, "record_numbers", record_numbers)
+
+
+@pytest.mark.parametrize("first", range(6))
+def test_a_folder_that_cannot_be_listed_for_a_moment_stops_nobody(coordinator, monkeypatch, first):
+    unlisted(monkeypatch, range(first, first + 3))
+    epoch = script(None, PENDING, DONE)
+    assert run_epochs(coordinator, epoch, retries=0, pause=lambda s: None).number == 3
+    assert len(epoch.calls) == 3
+
+
+def test_a_folder_that_can_never_be_listed_is_not_taken_for_another_driver(coordinator, monkeypatch):
+    unlisted(monkeypatch, range(1, 1000))
+    with pytest.raises(CommitUnknown, match="start the pipeline again"):
+        run_epochs(coordinator, script(DONE), retries=3, pause=lambda s: None)
 
 
 def test_an_unknown_commit_is_never_repeated_as_another_epoch(coordinator, monkeypatch):
