@@ -7,6 +7,7 @@ are imported, and a clash (Flink's `--parallelism`) breaks every pipeline in the
 from __future__ import annotations
 
 import argparse
+import math
 from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -88,11 +89,15 @@ class PySparkOptions(PipelineOptions):
 def problems(options: PySparkOptions) -> list[str]:
     """What is wrong with the options' values, each sentence with its fix."""
     found = []
-    if options.epoch_seconds <= 0:
-        found.append(f"--epoch_seconds={options.epoch_seconds} must be above 0, for example 0.5")
+    if not 0 < options.epoch_seconds < math.inf:
+        found.append(f"--epoch_seconds={options.epoch_seconds} must be above 0 and finite, for example 0.5")
     for name in ("epoch_max_records", "epoch_max_bytes"):
         if getattr(options, name) < 1:
             found.append(f"--{name}={getattr(options, name)} must be at least 1")
+    if options.checkpoint_dir == "":
+        found.append(
+            "--checkpoint_dir is empty: pass a folder, or leave the option out to run without a checkpoint"
+        )
     if "://" in (options.checkpoint_dir or ""):
         found.append(
             f"--checkpoint_dir={options.checkpoint_dir} is a URL; only folders of a file system are supported: "
