@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import tempfile
@@ -143,12 +144,12 @@ class _Work:
         self._job = "batch-" + uuid.uuid4().hex[:12]
         driver = self._driver(Residuals(PlanContext(self._plan)), folder="")
         record = _in_memory(1, EpochState())
-        while not record.state.done and not self._result.stopping:
-            state = self._tried(driver, record)
-            if state is not None:
-                record = _in_memory(record.number + 1, state)
-                self._result.committed(record, driver.measured(record.number))
-        self._engine.close()
+        with contextlib.closing(self._engine):
+            while not record.state.done and not self._result.stopping:
+                state = self._tried(driver, record)
+                if state is not None:
+                    record = _in_memory(record.number + 1, state)
+                    self._result.committed(record, driver.measured(record.number))
         return str(PipelineState.DONE if record.state.done else PipelineState.CANCELLED)
 
     def script(self) -> str:
@@ -180,16 +181,16 @@ class _Work:
             folder=checkpoint.state_folder,
             dropped=self._settings.drop_state or (),
         )
-        record = run_epochs(
-            coordinator,
-            driver,
-            retries=self._settings.epoch_retries if retries is None else retries,
-            stop=lambda last: self._result.stopping,
-            on_commit=lambda last: self._result.committed(last, driver.measured(last.number)),
-            on_sweep=lambda last, swept: self._clean_up(last),
-            on_failure=lambda last, failures, error: self._give_up(error),
-        )
-        self._engine.close()
+        with contextlib.closing(self._engine):
+            record = run_epochs(
+                coordinator,
+                driver,
+                retries=self._settings.epoch_retries if retries is None else retries,
+                stop=lambda last: self._result.stopping,
+                on_commit=lambda last: self._result.committed(last, driver.measured(last.number)),
+                on_sweep=lambda last, swept: self._clean_up(last),
+                on_failure=lambda last, failures, error: self._give_up(error),
+            )
         if not record.state.done:
             return str(PipelineState.STOPPED)
         return str(PipelineState.DRAINED if record.state.extra.get("draining") else PipelineState.DONE)

@@ -1,0 +1,50 @@
+"""What the driver thread of a pipeline holds in Spark is given back however the pipeline ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from penstock.runner import PySparkRunner
+from penstock.runner.options import PySparkOptions
+from penstock.runner.pipeline_runner import _Work
+from penstock.runner.planning.graph import build_plan
+from penstock.runner.result import PySparkPipelineResult
+from penstock.runner.store.checkpoint import Checkpoint
+
+
+class _LostContext:
+    """A Spark context that runs nothing any more."""
+
+    defaultParallelism = 1  # noqa: N815 - PySpark's name
+
+    def __init__(self) -> None:
+        self.held: list[Any] = []
+
+    def broadcast(self, value: Any) -> Any:
+        self.held.append(value)
+        return self
+
+    def destroy(self) -> None:
+        self.held.clear()
+
+    def setJobGroup(self, *args: Any, **options: Any) -> None:
+        raise ConnectionError("Spark has gone")
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_pipeline_that_fails_leaves_no_plan_in_spark(tmp_path: Path, streaming: bool) -> None:
+    pipeline = beam.Pipeline(runner=PySparkRunner())
+    _ = pipeline | beam.Create([1])
+    environment = PySparkRunner().default_environment(pipeline.options)
+    plan = build_plan(pipeline.to_runner_api(default_environment=environment), streaming=streaming)
+    context, settings = _LostContext(), PipelineOptions().view_as(PySparkOptions)
+    work = _Work(context, plan, settings, PySparkPipelineResult())
+    assert context.held == [plan]
+    with pytest.raises(Exception, match="gone|failed"):
+        work.stream(Checkpoint.open(str(tmp_path)), retries=0) if streaming else work.batch()
+    assert context.held == []
