@@ -16,32 +16,33 @@ from penstock.runner.harness.bundle import StageProcessor
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    plan: str
     epoch: int
     nonce: str
-    stage: int
     processor: StageProcessor
 
 
-_waiting: list[_Waiting] = []
+class Finalizers:
+    """The processors of one plan that this process has set aside."""
 
+    def __init__(self) -> None:
+        self._waiting: list[_Waiting] = []
 
-def hold(plan: str, epoch: int, nonce: str, stage: int, processor: StageProcessor) -> None:
-    """Set a processor aside: its bundle ended in order, but is not committed yet."""
-    _waiting.append(_Waiting(plan, epoch, nonce, stage, processor))
+    def hold(self, epoch: int, nonce: str, processor: StageProcessor) -> None:
+        """Set a processor aside: its bundle ended in order, but is not committed yet."""
+        self._waiting.append(_Waiting(epoch, nonce, processor))
 
+    def run(self, epoch: int, committed: Collection[str]) -> list[StageProcessor]:
+        """Run the callbacks of committed bundles; return their processors, which can be used again.
 
-def run(plan: str, epoch: int, committed: Collection[str]) -> list[tuple[int, StageProcessor]]:
-    """Run the callbacks of committed bundles of a plan; return (stage, processor) that can be used again.
-
-    `epoch` is the one that now runs; bundles of earlier ones that are not committed never will be.
-    """
-    over = [w for w in _waiting if w.plan == plan and (w.nonce in committed or w.epoch < epoch)]
-    _waiting[:] = [w for w in _waiting if w not in over]
-    good = [w for w in over if w.nonce in committed]
-    for waiting in good:
-        waiting.processor.finalize()
-    for waiting in over:
-        if waiting not in good:
-            waiting.processor.discard()
-    return [(w.stage, w.processor) for w in good]
+        `epoch` is the one that now runs; bundles of earlier ones that are not committed never will be.
+        """
+        waiting, self._waiting, good = self._waiting, [], []
+        for each in waiting:
+            if each.nonce in committed:
+                each.processor.finalize()
+                good.append(each.processor)
+            elif each.epoch < epoch:
+                each.processor.discard()
+            else:
+                self._waiting.append(each)
+        return good

@@ -13,18 +13,16 @@ import pickle
 import time
 import traceback
 import uuid
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from penstock.publish import Attempt, running_attempt
-from penstock.runner.harness import finalizers
-from penstock.runner.harness.bundle import Budget, PlanContext, StageProcessor
+from penstock.runner.harness.bundle import Budget
 from penstock.runner.harness.elements import ElementCoder
 from penstock.runner.harness.sides import Held
 from penstock.runner.planning.plan import Edge, Origin, Plan, Routing, Stage
-from penstock.runner.planning.program import adopt
-from penstock.runner.protocol.frames import Frame, InOrder, Kind
+from penstock.runner.protocol.frames import Frame, Kind
 from penstock.runner.store.keys import KEY_GROUPS, groups_of
 from penstock.runner.tasks.epoch import (
     BEGINNING_US,
@@ -36,6 +34,8 @@ from penstock.runner.tasks.epoch import (
     input_name,
     output_name,
 )
+from penstock.runner.tasks.inbox import Inbox
+from penstock.runner.tasks.prepared import Prepared, prepared
 from penstock.runner.tasks.stagerun import MAX_US, Setting, StageRun
 from penstock.runner.tasks.stages import run_of
 from penstock.runner.tasks.taskstate import TaskState
@@ -47,12 +47,6 @@ logger = logging.getLogger(__name__)
 Packet = tuple[int, bytes]
 """(target partition, packed frame)."""
 
-KEPT_PLANS = 4
-"""Plans whose processors a worker keeps; one that runs many pipelines in turn must not collect them all."""
-
-_contexts: OrderedDict[str, PlanContext] = OrderedDict()
-_idle: dict[str, dict[int, list[StageProcessor]]] = {}
-
 
 def run_level(
     plan: Plan, level: int, partition: int, epoch: EpochInput, frames: Iterable[bytes]
@@ -62,10 +56,10 @@ def run_level(
     `frames` are those that the level above has sent to this partition (none at level 0). Of the last level
     only control records come out.
     """
-    _context(plan)
-    for index, processor in finalizers.run(plan.id, epoch.number, epoch.committed):
-        _idle[plan.id].setdefault(index, []).append(processor)
-    task = _Task(plan, level, partition, epoch)
+    mine = prepared(plan)
+    for processor in mine.finalizers.run(epoch.number, epoch.committed):
+        mine.give_back(processor)
+    task = _Task(plan, mine, level, partition, epoch)
     try:
         yield from task.run(frames)
     finally:
@@ -73,11 +67,12 @@ def run_level(
 
 
 class _Task:
-    def __init__(self, plan: Plan, level: int, partition: int, epoch: EpochInput) -> None:
+    def __init__(self, plan: Plan, prepared: Prepared, level: int, partition: int, epoch: EpochInput) -> None:
         self.plan = plan
         self.level = level
         self.partition = partition
         self.epoch = epoch
+        self._prepared = prepared
         self.nonce = uuid.uuid4().hex[:16]
         self._begun = time.monotonic()
         self.report = TaskReport(nonce=self.nonce)
@@ -86,10 +81,7 @@ class _Task:
         self._runs: dict[int, StageRun] = {}
         self._pending: deque[tuple[int, int, bytes]] = deque()
         self._sent: dict[tuple[int, int], int] = {}
-        self._counted: dict[tuple[int, int, int], int] = {}
-        self._expected: dict[tuple[int, int, int], int] = {}
-        self._nonces: dict[tuple[int, int], str] = {}
-        self._watermarks: dict[tuple[int, int], int] = {}
+        self._inbox = Inbox(plan, level, epoch.partitions)
         self._attempt = Attempt(epoch.job, epoch.generation, epoch.number, self.nonce)
         groups = groups_of(partition, epoch.partitions)
         self._groups = (groups.start, groups.stop - 1) if groups else (KEY_GROUPS, KEY_GROUPS - 1)
@@ -97,32 +89,21 @@ class _Task:
         self._where = ""
         self._position = ""
         self._outputs: dict[int, int] = {}
-        self._views = Views(plan, _context(plan), epoch, self._state, self._groups)
+        self._views = Views(plan, self._prepared.context, epoch, self._state, self._groups)
         self._held: dict[int, Held] = {}
         self._all_in = False
         self._sound = False
 
     def run(self, frames: Iterable[bytes]) -> Iterator[Packet]:
         """Take all frames in, run the stages, and report."""
-        order, failed = InOrder(), False
         for data in frames:
             frame = Frame.unpack(data)
-            if frame.kind is Kind.CONTROL:
+            if self._inbox.passes_on(frame):
                 yield self.partition, data
-                continue
-            self._note(frame)
-            if frame.kind is Kind.REPORT:
-                yield from self._hand_on(frame, data)
-                failed = failed or self._read_report(frame)
-            elif self.plan.edges[frame.edge].level > self.level:
-                yield self.partition, data
-            elif not failed and self.report.failure is None:
-                for ready in order.take(frame):
+            for ready in self._inbox.take(frame):
+                if self.report.failure is None:
                     yield from self._guarded(self._take, ready)
-        if failed:
-            self.report.problem = "a task above it failed"
-        else:
-            self._check_complete()
+        self.report.problem = self._inbox.problem()
         if not self.report.problem and self.report.failure is None:
             yield from self._release()
         if not self.report.problem and self.report.failure is None:
@@ -132,50 +113,15 @@ class _Task:
 
     def close(self) -> None:
         """Keep what can be used again; drop what an error, or an end before the end, may have left half done."""
-        for index, run in self._runs.items():
+        for run in self._runs.values():
             processor = run.processor
             if not self._sound:
                 run.discard()
             elif self.plan.streaming and processor.to_finalize:
-                finalizers.hold(self.plan.id, self.epoch.number, self.nonce, index, processor)
+                self._prepared.finalizers.hold(self.epoch.number, self.nonce, processor)
             else:
                 processor.finalize()
-                _idle[self.plan.id].setdefault(index, []).append(processor)
-
-    # Input.
-
-    def _note(self, frame: Frame) -> None:
-        producer = (frame.level, frame.partition)
-        known = self._nonces.setdefault(producer, frame.nonce)
-        if known != frame.nonce:
-            self.report.problem = f"task {frame.partition} of level {frame.level} came in two attempts"
-        if frame.kind is Kind.DATA:
-            lane = (*producer, frame.edge)
-            self._counted[lane] = self._counted.get(lane, 0) + 1
-
-    def _hand_on(self, frame: Frame, data: bytes) -> Iterator[Packet]:
-        if self.plan.last_level_fed_by(frame.level) > self.level:
-            yield self.partition, data
-
-    def _read_report(self, frame: Frame) -> bool:
-        failed, counts, watermarks = pickle.loads(frame.payload)
-        for edge, count in counts.items():
-            if self.plan.edges[edge].level < self.level:
-                continue
-            self._expected[(frame.level, frame.partition, edge)] = count
-        for stage, watermark in watermarks.items():
-            self._watermarks[(stage, frame.partition)] = watermark
-        return bool(failed)
-
-    def _check_complete(self) -> None:
-        """Compare what came with what the reports promised; a difference voids the epoch."""
-        if self.level and len(self._producers_above()) != self.epoch.partitions:
-            self.report.problem = f"got reports of {len(self._producers_above())} tasks of the level above"
-        elif self._counted != {lane: count for lane, count in self._expected.items() if count}:
-            self.report.problem = "the blocks that came are not those that were sent"
-
-    def _producers_above(self) -> list[tuple[int, int]]:
-        return [producer for producer in self._nonces if producer[0] == self.level - 1]
+                self._prepared.give_back(processor)
 
     # Work.
 
@@ -279,15 +225,10 @@ class _Task:
         self._where = stage.label
         run = self._runs.get(stage.index)
         if run is None:
-            processor = self._processor(stage)
+            processor = self._prepared.processor(stage)
             processor.state.sides = self._views.by_name(stage)
             run = self._runs[stage.index] = run_of(processor, self._setting(stage))
         return run
-
-    def _processor(self, stage: Stage) -> StageProcessor:
-        context = _context(self.plan)
-        idle = _idle[self.plan.id].get(stage.index)
-        return idle.pop() if idle else StageProcessor(context, stage)
 
     def _setting(self, stage: Stage) -> Setting:
         event, processing, _ = self._known_timers(stage)
@@ -373,8 +314,8 @@ class _Task:
         if producer in outputs:
             return outputs[producer]
         if edge.routing.stays:
-            return self._watermarks[(producer, self.partition)]
-        return min(self._watermarks[(producer, p)] for p in range(self.epoch.partitions))
+            return self._inbox.watermarks[(producer, self.partition)]
+        return min(self._inbox.watermarks[(producer, p)] for p in range(self.epoch.partitions))
 
     # Output.
 
@@ -404,7 +345,7 @@ class _Task:
 
     def _close_off(self) -> Iterator[Packet]:
         """Seal state, tell each consumer what to expect, and the driver everything."""
-        self.report.taken = [(level, p, self._nonces[(level, p)]) for level, p in self._producers_above()]
+        self.report.taken = self._inbox.taken()
         if self.report.failure is None and not self.report.problem:
             try:
                 self._views.keep(self.report)
@@ -427,25 +368,6 @@ class _Task:
 
 def _earliest(times: Iterable[int | None]) -> int | None:
     return min((time for time in times if time is not None), default=None)
-
-
-def _context(plan: Plan) -> PlanContext:
-    context = _contexts.get(plan.id)
-    if context is None:
-        adopt(plan.program)
-        context = _contexts[plan.id] = PlanContext(plan)
-        _idle[plan.id] = {}
-        while len(_contexts) > KEPT_PLANS:
-            _forget(next(iter(_contexts)))
-    return context
-
-
-def _forget(plan_id: str) -> None:
-    """Drop a plan's processors; their DoFns' `teardown` is best effort, as everywhere in Beam."""
-    del _contexts[plan_id]
-    for processors in _idle.pop(plan_id).values():
-        for processor in processors:
-            processor.tear_down()
 
 
 def _failure(error: Exception, where: str) -> Failure:

@@ -1,0 +1,86 @@
+"""What one task takes in: the frames of the levels above, in their producers' order, and whether all of them came.
+
+Each producer closes what it sends to a task with a report: how many frames of each edge it has sent, and the
+watermarks of its stages. Frames of two attempts of one producer, or another number than it says, are a problem:
+the input is not what one run of the epoch has made.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+
+from penstock.runner.planning.plan import Plan
+from penstock.runner.protocol.frames import Frame, InOrder, Kind
+
+_Lane = tuple[int, int, int]
+"""(level, partition, edge) that frames come from."""
+
+
+class Inbox:
+    """The input of one task, frame by frame. Pure."""
+
+    def __init__(self, plan: Plan, level: int, partitions: int) -> None:
+        self._plan = plan
+        self._level = level
+        self._partitions = partitions
+        self._order = InOrder()
+        self._nonces: dict[tuple[int, int], str] = {}
+        self._counted: dict[_Lane, int] = {}
+        self._expected: dict[_Lane, int] = {}
+        self._failed = False
+        self._problem = ""
+        self.watermarks: dict[tuple[int, int], int] = {}
+        """Output watermarks, by stage and partition, as far as reports of them have come."""
+
+    def passes_on(self, frame: Frame) -> bool:
+        """Whether a frame is for the level below too, or for that alone."""
+        if frame.kind is Kind.REPORT:
+            return self._plan.last_level_fed_by(frame.level) > self._level
+        return frame.kind is Kind.CONTROL or self._plan.edges[frame.edge].level > self._level
+
+    def take(self, frame: Frame) -> Iterator[Frame]:
+        """Take note of a frame; yield what is to be worked on now, which is nothing once a task above has failed."""
+        if frame.kind is Kind.CONTROL:
+            return
+        self._note(frame)
+        if frame.kind is Kind.REPORT:
+            self._read_report(frame)
+        elif self._plan.edges[frame.edge].level == self._level and not self._failed:
+            yield from self._order.take(frame)
+
+    def problem(self) -> str:
+        """Say, when all has come, why the input is not whole and of one run of the epoch; '' when it is."""
+        if self._failed:
+            return "a task above it failed"
+        above = len(self._above())
+        if self._level and above != self._partitions:
+            return f"got reports of {above} tasks of the level above"
+        if self._counted != {lane: count for lane, count in self._expected.items() if count}:
+            return "the blocks that came are not those that were sent"
+        return self._problem
+
+    def taken(self) -> list[tuple[int, int, str]]:
+        """Return (level, partition, nonce) of the producers of the level above."""
+        return [(*producer, self._nonces[producer]) for producer in self._above()]
+
+    def _note(self, frame: Frame) -> None:
+        producer = (frame.level, frame.partition)
+        known = self._nonces.setdefault(producer, frame.nonce)
+        if known != frame.nonce:
+            self._problem = f"task {frame.partition} of level {frame.level} came in two attempts"
+        if frame.kind is Kind.DATA:
+            lane = (*producer, frame.edge)
+            self._counted[lane] = self._counted.get(lane, 0) + 1
+
+    def _read_report(self, frame: Frame) -> None:
+        failed, counts, watermarks = pickle.loads(frame.payload)
+        self._failed = self._failed or bool(failed)
+        for edge, count in counts.items():
+            if self._plan.edges[edge].level >= self._level:
+                self._expected[(frame.level, frame.partition, edge)] = count
+        for stage, watermark in watermarks.items():
+            self.watermarks[(stage, frame.partition)] = watermark
+
+    def _above(self) -> list[tuple[int, int]]:
+        return [producer for producer in self._nonces if producer[0] == self._level - 1]
