@@ -19,7 +19,8 @@ from apache_beam.runners.runner import PipelineRunner, PipelineState
 from apache_beam.transforms import environments
 
 from penstock.runner.cleanup import clean_ups
-from penstock.runner.driver import Driver, Pace, misfed, orphans, reshaped, without
+from penstock.runner.driver import Driver, Pace
+from penstock.runner.fit import refuse_misfit
 from penstock.runner.harness.bundle import KNOWN_BEAM, PlanContext
 from penstock.runner.options import PySparkOptions, problems
 from penstock.runner.planning import graph
@@ -106,7 +107,7 @@ class PySparkRunner(PipelineRunner):
     def _start_stream(self, plan: Plan, settings: PySparkOptions) -> PySparkPipelineResult:
         checkpoint = opened_checkpoint(settings)
         planned = PlanContext(plan)
-        _refuse_misfit(checkpoint.last_record(), planned, settings.drop_state or ())
+        refuse_misfit(checkpoint.last_record(), planned, settings.drop_state or ())
         spark = self._context(settings)
         result = PySparkPipelineResult(Residuals(planned))
         work = _Work(spark, plan, settings, result)
@@ -250,40 +251,6 @@ def opened_checkpoint(settings: PySparkOptions) -> Any:
         )
     folder = os.path.abspath(settings.checkpoint_dir)
     return Checkpoint.open(folder, fresh=settings.fresh, key_groups=KEY_GROUPS)
-
-
-def _refuse_misfit(last: CommitRecord | None, context: PlanContext, dropped: Collection[str]) -> None:
-    """Refuse a checkpoint that the pipeline cannot go on from without losing anything."""
-    if alive := sorted(context.plan.durable_names().intersection(dropped)):
-        raise CheckpointError(
-            f"--drop_state is for steps that are gone, and this pipeline has {', '.join(alive)}: what it keeps would "
-            "be forgotten after each epoch. Leave the option out; or let the step begin anew: give it another name, "
-            "and drop the old one"
-        )
-    if last is None:
-        return
-    state = without(last.state, dropped)
-    if left := orphans(state, context.plan):
-        raise CheckpointError(
-            "the checkpoint holds what this pipeline has no step for:\n"
-            + "\n".join(f"- {line}" for line in left)
-            + "\nGive the steps their old names back, or forget what they left with --drop_state NAME."
-        )
-    if other := reshaped(state, context):
-        raise CheckpointError(
-            "the checkpoint holds what this pipeline would read as something else:\n"
-            + "\n".join(f"- {line}" for line in other)
-            + "\nGive the steps the types, coders, states, timers and windows back that they had. Or let them begin "
-            "anew: give them other names, and forget what the old ones left with --drop_state NAME."
-        )
-    if wrong := misfed(state, context.plan):
-        raise CheckpointError(
-            "parts of this pipeline would get no elements, or get them twice:\n"
-            + "\n".join(f"- {line}" for line in wrong)
-            + "\nA Create or an Impulse fires once in the life of a checkpoint: keep its name, and give new steps one "
-            "of their own. A pipeline that has ended or is being drained begins nothing: give --checkpoint_dir another "
-            "folder."
-        )
 
 
 def _check_beam() -> None:

@@ -10,7 +10,7 @@ takes over asks again, and must get the same.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import grpc
 from apache_beam.coders import Coder
@@ -24,6 +24,8 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning.plan import Origin, Plan
+from penstock.runner.protocol.record import EpochState
+from penstock.runner.tasks.epoch import cut_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,10 @@ class Event:
 
 
 class Script:
-    """The events of a plan's TestStream, in order; after the last one every watermark is at the end of time."""
+    """The events of a plan's TestStream, in order; after the last one every watermark is at the end of time.
+
+    How far it has been played, and what its clock says, is in the record's state.
+    """
 
     def __init__(self, context: PlanContext) -> None:
         plan = context.plan
@@ -46,7 +51,23 @@ class Script:
             for stage in plan.stages
             if stage.origin is Origin.SCRIPT
         }
-        self.events = tuple(self._events(plan, context)) if self._steps else ()
+        self._all = tuple(self._events(plan, context)) if self._steps else ()
+
+    def next_event(self, state: EpochState) -> Event | None:
+        """The event to play next; None when all have been played, or there is no script."""
+        played = int(state.extra.get("played", 0))
+        return self._all[played] if played < len(self._all) else None
+
+    def clock_us(self, state: EpochState) -> int | None:
+        """The processing time as the script has it; None when there is none."""
+        return int(state.extra.get("clock_us", 0)) if self._all else None
+
+    def played(self, state: EpochState, event: Event) -> EpochState:
+        """The state with an event played: its watermarks set and its clock advanced."""
+        marks = {cut_name(step): mark for step, mark in (event.watermarks or {}).items()}
+        clock = (self.clock_us(state) or 0) + event.advance_us
+        extra = {**state.extra, "played": int(state.extra.get("played", 0)) + 1, "clock_us": clock}
+        return replace(state, watermarks={**state.watermarks, **marks}, extra=extra)
 
     def _events(self, plan: Plan, context: PlanContext) -> Iterator[Event]:
         payload = api.TestStreamPayload.FromString(plan.script)
