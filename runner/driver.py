@@ -39,7 +39,6 @@ from penstock.runner.tasks.epoch import (
     Part,
     TaskReport,
     cut_name,
-    output_name,
 )
 from penstock.runner.tasks.stagerun import MAX_US
 
@@ -158,8 +157,7 @@ class Driver:
             return True
         if drain and not state.extra.get("draining"):
             return True
-        waits = self._through(state) and self._ended(state) and any(t.pending for t in state.timers)
-        return not state.residuals and not waits
+        return not state.residuals and not (self._settled(state) and any(t.pending for t in state.timers))
 
     def _rings(self, state: EpochState) -> bool:
         """Whether a processing-time timer is due."""
@@ -171,7 +169,7 @@ class Driver:
         """When the script is over and only its clock would bring something: the clock leaps to the next timer."""
         clock = self._script.clock_us(state)
         times = [t.processing_us for t in state.timers if t.processing_us is not None]
-        if clock is None or not times or not (self._through(state) and self._ended(state)):
+        if clock is None or not times or state.residuals or not self._settled(state):
             return None
         return Event(advance_us=min(times) - clock)
 
@@ -186,13 +184,16 @@ class Driver:
             if edge.routing.carried
         )
 
-    def _ended(self, state: EpochState) -> bool:
-        """Whether an epoch has seen that nothing is left to read: a drain cuts between epochs what was left."""
-        return all(
-            state.watermarks.get(output_name(edge.name), BEGINNING_US) >= MAX_US
-            for edge in self._plan.edges
-            if edge.routing is Routing.RESIDUAL
-        )
+    def _settled(self, state: EpochState) -> bool:
+        """Whether an epoch has seen the watermarks of all that the record carries elements to.
+
+        If nothing else is left, another epoch would move no watermark: only the clock can bring anything.
+        """
+        return dict(state.extra.get("seen", {})) == self._cuts(state)
+
+    def _cuts(self, state: EpochState) -> dict[str, int | None]:
+        names = [cut_name(edge.name) for edge in self._plan.edges if edge.routing.carried]
+        return {name: state.watermarks.get(name) for name in names}
 
     def _next_due_s(self, state: EpochState) -> float:
         times = [r.not_before_us for r in state.residuals]
@@ -275,6 +276,7 @@ class Driver:
                 "draining": drain,
                 "holds": holds,
                 "forms": self._forms,
+                "seen": self._cuts(state),
             },
             done=self._through(state) and not (residuals or publications or pending),
         )

@@ -108,18 +108,18 @@ def _misfed(state: EpochState, plan: Plan) -> list[str]:
 
     An Impulse fires once in the life of a checkpoint, for the steps that it feeds then.
     """
-    started, fed, unfired = fired(state), plan.fed_by_impulse(), unfired(state, plan)
+    started, fed, new = fired(state), plan.fed_by_impulse(), unfired(state, plan)
     if state.done or state.extra.get("draining"):
-        return [f"{name}: the pipeline has ended or is being drained" for name in unfired]
+        return [f"{name}: the pipeline has ended or is being drained" for name in new]
     gone = {step: name for name in started.keys() - fed.keys() for step in started[name]}
     again = [
         f"{step}: {gone[step]} has fed it, and {name} would feed it again"
-        for name in unfired
+        for name in new
         for step in fed[name] & gone.keys()
     ]
     never = [
         f"{step}: {name} has fired before, and feeds it no more"
-        for name in fed.keys() - set(unfired)
+        for name in fed.keys() - set(new)
         for step in fed[name].difference(started[name])
     ]
     return sorted(again + never)

@@ -1,0 +1,75 @@
+"""A pipeline comes to its end when nothing can come any more, and does no work while only its clock can bring any."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.transforms import userstate
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.window import FixedWindows
+
+from penstock.publish import PublishAfterCommit
+from tests.panes.book import Step, elements, keyed, script, watermark
+from tests.simulation.stream import run_stream
+
+seen: list[Any] = []
+
+
+class PassFn(beam.DoFn):
+    """Publishes as well as nothing."""
+
+    def process(self, element: Any) -> Iterator[Any]:
+        yield element
+
+
+class LaterFn(beam.DoFn):
+    """Hands an element on by a timer of the clock, which holds the watermark meanwhile."""
+
+    TIMER = userstate.TimerSpec("timer", TimeDomain.REAL_TIME)
+
+    def process(self, element: tuple[str, str], timer: Any = beam.DoFn.TimerParam(TIMER)) -> None:
+        timer.set(100)
+
+    @userstate.on_timer(TIMER)
+    def ring(self) -> Iterator[str]:
+        yield "rung"
+
+
+def note(key: str, values: Any) -> None:
+    seen.append(list(values))
+
+
+def _in_time(tries: int) -> Callable[[], bool]:
+    """Asked with every try of an epoch: fails the pipeline if there are more, idle ones too."""
+    tried = itertools.count(1)
+
+    def draining() -> bool:
+        assert next(tried) <= tries, "the pipeline does not end"
+        return False
+
+    return draining
+
+
+def _published(before: beam.PTransform, *steps: Step) -> list[Any]:
+    """What comes out by window behind a post-commit step."""
+
+    def build(p: beam.Pipeline) -> None:
+        made = p | script(*steps) | before | PublishAfterCommit(PassFn())
+        by_window = made | beam.WindowInto(FixedWindows(10)) | "Key" >> beam.Map(keyed)
+        _ = by_window | beam.GroupByKey() | beam.MapTuple(note)
+
+    seen.clear()
+    run_stream(build, draining=_in_time(30))
+    return list(seen)
+
+
+def test_the_end_of_time_reaches_what_lies_behind_a_step_that_has_published_all() -> None:
+    assert _published(beam.Map(str), elements("a@5"), watermark(8)) == [["a"]]
+
+
+def test_a_timer_of_the_clock_that_holds_a_published_step_is_leapt_to_when_the_script_is_over() -> None:
+    later = "Key it" >> beam.Map(keyed) | "Later" >> beam.ParDo(LaterFn())
+    assert _published(later, elements("a@5"), watermark(8)) == [["rung"]]
