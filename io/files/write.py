@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
@@ -164,10 +164,12 @@ class RollFn(beam.DoFn):
     """
 
     ROLL = TimerSpec("roll", TimeDomain.REAL_TIME)
+    FULL = TimerSpec("full", TimeDomain.REAL_TIME)
     END = TimerSpec("end", TimeDomain.WATERMARK)
     _lines = beam.DoFn.StateParam(BagStateSpec("lines", BytesCoder()))
     _opened = beam.DoFn.StateParam(ReadModifyWriteStateSpec("open", OpenFileCoder()))
     _roll = beam.DoFn.TimerParam(ROLL)
+    _full = beam.DoFn.TimerParam(FULL)
     _end = beam.DoFn.TimerParam(END)
 
     def __init__(
@@ -199,20 +201,20 @@ class RollFn(beam.DoFn):
         opened: Any = _opened,
         roll: Any = _roll,
         end: Any = _end,
+        full: Any = _full,
     ) -> Iterator[TimestampedValue]:
         where, block = element
         before: OpenFile | None = opened.read()
         file = before or self._rule.open(int(self._clock() * 1e6))
         file = file.with_block(len(block), timestamp.micros)
         lines.add(block)
-        full = self._rule.is_full(file)
-        if full and not self._in_order:
-            yield self._close(where, file, lines, opened, roll, end)
-            return
-        if full:
-            file = replace(file, due_us=0)
+        if self._rule.is_full(file):
+            if not self._in_order:
+                yield self._close(where, file, lines, opened, roll, end)
+                return
+            full.set(Timestamp(0))  # and not `roll`, which holds the watermark at the earliest line
         opened.write(file)
-        if before is None or full or file.earliest_us < before.earliest_us:
+        if before is None or file.earliest_us < before.earliest_us:
             # Beam holds the watermark of a processing-time timer at the element that sets it.
             roll.set(Timestamp(micros=file.due_us))
             end.set(GlobalWindow().max_timestamp())
@@ -234,6 +236,27 @@ class RollFn(beam.DoFn):
         else:
             yield self._close(where, file, lines, opened, roll, end)
 
+    @on_timer(FULL)
+    def on_full(
+        self,
+        where: str = beam.DoFn.KeyParam,
+        lines: Any = _lines,
+        opened: Any = _opened,
+        roll: Any = _roll,
+        end: Any = _end,
+        full: Any = _full,
+    ) -> Iterator[TimestampedValue]:
+        """Roll what is full; `roll` goes on holding the watermark at the earliest line that is left."""
+        file = opened.read()
+        if file is None:
+            return
+        if (watermark_us := current_watermark_us()) is None:
+            yield self._close(where, file, lines, opened, roll, end)
+            return
+        yield from self._take_passed(where, file, watermark_us, lines, opened, full, end)
+        if opened.read() is None:
+            roll.clear()
+
     @on_timer(END)
     def on_end(
         self,
@@ -247,9 +270,9 @@ class RollFn(beam.DoFn):
             yield self._close(where, file, lines, opened, roll, end)
 
     def _take_passed(
-        self, where: str, file: OpenFile, watermark_us: int, lines: Any, opened: Any, roll: Any, end: Any
+        self, where: str, file: OpenFile, watermark_us: int, lines: Any, opened: Any, again: Any, end: Any
     ) -> Iterator[TimestampedValue]:
-        """Stage the lines that the watermark has passed; the others wait for the next roll."""
+        """Stage the lines that the watermark has passed; the others wait until the timer `again` rings."""
         ready, rest = ordered.split(lines.read(), watermark_us)
         if ready:
             publication = self._stage(where, ready)
@@ -262,7 +285,7 @@ class RollFn(beam.DoFn):
             if ready:
                 lines.add(block)
             opened.write(left.with_block(len(block), min(at for at, _ in rest)))
-            roll.set(Timestamp(micros=left.due_us))
+            again.set(Timestamp(micros=left.due_us))
         else:
             end.clear()  # nothing of a lane stays behind
 
