@@ -47,6 +47,9 @@ class PySparkPipelineResult(PipelineResult):
         self._tally = metrics.Tally()
         self._error: BaseException | None = None
         self._finished = threading.Event()
+        self._turning = (
+            threading.Lock()
+        )  # a state that has been reached is not overwritten by one that was asked for
         self._stop = threading.Event()
         self._drain = threading.Event()
         self._cancel_job: Callable[[], None] = lambda: None
@@ -72,19 +75,22 @@ class PySparkPipelineResult(PipelineResult):
 
     def drain(self) -> None:
         """Ask the pipeline to end: read what is bounded, close windows, publish everything."""
-        if not self._finished.is_set():
-            self._state = PipelineState.DRAINING
+        with self._turning:
+            if not self._finished.is_set() and not self.cancelling:
+                self._state = PipelineState.DRAINING
         self._drain.set()
 
     def cancel(self) -> str:
         """Stop at once; the epoch that runs is thrown away, the checkpoint stays as it is."""
-        if not self._finished.is_set():
+        with self._turning:
+            if self._finished.is_set():
+                return str(self.state)
             self._state = PipelineState.CANCELLING
-            self._stop.set()
-            for _ in range(60):
-                self._cancel_job()  # again and again: a job may be about to start
-                if self._finished.wait(1):
-                    break
+        self._stop.set()
+        for _ in range(60):
+            self._cancel_job()  # again and again: a job may be about to start
+            if self._finished.wait(1):
+                break
         return str(self.state)
 
     def metrics(self) -> Metrics:
@@ -154,18 +160,13 @@ class PySparkPipelineResult(PipelineResult):
         return self._drain.is_set()
 
     def _run(self, work: Callable[[], str]) -> None:
+        error: BaseException | None = None
         try:
             state = work()
-            stopped = self.cancelling and state == PipelineState.STOPPED
-            self._state = PipelineState.CANCELLED if stopped else state
-        except BaseException as error:
-            self._fail(error)
-        finally:
+        except BaseException as failure:
+            state, error = PipelineState.FAILED, failure
+        with self._turning:
+            if self.cancelling and state in (PipelineState.STOPPED, PipelineState.FAILED):
+                state, error = PipelineState.CANCELLED, None
+            self._state, self._error = state, error
             self._finished.set()
-
-    def _fail(self, error: BaseException) -> None:
-        if self.cancelling:
-            self._state = PipelineState.CANCELLED
-            return
-        self._state = PipelineState.FAILED
-        self._error = error

@@ -58,3 +58,20 @@ def test_an_error_before_anybody_cancels_is_raised() -> None:
     with pytest.raises(OSError, match="no space"):
         result.wait_until_finish()
     assert result.state == "FAILED"
+
+
+def test_a_pipeline_that_is_being_cancelled_cannot_be_drained_any_more() -> None:
+    result = PySparkPipelineResult()
+
+    def job() -> str:
+        assert asked.wait(30)
+        raise RuntimeError("the job was cancelled")
+
+    def drain_too() -> None:
+        result.drain()
+        asked.set()
+
+    asked = threading.Event()
+    result.run_in_background(job, drain_too)
+    assert result.cancel() == "CANCELLED"
+    assert result.wait_until_finish() == "CANCELLED"
