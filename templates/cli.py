@@ -191,8 +191,9 @@ def _try_out(configuration: Configuration) -> None:
     ignore_import_warnings()
     try:
         build(configuration)
-    except (ValueError, TypeError) as error:
-        raise ConfigurationError([Problem(configuration.template.name, str(error))]) from error
+    except Exception as error:  # a wrong value, or an output that refuses: `run` would not start either
+        text = str(error) or type(error).__name__
+        raise ConfigurationError([Problem(configuration.template.name, text)]) from error
 
 
 def _discreet(flag: str, pair: str, secrets: Collection[str] = ()) -> str:

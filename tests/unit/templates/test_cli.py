@@ -95,6 +95,14 @@ def test_what_only_the_transforms_refuse_is_found_by_validate_too() -> None:
     assert "lies before start" in done.output
 
 
+def test_an_output_that_cannot_be_written_is_found_by_validate_too(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    given = [word.replace("=/tmp/out", f"={tmp_path}/out") for word in VALID]
+    done = penstock("validate", "spanner-to-files", *given)
+    assert done.exit_code == Exit.CONFIGURATION, done.exception
+    assert "Choose an output that is a folder" in done.output
+
+
 def test_problems_as_json_have_their_place(job: Path) -> None:
     job.write_text(job.read_text() + "  epoch_seconds: soon\n")
     done = penstock("validate", str(job), "--json")
