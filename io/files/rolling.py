@@ -14,6 +14,8 @@ from apache_beam import coders
 
 SOON_US = 500_000
 """When a roll that found nothing ready is tried again."""
+LONGEST_US = 366 * 86_400 * 1_000_000
+"""The longest that a file may wait: what is due after the end of time fits neither a timer nor a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,11 @@ class RollRule:
     at_bytes: int
 
     def __post_init__(self) -> None:
-        if self.after_us < 0:
-            raise ValueError(f"roll_seconds must be 0 (every epoch) or more, got {self.after_us / 1e6:g}.")
+        if not 0 <= self.after_us <= LONGEST_US:
+            raise ValueError(
+                f"roll_seconds must be 0 (every epoch) to {LONGEST_US // 1_000_000:,} (a year), "
+                f"got {self.after_us // 1_000_000}."
+            )
         if self.at_bytes < 1:
             raise ValueError(f"roll_bytes must be 1 or more, got {self.at_bytes}.")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.io.files.rolling import OpenFile, OpenFileCoder, RollRule
+from penstock.io.files.rolling import LONGEST_US, OpenFile, OpenFileCoder, RollRule
 
 
 def test_a_file_is_due_after_its_first_line_not_after_its_last():
@@ -33,7 +33,15 @@ def test_the_hold_is_the_earliest_event_time_also_when_it_comes_late():
     assert file.earliest_us == 40
 
 
-@pytest.mark.parametrize(("after_us", "at_bytes", "name"), [(-1, 1, "roll_seconds"), (0, 0, "roll_bytes")])
+def test_the_longest_wait_can_be_kept_in_a_checkpoint():
+    file = RollRule(LONGEST_US, 1).open(now_us=1_700_000_000_000_000)
+    assert OpenFileCoder().decode(OpenFileCoder().encode(file)) == file
+
+
+@pytest.mark.parametrize(
+    ("after_us", "at_bytes", "name"),
+    [(-1, 1, "roll_seconds"), (10**300, 1, "roll_seconds"), (0, 0, "roll_bytes")],
+)
 def test_a_rule_that_cannot_be_kept_is_refused_by_the_arguments_name(after_us, at_bytes, name):
     with pytest.raises(ValueError, match=name):
         RollRule(after_us, at_bytes)
