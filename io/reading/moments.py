@@ -35,7 +35,10 @@ def parse_timestamp(text: str) -> int:
 def format_timestamp(timestamp: int) -> str:
     """Return nanoseconds since the epoch as RFC 3339 in UTC with nine digits; the inverse of parsing."""
     seconds, nanos = divmod(timestamp, NANOS)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanos:09d}Z"
+    whole = datetime.fromtimestamp(seconds, UTC).isoformat()[
+        :19
+    ]  # `strftime` does not fill up years below 1000
+    return f"{whole}.{nanos:09d}Z"
 
 
 def nanoseconds(name: str, moment: Timelike) -> int:

@@ -104,6 +104,10 @@ def test_timestamps_keep_nanoseconds(text: str, nanoseconds: int) -> None:
     assert parse_timestamp(format_timestamp(nanoseconds)) == nanoseconds
 
 
+def test_a_year_has_four_digits_when_it_is_written_too() -> None:
+    assert format_timestamp(parse_timestamp("0999-01-02T03:04:05Z")) == "0999-01-02T03:04:05.000000000Z"
+
+
 @pytest.mark.parametrize(
     "text",
     [
