@@ -40,7 +40,11 @@ class _BehindEndedError(RuntimeError):
     help="Port on loopback; 0 is a free one.",
 )
 @click.option("--backend", metavar="HOST:PORT", help="A cbtemulator that runs already; else one is started.")
-@click.option("--churn-seconds", type=float, help="Change the partitions at random, every so many seconds.")
+@click.option(
+    "--churn-seconds",
+    type=click.FloatRange(min=0),
+    help="Change the partitions at random, every so many seconds; 0: never.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random changes.")
 @click.option("--parent", type=int, hidden=True, help="End when this process is no longer the parent.")
 def command(port: int, backend: str | None, churn_seconds: float | None, seed: int, parent: int) -> None:
