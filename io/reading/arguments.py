@@ -31,6 +31,17 @@ def in_range(name: str, value: Number, lowest: float, highest: float) -> Number:
     return value
 
 
+def whole_in_range(name: str, value: float, lowest: float, highest: float) -> int:
+    """Return `value` if it is a whole number between `lowest` and `highest`, both inclusive.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if in_range(name, value, lowest, highest) != int(value):
+        raise ValueError(f"{name}={value!r} is no whole number: pass one from {lowest:,} to {highest:,}")
+    return int(value)
+
+
 def check_times(start: int, end: int | None, now: int, *, ahead_seconds: int) -> None:
     """Check the stretch of time to read, in nanoseconds; `ahead_seconds`: how far off the service lets it begin.
 

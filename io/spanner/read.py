@@ -32,7 +32,7 @@ from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
-from penstock.io.reading.arguments import check_times, in_range, named, require_same
+from penstock.io.reading.arguments import check_times, in_range, named, require_same, whole_in_range
 from penstock.io.reading.moments import NANOS, Timelike, format_timestamp, nanoseconds
 from penstock.io.reading.tracker import (
     FrontierWatermarkEstimatorProvider,
@@ -271,13 +271,13 @@ class ReadFromSpannerChangeStream(beam.PTransform):  # type: ignore[misc, unused
             database_role=database_role,
         )
         limits = Limits(
-            in_range("poll_ms", poll_ms, 10, 60_000),
+            whole_in_range("poll_ms", poll_ms, 10, 60_000),
             in_range("unavailable_timeout", unavailable_timeout, 0, 86_400),
-            in_range("max_queries", max_queries, 1, 1000),
+            whole_in_range("max_queries", max_queries, 1, 1000),
             in_range("buffer_bytes", buffer_bytes, 1 << 20, 1 << 34),
             in_range("keep_seconds", keep_seconds, 0, 3600),
         )
-        heartbeat_ms = in_range("heartbeat_ms", heartbeat_ms, 1000, 300_000)
+        heartbeat_ms = whole_in_range("heartbeat_ms", heartbeat_ms, 1000, 300_000)
         self._settings = Settings(connection, heartbeat_ms, limits, self._stream.reading)
 
     @property
