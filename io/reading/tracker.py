@@ -55,17 +55,20 @@ class Tick:
     """What an idle reader claims to learn whether it has been cut; it moves nothing.
 
     `expecting`: the reader lies behind and the service is at work for it, so something will come soon.
+    `owing`: that is so of the partition that lies lowest, of which nothing has been claimed yet.
     """
 
     expecting: bool = False
+    owing: bool = False
 
 
 class FrontierTracker(RestrictionTracker):  # type: ignore[misc, unused-ignore]
     """Claims the steps of one `process` call. Beam calls it under a lock, from the reader and the runner.
 
     A split is put off (None: ask again) until the reader has claimed one step, or has said by a tick that
-    none is to be expected. Otherwise a runner that cuts sooner than the service needs to send the first
-    message would throw away the same work for ever.
+    none is to be expected; and while the lowest partition is owing, whatever others have claimed. Otherwise a
+    runner that cuts sooner than the service needs to send the first message would throw away the same work for
+    ever.
     """
 
     def __init__(self, frontier: Any) -> None:
@@ -73,6 +76,7 @@ class FrontierTracker(RestrictionTracker):  # type: ignore[misc, unused-ignore]
         self._readable = frontier.readable
         self._advanced: dict[Hashable, Any] = {}
         self._expecting = True
+        self._owing = False
         self._moved = False
         self._cut = False
 
@@ -101,7 +105,7 @@ class FrontierTracker(RestrictionTracker):  # type: ignore[misc, unused-ignore]
         if self._cut:
             return False
         if type(position) is Tick:
-            self._expecting = position.expecting
+            self._expecting, self._owing = position.expecting, position.owing
             return True
         moved = self.moved_to(position)
         if moved is None:
@@ -121,7 +125,8 @@ class FrontierTracker(RestrictionTracker):  # type: ignore[misc, unused-ignore]
         if fraction_of_remainder != 0 or self._cut:
             return None
         residual = self.current_restriction()
-        if residual.done or (self._expecting and not self._moved and residual.readable):
+        awaited = self._owing or (self._expecting and not self._moved)
+        if residual.done or (awaited and residual.readable):
             return None
         self._frontier, self._cut = residual.exhausted(), True
         return self._frontier, residual

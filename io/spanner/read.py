@@ -308,10 +308,11 @@ def _steps(readers: Readers, patience: float) -> Iterator[tuple[DataChangeRecord
     while time.monotonic() < due:
         batch = readers.take(_TICK_SECONDS)
         if batch is None:
-            yield None, Tick(expecting=time.monotonic() < patience and readers.expecting)
-            return
+            break
         for taken in batch.steps:
             yield taken
             batch.claimed += 1  # asked for the next one: this one was granted
         if not isinstance(batch.steps[-1][1], Advanced):
             return
+    patient = time.monotonic() < patience
+    yield None, Tick(expecting=patient and readers.expecting, owing=patient and readers.owing)

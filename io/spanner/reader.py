@@ -102,6 +102,8 @@ class _Partition:
     outage: Outage
     """Its own, while others are answered."""
     caught_up: bool = False
+    awaited: bool = True
+    """Nothing of it has been claimed yet, and no query of it has failed."""
     over: bool = False
     dropped: bool = False
     span: int = FIRST_SPAN
@@ -176,11 +178,14 @@ class Readers:
     def expecting(self) -> bool:
         """A partition lies more than a second behind, and the service, which answers, is at work for it."""
         with self._changed:
-            late = self._clock() - _LATE
-            lowest = min(
-                (p.position.timestamp for p in self._partitions.values() if not p.over), default=late
-            )
-            return lowest < late and self._pacing.remaining_pause() == 0
+            return self._lowest_behind() is not None and self._pacing.remaining_pause() == 0
+
+    @property
+    def owing(self) -> bool:
+        """As `expecting`, and nothing of that partition has been claimed: a cut now would drop it as it began."""
+        with self._changed:
+            lowest = self._lowest_behind()
+            return lowest is not None and lowest.awaited and self._pacing.remaining_pause() == 0
 
     def uncounted(self) -> tuple[int, int]:
         """Return how many queries were asked and how many of them were lost since the last call."""
@@ -244,6 +249,13 @@ class Readers:
 
     # The consumer's side; the lock is held.
 
+    def _lowest_behind(self) -> _Partition | None:
+        """Return the partition that lies lowest, if that is more than a second behind."""
+        left = (partition for partition in self._partitions.values() if not partition.over)
+        lowest = min(left, key=lambda partition: partition.position.timestamp, default=None)
+        late = self._clock() - _LATE
+        return lowest if lowest is not None and lowest.position.timestamp < late else None
+
     def _start_thread(self) -> None:
         name = f"penstock-spanner-reader-{len(self._threads)}"
         thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -262,6 +274,7 @@ class Readers:
         if batch is None:
             return
         partition = self._partitions[batch.token]
+        partition.awaited = partition.awaited and not batch.claimed
         for _, step in batch.steps[: batch.claimed]:
             if type(step) is not Advanced:
                 partition.claimed = None
@@ -449,6 +462,7 @@ class Readers:
             return
         partition.outage.failed(reason, math.inf)
         with self._changed:
+            partition.awaited = False
             self._retries += 1
             self._rest(partition, self._clock() + round(partition.outage.remaining_pause() * NANOS))
 

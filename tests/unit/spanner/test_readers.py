@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from penstock.io.spanner.errors import SpannerUnavailableError, UnreachableError
-from penstock.io.spanner.frontier import Advanced, Ended, Position
+from penstock.io.spanner.frontier import Advanced, Ended, Frontier, Position
+from penstock.io.spanner.read import _steps
 from penstock.io.spanner.reader import Readers
+from penstock.io.spanner.tracker import SpannerTracker
 from tests.unit.spanner.windows import (
     MILLI,
     FakeWindow,
@@ -24,6 +26,7 @@ from tests.unit.spanner.windows import (
     taken,
     windows_of,
 )
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 
 def test_an_idle_partition_is_asked_again_where_its_heartbeat_stood() -> None:
@@ -215,6 +218,43 @@ def test_a_partition_that_alone_is_refused_is_asked_with_growing_pauses(after: f
     queries = [token for token, _, _ in asked]
     assert 3 <= queries.count("bad") <= 12
     assert queries.count("good") >= 8, "the others go on"
+
+
+def test_a_bundle_is_not_cut_before_the_partition_that_lies_lowest_has_come_on() -> None:
+    def slow_history(token: str, start: int, end: int) -> Iterator[Any]:
+        if token == "slow":
+            time.sleep(0.4)
+        yield heartbeat(end)
+
+    position = Position(time.time_ns() - 5000 * MILLI)
+    tracker = SpannerTracker(Frontier({"slow": position, "quick": Position(time.time_ns())}, {}))
+    readers, _, _ = opened(slow_history)
+    with closing(readers):
+        readers.read(tracker.current_restriction().open)
+        residual, quick = None, 0
+        until = time.monotonic() + PATIENCE_SECONDS
+        while residual is None and time.monotonic() < until:
+            for _, step in _steps(readers, until):
+                assert tracker.try_claim(step)
+                quick += isinstance(step, Advanced) and step.token == "quick"
+            residual = (tracker.try_split(0) or (None, None))[1]
+    assert quick, "others had claims to be cut after"
+    assert residual is not None
+    assert residual.open["slow"].timestamp > position.timestamp
+
+
+def test_a_lowest_partition_that_is_refused_holds_up_no_cut() -> None:
+    def refused(token: str, start: int, end: int) -> Iterator[Any]:
+        raise UnreachableError("not now")
+        yield
+
+    pacing = outage()
+    ask, asked, _ = windows_of(refused)
+    with closing(Readers(ask, pacing, limits(unavailable_timeout=60), None)) as readers:
+        readers.read({"bad": Position(time.time_ns() - 5000 * MILLI)})
+        wait_until(lambda: len(asked) > 1)
+        pacing.answered()  # by another partition
+        assert not readers.owing
 
 
 def test_a_clock_behind_the_service_does_not_make_the_reader_spin() -> None:

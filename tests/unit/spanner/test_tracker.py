@@ -65,6 +65,15 @@ def test_a_split_is_put_off_until_a_step_is_claimed_or_none_is_expected() -> Non
     assert split[1] == frontier()
 
 
+def test_a_split_is_put_off_while_the_lowest_partition_owes_a_step() -> None:
+    tracker = SpannerTracker(frontier())
+    tracker.try_claim(Tick(owing=True))
+    tracker.try_claim(Advanced("a", Position(20)))
+    assert tracker.try_split(0) is None
+    tracker.try_claim(Tick())
+    assert tracker.try_split(0) is not None
+
+
 def test_a_part_that_only_waits_can_be_deferred_at_once() -> None:
     part = Frontier({}, {"m": Waiting(20, frozenset("x"))}, dealt=True)
     split = SpannerTracker(part).try_split(0)
