@@ -42,7 +42,7 @@ from penstock.io.bigtable.selection import Column, Selection
 from penstock.io.bigtable.stream import ChangeStream, Connection
 from penstock.io.bigtable.tally import Tally
 from penstock.io.bigtable.tracker import BigtableTracker, FrontierCoder
-from penstock.io.reading.arguments import check_times, in_range, named, require_same
+from penstock.io.reading.arguments import check_times, in_range, named, require_same, whole_in_range
 from penstock.io.reading.moments import Timelike, nanoseconds
 from penstock.io.reading.tracker import (
     FrontierWatermarkEstimatorProvider,
@@ -300,8 +300,8 @@ class ReadFromBigtableChangeStream(beam.PTransform):  # type: ignore[misc, unuse
         )
         limits = Limits(
             in_range("unavailable_timeout", unavailable_timeout, 0, 86_400),
-            in_range("max_streams", max_streams, 1, 1000),
-            in_range("buffer_bytes", buffer_bytes, 1 << 20, 1 << 34),
+            whole_in_range("max_streams", max_streams, 1, 1000),
+            whole_in_range("buffer_bytes", buffer_bytes, 1 << 20, 1 << 34),
             in_range("keep_seconds", keep_seconds, 0, 3600),
             in_range("reopen_after", reopen_after, 0.001, 3600),
         )

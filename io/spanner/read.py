@@ -274,7 +274,7 @@ class ReadFromSpannerChangeStream(beam.PTransform):  # type: ignore[misc, unused
             whole_in_range("poll_ms", poll_ms, 10, 60_000),
             in_range("unavailable_timeout", unavailable_timeout, 0, 86_400),
             whole_in_range("max_queries", max_queries, 1, 1000),
-            in_range("buffer_bytes", buffer_bytes, 1 << 20, 1 << 34),
+            whole_in_range("buffer_bytes", buffer_bytes, 1 << 20, 1 << 34),
             in_range("keep_seconds", keep_seconds, 0, 3600),
         )
         heartbeat_ms = whole_in_range("heartbeat_ms", heartbeat_ms, 1000, 300_000)
