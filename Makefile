@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 EXTRAS := spark,java,test,lint
 DEMO ?= benchmarks.demo
 ARGS ?=
-PAIR := -n 2 --dist loadgroup
+PAIR := -n 2
 FAST := -m "not slow" $(PAIR)
 
 .PHONY: run test check campaign mutants lint types bench clean help

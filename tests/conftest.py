@@ -91,13 +91,7 @@ def campaign() -> Campaign:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Quick tests first: what is broken shows early, and Spark starts only when all else is green.
-
-    Where tests run in several processes, those that share the Spark session stay in one.
-    """
-    for item in items:
-        if item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+    """Quick tests first: what is broken shows early, and Spark starts only when all else is green."""
     items.sort(key=lambda item: sum(weight for name, weight in _WEIGHTS if item.get_closest_marker(name)))
 
 

@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
+import pytest
 from protocol_epoch import Driver
 from protocol_scheduler import Scheduler, Temper, Violation
 from protocol_world import SOURCE, World
@@ -74,6 +75,7 @@ def test_one_driver_publishes_exactly_once_whatever_crashes(campaign):
     campaign.record("protocol-simulation-one-driver", **figures)
 
 
+@pytest.mark.slow
 def test_two_drivers_paused_anywhere_publish_exactly_once(campaign):
     figures = run_many(campaign, "two", campaign.size(400, 60_000), drivers=3)
     assert min(figures["crashed"], figures["superseded"], figures["unknown"]) > 100

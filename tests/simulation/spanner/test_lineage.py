@@ -12,6 +12,7 @@ from penstock.io.spanner.frontier import Frontier, Waiting
 HISTORIES = 1000
 
 
+@pytest.mark.slow
 def test_thousand_histories_keep_order_lose_nothing_and_report_honest_watermarks(reading: Any) -> None:
     crashes = 0
     for seed in range(HISTORIES):
@@ -32,6 +33,7 @@ def test_a_crash_at_every_single_step_changes_nothing(reading: Any, seed: int) -
         reading(seed, crash_at=step).run()
 
 
+@pytest.mark.slow
 def test_streams_whose_keys_wander_between_lineages_are_read_in_order_in_step(
     reading: Any, broken: Any
 ) -> None:
