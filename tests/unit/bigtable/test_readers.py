@@ -200,16 +200,19 @@ def test_each_stream_and_each_retry_is_counted_once(
 def test_a_position_that_is_not_exactly_the_kept_one_opens_a_stream_of_its_own(
     source: Any, say: Any, pool: Any
 ) -> None:
-    source.will_say(EVERYTHING, say.change("a"), say.change("b"))
-    source.will_say(EVERYTHING, say.change("b"))
+    source.will_say(LOW, say.change("a"))
+    source.will_say(HIGH, say.change("b"), say.change("c"))
+    source.will_say(HIGH, say.change("c"))
     kept = pool()
+    low, high = Opening(LOW, (), 0), Opening(HIGH, (), 0)
     with Readers(kept) as readers:
-        readers.read({EVERYTHING: START})
-        taken(readers, 2)
-    with Readers(kept) as readers:  # the epoch was repeated from an earlier record
-        readers.read({EVERYTHING: Opening(EVERYTHING, ((EVERYTHING, "a"),), None)})
-        assert [step.token for step in taken(readers, 1)] == ["b"]
-    assert len(source.opened) == 2
+        readers.read({LOW: low, HIGH: high})
+        taken(readers, 3)
+    with Readers(kept) as readers:  # the epoch was repeated from an earlier record of one of the two
+        readers.read({LOW: low.moved("a", 5), HIGH: high.moved("b", 5)})
+        assert [step.token for step in taken(readers, 1)] == ["c"]
+    assert [opening.partition for opening in source.opened].count(LOW) == 1
+    assert [opening.partition for opening in source.opened].count(HIGH) == 2
 
 
 def test_an_error_in_the_bundle_cancels_its_streams_and_ends_its_threads(
