@@ -210,7 +210,7 @@ def test_a_position_that_is_not_exactly_the_kept_one_opens_a_stream_of_its_own(
         taken(readers, 3)
     with Readers(kept) as readers:  # the epoch was repeated from an earlier record of one of the two
         readers.read({LOW: low.moved("a", 5), HIGH: high.moved("b", 5)})
-        assert [step.token for step in taken(readers, 1)] == ["c"]
+        assert [step.token for step in taken(readers, 1, timeout=20)] == ["c"]
     assert [opening.partition for opening in source.opened].count(LOW) == 1
     assert [opening.partition for opening in source.opened].count(HIGH) == 2
 
