@@ -39,14 +39,13 @@ lint: $(READY)      ## ruff: rules and format
 	$(BIN)/python -m ruff format --check .
 
 types: $(READY)     ## strict mypy on what ships
-	$(BIN)/python tools/layout.py .types
-	cd .types && MYPYPATH=. ../$(BIN)/python -m mypy --config-file ../pyproject.toml -p penstock
+	cd src && ../$(BIN)/python -m mypy --config-file ../pyproject.toml -p penstock
 
 bench: $(READY)     ## every benchmark, with its ratios
 	@set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python "$$script" $(ARGS); done
 
 clean:      ## remove what the other targets made
-	rm -rf $(VENV) .types build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis penstock-run
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis penstock-run
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): setup.cfg pyproject.toml tools/setup.sh

@@ -41,14 +41,14 @@ from google.cloud.bigtable_admin_v2.types import bigtable_table_admin as admin_t
 from google.cloud.bigtable_admin_v2.types import table as table_types
 from google.cloud.bigtable_v2.types import bigtable as data_types
 
+from penstock.emulators.bigtable import BigtableEmulator
 from penstock.io.bigtable import ChangeStreamMutation, ReadFromBigtableChangeStream
-from penstock.io.bigtable.emulator import BigtableEmulator
 from penstock.io.bigtable.frontier import Frontier, Opening
 from penstock.io.bigtable.keys import KeyRange
 from penstock.io.bigtable.query import read_request
 from penstock.io.bigtable.read import ReadChangeStreamFn
-from penstock.io.bigtable.stream import ChangeStream
-from penstock.io.reading.tracker import FrontierWatermarkEstimator, beam_watermark
+from penstock.io.bigtable.source import ChangeStream
+from penstock.io.change_streams.tracker import FrontierWatermarkEstimator, beam_watermark
 
 PROJECT, INSTANCE, MIDDLE = "benchmark", "benchmark", b"row5"
 PARTITIONS = [KeyRange(b"", MIDDLE), KeyRange(MIDDLE, b"")]

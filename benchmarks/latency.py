@@ -40,13 +40,13 @@ from typing import Any
 
 from measure import Spread, Stopwatch, heading, machine, percentile, ratio, row
 
-from penstock.io.reading.moments import parse_timestamp
+from penstock.emulators.spanner import SpannerEmulator
 from penstock.io.spanner.client import Client
 from penstock.io.spanner.decode import Decoder
-from penstock.io.spanner.emulator import SpannerEmulator
 from penstock.io.spanner.query import ROOT, change_stream_query
 from penstock.io.spanner.record import ChildPartitionsRecord, DataChangeRecord
-from penstock.io.spanner.stream import ChangeStream, Connection
+from penstock.io.spanner.source import ChangeStream, Connection
+from penstock.timestamps import parse_timestamp
 
 PROJECT, INSTANCE, DATABASE, STREAM = "benchmark", "benchmark", "latency", "Changes"
 DDL = [

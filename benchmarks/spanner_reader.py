@@ -32,15 +32,15 @@ from apache_beam.runners.sdf_utils import (
 )
 from google.cloud.spanner_v1.types import result_set
 
-from penstock.io.reading.tracker import FrontierWatermarkEstimator, beam_watermark
+from penstock.emulators.spanner import SpannerEmulator
+from penstock.io.change_streams.tracker import FrontierWatermarkEstimator, beam_watermark
 from penstock.io.spanner import ReadFromSpannerChangeStream, format_timestamp
 from penstock.io.spanner.client import Client
 from penstock.io.spanner.decode import Decoder, merge_chunk
-from penstock.io.spanner.emulator import SpannerEmulator
 from penstock.io.spanner.frontier import Frontier
 from penstock.io.spanner.query import ROOT, change_stream_query
 from penstock.io.spanner.read import ReadChangeStreamFn
-from penstock.io.spanner.stream import ChangeStream, Connection
+from penstock.io.spanner.source import ChangeStream, Connection
 
 PartialResultSet = result_set.PartialResultSet.pb()
 PROJECT, INSTANCE = "benchmark", "benchmark"

@@ -18,8 +18,8 @@ from functools import partial
 import apache_beam as beam
 
 from penstock.io.bigtable import ReadFromBigtableChangeStream
+from penstock.io.bigtable.change_log import CHANGE_LOG, ROW, ChangeLogLine, change_log_lines
 from penstock.io.files import WriteJsonLines
-from penstock.pipelines.change_log import CHANGE_LOG, ROW, ChangeLogLine, change_log_lines
 from penstock.pipelines.program import run_program
 
 

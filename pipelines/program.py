@@ -20,7 +20,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from penstock.pipelines.preflight import preflight
+from penstock.preflight import preflight
 
 DEFAULT_RUNNER = "penstock.runner.PySparkRunner"
 

@@ -18,7 +18,7 @@ import apache_beam as beam
 
 from penstock.io.files import WriteJsonLines
 from penstock.io.spanner import ReadFromSpannerChangeStream
-from penstock.pipelines.mod_lines import ModLine, mod_lines
+from penstock.io.spanner.json_lines import ModLine, mod_lines
 from penstock.pipelines.program import run_program
 
 

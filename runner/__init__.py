@@ -17,10 +17,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.runner.driver.residuals import ResidualView
     from penstock.runner.options import PySparkOptions
     from penstock.runner.pipeline_runner import PySparkRunner
     from penstock.runner.planning.checks import UnsupportedPipelineError
-    from penstock.runner.residuals import ResidualView
     from penstock.runner.result import Progress, PySparkPipelineResult
 
 __all__ = [
@@ -37,7 +37,7 @@ _HOMES = {
     "PySparkOptions": "options",
     "PySparkPipelineResult": "result",
     "PySparkRunner": "pipeline_runner",
-    "ResidualView": "residuals",
+    "ResidualView": "driver.residuals",
     "UnsupportedPipelineError": "planning.checks",
 }
 

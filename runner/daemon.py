@@ -20,7 +20,7 @@ import apache_beam  # noqa: E402, F401 - what this module is for
 from pyspark import daemon  # noqa: E402 - after logging is set up
 
 import penstock.runner.tasks.task  # noqa: E402, F401 - what this module is for
-from penstock.runner.spark.garbage import settle  # noqa: E402
+from penstock.runner.spark.freeze import settle  # noqa: E402
 
 logging.disable(logging.NOTSET)
 logging.getLogger("apache_beam.runners.common").setLevel(logging.CRITICAL)

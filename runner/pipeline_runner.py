@@ -18,9 +18,10 @@ from apache_beam.runners.pipeline_utils import group_by_key_input_visitor
 from apache_beam.runners.runner import PipelineRunner, PipelineState
 from apache_beam.transforms import environments
 
-from penstock.runner.cleanup import clean_ups
-from penstock.runner.driver import Driver, Pace
-from penstock.runner.fit import refuse_misfit
+from penstock.runner.driver.cleanup import clean_ups
+from penstock.runner.driver.compatibility import refuse_misfit
+from penstock.runner.driver.driver import Driver, Pace
+from penstock.runner.driver.residuals import Residuals
 from penstock.runner.harness.bundle import KNOWN_BEAM, PlanContext
 from penstock.runner.options import PySparkOptions, problems
 from penstock.runner.planning import graph
@@ -30,7 +31,6 @@ from penstock.runner.protocol.coordinator import Attempt, Coordinator
 from penstock.runner.protocol.errors import CheckpointError, EpochAborted, EpochFailed
 from penstock.runner.protocol.loop import run_epochs
 from penstock.runner.protocol.record import CommitRecord, EpochState
-from penstock.runner.residuals import Residuals
 from penstock.runner.result import PySparkPipelineResult
 from penstock.runner.spark.session import context, context_of, slots
 from penstock.runner.store.keys import KEY_GROUPS

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from penstock.runner import metrics
+from penstock.runner.driver.residuals import Residuals, ResidualView
 from penstock.runner.metrics import Metrics
 from penstock.runner.protocol.record import CommitRecord
-from penstock.runner.residuals import Residuals, ResidualView
 from penstock.runner.tasks.epoch import output_name
 
 

@@ -116,8 +116,8 @@ def _missing_spark() -> str | None:
 
 
 def _missing_emulator() -> str | None:
-    from penstock.io.bigtable import emulator as bigtable
-    from penstock.io.spanner import emulator as spanner
+    from penstock.emulators import bigtable as bigtable
+    from penstock.emulators import spanner as spanner
 
     try:
         spanner.find_binary()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from penstock.io.bigtable import emulator as bigtable
-from penstock.io.spanner import emulator as spanner
+from penstock.emulators import bigtable as bigtable
+from penstock.emulators import spanner as spanner
 from penstock.runner.spark.java import JavaNotFoundError, find_java
 
 

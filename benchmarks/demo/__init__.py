@@ -6,6 +6,6 @@ proof     the files against the tables, by the oracle of the tests
 __main__  the story
 """
 
-from penstock.templates.console import ignore_import_warnings
+from penstock.cli.console import ignore_import_warnings
 
 ignore_import_warnings()  # before anything imports Beam

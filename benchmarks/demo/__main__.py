@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.demo import bank
 from benchmarks.demo.proof import Proof, prove
 from benchmarks.demo.writers import connect
-from penstock.io.spanner.emulator import SpannerEmulator
+from penstock.emulators.spanner import SpannerEmulator
 from tests.oracle.kill import Run
 from tests.oracle.lines import visible_files
 

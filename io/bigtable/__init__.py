@@ -25,9 +25,9 @@ from penstock.io.bigtable.record import (
     SetCell,
     UnknownMutation,
 )
-from penstock.io.bigtable.stream import ChangeStream
-from penstock.io.bigtable.table import ReadFromBigtableTable, TableRow
-from penstock.io.reading.moments import format_timestamp, parse_timestamp
+from penstock.io.bigtable.snapshot import ReadFromBigtableTable, TableRow
+from penstock.io.bigtable.source import ChangeStream
+from penstock.timestamps import format_timestamp, parse_timestamp
 
 __all__ = [
     "AddToCell",

@@ -16,8 +16,8 @@ from google.cloud.bigtable_admin_v2.types import table as table_types
 
 from penstock.io.bigtable.client import ADMIN_HOST, channel_to
 from penstock.io.bigtable.errors import PASSING, UnreachableError
-from penstock.io.bigtable.stream import ChangeStream, Connection
-from penstock.io.reading.credentials import status_of
+from penstock.io.bigtable.source import ChangeStream, Connection
+from penstock.io.change_streams.credentials import status_of
 
 _SECONDS = 30.0
 

@@ -29,11 +29,11 @@ from penstock.io.bigtable.query import (
     read_request,
 )
 from penstock.io.bigtable.record import CloseStream
-from penstock.io.bigtable.stream import ChangeStream, Connection
+from penstock.io.bigtable.source import ChangeStream, Connection
 from penstock.io.bigtable.wire import whole_cells
-from penstock.io.reading.moments import format_timestamp
-from penstock.io.reading.outage import Outage
-from penstock.io.reading.process import OncePerProcess
+from penstock.io.change_streams.backoff import Outage
+from penstock.io.change_streams.process_local import OncePerProcess
+from penstock.timestamps import format_timestamp
 
 _SHORT_CALL_SECONDS = 60.0
 ADMIN_HOST = "bigtableadmin.googleapis.com"

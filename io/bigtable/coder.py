@@ -45,6 +45,7 @@ from typing import Any
 
 from apache_beam import coders
 
+from penstock.coders import VersionedCoder
 from penstock.io.bigtable.record import (
     AddToCell,
     ChangeStreamMutation,
@@ -60,8 +61,7 @@ from penstock.io.bigtable.record import (
     set_cell,
 )
 from penstock.io.bigtable.wire import DataChange
-from penstock.io.reading.coding import VersionedCoder
-from penstock.io.reading.moments import NANOS
+from penstock.timestamps import NANOS
 
 ANY_ENTRIES, WHOLE_CELLS = 1, 2
 """The versions."""

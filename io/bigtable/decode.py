@@ -40,7 +40,7 @@ from penstock.io.bigtable.record import (
     set_cell,
 )
 from penstock.io.bigtable.wire import Response
-from penstock.io.reading.moments import NANOS
+from penstock.timestamps import NANOS
 
 _USER, _GARBAGE_COLLECTION, _CONTINUATION = 1, 2, 3
 _TYPES = {_USER: MutationType.USER, _GARBAGE_COLLECTION: MutationType.GARBAGE_COLLECTION}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.io.reading.credentials import status_of
+from penstock.io.change_streams.credentials import status_of
 
 
 class ChangeStreamError(RuntimeError):
@@ -188,7 +188,7 @@ _KNOWN: dict[str, tuple[tuple[tuple[str, ...], _Answer | dict[bool, _Answer]], .
             (
                 SetupError,
                 "this server has no change streams. Google's own emulator has none: use "
-                "`python -m penstock.io.bigtable.emulator`",
+                "`python -m penstock.emulators.bigtable`",
             ),
         ),
     ),

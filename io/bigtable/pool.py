@@ -19,7 +19,7 @@ from typing import Self
 
 from penstock.io.bigtable.frontier import Opening
 from penstock.io.bigtable.keys import KeyRange
-from penstock.io.bigtable.reader import (
+from penstock.io.bigtable.prefetch import (
     MOST_IN_BATCH,
     Batch,
     PartitionReader,
@@ -28,8 +28,8 @@ from penstock.io.bigtable.reader import (
     Source,
     by_watermark,
 )
-from penstock.io.bigtable.stalls import Stalls
-from penstock.io.reading.process import OncePerProcess
+from penstock.io.bigtable.reopen import Stalls
+from penstock.io.change_streams.process_local import OncePerProcess
 
 _TURN_SECONDS = 1.0
 """How long a stream may run while others wait for its place."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.io.bigtable.errors import PositionLostError, SetupError
-from penstock.io.bigtable.stream import ChangeStream
-from penstock.io.reading.moments import format_timestamp
+from penstock.io.bigtable.source import ChangeStream
+from penstock.timestamps import format_timestamp
 
 Routing = str
 """Name of the routing policy in an AppProfile, such as single_cluster_routing; empty when unknown."""

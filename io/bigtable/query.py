@@ -12,8 +12,8 @@ from google.cloud.bigtable_v2.types import bigtable as service
 
 from penstock.io.bigtable.frontier import Opening
 from penstock.io.bigtable.keys import KeyRange
-from penstock.io.bigtable.stream import ChangeStream
-from penstock.io.reading.moments import NANOS
+from penstock.io.bigtable.source import ChangeStream
+from penstock.timestamps import NANOS
 
 ReadChangeStreamRequest = service.ReadChangeStreamRequest.pb()
 ReadChangeStreamResponse = service.ReadChangeStreamResponse.pb()

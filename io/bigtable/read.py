@@ -33,23 +33,23 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
 from penstock.io.bigtable.errors import SetupError, UnreachableError
+from penstock.io.bigtable.filter import Column, Selection
 from penstock.io.bigtable.frontier import Frontier, Reopened
 from penstock.io.bigtable.keys import KeyRange
+from penstock.io.bigtable.metrics import Tally
 from penstock.io.bigtable.pool import Limits, Pool, Readers, pools
 from penstock.io.bigtable.preflight import check_source
 from penstock.io.bigtable.record import ChangeStreamMutation
-from penstock.io.bigtable.selection import Column, Selection
-from penstock.io.bigtable.stream import ChangeStream, Connection
-from penstock.io.bigtable.tally import Tally
+from penstock.io.bigtable.source import ChangeStream, Connection
 from penstock.io.bigtable.tracker import BigtableTracker, FrontierCoder
-from penstock.io.reading.arguments import check_times, in_range, named, require_same, whole_in_range
-from penstock.io.reading.moments import Timelike, nanoseconds
-from penstock.io.reading.tracker import (
+from penstock.io.change_streams.arguments import check_times, in_range, named, require_same, whole_in_range
+from penstock.io.change_streams.tracker import (
     FrontierWatermarkEstimatorProvider,
     Tick,
     beam_watermark,
     rebalanced,
 )
+from penstock.timestamps import Timelike, nanoseconds
 
 if TYPE_CHECKING:
     from penstock.io.bigtable.client import Client

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.io.bigtable.keys import KeyRange
-from penstock.io.reading.moments import format_timestamp
+from penstock.timestamps import format_timestamp
 
 
 class MutationType(StrEnum):

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from penstock.coders import VersionedCoder
 from penstock.io.bigtable.frontier import Advanced, Frontier, LineageError, Segment, Step
 from penstock.io.bigtable.keys import KeyRange, shown
-from penstock.io.reading.coding import VersionedCoder
-from penstock.io.reading.tracker import FrontierTracker
+from penstock.io.change_streams.tracker import FrontierTracker
 
 VERSION = 1
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from penstock.io.reading.wireformat import Field, Label, message_classes
+from penstock.io.change_streams.protobuf import Field, Label, message_classes
 
 _NEVER = (1 << 29) - 1
 """The largest field number there is."""

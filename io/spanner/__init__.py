@@ -7,7 +7,6 @@
 Importing this package imports no Google Cloud client; a running pipeline does.
 """
 
-from penstock.io.reading.moments import format_timestamp, parse_timestamp
 from penstock.io.spanner.coder import DataChangeRecordCoder
 from penstock.io.spanner.errors import (
     ChangeStreamError,
@@ -22,7 +21,8 @@ from penstock.io.spanner.record import (
     Mod,
     Mods,
 )
-from penstock.io.spanner.stream import ChangeStream
+from penstock.io.spanner.source import ChangeStream
+from penstock.timestamps import format_timestamp, parse_timestamp
 
 __all__ = [
     "ChangeStream",

@@ -20,12 +20,12 @@ from google.cloud.spanner_v1.services.spanner.transports.grpc import SpannerGrpc
 from google.cloud.spanner_v1.types import result_set as result_set_types
 from google.cloud.spanner_v1.types import spanner as spanner_types
 
-from penstock.io.reading.outage import Outage
-from penstock.io.reading.process import OncePerProcess
+from penstock.io.change_streams.backoff import Outage
+from penstock.io.change_streams.process_local import OncePerProcess
 from penstock.io.spanner.decode import merge_chunk
 from penstock.io.spanner.errors import Reaction, SpannerUnavailableError, UnreachableError, judge
 from penstock.io.spanner.query import Query
-from penstock.io.spanner.stream import ChangeStream, Connection
+from penstock.io.spanner.source import ChangeStream, Connection
 
 _LOGGER = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 60.0

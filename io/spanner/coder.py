@@ -26,7 +26,7 @@ from typing import Any
 
 from apache_beam import coders
 
-from penstock.io.reading.coding import VersionedCoder
+from penstock.coders import VersionedCoder
 from penstock.io.spanner.record import ColumnType, DataChangeRecord, Mods
 
 VERSION = 1

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from penstock.io.reading.moments import parse_timestamp
 from penstock.io.spanner import wire
 from penstock.io.spanner.record import (
     ChangeRecord,
@@ -30,6 +29,7 @@ from penstock.io.spanner.record import (
     Mods,
 )
 from penstock.io.spanner.wire import Value, text, true
+from penstock.timestamps import parse_timestamp
 
 _DATA_FIELDS = (
     "commit_timestamp",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from penstock.io.reading.credentials import status_of
+from penstock.io.change_streams.credentials import status_of
 
 
 class ChangeStreamError(RuntimeError):

@@ -37,9 +37,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
-from penstock.io.reading.moments import format_timestamp
 from penstock.io.spanner.query import ROOT
 from penstock.io.spanner.record import ChildPartitionsRecord, DataChangeRecord
+from penstock.timestamps import format_timestamp
 
 Runs: TypeAlias = tuple[tuple[int, int], ...]
 """Ascending, disjoint, not adjacent (first, last) runs of numbers, both inclusive."""

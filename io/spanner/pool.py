@@ -18,9 +18,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from penstock.io.reading.process import OncePerProcess
+from penstock.io.change_streams.process_local import OncePerProcess
 from penstock.io.spanner.frontier import Position
-from penstock.io.spanner.reader import Readers
+from penstock.io.spanner.prefetch import Readers
 
 
 class Pool:

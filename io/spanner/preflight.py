@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from penstock.io.spanner.errors import SetupError
 from penstock.io.spanner.query import DIALECT, STREAMS, Query, stream_options_query
-from penstock.io.spanner.stream import ChangeStream
+from penstock.io.spanner.source import ChangeStream
 
 _GOOGLESQL = "GOOGLE_STANDARD_SQL"
 

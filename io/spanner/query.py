@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from penstock.io.reading.moments import format_timestamp
+from penstock.timestamps import format_timestamp
 
 ROOT = ""
 """The token of the root partition: its query passes NULL, its children are the tokens live at the start."""

@@ -32,9 +32,8 @@ from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
-from penstock.io.reading.arguments import check_times, in_range, named, require_same, whole_in_range
-from penstock.io.reading.moments import NANOS, Timelike, format_timestamp, nanoseconds
-from penstock.io.reading.tracker import (
+from penstock.io.change_streams.arguments import check_times, in_range, named, require_same, whole_in_range
+from penstock.io.change_streams.tracker import (
     FrontierWatermarkEstimatorProvider,
     Tick,
     beam_watermark,
@@ -42,14 +41,15 @@ from penstock.io.reading.tracker import (
 )
 from penstock.io.spanner.errors import SetupError, UnreachableError
 from penstock.io.spanner.frontier import Advanced, Frontier, Step, shown
+from penstock.io.spanner.metrics import Tally
 from penstock.io.spanner.pool import Pool, pools
+from penstock.io.spanner.prefetch import Limits, Readers, Window
 from penstock.io.spanner.preflight import check_source
 from penstock.io.spanner.query import change_stream_query, checked_name
-from penstock.io.spanner.reader import Limits, Readers, Window
 from penstock.io.spanner.record import DataChangeRecord
-from penstock.io.spanner.stream import ChangeStream, Connection
-from penstock.io.spanner.tally import Tally
+from penstock.io.spanner.source import ChangeStream, Connection
 from penstock.io.spanner.tracker import FrontierCoder, SpannerTracker
+from penstock.timestamps import NANOS, Timelike, format_timestamp, nanoseconds
 
 if TYPE_CHECKING:
     from penstock.io.spanner.client import Client

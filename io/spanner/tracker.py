@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from penstock.io.reading.coding import VersionedCoder
-from penstock.io.reading.tracker import FrontierTracker
+from penstock.coders import VersionedCoder
+from penstock.io.change_streams.tracker import FrontierTracker
 from penstock.io.spanner.frontier import Advanced, Frontier, LineageError, Position, Step, Waiting, shown
 
 VERSION = 1

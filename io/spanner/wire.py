@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from google.protobuf import struct_pb2
 
-from penstock.io.reading.wireformat import Field, Label, message_classes
+from penstock.io.change_streams.protobuf import Field, Label, message_classes
 
 _STRING_TAG, _TRUE = 0x1A, b"\x20\x01"
 _ONE_BYTE_LENGTH = 0x80

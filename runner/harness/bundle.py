@@ -30,7 +30,7 @@ from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, WindowedValue
 
 from penstock.runner.harness import operations
 from penstock.runner.harness.elements import ElementCoder
-from penstock.runner.harness.userstate import StateHandler, domain_of
+from penstock.runner.harness.user_state import StateHandler, domain_of
 from penstock.runner.planning.plan import Plan, Stage
 
 logger = logging.getLogger(__name__)

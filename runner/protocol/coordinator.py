@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from penstock.runner.protocol.certainty import create_for_certain, look_for_certain
 from penstock.runner.protocol.errors import CheckpointError, Superseded
+from penstock.runner.protocol.exactly_once_put import create_for_certain, look_for_certain
 from penstock.runner.protocol.ledger import Kept, Ledger
 from penstock.runner.protocol.names import run_age
 from penstock.runner.protocol.record import (

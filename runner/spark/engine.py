@@ -17,8 +17,8 @@ from penstock.runner.planning.plan import Plan
 from penstock.runner.protocol.errors import EpochAborted
 from penstock.runner.protocol.frames import Frame
 from penstock.runner.protocol.pins import Control, Taken, pinned
-from penstock.runner.spark.garbage import settle
-from penstock.runner.spark.keeper import SparkKeeper
+from penstock.runner.spark.freeze import settle
+from penstock.runner.spark.jvm import SparkKeeper
 from penstock.runner.tasks.epoch import EpochInput, TaskReport
 
 WORDS = 200

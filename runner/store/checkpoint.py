@@ -18,9 +18,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from penstock.runner.protocol.certainty import create_for_certain
 from penstock.runner.protocol.coordinator import wall_clock_us
 from penstock.runner.protocol.errors import CheckpointError
+from penstock.runner.protocol.exactly_once_put import create_for_certain
 from penstock.runner.protocol.ledger import Kept
 from penstock.runner.protocol.record import CommitRecord, decode_record, record_digest
 from penstock.runner.store.filesystem import FileSystem, LocalFileSystem

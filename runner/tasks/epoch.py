@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
 from penstock.runner.protocol.record import StateRun
-from penstock.runner.tasks.warned import Warned
+from penstock.runner.tasks.worker_warnings import Warned
 
 BEGINNING_US = MIN_TIMESTAMP.micros
 """Beam's first timestamp: the watermark of what has not been heard of, which nothing is late for."""

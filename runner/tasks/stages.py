@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from penstock.runner.harness.bundle import StageProcessor
-from penstock.runner.tasks.groupingrun import CompleteRun, PanesRun, TriggeredRun
-from penstock.runner.tasks.stagerun import Setting, StageRun
-from penstock.runner.tasks.statefulrun import StatefulRun
+from penstock.runner.tasks.grouping_run import CompleteRun, PanesRun, TriggeredRun
+from penstock.runner.tasks.stage_run import Setting, StageRun
+from penstock.runner.tasks.stateful_run import StatefulRun
 
 
 def run_of(processor: StageProcessor, setting: Setting) -> StageRun:

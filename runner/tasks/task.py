@@ -20,7 +20,7 @@ from typing import Any
 from penstock.publish import Attempt, running_attempt
 from penstock.runner.harness.bundle import Budget
 from penstock.runner.harness.elements import ElementCoder
-from penstock.runner.harness.sides import Held
+from penstock.runner.harness.side_inputs import Held
 from penstock.runner.planning.plan import Edge, Origin, Plan, Routing, Stage
 from penstock.runner.protocol.frames import Frame, Kind
 from penstock.runner.store.keys import KEY_GROUPS, groups_of
@@ -35,12 +35,12 @@ from penstock.runner.tasks.epoch import (
     output_name,
 )
 from penstock.runner.tasks.inbox import Inbox
-from penstock.runner.tasks.prepared import Prepared, prepared
-from penstock.runner.tasks.stagerun import MAX_US, Setting, StageRun
+from penstock.runner.tasks.side_inputs import Views
+from penstock.runner.tasks.stage_run import MAX_US, Setting, StageRun
 from penstock.runner.tasks.stages import run_of
-from penstock.runner.tasks.taskstate import TaskState
-from penstock.runner.tasks.viewing import Views
-from penstock.runner.tasks.warned import kept
+from penstock.runner.tasks.task_state import TaskState
+from penstock.runner.tasks.worker_plan import Prepared, prepared
+from penstock.runner.tasks.worker_warnings import kept
 
 logger = logging.getLogger(__name__)
 

@@ -25,10 +25,6 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "tools"))
-
-from layout import lay_out  # noqa: E402  (tools/ is no package)
-
 TEST_SECONDS = 300
 RED, GREEN = 1, 0
 """Exit codes of pytest: tests failed, all passed. Others (2 to 5) mean that it could not run them."""
@@ -70,14 +66,12 @@ class Copy:
         for name in _tree(ROOT):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
-        lay_out(folder, folder / ".layout")
 
     def apply(self, mutant: Mutant, *, reverse: bool = False) -> None:
         command = ["git", "apply", *(["-R"] if reverse else []), str(mutant.patch)]
         done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
         if done.returncode:
             raise BrokenMutantError(f"{mutant.patch.name} does not apply: {done.stderr.strip()}")
-        lay_out(self.folder, self.folder / ".layout")
 
     def compile(self, mutant: Mutant) -> None:
         for line in mutant.patch.read_text().splitlines():
@@ -92,7 +86,7 @@ class Copy:
         """Return pytest's exit code (-1: it did not end in time) and its output."""
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
         environment = {name: value for name, value in os.environ.items() if name != "PENSTOCK_CAMPAIGN"}
-        environment |= {"PYTHONPATH": str(self.folder / ".layout"), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment |= {"PYTHONPATH": str(self.folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
         process = subprocess.Popen(
             command,
             cwd=self.folder,
@@ -115,7 +109,11 @@ def _tree(root: Path) -> list[str]:
     """Names of all files under version control or about to be, relative to `root`."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
-    return [name for name in listed.split("\0") if name and (root / name).is_file()]
+    return [
+        name
+        for name in listed.split("\0")
+        if name and ((root / name).is_file() or (root / name).is_symlink())
+    ]
 
 
 def catch(copy: Copy, mutant: Mutant) -> str | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import configparser
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -21,26 +21,14 @@ HEAVY = ("google.cloud.spanner_v1", "google.cloud.bigtable", "pyspark", "py4j", 
 """What a program pays for only when it uses it."""
 
 
-def setup_cfg() -> configparser.ConfigParser:
-    config = configparser.ConfigParser()
-    config.read(ROOT / "setup.cfg")
-    return config
-
-
-def mapped_folders() -> dict[str, Path]:
-    """Package to source folder, as setup.cfg says."""
-    lines = setup_cfg()["options"]["package_dir"].strip().splitlines()
-    pairs = (line.split("=") for line in lines)
-    return {package.strip(): ROOT / folder.strip() for package, folder in pairs}
-
-
-def packages_of_the_tree() -> set[str]:
-    """Every folder that holds an `__init__.py`, named as it is imported."""
-    found = set()
-    for package, folder in mapped_folders().items():
-        for module in folder.rglob("__init__.py"):
-            below = module.parent.relative_to(folder).parts
-            found.add(".".join([package, *below]))
+def package_folders() -> dict[str, Path]:
+    """Every package below src/, also behind the links to the folders at the root, with its folder."""
+    source = ROOT / "src"
+    found = {}
+    for folder, subfolders, files in os.walk(source / "penstock", followlinks=True):
+        subfolders[:] = [name for name in subfolders if name != "__pycache__"]
+        if "__init__.py" in files:
+            found[".".join(Path(folder).relative_to(source).parts)] = Path(folder)
     return found
 
 
@@ -61,9 +49,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in filter(None, names.split("\0")):
-        if (ROOT / name).is_file():
+        if (ROOT / name).is_file() or (ROOT / name).is_symlink():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
-            (source / name).write_bytes((ROOT / name).read_bytes())
+            shutil.copy2(ROOT / name, source / name, follow_symlinks=False)
     target = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     run(*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(target), ".", folder=source)
@@ -80,8 +68,11 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[
     return {"PYTHONPATH": str(target)}
 
 
-def test_setup_cfg_lists_exactly_the_packages_of_the_tree() -> None:
-    assert set(setup_cfg()["options"]["packages"].split()) == packages_of_the_tree()
+def test_every_package_of_the_root_folders_is_linked_into_the_source_tree() -> None:
+    linked = {folder.resolve() for folder in package_folders().values()}
+    for top in ("io", "pipelines", "runner", "templates", "transforms"):
+        for module in (ROOT / top).rglob("__init__.py"):
+            assert module.parent.resolve() in linked, f"add a link to {module.parent} below src/penstock"
 
 
 def test_the_io_folder_at_the_root_is_no_package_of_its_own() -> None:
@@ -91,10 +82,10 @@ def test_the_io_folder_at_the_root_is_no_package_of_its_own() -> None:
 def test_the_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
     held = set(zipfile.ZipFile(wheel).namelist())
     expected = set()
-    for package, folder in mapped_folders().items():
-        for file in folder.rglob("*"):
-            if file.suffix in (".py", ".yaml", ".typed", ".properties") and "__pycache__" not in file.parts:
-                expected.add("/".join([*package.split("."), *file.relative_to(folder).parts]))
+    for package, folder in package_folders().items():
+        for file in folder.iterdir():
+            if file.suffix in (".py", ".yaml", ".typed", ".properties"):
+                expected.add("/".join([*package.split("."), file.name]))
     assert expected
     assert expected - held == set()
 
@@ -118,7 +109,7 @@ def test_an_installed_copy_is_the_one_that_is_imported(installed: Mapping[str, s
 
 @pytest.mark.slow
 def test_the_command_works_from_an_installed_copy(installed: Mapping[str, str], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "penstock.templates.cli"]
+    command = [sys.executable, "-m", "penstock.cli.main"]
     assert __version__ in run(*command, "--version", folder=tmp_path, **installed)
     assert "spanner-to-files" in run(*command, "list", folder=tmp_path, **installed)
 

@@ -11,12 +11,12 @@ from apache_beam.runners.pipeline_utils import group_by_key_input_visitor
 
 from penstock.publish import Attempt
 from penstock.runner import PySparkRunner
-from penstock.runner.driver import Driver, Pace
+from penstock.runner.driver.driver import Driver, Pace
+from penstock.runner.driver.residuals import Residuals
 from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning import graph
 from penstock.runner.planning.checks import refuse_unsupported
 from penstock.runner.protocol.record import CommitRecord, EpochState
-from penstock.runner.residuals import Residuals
 from tests.simulation.inprocess import InProcessEngine
 
 

@@ -11,14 +11,14 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from penstock.runner import PySparkRunner
-from penstock.runner.driver import Driver, Pace
+from penstock.runner.driver.driver import Driver, Pace
+from penstock.runner.driver.residuals import Residuals
 from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning import graph
 from penstock.runner.planning.checks import refuse_unsupported
 from penstock.runner.protocol.coordinator import Coordinator, wall_clock_us
 from penstock.runner.protocol.loop import run_epochs
 from penstock.runner.protocol.record import CommitRecord
-from penstock.runner.residuals import Residuals
 from penstock.runner.store.checkpoint import Checkpoint
 from tests.simulation.inprocess import InProcessEngine
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from penstock.emulators.bigtable import BigtableEmulator, Control
 from penstock.io.bigtable import ReadFromBigtableChangeStream
-from penstock.io.bigtable.emulator import BigtableEmulator, Control
-from tests.integration.bigtable.emulator.client import (
+from tests.integration.bigtable.replay import Cells
+from tests.integration.emulators.bigtable.client import (
     Client,
     Mutation,
     add_to_cell,
@@ -21,7 +22,6 @@ from tests.integration.bigtable.emulator.client import (
     delete_row,
     set_cell,
 )
-from tests.integration.bigtable.replay import Cells
 
 PROJECT = INSTANCE = "penstock-test"
 SUM = {

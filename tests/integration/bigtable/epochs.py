@@ -18,7 +18,7 @@ from penstock.io.bigtable import ChangeStream, ChangeStreamMutation, ReadFromBig
 from penstock.io.bigtable.frontier import Frontier
 from penstock.io.bigtable.read import ReadChangeStreamFn
 from penstock.io.bigtable.tracker import FrontierCoder
-from penstock.io.reading.tracker import FrontierWatermarkEstimator, beam_watermark
+from penstock.io.change_streams.tracker import FrontierWatermarkEstimator, beam_watermark
 
 
 @dataclass

@@ -33,7 +33,7 @@ def command(table: str, folder: Path, master: str, **times: str) -> list[str]:
     }
     sets = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
     options = ["--checkpoint-dir", str(folder / "checkpoint"), "--master", master]
-    return python("penstock.templates.cli", "run", "bigtable-to-files", *sets, *options)
+    return python("penstock.cli.main", "run", "bigtable-to-files", *sets, *options)
 
 
 def identity(line: Line) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.io.bigtable.emulator import Fault
+from penstock.emulators.bigtable import Fault
 from tests.integration.bigtable.epochs import Epochs
 from tests.integration.bigtable.replay import (
     KINDS,

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from penstock.emulators.bigtable import BigtableEmulator, Fault
 from penstock.io.bigtable import (
     BigtableUnavailableError,
     DeleteFamily,
@@ -20,10 +21,9 @@ from penstock.io.bigtable import (
     UnknownMutation,
 )
 from penstock.io.bigtable.decode import DecodeError
-from penstock.io.bigtable.emulator import BigtableEmulator, Fault
-from penstock.io.reading.tracker import beam_watermark
-from tests.integration.bigtable.emulator.client import Mutation, delete_row, set_cell
+from penstock.io.change_streams.tracker import beam_watermark
 from tests.integration.bigtable.epochs import Epochs
+from tests.integration.emulators.bigtable.client import Mutation, delete_row, set_cell
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.emulator, pytest.mark.slow]

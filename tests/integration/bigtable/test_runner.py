@@ -22,7 +22,6 @@ from penstock.io.bigtable import (
 )
 from penstock.runner import PySparkRunner
 from tests.integration.bigtable.conftest import INSTANCE, PROJECT
-from tests.integration.bigtable.emulator.client import set_cell
 from tests.integration.bigtable.replay import (
     KINDS,
     assert_no_duplicates,
@@ -31,6 +30,7 @@ from tests.integration.bigtable.replay import (
     mutations_of,
     replayed,
 )
+from tests.integration.emulators.bigtable.client import set_cell
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.emulator, pytest.mark.slow]

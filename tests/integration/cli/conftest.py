@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from penstock.io.spanner.emulator import SpannerEmulator
+from penstock.emulators.spanner import SpannerEmulator
 
 PROJECT, INSTANCE, DATABASE, STREAM = "my-project", "main", "shop", "OrdersStream"
 DDL = [
@@ -141,4 +141,4 @@ def published() -> Callable[[Path], list[dict[str, Any]]]:
 @pytest.fixture
 def penstock() -> list[str]:
     """The command, as this environment has it."""
-    return [sys.executable, "-m", "penstock.templates.cli"]
+    return [sys.executable, "-m", "penstock.cli.main"]

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.demo import bank
 from benchmarks.demo.writers import connect
-from penstock.io.spanner.emulator import SpannerEmulator
+from penstock.emulators.spanner import SpannerEmulator
 from tests.oracle.change import Change, changes_of
 from tests.oracle.lines import Line
 from tests.oracle.replay import differences, read_table, read_types, replay

@@ -15,7 +15,7 @@ from apache_beam.transforms import window
 
 from penstock.publish import PublishAfterCommit
 from penstock.runner import PySparkRunner
-from penstock.runner.spark.keeper import SparkKeeper
+from penstock.runner.spark.jvm import SparkKeeper
 from penstock.runner.spark.session import context_of
 from tests.integration.runner.sources import AppendFn, CountFn
 from tests.waiting import wait_until

@@ -18,9 +18,9 @@ from apache_beam.runners.sdf_utils import (
 )
 from apache_beam.utils.timestamp import Timestamp
 
-from penstock.io.reading.tracker import FrontierWatermarkEstimator, beam_watermark
+from penstock.emulators.spanner import SpannerEmulator
+from penstock.io.change_streams.tracker import FrontierWatermarkEstimator, beam_watermark
 from penstock.io.spanner import ChangeStream, DataChangeRecord, ReadFromSpannerChangeStream
-from penstock.io.spanner.emulator import SpannerEmulator
 from penstock.io.spanner.frontier import Frontier
 from penstock.io.spanner.read import ReadChangeStreamFn
 from penstock.io.spanner.tracker import FrontierCoder

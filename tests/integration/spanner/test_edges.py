@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from penstock.io.reading.tracker import beam_watermark
+from penstock.emulators.spanner import SpannerEmulator
+from penstock.io.change_streams.tracker import beam_watermark
 from penstock.io.spanner import PositionLostError, SetupError, SpannerUnavailableError
 from penstock.io.spanner.decode import Decoder
-from penstock.io.spanner.emulator import SpannerEmulator
 from penstock.io.spanner.frontier import Frontier, Position
 from penstock.io.spanner.query import ROOT, change_stream_query
 

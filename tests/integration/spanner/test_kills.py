@@ -87,7 +87,7 @@ def _command(database: str, folder: Path, begun: float, end: float) -> list[str]
     }
     sets = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
     options = ["--checkpoint-dir", str(folder / "checkpoint"), "--master", "local[2,4]"]
-    return python("penstock.templates.cli", "run", "spanner-to-files", *sets, *options)
+    return python("penstock.cli.main", "run", "spanner-to-files", *sets, *options)
 
 
 def _rfc3339(seconds: float) -> str:

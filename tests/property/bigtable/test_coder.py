@@ -16,7 +16,7 @@ from penstock.io.bigtable import (
     UnknownMutation,
 )
 from penstock.io.bigtable.keys import KeyRange
-from penstock.io.bigtable.stream import ChangeStream, ChangeStreamCoder
+from penstock.io.bigtable.source import ChangeStream, ChangeStreamCoder
 
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)
 texts = st.text(max_size=8)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from penstock.io.bigtable import ChangeStreamMutation, ChangeStreamMutationCoder, SetCell
 from penstock.io.bigtable.decode import Decoder
+from penstock.io.bigtable.filter import Selection
 from penstock.io.bigtable.record import as_received, entry_count
-from penstock.io.bigtable.selection import Selection
 from penstock.io.bigtable.wire import whole_cells
 from tests.property.bigtable.test_chunking import mutations, whole
 from tests.property.bigtable.test_coder import texts

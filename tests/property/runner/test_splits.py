@@ -19,7 +19,7 @@ from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from penstock.runner.driver import Pace
+from penstock.runner.driver.driver import Pace
 from tests.simulation.stream import run_stream
 
 seen: list[tuple[str, int, int]] = []

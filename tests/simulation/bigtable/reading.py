@@ -8,12 +8,12 @@ from typing import Any
 
 from penstock.io.bigtable.frontier import Frontier, Reopened, Step
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
+from penstock.io.bigtable.prefetch import follow
 from penstock.io.bigtable.read import ReadChangeStreamFn
-from penstock.io.bigtable.reader import follow
 from penstock.io.bigtable.record import ChangeStreamMutation
-from penstock.io.bigtable.stalls import Stalls
+from penstock.io.bigtable.reopen import Stalls
 from penstock.io.bigtable.tracker import BigtableTracker, FrontierCoder
-from penstock.io.reading.tracker import Tick, beam_watermark
+from penstock.io.change_streams.tracker import Tick, beam_watermark
 from tests.simulation.bigtable.service import KEYS, MILLI, BrokenOffError, Service
 
 Taken = tuple[ChangeStreamMutation | None, Step]

@@ -23,7 +23,8 @@ from apache_beam.transforms.environments import EmbeddedPythonEnvironment
 from apache_beam.transforms.timeutil import TimeDomain
 
 from penstock.io.files import WriteJsonLines
-from penstock.runner.driver import Driver, Pace
+from penstock.runner.driver.driver import Driver, Pace
+from penstock.runner.driver.residuals import Residuals
 from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning.graph import build_plan
 from penstock.runner.planning.plan import Plan
@@ -31,7 +32,6 @@ from penstock.runner.protocol.coordinator import Coordinator
 from penstock.runner.protocol.errors import EpochAborted, EpochFailed
 from penstock.runner.protocol.frames import Frame, Kind
 from penstock.runner.protocol.loop import run_epochs
-from penstock.runner.residuals import Residuals
 from penstock.runner.store.checkpoint import Checkpoint
 from penstock.runner.store.filesystem import LocalFileSystem
 from penstock.runner.tasks.epoch import EpochInput, TaskReport

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from penstock.io.reading.tracker import Tick, beam_watermark
+from penstock.io.change_streams.tracker import Tick, beam_watermark
 from penstock.io.spanner.frontier import Announced, Frontier
 from penstock.io.spanner.query import ROOT
 from penstock.io.spanner.read import ReadChangeStreamFn

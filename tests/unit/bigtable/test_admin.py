@@ -10,7 +10,7 @@ import pytest
 
 from penstock.io.bigtable.admin import Admin
 from penstock.io.bigtable.errors import UnreachableError
-from penstock.io.bigtable.stream import ChangeStream, Connection
+from penstock.io.bigtable.source import ChangeStream, Connection
 
 STREAM = ChangeStream("p", "i", "t", 0, None)
 

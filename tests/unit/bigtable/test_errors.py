@@ -12,8 +12,8 @@ from penstock.io.bigtable.errors import (
     judge_close,
 )
 from penstock.io.bigtable.preflight import check_source
-from penstock.io.bigtable.stream import ChangeStream
-from penstock.io.reading.outage import Outage
+from penstock.io.bigtable.source import ChangeStream
+from penstock.io.change_streams.backoff import Outage
 
 STREAM = ChangeStream("p", "i", "t", 100 * 3_600_000_000_000, None)
 
@@ -59,7 +59,7 @@ def test_passing_statuses_are_tried_again(code: str) -> None:
         ("NOT_FOUND", "no table", False, SetupError, "Check the three names"),
         ("PERMISSION_DENIED", "no", False, SetupError, "roles/bigtable.user"),
         ("UNAUTHENTICATED", "no", False, SetupError, "gcloud auth"),
-        ("UNIMPLEMENTED", "no", False, SetupError, "penstock.io.bigtable.emulator"),
+        ("UNIMPLEMENTED", "no", False, SetupError, "penstock.emulators.bigtable"),
         ("DATA_LOSS", "no", False, ChangeStreamError, "refused"),
     ],
 )

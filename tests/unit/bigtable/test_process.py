@@ -10,10 +10,10 @@ import pytest
 from penstock.io.bigtable.frontier import Advanced, Closed, Frontier, Step
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
 from penstock.io.bigtable.pool import Limits, Pool
+from penstock.io.bigtable.prefetch import MOST_IN_RUN
 from penstock.io.bigtable.read import ReadChangeStreamFn
-from penstock.io.bigtable.reader import MOST_IN_RUN
 from penstock.io.bigtable.tracker import BigtableTracker
-from penstock.io.reading.tracker import FrontierWatermarkEstimator, Tick, beam_watermark
+from penstock.io.change_streams.tracker import FrontierWatermarkEstimator, Tick, beam_watermark
 
 LOW, HIGH = KeyRange(b"", b"m"), KeyRange(b"m", b"")
 LIMITS = Limits(5.0, 8, 1 << 20, 5.0, 0.05)

@@ -14,8 +14,8 @@ from penstock.io.bigtable.frontier import Frontier
 from penstock.io.bigtable.keys import KeyRange
 from penstock.io.bigtable.read import ReadChangeStreamFn
 from penstock.io.bigtable.tracker import BigtableTracker
-from penstock.io.reading.moments import nanoseconds
-from penstock.io.reading.tracker import FrontierWatermarkEstimatorProvider, beam_watermark
+from penstock.io.change_streams.tracker import FrontierWatermarkEstimatorProvider, beam_watermark
+from penstock.timestamps import nanoseconds
 
 NAMES: dict[str, Any] = {"project": "p", "instance": "i", "table": "t"}
 

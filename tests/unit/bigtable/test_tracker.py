@@ -8,7 +8,7 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 from penstock.io.bigtable.frontier import Advanced, Finished, Frontier, LineageError, Segment
 from penstock.io.bigtable.keys import KeyRange
 from penstock.io.bigtable.tracker import BigtableTracker, FrontierCoder
-from penstock.io.reading.tracker import FrontierWatermarkEstimator, Tick, beam_watermark
+from penstock.io.change_streams.tracker import FrontierWatermarkEstimator, Tick, beam_watermark
 
 LOW, HIGH = KeyRange(b"", b"m"), KeyRange(b"m", b"")
 

@@ -12,13 +12,13 @@ from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTr
 from apache_beam.transforms.core import RestrictionProvider
 
 from penstock.runner import PySparkRunner
-from penstock.runner.driver import Driver, Pace
+from penstock.runner.driver.driver import Driver, Pace
+from penstock.runner.driver.residuals import Residuals
 from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning.graph import build_plan
 from penstock.runner.planning.plan import Plan
 from penstock.runner.protocol.coordinator import Attempt
 from penstock.runner.protocol.record import CommitRecord, EpochState, Residual
-from penstock.runner.residuals import Residuals
 from penstock.runner.tasks.epoch import EpochInput, TaskReport
 
 

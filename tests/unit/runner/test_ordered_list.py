@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.runner.store.cells import Cells, at_sort_key
-from penstock.runner.tasks.taskstate import MemoryStore
+from penstock.runner.tasks.task_state import MemoryStore
 
 KEYS = st.integers(-(1 << 62), 1 << 62)
 

@@ -11,7 +11,7 @@ from apache_beam.transforms.window import GlobalWindow, GlobalWindows
 
 from penstock.runner.store.cells import Cells, Timers
 from penstock.runner.store.keys import KEY_GROUPS
-from penstock.runner.tasks.taskstate import MemoryStore
+from penstock.runner.tasks.task_state import MemoryStore
 from penstock.runner.windows.grouping import Complete
 from penstock.runner.windows.panes import Pane, Panes
 from penstock.runner.windows.triggers import TriggerTree

@@ -30,8 +30,8 @@ from penstock.runner.store.cells import (
     parted,
 )
 from penstock.runner.store.keys import KEY_GROUPS, groups_of, key_group, partition_of
-from penstock.runner.tasks.groupingrun import _Values
-from penstock.runner.tasks.taskstate import MemoryStore
+from penstock.runner.tasks.grouping_run import _Values
+from penstock.runner.tasks.task_state import MemoryStore
 from penstock.runner.windows.grouping import Grouping, read_group
 
 

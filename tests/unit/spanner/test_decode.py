@@ -7,13 +7,13 @@ from google.cloud.spanner_v1.types import result_set
 from google.protobuf import struct_pb2
 from google.protobuf.json_format import ParseDict
 
-from penstock.io.reading.moments import format_timestamp, parse_timestamp
 from penstock.io.spanner.decode import DecodeError, Decoder, merge_chunk
 from penstock.io.spanner.record import (
     ChildPartition,
     ChildPartitionsRecord,
     HeartbeatRecord,
 )
+from penstock.timestamps import format_timestamp, parse_timestamp
 
 PartialResultSet = result_set.PartialResultSet.pb()
 BEAT = [[[], [["2026-01-01T00:00:00Z"]], []]]

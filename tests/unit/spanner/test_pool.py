@@ -11,7 +11,7 @@ import pytest
 from penstock.io.spanner.errors import UnreachableError
 from penstock.io.spanner.frontier import Advanced, Announced, Position, Step
 from penstock.io.spanner.pool import Pool
-from penstock.io.spanner.reader import Readers
+from penstock.io.spanner.prefetch import Readers
 from tests.unit.spanner.windows import (
     MILLI,
     Answer,

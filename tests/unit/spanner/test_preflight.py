@@ -7,7 +7,7 @@ import pytest
 from penstock.io.spanner.errors import SetupError
 from penstock.io.spanner.preflight import check_source
 from penstock.io.spanner.query import DIALECT, STREAMS, Query
-from penstock.io.spanner.stream import ChangeStream
+from penstock.io.spanner.source import ChangeStream
 
 STREAM = ChangeStream("p", "i", "d", "Changes", 0, None)
 

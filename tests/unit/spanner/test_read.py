@@ -13,7 +13,7 @@ from apache_beam.runners.common import DoFnSignature
 from apache_beam.utils.timestamp import Timestamp
 from google.auth.credentials import AnonymousCredentials
 
-from penstock.io.reading.tracker import FrontierWatermarkEstimatorProvider, beam_watermark
+from penstock.io.change_streams.tracker import FrontierWatermarkEstimatorProvider, beam_watermark
 from penstock.io.spanner import (
     ChangeStream,
     DataChangeRecord,
@@ -23,7 +23,7 @@ from penstock.io.spanner import (
 from penstock.io.spanner.errors import SetupError
 from penstock.io.spanner.frontier import Frontier, Position
 from penstock.io.spanner.read import ReadChangeStreamFn
-from penstock.io.spanner.stream import ChangeStreamCoder, Connection
+from penstock.io.spanner.source import ChangeStreamCoder, Connection
 from penstock.io.spanner.tracker import SpannerTracker
 
 SECOND = 1_000_000_000

@@ -9,7 +9,7 @@ from apache_beam.runners.sdf_utils import ThreadsafeRestrictionTracker
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
-from penstock.io.reading.tracker import (
+from penstock.io.change_streams.tracker import (
     FrontierWatermarkEstimator,
     FrontierWatermarkEstimatorProvider,
     Tick,

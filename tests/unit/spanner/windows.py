@@ -9,10 +9,10 @@ from typing import Any
 
 from google.cloud.spanner_v1.types import result_set
 
-from penstock.io.reading.moments import format_timestamp
-from penstock.io.reading.outage import Outage
+from penstock.io.change_streams.backoff import Outage
 from penstock.io.spanner.errors import SpannerUnavailableError
-from penstock.io.spanner.reader import Ask, Batch, Limits, Readers
+from penstock.io.spanner.prefetch import Ask, Batch, Limits, Readers
+from penstock.timestamps import format_timestamp
 
 PartialResultSet = result_set.PartialResultSet.pb()
 MILLI = 1_000_000

@@ -6,9 +6,9 @@ import inspect
 
 import pytest
 
-from penstock.templates.configuration import configure
-from penstock.templates.describe import as_text, job_file
-from penstock.templates.given import read_job
+from penstock.cli.configuration import configure
+from penstock.cli.describe import as_text, job_file
+from penstock.cli.inputs import read_job
 from penstock.templates.template import Template, UnknownTemplateError, template_named, templates
 
 SHIPPED = list(templates().values())

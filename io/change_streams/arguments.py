@@ -1,0 +1,74 @@
+"""Checks of what a reading transform is given, each with an error that names the fix. Pure."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from penstock.timestamps import NANOS, format_timestamp
+
+Number = TypeVar("Number", int, float)
+
+
+def named(name: str, value: str) -> str:
+    """Return `value` if it is a bare name.
+
+    Raises:
+        ValueError: it is empty, no text, or a path.
+    """
+    if not isinstance(value, str) or not value or "/" in value:
+        raise ValueError(f"{name} must be a bare name, not {value!r}: pass its last part, without slashes")
+    return value
+
+
+def in_range(name: str, value: Number, lowest: float, highest: float) -> Number:
+    """Return `value` if it lies between `lowest` and `highest`, both inclusive.
+
+    Raises:
+        ValueError: it does not, or is no number.
+    """
+    if not isinstance(value, (int, float)) or not lowest <= value <= highest:
+        raise ValueError(f"{name}={value!r} is out of range: pass a number from {lowest:,} to {highest:,}")
+    return value
+
+
+def whole_in_range(name: str, value: float, lowest: float, highest: float) -> int:
+    """Return `value` if it is a whole number between `lowest` and `highest`, both inclusive.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if in_range(name, value, lowest, highest) != int(value):
+        raise ValueError(f"{name}={value!r} is no whole number: pass one from {lowest:,} to {highest:,}")
+    return int(value)
+
+
+def check_times(start: int, end: int | None, now: int, *, ahead_seconds: int) -> None:
+    """Check the stretch of time to read, in nanoseconds; `ahead_seconds`: how far off the service lets it begin.
+
+    Raises:
+        ValueError: it begins later than that, or ends before it begins.
+    """
+    text = format_timestamp(start)
+    if start > now + ahead_seconds * NANOS:
+        raise ValueError(
+            f"start {text} lies in the future, more than {ahead_seconds} s ahead, which the service refuses; "
+            "pass an earlier one, or none"
+        )
+    if end is not None and end < start:
+        raise ValueError(f"end {format_timestamp(end)} lies before start {text}; pass a later end, or none")
+
+
+def require_same(checkpoint: str, program: str, error: type[Exception]) -> None:
+    """Refuse a checkpoint of another change stream, or with another end.
+
+    What came out would be taken for changes of this one, and all up to this end for published. `checkpoint` is
+    what it goes on with, `program` what the running program names.
+
+    Raises:
+        the error given: they differ.
+    """
+    if checkpoint != program:
+        raise error(
+            f"the checkpoint goes on with the {checkpoint}, but the program names the {program}. Name the former to "
+            "go on, or give --checkpoint_dir another folder to read the latter"
+        )

@@ -1,0 +1,236 @@
+"""A stage that begins with the reading half of a GroupByKey: collects by key and window, and emits panes.
+
+Three kinds. In a stream, `panes.Panes` keeps windows in the state store and fires their panes. In batch all of a
+group is there before any of it is emitted: with the default trigger as one pane, with any other as Beam's own
+driver has it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from apache_beam.coders import coder_impl
+from apache_beam.transforms.timeutil import TimestampCombinerImpl
+from apache_beam.transforms.trigger import create_trigger_driver
+from apache_beam.transforms.window import TimestampCombiner
+from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming, WindowedValue
+
+from penstock.runner.harness.bundle import StageProcessor
+from penstock.runner.tasks.stage_run import Outcome, Setting, StageRun, StoredRun
+from penstock.runner.windows.grouping import Complete, Grouping, read_group
+from penstock.runner.windows.merging import Merging
+from penstock.runner.windows.panes import NOTHING_HELD, Pane, Panes
+from penstock.runner.windows.triggers import TriggerTree
+
+_SHOWN = 20
+"""Values that a printed group shows."""
+
+
+class _Values:
+    """The values of a group: read and decoded anew at each iteration, so that a big group is never held."""
+
+    def __init__(self, coder: Any, chunks: Iterable[bytes], count: int) -> None:
+        self._coder = coder
+        self._chunks = chunks
+        self._count = count
+
+    def __iter__(self) -> Iterator[Any]:
+        for chunk in self._chunks:
+            stream = coder_impl.create_InputStream(chunk)
+            while stream.size() > 0:
+                yield self._coder.decode_from_stream(stream, True)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __repr__(self) -> str:
+        """As a list of the first values, for whoever prints them."""
+        shown = [repr(value) for value in itertools.islice(self, _SHOWN)]
+        return f"[{', '.join(shown)}{', …' if self._count > _SHOWN else ''}]"
+
+    def __reduce__(self) -> tuple[Callable[[Iterable[Any]], list[Any]], tuple[list[Any]]]:
+        return list, (list(self),)
+
+
+coder_impl.FastPrimitivesCoderImpl.register_iterable_like_type(_Values)
+
+
+class PanesRun(StoredRun):
+    """The reading half of a GroupByKey in a stream."""
+
+    def __init__(self, processor: StageProcessor, setting: Setting) -> None:
+        super().__init__(processor, setting)
+        pair = processor.coder.wrapped_value_coder
+        self._keys: Any = pair.key_coder().get_impl()
+        self._values: Any = pair.value_coder().get_impl()
+        windowing = processor.windowing
+        self._tree = TriggerTree(processor.trigger, merging=windowing.windowfn.is_merging())
+        self._lateness_us = windowing.allowed_lateness.micros
+        self._grouping = Grouping()
+
+    def take(self, block: bytes) -> None:
+        """Collect a block of groups, but for those whose window has expired."""
+        stream = coder_impl.create_InputStream(block)
+        expired: dict[bytes, bool] = {}
+        while stream.size() > 0:
+            key, window, first_us, last_us, count, values = read_group(stream)
+            if window not in expired:
+                end_us = self._windows.decode_nested(window).max_timestamp().micros
+                expired[window] = end_us + self._lateness_us < self._setting.input_us
+            if expired[window]:
+                self.dropped += count
+                continue
+            if last_us < self._setting.output_us:
+                first_us, last_us = NOTHING_HELD
+            self._grouping.add(key, window, first_us, last_us, values, count)
+
+    def finish(self, input_watermark_us: int) -> Outcome:
+        """Fire what elements make fire, then what the watermark and the clock do; keep the rest."""
+        metrics: list[bytes] = []
+        if self._grouping or self._due(input_watermark_us):
+            self._open()
+            panes = self._panes()
+            groups = self._grouping.groups()
+            for key, windows in itertools.groupby(groups, key=lambda group: group.key):
+                self.dropped += panes.arrived(key, list(windows))
+            self._grouping.close()
+            panes.advance(input_watermark_us)
+            if self._started:
+                metrics = self.processor.finish()
+            panes.tidy()  # not before: a DoFn may keep a pane, and read it when its bundle ends
+        return self._outcome(input_watermark_us, metrics)
+
+    def discard(self) -> None:
+        """Give up after an error; spilled groups are deleted."""
+        self._grouping.close()
+        super().discard()
+
+    def _panes(self) -> Panes:
+        return Panes(
+            self.processor.windowing,
+            self._tree,
+            self._windows,
+            self._cells,
+            self._timers,
+            self._emit,
+            input_us=self._setting.input_us,
+            output_us=self._setting.output_us,
+            now_us=self._setting.now_us,
+        )
+
+    def _emit(self, pane: Pane) -> None:
+        self._start()
+        pair = (self._keys.decode_nested(pane.key), _Values(self._values, pane.values, pane.count))
+        self.processor.process(WindowedValue(pair, pane.timestamp, (pane.window,), pane.info))
+
+
+class CompleteRun(StageRun):
+    """The reading half of a GroupByKey in batch, with the default trigger: one pane a window, with all of it.
+
+    As on Beam's Python runners, only the pane of the default windowing says that it is the last.
+    """
+
+    def __init__(self, processor: StageProcessor, setting: Setting) -> None:
+        super().__init__(processor, setting)
+        pair = processor.coder.wrapped_value_coder
+        self._keys: Any = pair.key_coder().get_impl()
+        self._values: Any = pair.value_coder().get_impl()
+        self._windows: Any = processor.coder.window_coder.get_impl()
+        windowfn = processor.windowing.windowfn
+        self._pane = PaneInfo(True, processor.windowing.is_default(), PaneInfoTiming.ON_TIME, 0, 0)
+        combiner: Any = processor.windowing.timestamp_combiner
+        self._combine: TimestampCombinerImpl = TimestampCombiner.get_impl(combiner, windowfn)
+        self._at_the_end = combiner == TimestampCombiner.OUTPUT_AT_EOW
+        self._known: dict[bytes, tuple[Any, Timestamp]] = {}
+        self._grouping = Grouping()
+        self._merging = Merging(windowfn, self._windows) if windowfn.is_merging() else None
+
+    def take(self, block: bytes) -> None:
+        """Collect a block of groups."""
+        stream = coder_impl.create_InputStream(block)
+        while stream.size() > 0:
+            key, window, first_us, last_us, count, values = read_group(stream)
+            self._grouping.add(key, window, first_us, last_us, values, count)
+
+    def finish(self, input_watermark_us: int) -> Outcome:
+        """Emit each group."""
+        groups = self._grouping.groups()
+        for group in self._merging.merged(groups) if self._merging else groups:
+            self._emit(group)
+        outcome = super().finish(input_watermark_us)
+        self._grouping.close()  # not before: a DoFn may keep a group, and read it when its bundle ends
+        return outcome
+
+    def discard(self) -> None:
+        """Give up after an error; spilled groups are deleted."""
+        self._grouping.close()
+        super().discard()
+
+    def _emit(self, group: Complete) -> None:
+        self._start()
+        window, end = self._window(group.window)
+        at = end if self._at_the_end else self._output_at(window, group)
+        pair = (self._keys.decode_nested(group.key), _Values(self._values, group.chunks, group.count))
+        self.processor.process(WindowedValue(pair, at, (window,), self._pane))
+
+    def _output_at(self, window: Any, group: Complete) -> Timestamp:
+        times = (group.first_us, group.last_us)
+        stamps = [self._combine.assign_output_time(window, Timestamp(micros=at)) for at in times]
+        return self._combine.merge(window, stamps)
+
+    def _window(self, encoded: bytes) -> tuple[Any, Timestamp]:
+        """A window and its last timestamp."""
+        known = self._known.get(encoded)
+        if known is None:
+            if len(self._known) > 1000:
+                self._known.clear()
+            window = self._windows.decode_nested(encoded)
+            known = self._known[encoded] = (window, window.max_timestamp())
+        return known
+
+
+class TriggeredRun(StageRun):
+    """The reading half of a GroupByKey whose trigger is not the default one, in batch: Beam's own driver fires.
+
+    All values of a key are at hand at once, with their windows and timestamps; the watermark then passes
+    everything. A key's values are held in memory, decoded.
+    """
+
+    def __init__(self, processor: StageProcessor, setting: Setting) -> None:
+        super().__init__(processor, setting)
+        pair = processor.coder.wrapped_value_coder
+        self._keys: Any = pair.key_coder().get_impl()
+        self._elements: Any = processor.coder.get_impl()
+        self._grouping = Grouping()
+
+    def take(self, block: bytes) -> None:
+        """Collect a block of pairs."""
+        for element in self.processor.elements(block):
+            key = self._keys.encode_nested(element.value[0])
+            at = element.timestamp_micros
+            self._grouping.add(key, b"", at, at, self._elements.encode_nested(element))
+
+    def finish(self, input_watermark_us: int) -> Outcome:
+        """Fire each key's panes."""
+        if self._grouping:
+            self._start()
+            driver = create_trigger_driver(self.processor.windowing, is_batch=True)
+            for group in self._grouping.groups():
+                self._fire(driver, group)
+            self._grouping.close()
+        return super().finish(input_watermark_us)
+
+    def discard(self) -> None:
+        """Give up after an error; spilled groups are deleted."""
+        self._grouping.close()
+        super().discard()
+
+    def _fire(self, driver: Any, group: Complete) -> None:
+        pairs = list(_Values(self._elements, group.chunks, group.count))
+        key = self._keys.decode_nested(group.key)
+        values = [pair.with_value(pair.value[1]) for pair in pairs]
+        for pane in driver.process_entire_key(key, values):
+            self.processor.process(pane)

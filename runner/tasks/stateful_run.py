@@ -1,0 +1,136 @@
+"""A stage that begins with a stateful DoFn: drops what is too late, fires its timers, forgets expired windows."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from typing import Any
+
+from apache_beam.coders import coder_impl
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.windowed_value import WindowedValue
+
+from penstock.publish import passed_by
+from penstock.runner.harness.bundle import StageProcessor
+from penstock.runner.harness.user_state import GC_FAMILY
+from penstock.runner.store.cells import EVENT, NO_HOLD_US, PROCESSING, TimerEntry
+from penstock.runner.tasks.stage_run import MAX_US, Outcome, Setting, StoredRun
+from penstock.runner.windows.expiry import expiry_us
+
+
+class StatefulRun(StoredRun):
+    """A stage that begins with a stateful DoFn."""
+
+    def __init__(self, processor: StageProcessor, setting: Setting) -> None:
+        super().__init__(processor, setting)
+        self._keys: Any = processor.coder.wrapped_value_coder.key_coder().get_impl()
+        windowing = processor.windowing
+        self._lateness_us = windowing.allowed_lateness.micros
+        self._expires = not windowing.is_default() and not _is_global(windowing)
+
+    def take(self, block: bytes) -> None:
+        """Run a block of input, but for what belongs to expired windows."""
+        for element in self.processor.elements(block):
+            self.take_element(element)
+
+    def take_element(self, element: WindowedValue) -> None:
+        """Run one element of input, but for expired windows."""
+        self._start()
+        if not self._expires:
+            self.processor.process(element)
+            return
+        alive = tuple(w for w in element.windows if not self._expired(w))
+        self.dropped += len(element.windows) - len(alive)
+        if alive:
+            kept = WindowedValue(element.value, element.timestamp, alive, element.pane_info)
+            self.processor.process(kept)
+
+    def finish(self, input_watermark_us: int) -> Outcome:
+        """Fire due timers, forget expired windows, and write state back."""
+        if self._due(input_watermark_us):
+            self._start()
+            self._expect_expiry()
+            with passed_by(input_watermark_us):
+                self._fire_all(input_watermark_us)
+        metrics = self.processor.finish() if self._started else []
+        if self._started:
+            self._expect_expiry()
+            self._forget_expired(input_watermark_us)
+        return self._outcome(input_watermark_us, metrics)
+
+    def _start(self) -> None:
+        if not self._started:
+            self._open()
+            self.processor.state.attach(self._cells, self._timers, self._keys, self._windows)
+        super()._start()
+
+    def _expired(self, window: Any) -> bool:
+        return bool(window.max_timestamp().micros + self._lateness_us < self._setting.input_us)
+
+    def _fire_all(self, watermark_us: int) -> None:
+        bounded = self._setting.bounded
+        self._fire_due(EVENT, watermark_us)
+        while self._fire_due(PROCESSING, MAX_US if bounded else self._setting.now_us()):
+            self._fire_due(EVENT, watermark_us)
+            if not bounded:
+                return
+
+    def _fire_due(self, domain: bytes, limit_us: int) -> bool:
+        """Fire what is due, earliest first; return whether there was anything.
+
+        What a callback clears does not fire any more, and what it sets in event time takes its turn: a timer at the
+        end of a window finds all done that a looping timer did before. What it sets in processing time waits, or a
+        loop might go on for ever.
+        """
+        order = itertools.count()
+        due = self._due_timers(domain, limit_us)
+        waiting = [(timer.fire_us, next(order), timer) for timer in due]
+
+        def join_in(timer: TimerEntry) -> None:
+            if domain == EVENT == timer.domain and timer.fire_us <= limit_us:
+                heapq.heappush(waiting, (timer.fire_us, next(order), timer))
+
+        self.processor.state.on_set = join_in
+        while waiting:
+            timer = heapq.heappop(waiting)[2]
+            if self._timers.take(timer):
+                self._fire(timer)
+        self.processor.state.on_set = None
+        return bool(due)
+
+    def _due_timers(self, domain: bytes, limit_us: int) -> list[TimerEntry]:
+        """What is due, and what would be due in event time after its window, which expires now."""
+        reached = self._timers.due(domain, limit_us)
+        due = [timer for timer in reached if timer.family != GC_FAMILY]
+        for expiry in reached:
+            if expiry.family == GC_FAMILY:
+                left = self._timers.of_window(expiry.key_group, expiry.key, expiry.window)
+                due.extend(timer for timer in left if timer.domain == EVENT and timer.fire_us > limit_us)
+        return due
+
+    def _fire(self, timer: TimerEntry) -> None:
+        key = self._keys.decode_from_stream(coder_impl.create_InputStream(timer.key), True)
+        window = self._windows.decode_from_stream(coder_impl.create_InputStream(timer.window), False)
+        held = timer.hold_us if timer.hold_us != NO_HOLD_US else timer.fire_us
+        # What a processing-time timer puts out belongs to the event time that it holds, not to the clock's.
+        at = held if timer.domain == PROCESSING else timer.fire_us
+        self.processor.fire(timer.family.decode(), key, window, timer.tag.decode(), at, held)
+
+    def _expect_expiry(self) -> None:
+        """Set a timer that forgets each window that was written to, once it has expired."""
+        if not self._expires:
+            return
+        for group, key, encoded in self.processor.state.touched:
+            window = self._windows.decode_from_stream(coder_impl.create_InputStream(encoded), False)
+            at = expiry_us(window, self._lateness_us)
+            self._timers.set(TimerEntry(group, key, encoded, GC_FAMILY, b"", EVENT, at, NO_HOLD_US))
+
+    def _forget_expired(self, watermark_us: int) -> None:
+        for timer in self._timers.take_due(EVENT, watermark_us) if self._expires else ():
+            if timer.family == GC_FAMILY:
+                self._cells.forget(timer.key_group, timer.key, timer.window)
+                self._timers.forget(timer.key_group, timer.key, timer.window)
+
+
+def _is_global(windowing: Any) -> bool:
+    return isinstance(windowing.windowfn, GlobalWindows)

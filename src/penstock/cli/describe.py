@@ -1,0 +1,73 @@
+"""A template in words, and as a job file to fill in. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from textwrap import fill, indent
+
+from penstock.cli.runner_options import ONCE, RUNNER
+from penstock.templates.parameter import Parameter, show
+from penstock.templates.template import Template
+
+WIDTH = 100
+
+
+def as_text(template: Template) -> str:
+    """Return what a person reads before using the template."""
+    blocks = [
+        f"{template.name}: {template.summary}",
+        "\n\n".join(fill(text, WIDTH) for text in template.description.strip().split("\n\n")),
+        "Guarantees\n" + "\n".join(_bullet(text) for text in template.guarantees),
+        "Parameters\n" + "\n".join(_entry(name, each) for name, each in template.parameters.items()),
+        f"A job file to fill in: penstock describe {template.name} --example",
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def job_file(template: Template) -> str:
+    """Return a job file: what is required filled with examples, the rest as comments with its defaults.
+
+    It is a valid configuration as it stands.
+    """
+    lines = [f"# {template.summary}", f"template: {template.name}", "", "parameters:"]
+    lines += [line for name, each in template.parameters.items() for line in _setting(name, each)]
+    lines += ["", "runner:"]
+    for name, each in RUNNER.items():
+        if name not in ONCE:
+            needed = template.streaming and name == "checkpoint_dir"
+            lines += _setting(name, each.model_copy(update={"required": needed}))
+    return "\n".join(lines) + "\n"
+
+
+def _entry(name: str, parameter: Parameter) -> str:
+    facts = ", ".join(_facts(parameter))
+    return f"  {name} ({facts})\n" + indent(fill(parameter.help, WIDTH - 6), " " * 6)
+
+
+def _facts(parameter: Parameter) -> Iterator[str]:
+    yield parameter.type
+    if parameter.required:
+        yield "required"
+    if parameter.repeated:
+        yield "repeatable"
+    if parameter.default is not None:
+        yield f"default {show(parameter.default)}"
+    if parameter.choices:
+        yield "one of " + " ".join(parameter.choices)
+    if parameter.minimum is not None or parameter.maximum is not None:
+        yield f"{_bound(parameter.minimum)} to {_bound(parameter.maximum)}"
+
+
+def _bound(value: float | None) -> str:
+    return "any" if value is None else f"{value:.15g}"
+
+
+def _setting(name: str, parameter: Parameter) -> Iterator[str]:
+    yield indent(fill(parameter.help, WIDTH - 4), "  # ")
+    value = parameter.example if parameter.default is None else show(parameter.default)
+    text = f"['{value}']" if parameter.repeated and value else f"'{value}'" if value else ""
+    yield f"  {'' if parameter.required else '# '}{name}: {text}".rstrip()
+
+
+def _bullet(text: str) -> str:
+    return fill(text, WIDTH, initial_indent="  - ", subsequent_indent="    ")

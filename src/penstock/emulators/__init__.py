@@ -1,0 +1,1 @@
+"""Test services that ordinary clients talk to. They never import a reader."""

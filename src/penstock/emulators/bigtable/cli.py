@@ -1,0 +1,172 @@
+"""The command line: starts the front and, unless one is named, Google's emulator behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+
+import click
+
+from penstock.emulators.bigtable.process import (
+    READY,
+    EmulatorNotFoundError,
+    EmulatorStartError,
+    find_binary,
+)
+
+_PR_SET_PDEATHSIG = 1
+_START_SECONDS = 30.0
+
+
+class _BehindEndedError(RuntimeError):
+    """The emulator behind has ended, which nobody asked it to."""
+
+
+@click.command(name="bigtable")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8086,
+    show_default=True,
+    help="Port on loopback; 0 is a free one.",
+)
+@click.option("--backend", metavar="HOST:PORT", help="A cbtemulator that runs already; else one is started.")
+@click.option(
+    "--churn-seconds",
+    type=click.FloatRange(min=0),
+    help="Change the partitions at random, every so many seconds; 0: never.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random changes.")
+@click.option("--parent", type=int, hidden=True, help="End when this process is no longer the parent.")
+def command(port: int, backend: str | None, churn_seconds: float | None, seed: int, parent: int) -> None:
+    """Start a Bigtable emulator with change streams.
+
+    Clients reach it through BIGTABLE_EMULATOR_HOST=localhost:PORT. It ends on SIGTERM and SIGINT, and forgets
+    everything.
+    """
+    try:
+        asyncio.run(_run(port, backend, churn_seconds or 0, seed, parent))
+    except (EmulatorNotFoundError, EmulatorStartError, _BehindEndedError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command with these arguments (those of the process, if None)."""
+    command.main(args=None if argv is None else list(argv), prog_name="penstock emulator bigtable")
+
+
+async def _run(port: int, backend: str | None, churn_seconds: float, seed: int, parent: int) -> None:
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    async with _behind(backend, ended) as host:
+        from penstock.emulators.bigtable.front import Front
+
+        front = Front(host)
+        try:
+            bound = await front.start(port)
+        except RuntimeError:
+            raise EmulatorStartError(f"port {port} is in use; pass another, or --port 0") from None
+        if churn_seconds:
+            front.churn.set(churn_seconds, seed)
+        print(f"{READY}localhost:{bound}", flush=True)
+        # What is loaded stays; the log grows by objects that are no garbage either.
+        gc.freeze()
+        gc.set_threshold(50_000, 50, 100)
+        await _until(ended, parent)
+        await front.stop()
+
+
+async def _until(ended: asyncio.Event, parent: int) -> None:
+    """Return when `ended` is set, or when the process that started this one is gone."""
+    while not ended.is_set():
+        if parent and os.getppid() != parent:
+            return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(ended.wait(), 0.5 if parent else None)
+
+
+@asynccontextmanager
+async def _behind(backend: str | None, ended: asyncio.Event) -> AsyncIterator[str]:
+    """Provide the address of a cbtemulator; if one that is started here dies, so does the front."""
+    if backend is not None:
+        yield backend
+        return
+    with started() as (process, host):
+        watch = asyncio.ensure_future(_watched(process, ended))
+        try:
+            yield host
+        finally:
+            watch.cancel()
+        if process.returncode is not None:
+            raise _BehindEndedError(
+                f"cbtemulator ended with exit code {process.returncode}; so does the front"
+            )
+
+
+async def _watched(process: subprocess.Popen[bytes], ended: asyncio.Event) -> None:
+    while process.poll() is None:
+        await asyncio.sleep(0.2)
+    ended.set()
+
+
+@contextmanager
+def started() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Run Google's cbtemulator alone, without change streams: its process and its ``host:port``.
+
+    Raises:
+        EmulatorNotFoundError: it is not on this machine.
+        EmulatorStartError: it does not listen.
+    """
+    process, host = _launched(find_binary().as_posix(), time.monotonic() + _START_SECONDS)
+    try:
+        yield process, host
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _launched(binary: str, deadline: float) -> tuple[subprocess.Popen[bytes], str]:
+    while time.monotonic() < deadline:
+        port = _free_port()
+        process = subprocess.Popen(
+            [binary, "-host", "127.0.0.1", "-port", str(port)],
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,
+            preexec_fn=_die_with_parent,
+        )
+        if _listens(process, port, deadline):
+            return process, f"127.0.0.1:{port}"
+        process.kill()  # another process may have taken the port in between: draw again
+        process.wait()
+    raise EmulatorStartError(f"cbtemulator did not listen within {_START_SECONDS:g} s")
+
+
+def _die_with_parent() -> None:
+    """Let the kernel end this child when the front dies, however it dies (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _listens(process: subprocess.Popen[bytes], port: int, deadline: float) -> bool:
+    while time.monotonic() < deadline and process.poll() is None:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return process.poll() is None
+        time.sleep(0.02)
+    return False

@@ -1,0 +1,112 @@
+"""The tables that the front knows, filled from what passes through it or, for older ones, from behind it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import count
+from typing import Any
+from weakref import WeakValueDictionary
+
+import grpc
+
+from penstock.emulators.bigtable.backend import Backend, CallError
+from penstock.emulators.bigtable.locks import EVERYTHING, RowLocks, lane
+from penstock.emulators.bigtable.table import ChangeStream, Table
+
+
+def now_us() -> int:
+    """Return microseconds since the epoch."""
+    return time.time_ns() // 1000
+
+
+class Tables:
+    """Tables by full name; one that was made before the front started is asked for when it is first needed."""
+
+    def __init__(self, backend: Backend) -> None:
+        """Know none."""
+        self._backend = backend
+        self._tables: dict[str, Table] = {}
+        self._locks: WeakValueDictionary[str, RowLocks] = WeakValueDictionary()
+        self._lanes = count()
+
+    @asynccontextmanager
+    async def writing(self, name: str, stripes: int) -> AsyncIterator[Table | None]:
+        """Provide the table, and its rows in `stripes` to this block alone, if its change stream is on; else None.
+
+        It stays as it is for the block. A write that waited meets the table that is there when its turn comes,
+        not the one of the same name that was there before.
+        """
+        while True:
+            table = self.streaming(name)
+            wanted = stripes if table is not None else lane(next(self._lanes))
+            async with self._locks_of(name).holding(wanted):
+                if self.streaming(name) is table:
+                    yield table
+                    return
+
+    def altering(self, name: str) -> AbstractAsyncContextManager[None]:
+        """Hold up every write to a table of this name, whether there is one or not, for a block that changes it."""
+        return self._locks_of(name).holding(EVERYTHING)
+
+    def _locks_of(self, name: str) -> RowLocks:
+        """Return the locks of a name; they outlive the table, as those who wait for them may."""
+        return self._locks.setdefault(name, RowLocks())
+
+    def streaming(self, name: str) -> Table | None:
+        """Return the table if its change stream is on."""
+        table = self._tables.get(name)
+        return table if table is not None and table.stream is not None else None
+
+    def known(self, name: str) -> Table | None:
+        """Return the table if the front has met it."""
+        return self._tables.get(name)
+
+    def all_streaming(self) -> list[Table]:
+        """Return the tables whose change stream is on, in order of creation."""
+        return [table for table in self._tables.values() if table.stream is not None]
+
+    async def get(self, name: str) -> Table:
+        """Return a table, for whoever holds it with `altering`: nobody deletes it meanwhile.
+
+        Raises:
+            CallError: NOT_FOUND.
+        """
+        if name not in self._tables:
+            self.add(name, dict((await self._schema(name)).column_families))
+        return self._tables[name]
+
+    async def stream(self, name: str) -> ChangeStream:
+        """Return a table's change stream.
+
+        Raises:
+            CallError: NOT_FOUND, or FAILED_PRECONDITION if it is off.
+        """
+        table = self._tables.get(name)
+        if table is None:
+            await self._schema(name)
+        stream = table.stream if table is not None else None
+        if stream is None:
+            raise CallError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"table {name!r} has no change stream; set change_stream_config on it",
+            )
+        return stream
+
+    async def _schema(self, name: str) -> Any:
+        try:
+            return await self._backend.table(name)
+        except grpc.aio.AioRpcError as error:
+            raise CallError(error.code(), f"table {name!r}: {error.details()}") from None
+
+    def add(self, name: str, families: dict[str, Any]) -> Table:
+        """Remember a table that exists behind."""
+        table = self._tables.setdefault(name, Table(name, families))
+        return table
+
+    def forget(self, name: str) -> None:
+        """Forget a table that was deleted; its stream ends."""
+        table = self._tables.pop(name, None)
+        if table is not None:
+            table.switch_off(deleted=True)

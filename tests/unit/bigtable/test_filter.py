@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from penstock.io.bigtable.filter import Selection
+from penstock.io.bigtable.record import (
+    AddToCell,
+    ChangeStreamMutation,
+    DeleteCells,
+    DeleteFamily,
+    Entry,
+    MutationType,
+    SetCell,
+    UnknownMutation,
+)
+
+A, B, C = SetCell("f", b"a", 0, b""), DeleteCells("f", b"b", 0, None), AddToCell("g", b"c", 0, 1)
+ALL: tuple[Entry, ...] = (A, B, C, DeleteFamily("f"), DeleteFamily("g"), UnknownMutation(b"x"))
+RECORD = ChangeStreamMutation(b"r", MutationType.USER, "east", 1, 0, "t", 1, ALL)
+
+
+@pytest.mark.parametrize(
+    ("selection", "left_out"),
+    [
+        (Selection(), ()),
+        (Selection(families=frozenset("f")), (C, DeleteFamily("g"))),
+        (Selection(columns=frozenset([("f", b"a")])), (B, C, DeleteFamily("g"))),
+        (Selection(families=frozenset("g"), columns=frozenset([("f", b"a")])), (B,)),
+        (Selection(denied_families=frozenset("f")), (A, B, DeleteFamily("f"))),
+        (Selection(denied_columns=frozenset([("f", b"a")])), (A,)),
+        (
+            Selection(families=frozenset("f"), denied_columns=frozenset([("f", b"a")])),
+            (A, C, DeleteFamily("g")),
+        ),
+    ],
+)
+def test_what_a_selection_leaves_out(selection: Selection, left_out: tuple[Entry, ...]) -> None:
+    selected = selection.of(RECORD)
+    assert selected is not None
+    assert selected.entries == tuple(entry for entry in ALL if entry not in left_out)
+
+
+def test_a_record_of_which_nothing_is_left_does_not_come_out() -> None:
+    assert Selection(families=frozenset("x")).of(replace(RECORD, entries=(A,))) is None
+
+
+def test_changes_of_other_clusters_and_collected_garbage_can_be_left_out() -> None:
+    garbage = replace(RECORD, type=MutationType.GARBAGE_COLLECTION, source_cluster_id="")
+    assert Selection(source_clusters=frozenset(["west"])).of(RECORD) is None
+    assert Selection(source_clusters=frozenset(["west"])).of(garbage) is garbage
+    assert Selection(garbage_collection=False).of(garbage) is None
+    assert Selection(garbage_collection=False).of(RECORD) is RECORD
+
+
+def test_only_an_empty_selection_is_everything() -> None:
+    assert Selection().everything
+    assert not Selection(garbage_collection=False).everything

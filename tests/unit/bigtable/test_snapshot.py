@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import pytest
+
+from penstock.io.bigtable import ReadFromBigtableTable, SetCell, TableRow
+from penstock.io.bigtable.keys import EVERYTHING, KeyRange, tiles
+from penstock.io.bigtable.snapshot import TableRowCoder, between
+
+
+@pytest.mark.parametrize("asked", [EVERYTHING, KeyRange(b"b", b"m"), KeyRange(b"c", b"")])
+def test_sampled_keys_cut_the_range_and_lose_nothing(asked: KeyRange) -> None:
+    parts = between(asked, [b"c", b"b", b"x", b"x", b""])
+    assert tiles(asked, parts)
+    assert len(parts) == {EVERYTHING: 4, KeyRange(b"b", b"m"): 2}.get(asked, 2)
+
+
+def test_a_row_survives_its_coder() -> None:
+    row = TableRow(b"\xff\0", (SetCell("f", b"q", 5, b"new"), SetCell("f", b"q", 4, b"")))
+    assert TableRowCoder().decode(TableRowCoder().encode(row)) == row
+
+
+def test_an_empty_range_is_refused() -> None:
+    with pytest.raises(ValueError, match="must end after its start"):
+        ReadFromBigtableTable(project="p", instance="i", table="t", row_range=(b"b", b"b"))

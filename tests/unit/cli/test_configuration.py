@@ -1,0 +1,134 @@
+"""Precedence, defaults, and all mistakes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from penstock.cli.configuration import Configuration, ConfigurationError, configure
+from penstock.cli.inputs import Given, Problem
+from penstock.cli.runner_options import RUNNER
+from penstock.templates.parameter import Parameter
+from penstock.templates.template import Template, templates
+
+
+def template(streaming: bool = False, **parameters: Parameter) -> Template:
+    return Template(
+        name="t",
+        summary="For this test.",
+        description="",
+        pipeline="a:b",
+        streaming=streaming,
+        guarantees=(),
+        parameters=parameters,
+    )
+
+
+def layer(where: str, **texts: str) -> Mapping[str, Given]:
+    return {name: Given((text,), where) for name, text in texts.items()}
+
+
+def problems_of(*arguments: object, **more: object) -> list[str]:
+    with pytest.raises(ConfigurationError) as caught:
+        configure(*arguments, **more)  # type: ignore[arg-type]
+    return [str(problem) for problem in caught.value.problems]
+
+
+TEXT = Parameter(help="A text.")
+NUMBER = Parameter(help="A number.", type="integer", default=7)
+NEEDED = Parameter(help="A text.", required=True)
+MANY = Parameter(help="Texts.", repeated=True)
+
+
+def test_the_first_layer_that_gives_a_value_wins() -> None:
+    layers = [layer("--set", a="1"), layer("environment", a="2", b="2"), layer("file", a="3", b="3", c="3")]
+    found = configure(template(a=TEXT, b=TEXT, c=TEXT), layers, [])
+    assert found.parameters == {"a": "1", "b": "2", "c": "3"}
+
+
+def test_a_default_fills_what_nobody_gives_and_the_rest_is_left_out() -> None:
+    assert configure(template(a=NUMBER, b=TEXT), [], []).parameters == {"a": 7}
+
+
+def test_a_weaker_layer_is_not_checked_when_a_stronger_one_gives_the_value() -> None:
+    layers = [layer("--set", a="1"), layer("environment", a="no number")]
+    assert configure(template(a=NUMBER), layers, []).parameters == {"a": 1}
+
+
+def test_a_missing_value_says_how_to_give_it() -> None:
+    assert problems_of(template(a=NEEDED), [], []) == [
+        "parameter 'a' is required; pass --set a=VALUE, or put it under 'parameters' in the job file"
+    ]
+
+
+def test_a_streaming_template_needs_a_checkpoint_folder() -> None:
+    assert problems_of(template(streaming=True), [], []) == [
+        "runner option 'checkpoint_dir' is required; "
+        "pass --checkpoint-dir VALUE, or put it under 'runner' in the job file"
+    ]
+
+
+def test_an_unknown_name_says_which_one_was_probably_meant() -> None:
+    assert problems_of(template(change_stream=TEXT), [layer("f:1:2", **{"change-streem": "x"})], []) == [
+        "f:1:2: parameter 'change-streem' is unknown; did you mean 'change_stream'?"
+    ]
+
+
+def test_an_unknown_name_with_nothing_near_lists_what_there_is() -> None:
+    assert problems_of(template(a=TEXT, b=TEXT), [layer("f:1:2", zzz="x")], []) == [
+        "f:1:2: parameter 'zzz' is unknown; there are a, b"
+    ]
+
+
+def test_a_name_on_the_wrong_side_says_where_it_belongs() -> None:
+    assert problems_of(template(a=TEXT), [layer("--set master", master="x")], [layer("f:9:9", a="x")]) == [
+        "--set master: parameter 'master' is unknown here; "
+        "pass --master VALUE, or put it under 'runner' in the job file",
+        "f:9:9: runner option 'a' is unknown here; "
+        "pass --set a=VALUE, or put it under 'parameters' in the job file",
+    ]
+
+
+def test_a_list_is_for_repeated_parameters_only() -> None:
+    twice = {"a": Given(("1", "2"), "--set a", listed=True), "b": Given(("1", "2"), "--set b", listed=True)}
+    assert problems_of(template(a=TEXT, b=MANY), [twice], []) == [
+        "--set a: parameter 'a': takes one value, and 2 are given"
+    ]
+
+
+def test_all_mistakes_come_at_once_with_those_found_before() -> None:
+    before = [Problem("file:1:1", "found before")]
+    found = problems_of(
+        template(a=NUMBER, b=NEEDED), [layer("x", a="many")], [layer("y", nope="1")], problems=before
+    )
+    assert len(found) == 4
+    assert found[0] == "file:1:1: found before"
+
+
+def test_one_problem_and_several_are_counted_in_words_that_fit() -> None:
+    assert str(ConfigurationError([Problem("", "a")])).startswith("1 problem in")
+    assert str(ConfigurationError([Problem("", "a"), Problem("", "b")])).startswith("2 problems in")
+
+
+def test_runner_options_become_arguments_of_beam_with_their_names_there() -> None:
+    given = {
+        "master": Given(("local[1,4]",), "--master"),
+        "conf": Given(("a.b=c,d", "e.f=g"), "--conf", listed=True),
+        "fresh": Given(("true",), "--fresh"),
+        "epoch_seconds": Given(("0.5",), "--epoch-seconds"),
+    }
+    configuration: Configuration = configure(template(), [], [given])
+    assert configuration.runner_arguments() == [
+        "--runner=penstock.runner.PySparkRunner",
+        "--fresh",
+        "--spark_master=local[1,4]",
+        "--spark_conf=a.b=c,d",
+        "--spark_conf=e.f=g",
+        "--epoch_seconds=0.5",
+    ]
+
+
+def test_no_template_has_a_parameter_that_is_also_an_option_of_the_runner() -> None:
+    for each in templates().values():
+        assert not set(each.parameters) & set(RUNNER), each.name

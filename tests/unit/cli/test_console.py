@@ -1,0 +1,96 @@
+"""How progress and messages are shown."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.cli.console import Reporter, Style, send_logs_to, style_for
+from penstock.telemetry.snapshot import Snapshot
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def snapshot(at: float, mods: int) -> Snapshot:
+    return Snapshot(at, 1, at, at, None, None, {"changes": mods})
+
+
+@pytest.fixture
+def root_logger() -> Iterator[logging.Logger]:
+    """The root logger, as it was again after the test."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield root
+    root.handlers[:], root.level = handlers, level
+    logging.captureWarnings(False)
+
+
+def test_auto_is_live_on_a_terminal_and_json_elsewhere() -> None:
+    assert style_for(Terminal(), "auto") is Style.LIVE
+    assert style_for(io.StringIO(), "auto") is Style.JSON
+
+
+def test_what_is_asked_for_wins() -> None:
+    assert style_for(Terminal(), "line") is Style.LINE
+
+
+def test_progress_is_due_when_its_readers_can_use_it_again() -> None:
+    now = [0.0]
+    reporter = Reporter(Style.LINE, io.StringIO(), clock=lambda: now[0])
+    assert reporter.due()
+    reporter.show(snapshot(0.0, 0))
+    now[0] = 1.9
+    assert not reporter.due()
+    now[0] = 2.0
+    assert reporter.due()
+
+
+def test_no_progress_is_never_due() -> None:
+    assert not Reporter(Style.NONE, io.StringIO()).due()
+
+
+def test_the_rate_is_that_of_the_last_seconds_and_not_of_the_last_look() -> None:
+    stream = io.StringIO()
+    reporter = Reporter(Style.JSON, stream)
+    for at, mods in [(0.0, 0), (1.0, 1000), (2.0, 1000), (4.0, 1000), (6.0, 2000), (11.0, 2000)]:
+        reporter.show(snapshot(at, mods))
+    rates = [json.loads(line)["changes_per_second"] for line in stream.getvalue().splitlines()]
+    assert rates == [0.0, 1000.0, 500.0, 250.0, 200.0, 0.0]
+
+
+def test_programs_get_every_message_as_an_event() -> None:
+    stream = io.StringIO()
+    Reporter(Style.JSON, stream).say("resume", "go on with:\n  x", command="x")
+    event = json.loads(stream.getvalue())
+    assert (event["event"], event["command"]) == ("resume", "x")
+
+
+def test_people_get_it_as_text() -> None:
+    stream = io.StringIO()
+    Reporter(Style.LINE, stream).say("resume", "go on with:\n  x", command="x")
+    assert stream.getvalue() == "go on with:\n  x\n"
+
+
+def test_the_live_line_shows_progress_and_keeps_messages_above_it() -> None:
+    stream = Terminal()
+    with Reporter(Style.LIVE, stream) as reporter:
+        reporter.show(snapshot(0.0, 12))
+        reporter.say("log", "a [bracket] is no markup")
+    assert "12 in all" in stream.getvalue()
+    assert "a [bracket] is no markup" in stream.getvalue()
+
+
+def test_penstock_logs_from_info_on_and_others_from_error_on(root_logger: logging.Logger) -> None:
+    stream = io.StringIO()
+    send_logs_to(Reporter(Style.LINE, stream))
+    logging.getLogger("penstock.io").info("ours")
+    logging.getLogger("apache_beam.io").warning("theirs, not shown")
+    logging.getLogger("py4j").error("theirs")
+    assert stream.getvalue().splitlines() == ["info: ours", "error: theirs"]

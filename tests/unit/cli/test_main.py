@@ -1,0 +1,221 @@
+"""The `penstock` command up to the point where a pipeline starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from penstock import __version__
+from penstock.cli import main as cli_module
+from penstock.cli.configuration import Configuration
+from penstock.cli.launch import Exit
+from penstock.cli.main import cli, resume_command
+
+REQUIRED = ("project=my-project", "instance=main", "database=orders", "change_stream=All", "output=/tmp/out")
+VALID = [word for pair in REQUIRED for word in ("--set", pair)] + ["--checkpoint-dir", "/tmp/c"]
+
+
+def penstock(*arguments: str, **environment: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments), env=environment)
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[Configuration]:
+    """What `penstock run` would have started."""
+    started: list[Configuration] = []
+
+    def launch(configuration: Configuration, *_: Any, **__: Any) -> Exit:
+        started.append(configuration)
+        return Exit.DONE
+
+    monkeypatch.setattr(cli_module, "launch", launch)
+    monkeypatch.setattr(cli_module, "send_logs_to", lambda reporter: None)
+    return started
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    file = tmp_path / "job.yaml"
+    settings = "\n".join("  " + pair.replace("=", ": ") for pair in REQUIRED)
+    runner = "  checkpoint_dir: /tmp/c\n  conf: [a=b]"
+    file.write_text(f"template: spanner-to-files\nparameters:\n{settings}\nrunner:\n{runner}\n")
+    return file
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert __version__ in penstock("--version").output
+
+
+def test_list_shows_every_template_with_a_summary() -> None:
+    listed = penstock("list").output
+    assert "spanner-to-files   A Spanner change stream" in listed
+    assert "bigtable-to-files  A Bigtable change stream" in listed
+
+
+def test_list_and_describe_speak_json() -> None:
+    names = [each["name"] for each in json.loads(penstock("list", "--json").output)]
+    assert names == ["bigtable-to-files", "spanner-to-files"]
+    described = json.loads(penstock("describe", "spanner-to-files", "--json").output)
+    assert described["parameters"]["project"]["required"] is True
+
+
+def test_the_example_of_describe_is_a_job_that_validates(tmp_path: Path) -> None:
+    file = tmp_path / "example.yaml"
+    file.write_text(penstock("describe", "spanner-to-files", "--example").output)
+    assert penstock("validate", str(file)).exit_code == Exit.DONE
+
+
+def test_an_unknown_template_is_a_configuration_error() -> None:
+    done = penstock("run", "spaner-to-files")
+    assert done.exit_code == Exit.CONFIGURATION
+    assert "did you mean 'spanner-to-files'?" in done.output
+
+
+def test_a_template_without_values_names_all_that_it_needs() -> None:
+    done = penstock("validate", "spanner-to-files")
+    assert done.exit_code == Exit.CONFIGURATION
+    for name in ("project", "instance", "database", "change_stream", "output", "checkpoint_dir"):
+        assert f"{name!r} is required" in done.output
+
+
+def test_a_valid_configuration_is_shown_whole() -> None:
+    done = penstock("validate", "spanner-to-files", *VALID)
+    assert done.exit_code == Exit.DONE
+    assert "  poll_ms: 200" in done.output
+
+
+def test_what_only_the_transforms_refuse_is_found_by_validate_too() -> None:
+    times = ("start=2026-01-02T00:00:00Z", "end=2026-01-01T00:00:00Z")
+    done = penstock("validate", "spanner-to-files", *VALID, *[f"--set={time}" for time in times])
+    assert done.exit_code == Exit.CONFIGURATION
+    assert "lies before start" in done.output
+
+
+def test_an_output_that_cannot_be_written_is_found_by_validate_too(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    given = [word.replace("=/tmp/out", f"={tmp_path}/out") for word in VALID]
+    done = penstock("validate", "spanner-to-files", *given)
+    assert done.exit_code == Exit.CONFIGURATION, done.exception
+    assert "Choose an output that is a folder" in done.output
+
+
+def test_problems_as_json_have_their_place(job: Path) -> None:
+    job.write_text(job.read_text() + "  epoch_seconds: soon\n")
+    done = penstock("validate", str(job), "--json")
+    assert done.exit_code == Exit.CONFIGURATION
+    (problem,) = json.loads(done.output)["problems"]
+    assert problem["where"] == f"{job}:11:18"
+
+
+def test_a_job_file_that_is_not_there_says_so(tmp_path: Path) -> None:
+    done = penstock("run", str(tmp_path / "job.yaml"))
+    assert done.exit_code == Exit.CONFIGURATION
+    assert "cannot be read: No such file or directory" in done.output
+
+
+def test_flags_win_over_set_the_environment_the_file_and_defaults(
+    job: Path, launched: list[Configuration]
+) -> None:
+    arguments = ("--set", "database=flagged", "--epoch-seconds", "3")
+    done = penstock(
+        "run",
+        str(job),
+        *arguments,
+        PENSTOCK_DATABASE="from-env",
+        PENSTOCK_INSTANCE="from-env",
+        PENSTOCK_EPOCH_SECONDS="9",
+        PENSTOCK_EPOCH_RETRIES="8",
+    )
+    assert done.exit_code == Exit.DONE, done.output
+    (configuration,) = launched
+    parameters, runner = configuration.parameters, configuration.runner
+    assert (parameters["database"], parameters["instance"]) == ("flagged", "from-env")
+    assert (parameters["project"], parameters["poll_ms"]) == ("my-project", 200)
+    assert (runner["epoch_seconds"], runner["epoch_retries"], runner["conf"]) == (3.0, 8, ("a=b",))
+
+
+def test_commas_in_a_value_mean_nothing(launched: list[Configuration]) -> None:
+    done = penstock("run", "spanner-to-files", *VALID, "--set", "output=/tmp/a,b", "--conf", "x=1,2")
+    assert done.exit_code == Exit.CONFIGURATION
+    done = penstock("run", "spanner-to-files", *VALID[:-4], *VALID[-2:], "--set", "output=/tmp/a,b=c")
+    assert done.exit_code == Exit.DONE, done.output
+    assert launched[0].parameters["output"] == "/tmp/a,b=c"
+
+
+@pytest.mark.parametrize("setting", ["fresh: true", "drop_state: [Old]"])
+def test_what_is_right_for_one_start_only_has_no_place_in_a_file(job: Path, setting: str) -> None:
+    job.write_text(job.read_text() + f"  {setting}\n")
+    done = penstock("run", str(job))
+    assert done.exit_code == Exit.CONFIGURATION
+    assert "is right for one start only and has no place in a file; pass --" in done.output
+
+
+def test_what_is_right_for_one_start_only_is_not_taken_from_the_environment(
+    job: Path, launched: list[Configuration]
+) -> None:
+    assert penstock("run", str(job), PENSTOCK_FRESH="true").exit_code == Exit.DONE
+    assert launched[0].runner["fresh"] is False
+
+
+def test_the_exit_code_is_how_the_pipeline_ended(monkeypatch: pytest.MonkeyPatch, job: Path) -> None:
+    monkeypatch.setattr(cli_module, "launch", lambda *_, **__: Exit.FAILED)
+    monkeypatch.setattr(cli_module, "send_logs_to", lambda reporter: None)
+    assert penstock("run", str(job)).exit_code == 4
+
+
+def test_an_unknown_flag_is_a_usage_error() -> None:
+    assert penstock("run", "spanner-to-files", "--spark-masterr", "x").exit_code == Exit.CONFIGURATION
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (["/v/bin/penstock", "run", "job.yaml", "--fresh"], "/v/bin/penstock run job.yaml"),
+        (["penstock", "run", "j", "--drop-state", "A B", "--set", "a=b c"], "penstock run j --set 'a=b c'"),
+        (["penstock", "run", "j", "--drop-state=A", "--master", "x"], "penstock run j --master x"),
+        (["/somewhere/cli.py", "run", "j"], "penstock run j"),
+    ],
+)
+def test_the_command_that_goes_on_leaves_out_what_is_right_for_one_start_only(
+    given: list[str], kept: str
+) -> None:
+    assert resume_command(given) == kept
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (["--set", "password=tiger", "--set", "project=p"], "--set 'password=(hidden)' --set project=p"),
+        (["--set=password=tiger"], "'--set=password=(hidden)'"),
+        (
+            ["--conf", "spark.hadoop.fs.s3a.secret.key=tiger"],
+            "--conf 'spark.hadoop.fs.s3a.secret.key=(hidden)'",
+        ),
+        (["--conf=spark.ssl.keyPassword=tiger"], "'--conf=spark.ssl.keyPassword=(hidden)'"),
+        (["--conf", "spark.executor.memory=4g"], "--conf spark.executor.memory=4g"),
+    ],
+)
+def test_the_command_that_goes_on_shows_no_secret(given: list[str], shown: str) -> None:
+    assert resume_command(["penstock", "run", "j", *given], {"password"}) == f"penstock run j {shown}"
+
+
+@pytest.mark.parametrize("style", [(), ("--json",)])
+def test_a_valid_configuration_is_shown_without_the_secrets_of_spark(style: tuple[str, ...]) -> None:
+    conf = ("--conf", "spark.ssl.keyPassword=tiger", "--conf", "spark.executor.memory=4g")
+    done = penstock("validate", "spanner-to-files", *VALID, *conf, *style)
+    assert done.exit_code == Exit.DONE, done.output
+    assert "tiger" not in done.output
+    assert "spark.executor.memory=4g" in done.output
+
+
+@pytest.mark.parametrize("template", ["spanner-to-files", "bigtable-to-files"])
+def test_urls_are_found_out_before_anything_starts(template: str) -> None:
+    folders = ("--set", "output=s3://bucket/out", "--checkpoint-dir", "gs://bucket/checkpoint")
+    done = penstock("validate", template, *folders)
+    assert done.exit_code == Exit.CONFIGURATION
+    assert "'s3://bucket/out' is not a folder of a file system (a URL is none)" in done.output
+    assert "'gs://bucket/checkpoint' is not a folder of a file system (a URL is none)" in done.output

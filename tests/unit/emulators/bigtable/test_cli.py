@@ -1,0 +1,22 @@
+"""What the emulator's command line refuses before it starts anything."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from penstock.emulators.bigtable import cli
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"), [("--port", "65536"), ("--port", "-1"), ("--churn-seconds", "-1")]
+)
+def test_a_number_that_cannot_be_is_refused_by_its_flag(
+    monkeypatch: pytest.MonkeyPatch, flag: str, value: str
+) -> None:
+    async def never(*_: object) -> None:
+        raise AssertionError("it was started")
+
+    monkeypatch.setattr(cli, "_run", never)
+    done = CliRunner().invoke(cli.command, [flag, value])
+    assert (done.exit_code, f"Invalid value for '{flag}'" in done.output) == (2, True)

@@ -1,0 +1,66 @@
+"""Warnings from workers: collected once each there, shown once here."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from pathlib import Path
+
+import pytest
+
+from penstock.runner.tasks.worker_warnings import Warned, kept, show
+
+
+class OfThisModuleWarning(UserWarning):
+    """A category that the driver can import."""
+
+
+def _given(category: type[Warning], text: str, times: int = 1) -> list[Warned]:
+    into: list[Warned] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        with kept(into):
+            for _ in range(times):
+                warnings.warn(text, category, stacklevel=1)
+    return into
+
+
+def test_a_warning_given_many_times_travels_once_and_is_shown_with_its_category_and_place():
+    given = pickle.loads(pickle.dumps(_given(OfThisModuleWarning, "beware of the bytes", times=3)))
+    with pytest.warns(OfThisModuleWarning, match="beware of the bytes") as shown:
+        show([*given, *given])
+    assert [(Path(w.filename).name, w.lineno) for w in shown] == [("test_worker_warnings.py", given[0].line)]
+
+
+def test_what_this_process_has_shown_it_does_not_show_again_by_default():
+    given = _given(UserWarning, "said every epoch")
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        show(given)
+        show(given)
+    assert [str(w.message) for w in shown] == ["said every epoch"]
+
+
+def test_a_category_that_only_the_worker_knows_arrives_as_a_user_warning():
+    class Local(UserWarning):
+        pass
+
+    (given,) = _given(Local, "from inside a function")
+    with pytest.warns(UserWarning, match="from inside a function"):
+        show([given])
+
+
+def test_warnings_that_the_worker_ignores_do_not_travel():
+    into: list[Warned] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with kept(into):
+            warnings.warn("not worth it", stacklevel=1)
+    assert into == []
+
+
+def test_afterwards_warnings_are_shown_where_they_are_given():
+    before = warnings.showwarning
+    with pytest.raises(RuntimeError, match="in the middle"), kept([]):
+        raise RuntimeError("in the middle")
+    assert warnings.showwarning is before

@@ -1,0 +1,151 @@
+"""The numbers that a running pipeline shows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from penstock.telemetry.snapshot import Snapshot, as_fields, as_json, as_line, look, rate
+
+
+@dataclass
+class FakeFrontier:
+    open: tuple[str, ...]
+    waiting: tuple[str, ...]
+
+
+@dataclass
+class FakeResidual:
+    restriction: Any
+
+
+@dataclass
+class FakeProgress:
+    epochs: int = 7
+    committed_us: int | None = 999_500_000
+    watermark_us: int | None = 998_000_000
+    residuals: tuple[FakeResidual, ...] = field(default_factory=tuple)
+
+
+COUNTERS = [
+    ("penstock.io.spanner", "mods", 40),
+    ("penstock.io.spanner", "records", 30),
+    ("penstock.io.spanner", "splits", 2),
+    ("penstock.io.bigtable", "splits", 3),
+    ("penstock.io.bigtable", "entries", 12),
+    ("penstock.io.spanner", "queries", 99),
+    ("users.own", "splits", 1000),
+]
+
+
+def snapshot(**changed: Any) -> Snapshot:
+    base = Snapshot(
+        at=1000.0,
+        epochs=7,
+        committed_at=999.5,
+        watermark=998.0,
+        open=3,
+        waiting=1,
+        counters={"changes": 2500},
+    )
+    return replace(base, **changed)
+
+
+def test_partitions_of_all_dealt_frontiers_are_counted_each_once() -> None:
+    residuals = (
+        FakeResidual(FakeFrontier(("a", "b"), ("c",))),
+        FakeResidual(FakeFrontier(("d",), ("c",))),
+        FakeResidual("the restriction of some other source"),
+    )
+    seen = look(1000.0, FakeProgress(residuals=residuals), [])
+    assert (seen.open, seen.waiting) == (3, 1)
+
+
+def test_a_source_without_partitions_shows_none() -> None:
+    seen = look(1000.0, FakeProgress(residuals=(FakeResidual(5),)), [])
+    assert seen.open is None
+    assert "partitions" not in as_line(seen, seen)
+
+
+def test_counters_of_our_sources_are_added_up_and_those_of_users_left_out() -> None:
+    assert look(1000.0, FakeProgress(), COUNTERS).counters == {"changes": 52, "records": 30, "splits": 5}
+
+
+def test_the_lag_is_the_watermark_behind_now_and_never_negative() -> None:
+    assert look(1000.0, FakeProgress(), []).lag == pytest.approx(2.0)
+    assert snapshot(watermark=1000.5).lag == 0.0
+    assert snapshot(watermark=None).lag is None
+
+
+@pytest.mark.parametrize("watermark_us", [-9_223_372_036_854_775_000, 9_223_372_036_854_775_000])
+def test_beams_lowest_and_highest_watermark_are_no_moments(watermark_us: int) -> None:
+    seen = look(1000.0, FakeProgress(watermark_us=watermark_us), [])
+    assert seen.watermark is None
+    assert "watermark -" in as_line(seen, seen)
+    assert as_fields(seen, seen)["watermark"] is None
+
+
+def test_the_rate_is_changes_over_the_time_between_two_looks() -> None:
+    assert rate(snapshot(at=990.0, counters={"changes": 500}), snapshot()) == pytest.approx(200.0)
+
+
+def test_a_single_look_has_no_rate() -> None:
+    assert rate(snapshot(), snapshot()) == 0.0
+
+
+def test_records_count_where_a_source_counts_no_rows() -> None:
+    assert snapshot(counters={"records": 5}).changes == 5
+
+
+def test_the_line_says_what_a_person_watches() -> None:
+    counters = {"changes": 2500, "splits": 4, "merges": 2, "moves": 1}
+    line = as_line(snapshot(at=990.0, counters={"changes": 500}), snapshot(counters=counters))
+    assert line == (
+        "200/s | 2,500 in all | watermark 2.0 s behind | partitions 3 open, 1 waiting | "
+        "4 splits, 2 merges, 1 moves | 7 epochs | checkpoint 0.5 s ago"
+    )
+
+
+def test_the_line_of_a_pipeline_that_has_not_committed_yet_claims_nothing() -> None:
+    fresh = Snapshot(1000.0, 0, None, None, None, None, {})
+    assert as_line(fresh, fresh) == "0/s | 0 in all | watermark - | 0 epochs"
+
+
+@pytest.mark.parametrize(("lag", "text"), [(119.0, "119.0 s"), (120.0, "2 min"), (7200.0, "2.0 h")])
+def test_long_spans_are_shown_in_larger_units(lag: float, text: str) -> None:
+    assert f"watermark {text} behind" in as_line(snapshot(), snapshot(watermark=1000.0 - lag))
+
+
+def test_the_json_line_is_one_object_with_times_in_rfc_3339() -> None:
+    event = json.loads(as_json(snapshot(at=990.0, counters={"changes": 500}), snapshot()))
+    assert event == {
+        "time": "1970-01-01T00:16:40.000Z",
+        "event": "progress",
+        "changes_per_second": 200.0,
+        "watermark": "1970-01-01T00:16:38.000Z",
+        "watermark_lag_seconds": 2.0,
+        "open_partitions": 3,
+        "waiting_partitions": 1,
+        "epochs": 7,
+        "last_checkpoint": "1970-01-01T00:16:39.500Z",
+        "changes": 2500,
+        "records": 0,
+        "splits": 0,
+        "merges": 0,
+        "moves": 0,
+    }
+
+
+def test_what_is_not_known_is_null_in_json() -> None:
+    fresh = Snapshot(1000.0, 0, None, None, None, None, {})
+    fields = as_fields(fresh, fresh)
+    assert [name for name, value in fields.items() if value is None] == [
+        "watermark",
+        "watermark_lag_seconds",
+        "open_partitions",
+        "waiting_partitions",
+        "last_checkpoint",
+    ]
