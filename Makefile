@@ -34,9 +34,10 @@ campaign: $(READY)  ## the full numbers; writes docs/evidence/*.json
 mutants: $(READY)   ## each patch in tests/mutants must turn its test red
 	$(BIN)/python tests/mutants/run.py $(ARGS)
 
-lint: $(READY)      ## ruff: rules and format
+lint: $(READY)      ## ruff: rules and format; import-linter: which package may import which
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
+	$(BIN)/lint-imports --no-cache --no-logo
 
 types: $(READY)     ## strict mypy on what ships
 	cd src && ../$(BIN)/python -m mypy --config-file ../pyproject.toml -p penstock

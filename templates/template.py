@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 from ruamel.yaml import YAML
 
-from penstock.cli.suggestions import did_you_mean
+from penstock.suggestions import did_you_mean
 from penstock.templates.parameter import Parameter
 
 ParameterName = Annotated[str, Field(pattern=r"[a-z][a-z0-9_]*")]

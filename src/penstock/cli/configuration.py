@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from penstock.cli.inputs import Given, Problem
 from penstock.cli.runner_options import RUNNER, Values, runner_arguments
-from penstock.cli.suggestions import did_you_mean
+from penstock.suggestions import did_you_mean
 from penstock.templates.parameter import Parameter, Value
 from penstock.templates.template import Template
 

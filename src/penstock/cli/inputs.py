@@ -21,7 +21,7 @@ from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
-from penstock.cli.suggestions import did_you_mean
+from penstock.suggestions import did_you_mean
 
 SECTIONS = ("template", "parameters", "runner")
 _NULL = "tag:yaml.org,2002:null"
