@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 from ruamel.yaml import YAML
 
+from penstock.errors import UsageError
 from penstock.suggestions import did_you_mean
 from penstock.templates.parameter import Parameter
 
@@ -40,7 +41,7 @@ class Template(BaseModel):
         return built
 
 
-class UnknownTemplateError(LookupError):
+class UnknownTemplateError(UsageError, LookupError):
     """No template has this name; the message names the nearest one and how to list them."""
 
 

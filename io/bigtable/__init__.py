@@ -7,13 +7,15 @@
 Importing this package imports no Google Cloud client; a running pipeline does.
 """
 
-from penstock.io.bigtable.coder import ChangeStreamMutationCoder
-from penstock.io.bigtable.errors import (
-    BigtableUnavailableError,
+from penstock.errors import (
     ChangeStreamError,
+    DecodeError,
+    LineageError,
     PositionLostError,
     SetupError,
+    UnavailableError,
 )
+from penstock.io.bigtable.coder import ChangeStreamMutationCoder
 from penstock.io.bigtable.read import ReadFromBigtableChangeStream
 from penstock.io.bigtable.record import (
     AddToCell,
@@ -31,13 +33,14 @@ from penstock.timestamps import format_timestamp, parse_timestamp
 
 __all__ = [
     "AddToCell",
-    "BigtableUnavailableError",
     "ChangeStream",
     "ChangeStreamError",
     "ChangeStreamMutation",
     "ChangeStreamMutationCoder",
+    "DecodeError",
     "DeleteCells",
     "DeleteFamily",
+    "LineageError",
     "MergeToCell",
     "MutationType",
     "PositionLostError",
@@ -46,6 +49,7 @@ __all__ = [
     "SetCell",
     "SetupError",
     "TableRow",
+    "UnavailableError",
     "UnknownMutation",
     "format_timestamp",
     "parse_timestamp",

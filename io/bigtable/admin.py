@@ -15,9 +15,8 @@ from google.cloud.bigtable_admin_v2.types import instance as instance_types
 from google.cloud.bigtable_admin_v2.types import table as table_types
 
 from penstock.io.bigtable.client import ADMIN_HOST, channel_to
-from penstock.io.bigtable.errors import PASSING, UnreachableError
 from penstock.io.bigtable.source import ChangeStream, Connection
-from penstock.io.change_streams.credentials import status_of
+from penstock.io.change_streams.status import RETRYABLE, UnreachableError, status_of
 
 _SECONDS = 30.0
 
@@ -72,6 +71,6 @@ class Admin:
             return call(request, timeout=_SECONDS, metadata=routing)
         except grpc.RpcError as error:
             code, details = error.code().name, error.details() or ""
-            if status_of(code, details) not in PASSING:
+            if status_of(code, details) not in RETRYABLE:
                 return None
             raise UnreachableError(f"{self._stream}: {code}: {details}") from None

@@ -16,8 +16,9 @@ import grpc
 from google.cloud.bigtable_v2.services.bigtable.transports.grpc import BigtableGrpcTransport
 from grpc.experimental import ChannelOptions
 
+from penstock.errors import UnavailableError
 from penstock.io.bigtable.decode import key_range
-from penstock.io.bigtable.errors import BigtableUnavailableError, judge, judge_close
+from penstock.io.bigtable.errors import judge, judge_close
 from penstock.io.bigtable.frontier import Opening
 from penstock.io.bigtable.keys import KeyRange, shown
 from penstock.io.bigtable.query import (
@@ -80,7 +81,7 @@ class Client:
     """Streams of one table; safe for threads."""
 
     def __init__(self, stream: ChangeStream, connection: Connection, heartbeat_ms: int) -> None:
-        self.outage = Outage("Bigtable", BigtableUnavailableError)
+        self.outage = Outage("Bigtable", UnavailableError)
         self._stream = stream
         self._app_profile = connection.app_profile
         self._heartbeat_ms = heartbeat_ms

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from penstock.errors import DecodeError
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
 from penstock.io.bigtable.record import (
     AddToCell,
@@ -44,10 +45,6 @@ from penstock.timestamps import NANOS
 
 _USER, _GARBAGE_COLLECTION, _CONTINUATION = 1, 2, 3
 _TYPES = {_USER: MutationType.USER, _GARBAGE_COLLECTION: MutationType.GARBAGE_COLLECTION}
-
-
-class DecodeError(RuntimeError):
-    """The service sent something that its documentation does not have. Nothing of the record was emitted."""
 
 
 _Head: TypeAlias = tuple[bytes, MutationType, str, int, int]

@@ -2,33 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.io.change_streams.credentials import status_of
-
-
-class ChangeStreamError(RuntimeError):
-    """Reading cannot go on until somebody does what the message says. Nothing was skipped."""
-
-
-class SetupError(ChangeStreamError):
-    """What was asked for does not exist, is not supported, or may not be read."""
-
-
-class PositionLostError(ChangeStreamError):
-    """The changes after the reader's position can no longer be had from the service."""
-
-
-class BigtableUnavailableError(ChangeStreamError):
-    """The service did not answer for `unavailable_timeout` seconds."""
-
-
-class UnreachableError(Exception):
-    """A stream broke off for a reason that passes; open it again from the last token, after a pause."""
-
-
-PASSING = frozenset(
-    ("UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "RESOURCE_EXHAUSTED", "INTERNAL", "CANCELLED", "UNKNOWN")
-)
-"""Status codes that are tried again from the last record or heartbeat."""
+from penstock.errors import ChangeStreamError, PositionLostError, SetupError
+from penstock.io.change_streams.status import RETRYABLE, UnreachableError, first_line, status_of
 
 CODES = (
     "OK",
@@ -60,10 +35,10 @@ def judge(code: str, details: str, table: str, position: str, *, by_token: bool 
     not decided here.
     """
     code = status_of(code, details)
-    if code in PASSING:
-        return UnreachableError(f"{table}: {code}: {_first_line(details)}")
+    if code in RETRYABLE:
+        return UnreachableError(f"{table}: {code}: {first_line(details)}")
     kind, advice = _advice(code, details.lower(), by_token)
-    return kind(f"{table}, read at {position}: {advice} (Bigtable said {code}: {_first_line(details)})")
+    return kind(f"{table}, read at {position}: {advice} (Bigtable said {code}: {first_line(details)})")
 
 
 def judge_close(code: int, message: str, table: str, position: str) -> Exception:
@@ -193,7 +168,3 @@ _KNOWN: dict[str, tuple[tuple[tuple[str, ...], _Answer | dict[bool, _Answer]], .
         ),
     ),
 }
-
-
-def _first_line(details: str) -> str:
-    return details.strip().split("\n", 1)[0]

@@ -34,12 +34,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeAlias
 
+from penstock.errors import LineageError
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange, missing, shown, tiles, united
 from penstock.io.bigtable.record import Continuation
-
-
-class LineageError(RuntimeError):
-    """The change stream contradicts its documentation, or a step does not fit the frontier."""
 
 
 @dataclass(frozen=True, slots=True)

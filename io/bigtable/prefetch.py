@@ -30,12 +30,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeAlias
 
+from penstock.errors import LineageError
 from penstock.io.bigtable.decode import Decoder
-from penstock.io.bigtable.errors import UnreachableError
-from penstock.io.bigtable.frontier import Advanced, Closed, Finished, LineageError, Opening, Step
+from penstock.io.bigtable.frontier import Advanced, Closed, Finished, Opening, Step
 from penstock.io.bigtable.keys import KeyRange, shown
 from penstock.io.bigtable.record import ChangeRecord, ChangeStreamMutation, CloseStream, Heartbeat
 from penstock.io.change_streams.backoff import Outage, Pacing
+from penstock.io.change_streams.status import UnreachableError
 
 _PAUSE_AFTER_OK = 0.02
 """Seconds before a stream that ended with OK is opened again."""

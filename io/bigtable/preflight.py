@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.io.bigtable.errors import PositionLostError, SetupError
+from penstock.errors import PositionLostError, SetupError
 from penstock.io.bigtable.source import ChangeStream
 from penstock.timestamps import format_timestamp
 

@@ -32,7 +32,7 @@ from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
-from penstock.io.bigtable.errors import SetupError, UnreachableError
+from penstock.errors import SetupError
 from penstock.io.bigtable.filter import Column, Selection
 from penstock.io.bigtable.frontier import Frontier, Reopened
 from penstock.io.bigtable.keys import KeyRange
@@ -43,6 +43,7 @@ from penstock.io.bigtable.record import ChangeStreamMutation
 from penstock.io.bigtable.source import ChangeStream, Connection
 from penstock.io.bigtable.tracker import BigtableTracker, FrontierCoder
 from penstock.io.change_streams.arguments import check_times, in_range, named, require_same, whole_in_range
+from penstock.io.change_streams.status import UnreachableError
 from penstock.io.change_streams.tracker import (
     FrontierWatermarkEstimatorProvider,
     Tick,

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from penstock.coders import VersionedCoder
-from penstock.io.bigtable.frontier import Advanced, Frontier, LineageError, Segment, Step
+from penstock.errors import LineageError
+from penstock.io.bigtable.frontier import Advanced, Frontier, Segment, Step
 from penstock.io.bigtable.keys import KeyRange, shown
 from penstock.io.change_streams.tracker import FrontierTracker
 

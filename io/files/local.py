@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from penstock.errors import ServiceError
 from penstock.io.files.naming import STAGING, made_in, since_name, staged_in, staging_folder
 from penstock.io.files.publication import Publication
 
@@ -37,7 +38,7 @@ _REMEDY = {
 }
 
 
-class OutputError(RuntimeError):
+class OutputError(ServiceError):
     """The output folder refused something; the message says what, where and what to do about it."""
 
 

@@ -7,13 +7,15 @@
 Importing this package imports no Google Cloud client; a running pipeline does.
 """
 
-from penstock.io.spanner.coder import DataChangeRecordCoder
-from penstock.io.spanner.errors import (
+from penstock.errors import (
     ChangeStreamError,
+    DecodeError,
+    LineageError,
     PositionLostError,
     SetupError,
-    SpannerUnavailableError,
+    UnavailableError,
 )
+from penstock.io.spanner.coder import DataChangeRecordCoder
 from penstock.io.spanner.read import ReadFromSpannerChangeStream
 from penstock.io.spanner.record import (
     ColumnType,
@@ -30,12 +32,14 @@ __all__ = [
     "ColumnType",
     "DataChangeRecord",
     "DataChangeRecordCoder",
+    "DecodeError",
+    "LineageError",
     "Mod",
     "Mods",
     "PositionLostError",
     "ReadFromSpannerChangeStream",
     "SetupError",
-    "SpannerUnavailableError",
+    "UnavailableError",
     "format_timestamp",
     "parse_timestamp",
 ]

@@ -20,10 +20,12 @@ from google.cloud.spanner_v1.services.spanner.transports.grpc import SpannerGrpc
 from google.cloud.spanner_v1.types import result_set as result_set_types
 from google.cloud.spanner_v1.types import spanner as spanner_types
 
+from penstock.errors import UnavailableError
 from penstock.io.change_streams.backoff import Outage
 from penstock.io.change_streams.process_local import OncePerProcess
+from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner.decode import merge_chunk
-from penstock.io.spanner.errors import Reaction, SpannerUnavailableError, UnreachableError, judge
+from penstock.io.spanner.errors import Reaction, judge
 from penstock.io.spanner.query import Query
 from penstock.io.spanner.source import ChangeStream, Connection
 
@@ -80,7 +82,7 @@ class Client:
     """Queries on the database of one change stream; safe for threads."""
 
     def __init__(self, stream: ChangeStream, connection: Connection) -> None:
-        self.outage = Outage("Spanner", SpannerUnavailableError)
+        self.outage = Outage("Spanner", UnavailableError)
         self._stream = stream
         self._role = connection.database_role
         self._lock = threading.Lock()

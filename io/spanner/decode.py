@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from penstock.errors import DecodeError
 from penstock.io.spanner import wire
 from penstock.io.spanner.record import (
     ChangeRecord,
@@ -49,10 +50,6 @@ _DATA_FIELDS = (
 _RECORD_FIELDS = ("data_change_record", "heartbeat_record", "child_partitions_record")
 _MOST_CACHED = 1000
 """Entries after which a cache is emptied: far more than a database has tables."""
-
-
-class DecodeError(RuntimeError):
-    """The service sent something that its documentation does not have. Nothing of it was emitted."""
 
 
 class Decoder:

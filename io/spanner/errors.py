@@ -4,27 +4,8 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from penstock.io.change_streams.credentials import status_of
-
-
-class ChangeStreamError(RuntimeError):
-    """Reading cannot go on until somebody does what the message says. Nothing was skipped."""
-
-
-class SetupError(ChangeStreamError):
-    """What was asked for does not exist, is not supported, or may not be read."""
-
-
-class PositionLostError(ChangeStreamError):
-    """The changes after the reader's position can no longer be had from the service."""
-
-
-class SpannerUnavailableError(ChangeStreamError):
-    """The service did not answer for `unavailable_timeout` seconds."""
-
-
-class UnreachableError(Exception):
-    """A query broke off for a reason that passes; ask again from the last record, after a pause."""
+from penstock.errors import ChangeStreamError, PositionLostError, SetupError
+from penstock.io.change_streams.status import RETRYABLE, first_line, status_of
 
 
 class Reaction(Enum):
@@ -32,11 +13,6 @@ class Reaction(Enum):
 
     RETRY = auto()
     NEW_SESSION = auto()
-
-
-_PASSING = frozenset(
-    ("UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "RESOURCE_EXHAUSTED", "INTERNAL", "CANCELLED", "UNKNOWN")
-)
 
 
 def judge(code: str, details: str, stream: str, position: str) -> Reaction | ChangeStreamError:
@@ -48,13 +24,13 @@ def judge(code: str, details: str, stream: str, position: str) -> Reaction | Cha
     Source: Cloud Spanner documentation; the texts are the service's, as the emulator repeats them.
     """
     code = status_of(code, details)
-    if code in _PASSING:
+    if code in RETRYABLE:
         return Reaction.RETRY
     if code == "NOT_FOUND" and "session not found" in details.lower():
         return Reaction.NEW_SESSION
     where = f"{stream}, read at {position}"
     kind, advice = _advice(code, details)
-    return kind(f"{where}: {advice} (Spanner said {code}: {_first_line(details)})")
+    return kind(f"{where}: {advice} (Spanner said {code}: {first_line(details)})")
 
 
 def _advice(code: str, details: str) -> tuple[type[ChangeStreamError], str]:
@@ -112,7 +88,3 @@ _KNOWN: dict[tuple[str, str], tuple[type[ChangeStreamError], str]] = {
         "GOOGLE_APPLICATION_CREDENTIALS, or pass credentials",
     ),
 }
-
-
-def _first_line(details: str) -> str:
-    return details.strip().split("\n", 1)[0]

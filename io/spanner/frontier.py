@@ -37,16 +37,13 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
+from penstock.errors import LineageError
 from penstock.io.spanner.query import ROOT
 from penstock.io.spanner.record import ChildPartitionsRecord, DataChangeRecord
 from penstock.timestamps import format_timestamp
 
 Runs: TypeAlias = tuple[tuple[int, int], ...]
 """Ascending, disjoint, not adjacent (first, last) runs of numbers, both inclusive."""
-
-
-class LineageError(RuntimeError):
-    """The change stream contradicts its documentation, or a step does not fit the frontier."""
 
 
 class Position(NamedTuple):

@@ -35,8 +35,8 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from penstock.io.change_streams.backoff import Outage, Pacing
+from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner.decode import Decoder
-from penstock.io.spanner.errors import UnreachableError
 from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, Position
 from penstock.io.spanner.query import window_end
 from penstock.io.spanner.steps import FIRST_SPAN, Taken, follow, last_step, next_span

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.io.spanner.errors import SetupError
+from penstock.errors import SetupError
 from penstock.io.spanner.query import DIALECT, STREAMS, Query, stream_options_query
 from penstock.io.spanner.source import ChangeStream
 

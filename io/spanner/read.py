@@ -32,14 +32,15 @@ from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
+from penstock.errors import SetupError
 from penstock.io.change_streams.arguments import check_times, in_range, named, require_same, whole_in_range
+from penstock.io.change_streams.status import UnreachableError
 from penstock.io.change_streams.tracker import (
     FrontierWatermarkEstimatorProvider,
     Tick,
     beam_watermark,
     rebalanced,
 )
-from penstock.io.spanner.errors import SetupError, UnreachableError
 from penstock.io.spanner.frontier import Advanced, Frontier, Step, shown
 from penstock.io.spanner.metrics import Tally
 from penstock.io.spanner.pool import Pool, pools
@@ -148,7 +149,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
 
         Raises:
             SetupError: the stream cannot be read; the message says why and what to do.
-            SpannerUnavailableError: nobody answered for `unavailable_timeout` seconds.
+            UnavailableError: nobody answered for `unavailable_timeout` seconds.
         """
         client = self._client(stream)
         while True:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 from penstock.coders import VersionedCoder
+from penstock.errors import LineageError
 from penstock.io.change_streams.tracker import FrontierTracker
-from penstock.io.spanner.frontier import Advanced, Frontier, LineageError, Position, Step, Waiting, shown
+from penstock.io.spanner.frontier import Advanced, Frontier, Position, Step, Waiting, shown
 
 VERSION = 1
 

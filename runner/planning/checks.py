@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from apache_beam.portability import common_urns, python_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as api
 
+from penstock.errors import UsageError
 from penstock.publish import POST_COMMIT
 
 _PAR_DO = common_urns.primitives.PAR_DO.urn
@@ -37,7 +38,7 @@ _GLOBAL = common_urns.global_windows.urn
 _COMBINE = common_urns.composites.COMBINE_PER_KEY.urn
 
 
-class UnsupportedPipelineError(NotImplementedError):
+class UnsupportedPipelineError(UsageError, NotImplementedError):
     """The pipeline uses what this runner does not run; the message names each transform and feature."""
 
 

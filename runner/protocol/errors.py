@@ -15,8 +15,10 @@
 
 from __future__ import annotations
 
+from penstock.errors import PenstockError, ServiceError
 
-class CheckpointError(Exception):
+
+class CheckpointError(ServiceError):
     """The checkpoint folder is missing something, damaged, or not what the caller takes it for."""
 
 
@@ -28,25 +30,25 @@ class RunMissing(CheckpointError):
     """
 
 
-class Superseded(Exception):
+class Superseded(PenstockError):
     """Another driver has taken over this checkpoint; this one must stop and must not delete or publish."""
 
 
-class EpochAborted(Exception):
+class EpochAborted(PenstockError):
     """What this try of the epoch made does not fit together; nothing of it was committed, so repeat it."""
 
 
-class EpochFailed(Exception):
+class EpochFailed(PenstockError):
     """An epoch failed on every try; the last failure is the cause (`__cause__`)."""
 
 
-class NotWritten(OSError):
+class NotWritten(OSError, ServiceError):
     """The storage did not take a file, and nothing of it is there; later it may."""
 
 
-class OutcomeUnknown(OSError):
+class OutcomeUnknown(OSError, ServiceError):
     """The storage may or may not have done what it was asked; asking again with the same bytes tells."""
 
 
-class CommitUnknown(Exception):
+class CommitUnknown(PenstockError):
     """Nobody knows whether the last record was committed, so this driver must stop; a new start finds out."""

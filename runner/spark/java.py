@@ -25,6 +25,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.errors import UsageError
+
 OLDEST = 17
 """The oldest Java that Spark 4 runs on."""
 
@@ -40,7 +42,7 @@ class Java:
     how: str
 
 
-class JavaNotFoundError(RuntimeError):
+class JavaNotFoundError(UsageError, RuntimeError):
     """No Java is new enough; the message says what was looked at and both ways to get one."""
 
 

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from penstock.cli.inputs import Given, Problem
 from penstock.cli.runner_options import RUNNER, Values, runner_arguments
+from penstock.errors import UsageError
 from penstock.suggestions import did_you_mean
 from penstock.templates.parameter import Parameter, Value
 from penstock.templates.template import Template
@@ -19,7 +20,7 @@ from penstock.templates.template import Template
 Layer: TypeAlias = Mapping[str, Given]
 
 
-class ConfigurationError(ValueError):
+class ConfigurationError(UsageError):
     """The configuration cannot run; `problems` are all that is wrong with it, one sentence each."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from penstock.emulators.bigtable import BigtableEmulator, Fault
+from penstock.errors import DecodeError, UnavailableError
 from penstock.io.bigtable import (
-    BigtableUnavailableError,
     DeleteFamily,
     MutationType,
     PositionLostError,
@@ -20,7 +20,6 @@ from penstock.io.bigtable import (
     SetupError,
     UnknownMutation,
 )
-from penstock.io.bigtable.decode import DecodeError
 from penstock.io.change_streams.tracker import beam_watermark
 from tests.integration.bigtable.epochs import Epochs
 from tests.integration.emulators.bigtable.client import Mutation, delete_row, set_cell
@@ -293,7 +292,7 @@ def test_a_dead_emulator_is_given_up_after_the_timeout_and_no_thread_is_left(
         driver = Epochs(Table(own).reading(unavailable_timeout=1.0, keep_seconds=0))
         driver.run(0.2)
     began = time.monotonic()
-    with pytest.raises(BigtableUnavailableError, match="unavailable_timeout=1"):
+    with pytest.raises(UnavailableError, match="unavailable_timeout=1"):
         until_it_fails(driver)
     assert time.monotonic() - began < 30
     wait_until(lambda: not [t for t in threading.enumerate() if "bigtable-reader" in t.name])
@@ -303,5 +302,5 @@ def test_a_check_gives_up_when_nobody_answers() -> None:
     nobody = ReadFromBigtableChangeStream(
         project="p", instance="i", table="t", emulator_host="localhost:1", unavailable_timeout=0.5
     )
-    with pytest.raises(BigtableUnavailableError, match="has not answered"):
+    with pytest.raises(UnavailableError, match="has not answered"):
         nobody.check()

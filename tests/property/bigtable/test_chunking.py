@@ -11,7 +11,8 @@ from google.cloud.bigtable_v2.types import data
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from penstock.io.bigtable.decode import DecodeError, Decoder
+from penstock.errors import DecodeError
+from penstock.io.bigtable.decode import Decoder
 from penstock.io.bigtable.wire import whole_cells
 
 Response = service.ReadChangeStreamResponse.pb()

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.io.bigtable.frontier import Advanced, Closed, Finished, Frontier, LineageError, Segment
+from penstock.errors import LineageError
+from penstock.io.bigtable.frontier import Advanced, Closed, Finished, Frontier, Segment
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange, missing, tiles, united
 from penstock.io.bigtable.record import Continuation
 from penstock.io.bigtable.tracker import FrontierCoder

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from google.cloud.bigtable_v2.types import bigtable as service
 
-from penstock.io.bigtable.errors import UnreachableError
 from penstock.io.bigtable.frontier import Opening
 from penstock.io.bigtable.keys import KeyRange
 from penstock.io.bigtable.record import CloseStream
+from penstock.io.change_streams.status import UnreachableError
 
 Response = service.ReadChangeStreamResponse.pb()
 

@@ -9,8 +9,8 @@ import grpc
 import pytest
 
 from penstock.io.bigtable.admin import Admin
-from penstock.io.bigtable.errors import UnreachableError
 from penstock.io.bigtable.source import ChangeStream, Connection
+from penstock.io.change_streams.status import UnreachableError
 
 STREAM = ChangeStream("p", "i", "t", 0, None)
 

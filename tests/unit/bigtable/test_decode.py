@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from google.cloud.bigtable_v2.types import data
 
+from penstock.errors import DecodeError
 from penstock.io.bigtable import AddToCell, DeleteCells, MergeToCell, MutationType, SetCell, UnknownMutation
-from penstock.io.bigtable.decode import DecodeError, Decoder, key_range
+from penstock.io.bigtable.decode import Decoder, key_range
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
 from penstock.io.bigtable.record import CloseStream, Continuation
 

@@ -2,18 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.io.bigtable.errors import (
-    BigtableUnavailableError,
-    ChangeStreamError,
-    PositionLostError,
-    SetupError,
-    UnreachableError,
-    judge,
-    judge_close,
-)
+from penstock.errors import ChangeStreamError, PositionLostError, SetupError, UnavailableError
+from penstock.io.bigtable.errors import judge, judge_close
 from penstock.io.bigtable.preflight import check_source
 from penstock.io.bigtable.source import ChangeStream
 from penstock.io.change_streams.backoff import Outage
+from penstock.io.change_streams.status import UnreachableError
 
 STREAM = ChangeStream("p", "i", "t", 100 * 3_600_000_000_000, None)
 
@@ -100,12 +94,12 @@ def test_what_the_admin_api_does_not_say_is_left_to_the_first_request() -> None:
 
 def test_many_threads_that_fail_at_once_lengthen_the_pause_once_and_an_outage_ends_loudly() -> None:
     now = [0.0]
-    outage = Outage("Bigtable", BigtableUnavailableError, clock=lambda: now[0], draw=lambda low, high: high)
+    outage = Outage("Bigtable", UnavailableError, clock=lambda: now[0], draw=lambda low, high: high)
     for _ in range(10):
         outage.failed("down", 60)
     assert outage.remaining_pause() == pytest.approx(0.05)
     now[0] = 61
-    with pytest.raises(BigtableUnavailableError, match="has not answered for 61 s .*down"):
+    with pytest.raises(UnavailableError, match="has not answered for 61 s .*down"):
         outage.failed("down", 60)
     outage.answered()
     assert outage.remaining_pause() == 0

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.io.bigtable.frontier import (
-    Advanced,
-    Closed,
-    Finished,
-    Frontier,
-    LineageError,
-    Opening,
-    Reopened,
-    Segment,
-)
+from penstock.errors import LineageError
+from penstock.io.bigtable.frontier import Advanced, Closed, Finished, Frontier, Opening, Reopened, Segment
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
 from penstock.io.bigtable.record import Continuation
 from penstock.io.bigtable.tracker import FrontierCoder

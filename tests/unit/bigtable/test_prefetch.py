@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from penstock.io.bigtable.decode import DecodeError
-from penstock.io.bigtable.errors import UnreachableError
-from penstock.io.bigtable.frontier import Advanced, Closed, Finished, LineageError, Opening
+from penstock.errors import DecodeError, LineageError
+from penstock.io.bigtable.frontier import Advanced, Closed, Finished, Opening
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
 from penstock.io.bigtable.pool import Limits, Pool, Readers
 from penstock.io.bigtable.prefetch import Batch
+from penstock.io.change_streams.status import UnreachableError
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 LOW, HIGH = KeyRange(b"", b"m"), KeyRange(b"m", b"")

@@ -8,8 +8,8 @@ from typing import Any
 import apache_beam as beam
 import pytest
 
+from penstock.errors import SetupError
 from penstock.io.bigtable import ChangeStreamMutation, ReadFromBigtableChangeStream
-from penstock.io.bigtable.errors import SetupError
 from penstock.io.bigtable.frontier import Frontier
 from penstock.io.bigtable.keys import KeyRange
 from penstock.io.bigtable.read import ReadChangeStreamFn

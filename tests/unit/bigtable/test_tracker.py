@@ -5,7 +5,8 @@ import json
 import pytest
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
-from penstock.io.bigtable.frontier import Advanced, Finished, Frontier, LineageError, Segment
+from penstock.errors import LineageError
+from penstock.io.bigtable.frontier import Advanced, Finished, Frontier, Segment
 from penstock.io.bigtable.keys import KeyRange
 from penstock.io.bigtable.tracker import BigtableTracker, FrontierCoder
 from penstock.io.change_streams.tracker import FrontierWatermarkEstimator, Tick, beam_watermark

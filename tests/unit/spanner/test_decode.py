@@ -7,7 +7,8 @@ from google.cloud.spanner_v1.types import result_set
 from google.protobuf import struct_pb2
 from google.protobuf.json_format import ParseDict
 
-from penstock.io.spanner.decode import DecodeError, Decoder, merge_chunk
+from penstock.errors import DecodeError
+from penstock.io.spanner.decode import Decoder, merge_chunk
 from penstock.io.spanner.record import (
     ChildPartition,
     ChildPartitionsRecord,

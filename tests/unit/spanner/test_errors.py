@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.io.spanner.errors import ChangeStreamError, PositionLostError, Reaction, SetupError, judge
+from penstock.errors import ChangeStreamError, PositionLostError, SetupError
+from penstock.io.spanner.errors import Reaction, judge
 
 STREAM = "change stream S of projects/p/instances/i/databases/d"
 

@@ -5,16 +5,8 @@ from typing import Any
 
 import pytest
 
-from penstock.io.spanner.frontier import (
-    Advanced,
-    Announced,
-    Ended,
-    Finished,
-    Frontier,
-    LineageError,
-    Position,
-    Waiting,
-)
+from penstock.errors import LineageError
+from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, Frontier, Position, Waiting
 from penstock.io.spanner.query import ROOT
 from penstock.io.spanner.tracker import FrontierCoder
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.io.spanner.errors import UnreachableError
+from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner.frontier import Advanced, Announced, Position, Step
 from penstock.io.spanner.pool import Pool
 from penstock.io.spanner.prefetch import Readers

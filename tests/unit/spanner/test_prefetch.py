@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.io.spanner.errors import SpannerUnavailableError, UnreachableError
+from penstock.errors import UnavailableError
+from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner.frontier import Advanced, Ended, Frontier, Position
 from penstock.io.spanner.prefetch import Readers
 from penstock.io.spanner.read import _steps
@@ -196,7 +197,7 @@ def test_a_dead_service_is_asked_seldom_and_given_up_after_the_timeout() -> None
     readers, asked, _ = opened(dead, unavailable_timeout=0.8)
     with closing(readers):
         readers.read({f"p{number}": Position(time.time_ns()) for number in range(8)})
-        with pytest.raises(SpannerUnavailableError, match="connection refused"):
+        with pytest.raises(UnavailableError, match="connection refused"):
             taken(readers, 5)
     assert len(asked) < 60
 

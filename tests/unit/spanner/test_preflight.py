@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from penstock.io.spanner.errors import SetupError
+from penstock.errors import SetupError
 from penstock.io.spanner.preflight import check_source
 from penstock.io.spanner.query import DIALECT, STREAMS, Query
 from penstock.io.spanner.source import ChangeStream

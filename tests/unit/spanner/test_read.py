@@ -13,6 +13,7 @@ from apache_beam.runners.common import DoFnSignature
 from apache_beam.utils.timestamp import Timestamp
 from google.auth.credentials import AnonymousCredentials
 
+from penstock.errors import SetupError
 from penstock.io.change_streams.tracker import FrontierWatermarkEstimatorProvider, beam_watermark
 from penstock.io.spanner import (
     ChangeStream,
@@ -20,7 +21,6 @@ from penstock.io.spanner import (
     DataChangeRecordCoder,
     ReadFromSpannerChangeStream,
 )
-from penstock.io.spanner.errors import SetupError
 from penstock.io.spanner.frontier import Frontier, Position
 from penstock.io.spanner.read import ReadChangeStreamFn
 from penstock.io.spanner.source import ChangeStreamCoder, Connection

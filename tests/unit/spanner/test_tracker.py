@@ -9,22 +9,14 @@ from apache_beam.runners.sdf_utils import ThreadsafeRestrictionTracker
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
+from penstock.errors import LineageError
 from penstock.io.change_streams.tracker import (
     FrontierWatermarkEstimator,
     FrontierWatermarkEstimatorProvider,
     Tick,
     beam_watermark,
 )
-from penstock.io.spanner.frontier import (
-    Advanced,
-    Announced,
-    Ended,
-    Finished,
-    Frontier,
-    LineageError,
-    Position,
-    Waiting,
-)
+from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, Frontier, Position, Waiting
 from penstock.io.spanner.tracker import FrontierCoder, SpannerTracker
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from google.cloud.spanner_v1.types import result_set
 
+from penstock.errors import UnavailableError
 from penstock.io.change_streams.backoff import Outage
-from penstock.io.spanner.errors import SpannerUnavailableError
 from penstock.io.spanner.prefetch import Ask, Batch, Limits, Readers
 from penstock.timestamps import format_timestamp
 
@@ -97,7 +97,7 @@ def limits(**changed: Any) -> Limits:
 
 
 def outage() -> Outage:
-    return Outage("Spanner", SpannerUnavailableError)
+    return Outage("Spanner", UnavailableError)
 
 
 def beats(token: str, start: int, end: int) -> Iterator[Any]:

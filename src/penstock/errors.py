@@ -1,0 +1,71 @@
+"""The errors that Penstock raises, in one hierarchy.
+
+    try:
+        result.wait_until_finish()
+    except ChangeStreamError as error:   # any source
+        ...
+
+| branch | whose fault | what helps |
+|---|---|---|
+| `UsageError` | the caller's: an argument, a configuration, a pipeline that cannot run | change what was passed |
+| `ServiceError` | an external system's: a source, a sink, a file system | do what the message says |
+| `InvariantError` | Penstock's own: a rule that its code guarantees does not hold | report a bug |
+
+`UsageError` is also a ValueError and the other two are RuntimeErrors, so callers that know only Python's own classes
+catch them too. Messages say what was given, what was expected and what to do. They never contain values of rows.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ChangeStreamError",
+    "DecodeError",
+    "InvariantError",
+    "LineageError",
+    "PenstockError",
+    "PositionLostError",
+    "ServiceError",
+    "SetupError",
+    "UnavailableError",
+    "UsageError",
+]
+
+
+class PenstockError(Exception):
+    """Base class of all errors that Penstock raises on purpose."""
+
+
+class UsageError(PenstockError, ValueError):
+    """The caller passed something that cannot work. Nothing was started."""
+
+
+class ServiceError(PenstockError, RuntimeError):
+    """An external system refused a request or behaved in an unexpected way."""
+
+
+class InvariantError(PenstockError, RuntimeError):
+    """A rule that Penstock's own code guarantees does not hold. This is a bug of Penstock."""
+
+
+class ChangeStreamError(ServiceError):
+    """A source cannot continue until the user does what the message says. No change was skipped."""
+
+
+class SetupError(ChangeStreamError):
+    """The change stream does not exist, is not supported, or the credentials may not read it."""
+
+
+class PositionLostError(ChangeStreamError):
+    """The service no longer has the changes after the reader's position."""
+
+
+class UnavailableError(ChangeStreamError):
+    """The service did not answer for `unavailable_seconds`."""
+
+
+class DecodeError(ChangeStreamError):
+    """The service sent a message that its documentation does not allow. No part of the record was emitted."""
+
+
+class LineageError(ChangeStreamError):
+    """The partitions of the stream contradict its documentation, or a claimed step does not fit the frontier."""
