@@ -13,7 +13,7 @@ from typing import Any, Self
 from apache_beam import coders
 
 SOON_US = 500_000
-"""When a roll that found nothing ready is tried again."""
+"""How long a due file waits whose earliest line is exactly at the watermark."""
 LONGEST_US = 366 * 86_400 * 1_000_000
 """The longest that a file may wait: what is due after the end of time fits neither a timer nor a checkpoint."""
 
@@ -33,6 +33,10 @@ class OpenFile:
     def with_block(self, length: int, event_us: int) -> Self:
         """Return the file after a block of `length` bytes whose earliest event time is `event_us`."""
         return type(self)(self.length + length, min(self.earliest_us, event_us), self.due_us)
+
+    def due_at_once(self) -> Self:
+        """Return the file as one that rolls as soon as it can."""
+        return type(self)(self.length, self.earliest_us, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +62,6 @@ class RollRule:
     def open(self, now_us: int) -> OpenFile:
         """Return an empty file that is opened now."""
         return OpenFile(0, (1 << 63) - 1, now_us + self.after_us if self.after_us else 0)
-
-    def reopen(self, now_us: int, *, soon: bool) -> OpenFile:
-        """Return an empty file for lines that a roll has left; `soon`: nothing was ready, so look again soon."""
-        return OpenFile(
-            0, (1 << 63) - 1, now_us + min(self.after_us, SOON_US) if soon else self.open(now_us).due_us
-        )
 
     def is_full(self, file: OpenFile) -> bool:
         """Return whether the file rolls at once."""

@@ -35,7 +35,7 @@ from penstock.io.files.naming import (
     staged_name,
 )
 from penstock.io.files.publication import Publication, PublishedFile
-from penstock.io.files.rolling import OpenFile, OpenFileCoder, RollRule
+from penstock.io.files.rolling import SOON_US, OpenFile, OpenFileCoder, RollRule
 from penstock.publish import PublishAfterCommit, current_attempt, current_watermark_us
 
 BLOCK_BYTES = 256 * 1024
@@ -161,15 +161,20 @@ class RollFn(beam.DoFn):
     that the watermark has passed, by event time, and leaves the others. State: per lane, the lines since the
     last roll, nothing between a roll and the next line. Watermark: held by an open file at its earliest
     event time until it rolls. What repeats: a failed try's staged files, under names of their own.
+
+    While a file is open, one of the timers `roll` and `passed` is set, and that timer holds the watermark at
+    the earliest line of the file.
     """
 
     ROLL = TimerSpec("roll", TimeDomain.REAL_TIME)
     FULL = TimerSpec("full", TimeDomain.REAL_TIME)
+    PASSED = TimerSpec("passed", TimeDomain.WATERMARK)
     END = TimerSpec("end", TimeDomain.WATERMARK)
     _lines = beam.DoFn.StateParam(BagStateSpec("lines", BytesCoder()))
     _opened = beam.DoFn.StateParam(ReadModifyWriteStateSpec("open", OpenFileCoder()))
     _roll = beam.DoFn.TimerParam(ROLL)
     _full = beam.DoFn.TimerParam(FULL)
+    _passed = beam.DoFn.TimerParam(PASSED)
     _end = beam.DoFn.TimerParam(END)
 
     def __init__(
@@ -202,6 +207,7 @@ class RollFn(beam.DoFn):
         roll: Any = _roll,
         end: Any = _end,
         full: Any = _full,
+        passed: Any = _passed,
     ) -> Iterator[TimestampedValue]:
         where, block = element
         before: OpenFile | None = opened.read()
@@ -210,14 +216,16 @@ class RollFn(beam.DoFn):
         lines.add(block)
         if self._rule.is_full(file):
             if not self._in_order:
-                yield self._close(where, file, lines, opened, roll, end)
+                yield self._close(where, file, lines, opened, (roll, end))
                 return
-            full.set(Timestamp(0))  # and not `roll`, which holds the watermark at the earliest line
+            full.set(Timestamp(0))  # `roll` stays as it is: it may hold the watermark at an earlier line
         opened.write(file)
         if before is None or file.earliest_us < before.earliest_us:
             # Beam holds the watermark of a processing-time timer at the element that sets it.
             roll.set(Timestamp(micros=file.due_us))
             end.set(GlobalWindow().max_timestamp())
+            if self._in_order:
+                passed.clear()
 
     @on_timer(ROLL)
     def on_roll(
@@ -227,14 +235,15 @@ class RollFn(beam.DoFn):
         opened: Any = _opened,
         roll: Any = _roll,
         end: Any = _end,
+        passed: Any = _passed,
     ) -> Iterator[TimestampedValue]:
         file = opened.read()
         if file is None:
             return
         if self._in_order and (watermark_us := current_watermark_us()) is not None:
-            yield from self._take_passed(where, file, watermark_us, lines, opened, roll, end)
+            yield from self._take_passed(where, file, watermark_us, lines, opened, roll, passed, end)
         else:
-            yield self._close(where, file, lines, opened, roll, end)
+            yield self._close(where, file, lines, opened, (roll, end))
 
     @on_timer(FULL)
     def on_full(
@@ -244,18 +253,43 @@ class RollFn(beam.DoFn):
         opened: Any = _opened,
         roll: Any = _roll,
         end: Any = _end,
-        full: Any = _full,
+        passed: Any = _passed,
     ) -> Iterator[TimestampedValue]:
-        """Roll what is full; `roll` goes on holding the watermark at the earliest line that is left."""
+        """Roll a full file now, or as soon as the watermark has passed its earliest line."""
         file = opened.read()
-        if file is None:
+        if file is None or not self._rule.is_full(file):
+            return  # `roll` was due in this epoch too and has taken what made the file full
+        if current_watermark_us() is None:
+            yield self._close(where, file, lines, opened, (roll, passed, end))
             return
-        if (watermark_us := current_watermark_us()) is None:
-            yield self._close(where, file, lines, opened, roll, end)
+        # `passed` fires in this epoch if the watermark is at the earliest line or above it, and rolls the file.
+        # This callback cannot set `roll`: that timer would hold the watermark at the line that filled the file.
+        opened.write(file.due_at_once())
+        roll.clear()
+        passed.set(Timestamp(micros=file.earliest_us))
+
+    @on_timer(PASSED)
+    def on_passed(
+        self,
+        where: str = beam.DoFn.KeyParam,
+        lines: Any = _lines,
+        opened: Any = _opened,
+        roll: Any = _roll,
+        end: Any = _end,
+        passed: Any = _passed,
+    ) -> Iterator[TimestampedValue]:
+        """Roll the file if it is due. Otherwise `roll` waits for that, and holds the watermark meanwhile.
+
+        An event-time timer holds the watermark at the time at which it fires, so this callback runs at the
+        earliest line of the file, and a processing-time timer that it sets holds the watermark there.
+        """
+        file, watermark_us = opened.read(), current_watermark_us()
+        if file is None or watermark_us is None:
             return
-        yield from self._take_passed(where, file, watermark_us, lines, opened, full, end)
-        if opened.read() is None:
-            roll.clear()
+        if file.due_us <= int(self._clock() * 1e6):
+            yield from self._take_passed(where, file, watermark_us, lines, opened, roll, passed, end)
+        else:
+            roll.set(Timestamp(micros=file.due_us))
 
     @on_timer(END)
     def on_end(
@@ -265,43 +299,63 @@ class RollFn(beam.DoFn):
         opened: Any = _opened,
         roll: Any = _roll,
         end: Any = _end,
+        passed: Any = _passed,
     ) -> Iterator[TimestampedValue]:
         if (file := opened.read()) is not None:
-            yield self._close(where, file, lines, opened, roll, end)
+            yield self._close(where, file, lines, opened, (roll, passed, end))
 
     def _take_passed(
-        self, where: str, file: OpenFile, watermark_us: int, lines: Any, opened: Any, again: Any, end: Any
+        self,
+        where: str,
+        file: OpenFile,
+        watermark_us: int,
+        lines: Any,
+        opened: Any,
+        roll: Any,
+        passed: Any,
+        end: Any,
     ) -> Iterator[TimestampedValue]:
-        """Stage the lines that the watermark has passed; the others wait until the timer `again` rings."""
+        """Stage the lines that the watermark has passed; a new open file keeps the others.
+
+        Runs in a callback of the timer that holds the watermark at the earliest line.
+        """
         ready, rest = ordered.split(lines.read(), watermark_us)
-        if ready:
-            publication = self._stage(where, ready)
-            yield TimestampedValue(publication, Timestamp(micros=file.earliest_us))
-            lines.clear()
-            opened.clear()
+        now_us = int(self._clock() * 1e6)
+        if not ready:
+            if file.earliest_us > watermark_us:
+                opened.write(file.due_at_once())
+                passed.set(Timestamp(micros=file.earliest_us))
+            else:  # the watermark is exactly at the line; `passed` would fire again and again in this epoch
+                roll.set(Timestamp(micros=now_us + SOON_US))
+            return
+        publication = self._stage(where, ready)
+        yield TimestampedValue(publication, Timestamp(micros=file.earliest_us))
+        lines.clear()
+        opened.clear()
+        roll.clear()
         if rest:
             block = ordered.pack(rest)
-            left = self._rule.reopen(int(self._clock() * 1e6), soon=not ready)
-            if ready:
-                lines.add(block)
-            opened.write(left.with_block(len(block), min(at for at, _ in rest)))
-            again.set(Timestamp(micros=left.due_us))
+            left = self._rule.open(now_us).with_block(len(block), min(at for at, _ in rest))
+            lines.add(block)
+            opened.write(left)
+            # `passed` and not `roll`, which would hold the watermark at a line that is published.
+            passed.set(Timestamp(micros=left.earliest_us))
         else:
-            end.clear()  # nothing of a lane stays behind
+            end.clear()  # the lane keeps no state
 
     def finish_bundle(self) -> None:
         self._folder.keep_staged(self._staged)
 
     def _close(
-        self, where: str, file: OpenFile, lines: Any, opened: Any, roll: Any, end: Any
+        self, where: str, file: OpenFile, lines: Any, opened: Any, timers: Iterable[Any]
     ) -> TimestampedValue:
         """Stage the open file and forget it."""
         blocks = lines.read()
         publication = self._stage(where, ordered.split(blocks, _END_US)[0] if self._in_order else blocks)
         lines.clear()
         opened.clear()
-        roll.clear()
-        end.clear()
+        for timer in timers:
+            timer.clear()
         return TimestampedValue(publication, Timestamp(micros=file.earliest_us))
 
     def _stage(self, where: str, blocks: Iterable[bytes]) -> Publication:

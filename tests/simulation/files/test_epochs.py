@@ -124,6 +124,7 @@ class LaneState:
     opened: Value = field(default_factory=Value)
     roll: Timer = field(default_factory=Timer)
     end: Timer = field(default_factory=Timer)
+    passed: Timer = field(default_factory=Timer)
 
     def empty(self) -> bool:
         return (
@@ -204,7 +205,8 @@ class Pipeline:
                 yield from values(fn.on_roll(lane, state.lines, state.opened, state.roll, state.end))
             if drain and state.end.at is not None:
                 assert state.end.at == GlobalWindow().max_timestamp()
-                yield from values(fn.on_end(lane, state.lines, state.opened, state.roll, state.end))
+                timers = state.roll, state.end, state.passed
+                yield from values(fn.on_end(lane, state.lines, state.opened, *timers))
         fn.finish_bundle()
 
     def clean_up(self) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""What is published is never late: the watermark waits for the lines of a lane, whichever of them rolls first."""
+"""The output watermark of the file sink: it waits for each line that is not published, and for no other line."""
 
 from __future__ import annotations
 
@@ -48,3 +48,61 @@ def test_a_file_that_is_full_does_not_let_the_watermark_pass_the_lines_that_it_l
 
 def note(key: str, lines: Any) -> None:
     counted.extend(lines)
+
+
+happened: list[str] = []
+
+PUBLISHED = "the window of second 5 is closed"
+
+
+@pytest.mark.parametrize(
+    ("roll_seconds", "roll_bytes", "later"),
+    [(0, 1 << 20, "b@9"), (10**6, 100, f"{LONG}@9")],
+    ids=["due", "full"],
+)
+def test_in_event_time_order_a_published_line_does_not_hold_the_watermark_for_the_lines_that_wait(
+    tmp_path: Path, roll_seconds: float, roll_bytes: int, later: str
+) -> None:
+    play(tmp_path, [elements("a@5", later), watermark(7), watermark(8)], roll_seconds, roll_bytes)
+    assert happened[:2] == [PUBLISHED, "marker"]
+
+
+def test_in_event_time_order_a_due_file_rolls_as_soon_as_the_watermark_has_passed_its_earliest_line(
+    tmp_path: Path,
+) -> None:
+    play(tmp_path, [elements("a@5"), watermark(4), watermark(5.5), watermark(6.5), watermark(7)], 0, 1 << 20)
+    assert happened[:2] == [PUBLISHED, "marker"]
+
+
+def test_in_event_time_order_a_line_that_comes_before_the_earliest_one_holds_the_watermark(
+    tmp_path: Path,
+) -> None:
+    steps = [elements("b@9"), watermark(4), elements("a@5"), watermark(4.5), watermark(6.5)]
+    play(tmp_path, steps, 0, 1 << 20)
+    assert happened[:2] == [PUBLISHED, "marker"]
+
+
+def play(folder: Path, steps: list[Step], roll_seconds: float, roll_bytes: int) -> None:
+    """Run the steps and then a marker; note the marker, and when the window of the line of second 5 closes."""
+    happened.clear()
+
+    def build(p: beam.Pipeline) -> None:
+        lines = p | script(*steps, elements("marker@20"))
+        _ = lines | beam.Filter(lambda line: line == "marker") | beam.Map(note_marker)
+        published = lines | WriteJsonLines(
+            str(folder), table="t", roll_seconds=roll_seconds, roll_bytes=roll_bytes, in_event_time_order=True
+        )
+        by_second = published | beam.WindowInto(FixedWindows(1)) | beam.Map(lambda file: ("k", file.lines))
+        _ = by_second | beam.GroupByKey() | beam.ParDo(_NoteFn())
+
+    run_stream(build)
+
+
+class _NoteFn(beam.DoFn):
+    def process(self, element: Any, window: Any = beam.DoFn.WindowParam) -> None:
+        if window.start == 5:
+            happened.append(PUBLISHED)
+
+
+def note_marker(line: str) -> None:
+    happened.append(line)
