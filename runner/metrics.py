@@ -7,7 +7,6 @@ on after a restart; Beam's own (element counts and times of PCollections, named 
 
 from __future__ import annotations
 
-import base64
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
@@ -34,22 +33,19 @@ def merged(infos: Iterable[_Info]) -> list[_Info]:
     return list(by_key.values())
 
 
-def worth_keeping(serialised: Iterable[bytes]) -> Iterable[_Info]:
-    """Those infos of a task that the pipeline keeps."""
-    for data in serialised:
-        info = _Info.FromString(data)
-        if monitoring_infos.is_user_monitoring_info(info):
-            yield info
+def user_metrics(infos: Iterable[bytes]) -> Iterable[_Info]:
+    """Return the infos that users' code made; the commit record stores them."""
+    return filter(monitoring_infos.is_user_monitoring_info, deserialized(infos))
 
 
-def to_json(infos: Iterable[_Info]) -> list[str]:
-    """Infos as values that a commit record can hold."""
-    return sorted(base64.b64encode(i.SerializeToString(deterministic=True)).decode() for i in infos)
+def serialized(infos: Iterable[_Info]) -> tuple[bytes, ...]:
+    """Return infos as a commit record stores them: equal infos give equal bytes in the same order."""
+    return tuple(sorted(info.SerializeToString(deterministic=True) for info in infos))
 
 
-def from_json(values: Iterable[str] | None) -> list[_Info]:
-    """The inverse of `to_json`; None is an empty list."""
-    return [_Info.FromString(base64.b64decode(value)) for value in values or ()]
+def deserialized(infos: Iterable[bytes]) -> list[_Info]:
+    """The inverse of `serialized`."""
+    return [_Info.FromString(info) for info in infos]
 
 
 class Tally:

@@ -18,22 +18,24 @@ from apache_beam.runners.pipeline_utils import group_by_key_input_visitor
 from apache_beam.runners.runner import PipelineRunner, PipelineState
 from apache_beam.transforms import environments
 
+from penstock.attempt import Attempt
 from penstock.runner.driver.cleanup import clean_ups
 from penstock.runner.driver.compatibility import refuse_misfit
-from penstock.runner.driver.driver import Driver, Pace
+from penstock.runner.driver.driver import Driver
 from penstock.runner.driver.residuals import Residuals
 from penstock.runner.harness.bundle import KNOWN_BEAM, PlanContext
 from penstock.runner.options import PySparkOptions, problems
 from penstock.runner.planning import graph
 from penstock.runner.planning.checks import refuse_unsupported
 from penstock.runner.planning.plan import Plan
-from penstock.runner.protocol.coordinator import Attempt, Coordinator
+from penstock.runner.protocol.coordinator import Coordinator
 from penstock.runner.protocol.errors import CheckpointError, EpochAborted, EpochFailed
 from penstock.runner.protocol.loop import run_epochs
 from penstock.runner.protocol.record import CommitRecord, EpochState
 from penstock.runner.result import PySparkPipelineResult
 from penstock.runner.spark.session import context, context_of, slots
 from penstock.runner.store.keys import KEY_GROUPS
+from penstock.runner.tasks.epoch import EpochLimits
 
 logger = logging.getLogger(__name__)
 
@@ -194,7 +196,7 @@ class _Work:
             )
         if not record.state.done:
             return str(PipelineState.STOPPED)
-        return str(PipelineState.DRAINED if record.state.extra.get("draining") else PipelineState.DONE)
+        return str(PipelineState.DRAINED if record.state.draining else PipelineState.DONE)
 
     def _give_up(self, error: Exception) -> None:
         """Let an epoch be tried again, unless it failed because it was cancelled."""
@@ -208,7 +210,7 @@ class _Work:
             self._engine,
             residuals,
             partitions=min(settings.spark_parallelism or slots(self._spark), KEY_GROUPS),
-            pace=Pace(settings.epoch_seconds, settings.epoch_max_records, settings.epoch_max_bytes),
+            limits=EpochLimits(settings.epoch_seconds, settings.epoch_max_records, settings.epoch_max_bytes),
             folder=folder,
             name="penstock",
             dropped=dropped,

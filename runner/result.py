@@ -11,8 +11,7 @@ from apache_beam.runners.runner import PipelineResult, PipelineState
 from penstock.runner import metrics
 from penstock.runner.driver.residuals import Residuals, ResidualView
 from penstock.runner.metrics import Metrics
-from penstock.runner.protocol.record import CommitRecord
-from penstock.runner.tasks.epoch import output_name
+from penstock.runner.protocol.record import CommitRecord, WatermarkKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ class PySparkPipelineResult(PipelineResult):
     def metrics(self) -> Metrics:
         """Committed metrics."""
         record = self._record
-        return Metrics(metrics.from_json(record.state.counters if record else None))
+        return Metrics(metrics.deserialized(record.state.metrics if record else ()))
 
     def monitoring_metrics(self) -> Metrics:
         """Beam's own metrics too: element counts, sizes and times, of what this driver has committed."""
@@ -106,8 +105,7 @@ class PySparkPipelineResult(PipelineResult):
     def watermarks(self) -> Mapping[str, int]:
         """Output watermark of each step that reads and of each grouping, in µs, as of the last commit."""
         marks = self._record.state.watermarks if self._record else {}
-        prefix = output_name("")
-        return {name.removeprefix(prefix): m for name, m in marks.items() if name.startswith(prefix)}
+        return {key.step: mark for key, mark in marks.items() if key.kind is WatermarkKind.OUTPUT}
 
     def residuals(self) -> tuple[ResidualView, ...]:
         """What is left to read, as of the last commit."""

@@ -7,10 +7,10 @@ something else, and a step that would get nothing, or the same again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from penstock.runner.driver.state_schema import Form, changed, forms
+from penstock.runner.driver.state_schema import changed_schema, state_schemas
 from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning.plan import Plan
 from penstock.runner.protocol.errors import CheckpointError
@@ -31,21 +31,21 @@ def refuse_misfit(last: CommitRecord | None, context: PlanContext, dropped: Coll
         )
     if last is None:
         return
-    state = without(last.state, dropped)
+    state = drop_steps(last.state, dropped)
     if left := _orphans(state, context.plan):
         raise CheckpointError(
             "the checkpoint holds what this pipeline has no step for:\n"
             + "\n".join(f"- {line}" for line in left)
             + "\nGive the steps their old names back, or forget what they left with --drop_state NAME."
         )
-    if other := _reshaped(state, context):
+    if other := _changed_schema(state, context):
         raise CheckpointError(
             "the checkpoint holds what this pipeline would read as something else:\n"
             + "\n".join(f"- {line}" for line in other)
             + "\nGive the steps the types, coders, states, timers and windows back that they had. Or let them begin "
             "anew: give them other names, and forget what the old ones left with --drop_state NAME."
         )
-    if wrong := _misfed(state, context.plan):
+    if wrong := _starved_or_repeated(state, context.plan):
         raise CheckpointError(
             "parts of this pipeline would get no elements, or get them twice:\n"
             + "\n".join(f"- {line}" for line in wrong)
@@ -55,15 +55,15 @@ def refuse_misfit(last: CommitRecord | None, context: PlanContext, dropped: Coll
         )
 
 
-def without(state: EpochState, names: Collection[str]) -> EpochState:
+def drop_steps(state: EpochState, names: Collection[str]) -> EpochState:
     """The state without what belongs to steps of these names."""
     if not names:
         return state
-    fed = {name: [step for step in steps if step not in names] for name, steps in fired(state).items()}
-    started = {name: fed[name] for name, steps in fired(state).items() if fed[name] or not steps}
+    fired = state.fired_impulses
+    fed = {name: tuple(step for step in steps if step not in names) for name, steps in fired.items()}
     return replace(
         state,
-        extra={**state.extra, "started": started},
+        fired_impulses={name: fed[name] for name, steps in fired.items() if fed[name] or not steps},
         residuals=tuple(r for r in state.residuals if r.transform not in names),
         publications=tuple(p for p in state.publications if p.transform not in names),
         state_runs=tuple(run for run in state.state_runs if run.stage not in names),
@@ -71,18 +71,12 @@ def without(state: EpochState, names: Collection[str]) -> EpochState:
     )
 
 
-def fired(state: EpochState) -> Mapping[str, Sequence[str]]:
-    """Impulses that have fired, each with the carried steps that it fed."""
-    started: Mapping[str, Sequence[str]] = state.extra.get("started", {})
-    return started
-
-
-def unfired(state: EpochState, plan: Plan) -> tuple[str, ...]:
+def pending_impulses(state: EpochState, plan: Plan) -> tuple[str, ...]:
     """Impulses that have not fired for the steps that they feed.
 
     An edited pipeline may have new ones; one that fed steps which all have other names now fires again.
     """
-    started = fired(state)
+    started = state.fired_impulses
     return tuple(
         name
         for name, steps in plan.fed_by_impulse().items()
@@ -96,20 +90,21 @@ def _orphans(state: EpochState, plan: Plan) -> list[str]:
     return sorted(f"{name} ({what})" for name, what in _held(state) if name not in known)
 
 
-def _reshaped(state: EpochState, context: PlanContext) -> list[str]:
+def _changed_schema(state: EpochState, context: PlanContext) -> list[str]:
     """What the state holds for steps that keep it in another form now, a line each."""
-    before: Mapping[str, Form] = state.extra.get("forms", {})
     ringing = {timers.stage for timers in state.timers if timers.pending}
-    return list(changed(before, forms(context), {name for name, _ in _held(state)}, ringing))
+    return list(
+        changed_schema(state.schemas, state_schemas(context), {name for name, _ in _held(state)}, ringing)
+    )
 
 
-def _misfed(state: EpochState, plan: Plan) -> list[str]:
+def _starved_or_repeated(state: EpochState, plan: Plan) -> list[str]:
     """What would never get an element, or get again what it has had, a line each.
 
     An Impulse fires once in the life of a checkpoint, for the steps that it feeds then.
     """
-    started, fed, new = fired(state), plan.fed_by_impulse(), unfired(state, plan)
-    if state.done or state.extra.get("draining"):
+    started, fed, new = state.fired_impulses, plan.fed_by_impulse(), pending_impulses(state, plan)
+    if state.done or state.draining:
         return [f"{name}: the pipeline has ended or is being drained" for name in new]
     gone = {step: name for name in started.keys() - fed.keys() for step in started[name]}
     again = [

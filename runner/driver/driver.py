@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.runner.driver.compatibility import fired, unfired, without
+from penstock.attempt import Attempt
+from penstock.runner.driver.compatibility import drop_steps, pending_impulses
 from penstock.runner.driver.merge_reports import (
-    counters_after,
+    metrics_after,
     raise_failure,
     runs_after,
     state_of,
@@ -22,25 +22,26 @@ from penstock.runner.driver.merge_reports import (
     watermarks_after,
 )
 from penstock.runner.driver.residuals import Residuals
-from penstock.runner.driver.state_schema import forms
+from penstock.runner.driver.state_schema import state_schemas
 from penstock.runner.driver.teststream import Event, Script
 from penstock.runner.planning.plan import Plan, Routing
-from penstock.runner.protocol.coordinator import Attempt
 from penstock.runner.protocol.record import (
     CommitRecord,
     EpochState,
     Publication,
     Residual,
+    WatermarkKey,
 )
 from penstock.runner.tasks import worker_warnings as warned
 from penstock.runner.tasks.epoch import (
     BEGINNING_US,
+    MAX_US,
     EpochInput,
-    Part,
+    EpochLimits,
+    TaskInput,
     TaskReport,
-    cut_name,
+    TestStreamBlock,
 )
-from penstock.runner.tasks.stage_run import MAX_US
 
 logger = logging.getLogger(__name__)
 
@@ -54,15 +55,6 @@ class Engine(Protocol):
         """Run all levels and return the reports of one consistent run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """Limits of one epoch: seconds of reading, and records and bytes of each reading task."""
-
-    seconds: float
-    max_records: int
-    max_bytes: int
-
-
 class Driver:
     """Runs single epochs of a plan."""
 
@@ -73,7 +65,7 @@ class Driver:
         residuals: Residuals,
         *,
         partitions: int,
-        pace: Pace,
+        limits: EpochLimits,
         folder: str,
         name: str,
         dropped: Collection[str] = (),
@@ -84,9 +76,9 @@ class Driver:
         self._plan = plan
         self._engine = engine
         self._residuals = residuals
-        self._forms = forms(residuals.context)
+        self._schemas = state_schemas(residuals.context)
         self._partitions = partitions
-        self._pace = pace
+        self._limits = limits
         self._folder = folder
         self._name = name
         self._dropped = frozenset(dropped)
@@ -105,10 +97,10 @@ class Driver:
             the user's exception, with the worker's traceback and the place as notes.
             EpochAborted: the tasks did not work on the same data.
         """
-        state = without(record.state, self._dropped)
-        drain = bool(state.extra.get("draining")) or self._draining()
+        state = drop_steps(record.state, self._dropped)
+        drain = state.draining or self._draining()
         residuals = list(state.residuals)
-        if drain and not state.extra.get("draining"):
+        if drain and not state.draining:
             residuals = self._residuals.truncated(residuals)
         now = self._due_until_us(
             record
@@ -155,7 +147,7 @@ class Driver:
     def _anything_to_do(self, state: EpochState, due: Sequence[Residual], drain: bool) -> bool:
         if self._busy(state, due):
             return True
-        if drain and not state.extra.get("draining"):
+        if drain and not state.draining:
             return True
         return not state.residuals and not (self._settled(state) and any(t.pending for t in state.timers))
 
@@ -174,12 +166,12 @@ class Driver:
         return Event(advance_us=min(times) - clock)
 
     def _to_start(self, state: EpochState) -> tuple[str, ...]:
-        return unfired(state, self._plan)
+        return pending_impulses(state, self._plan)
 
     def _through(self, state: EpochState) -> bool:
         """Whether nothing can reach a step any more that the record carries elements to."""
         return self._script.next_event(state) is None and all(
-            state.watermarks.get(cut_name(edge.name), BEGINNING_US) >= MAX_US
+            state.watermarks.get(WatermarkKey.carried(edge.name), BEGINNING_US) >= MAX_US
             for edge in self._plan.edges
             if edge.routing.carried
         )
@@ -189,11 +181,15 @@ class Driver:
 
         If nothing else is left, another epoch would move no watermark: only the clock can bring anything.
         """
-        return dict(state.extra.get("seen", {})) == self._cuts(state)
+        keys = [WatermarkKey.carried(edge.name) for edge in self._plan.edges if edge.routing.carried]
+        return all(
+            key in state.watermarks and state.observed_watermarks.get(key) == state.watermarks[key]
+            for key in keys
+        )
 
-    def _cuts(self, state: EpochState) -> dict[str, int | None]:
-        names = [cut_name(edge.name) for edge in self._plan.edges if edge.routing.carried]
-        return {name: state.watermarks.get(name) for name in names}
+    def _carried_watermarks(self, state: EpochState) -> dict[WatermarkKey, int]:
+        keys = [WatermarkKey.carried(edge.name) for edge in self._plan.edges if edge.routing.carried]
+        return {key: state.watermarks[key] for key in keys if key in state.watermarks}
 
     def _next_due_s(self, state: EpochState) -> float:
         times = [r.not_before_us for r in state.residuals]
@@ -214,32 +210,29 @@ class Driver:
             mark = residual.watermark_us
             holds[residual.transform] = min(mark, holds.get(residual.transform, mark))
         return EpochInput(
-            job=attempt.job,
-            generation=attempt.generation,
-            number=attempt.epoch,
+            attempt=attempt,
             partitions=self._partitions,
-            seconds=self._pace.seconds,
-            max_records=self._pace.max_records,
-            max_bytes=self._pace.max_bytes,
-            parts=tuple(self._part(p, state, running, event) for p in range(self._partitions)),
+            limits=self._limits,
+            inputs=tuple(self._task_input(p, state, running, event) for p in range(self._partitions)),
             watermarks=dict(state.watermarks),
             state=state_of(state),
-            waiting=holds,
-            open_windows=self._residuals.open_windows([*running, *waiting]),
-            folder=self._folder,
-            committed=committed,
-            clock_us=self._script.clock_us(state),
+            waiting_residuals_us=holds,
+            earliest_window_end_us=self._residuals.open_windows([*running, *waiting]),
+            state_folder=self._folder,
+            committed_nonces=committed,
+            test_clock_us=self._script.clock_us(state),
         )
 
-    def _part(
+    def _task_input(
         self, partition: int, state: EpochState, running: Sequence[Residual], event: Event | None
-    ) -> Part:
+    ) -> TaskInput:
         mine = slice(partition, None, self._partitions)
-        return Part(
+        played = event is not None and event.step and partition == 0
+        return TaskInput(
             impulses=self._to_start(state) if partition == 0 else (),
-            residuals=tuple((r.transform, r.element_id, r.element, r.watermark_us) for r in running[mine]),
-            publications=tuple((p.transform, p.element) for p in state.publications[mine]),
-            script=((event.step, event.block),) if event and event.step and partition == 0 else (),
+            residuals=tuple(running[mine]),
+            publications=tuple(state.publications[mine]),
+            test_stream=(TestStreamBlock(event.step, event.block),) if event and played else (),
         )
 
     # After the tasks.
@@ -259,25 +252,23 @@ class Driver:
         publications = self._publications(reports)
         if late := sum(report.dropped for report in reports):
             logger.warning("epoch %d dropped %d elements that came after their window", attempt.epoch, late)
-        timers, holds = timers_after(state, reports)
+        timers = timers_after(state.timers, reports)
         pending = any(t.pending for t in timers)
         fed = self._plan.fed_by_impulse()
-        started = {name: sorted(fed[name]) for name in self._to_start(state)}
+        fired = {name: tuple(sorted(fed[name])) for name in self._to_start(state)}
         return EpochState(
             residuals=tuple(residuals),
             publications=publications,
             state_runs=runs_after(state.state_runs, reports),
             timers=timers,
             watermarks=watermarks_after(state.watermarks, reports),
-            counters=counters_after(state.counters, reports),
-            extra={
-                **state.extra,
-                "started": {**fired(state), **started},
-                "draining": drain,
-                "holds": holds,
-                "forms": self._forms,
-                "seen": self._cuts(state),
-            },
+            observed_watermarks=self._carried_watermarks(state),
+            fired_impulses={**state.fired_impulses, **fired},
+            schemas=self._schemas,
+            metrics=metrics_after(state.metrics, reports),
+            draining=drain,
+            test_events_applied=state.test_events_applied,
+            test_clock_us=state.test_clock_us,
             done=self._through(state) and not (residuals or publications or pending),
         )
 
@@ -288,29 +279,29 @@ class Driver:
             if left.delay_us
             else Residual(left.step, left.element_id, left.element, left.watermark_us, 0)
             for report in reports
-            for left in report.left
+            for left in report.residuals
         ]
 
     def _arrived(self, state: EpochState, attempt: Attempt, reports: Iterable[TaskReport]) -> list[Residual]:
         """New elements of splittable DoFns; the id is minted here, so two equal elements stay two."""
-        arrived = [pair for report in reports for pair in report.arrived if self._reads(pair[0])]
+        arrived = [pair for report in reports for pair in report.carried if self._reads(pair.step)]
         return [
             Residual(
-                transform=step,
+                transform=carried.step,
                 element_id=f"{attempt.epoch}.{index}",
-                element=element,
-                watermark_us=state.watermarks.get(cut_name(step), BEGINNING_US),
+                element=carried.element,
+                watermark_us=state.watermarks.get(WatermarkKey.carried(carried.step), BEGINNING_US),
                 not_before_us=0,
             )
-            for index, (step, element) in enumerate(arrived)
+            for index, carried in enumerate(arrived)
         ]
 
     def _publications(self, reports: Iterable[TaskReport]) -> tuple[Publication, ...]:
         return tuple(
-            Publication(step, element)
+            Publication(carried.step, carried.element)
             for report in reports
-            for step, element in report.arrived
-            if not self._reads(step)
+            for carried in report.carried
+            if not self._reads(carried.step)
         )
 
     def _reads(self, step: str) -> bool:

@@ -7,15 +7,15 @@ keeps what it has.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from penstock.runner import metrics
-from penstock.runner.protocol.record import EpochState, StateRun, Timers
-from penstock.runner.tasks.epoch import Failure, StateOf, TaskReport
+from penstock.runner.protocol.record import EarliestTimers, EpochState, StateRun, WatermarkKey
+from penstock.runner.tasks.epoch import Failure, StepState, TaskReport
 
-_Ranged = TypeVar("_Ranged", StateRun, Timers)
+_Ranged = TypeVar("_Ranged", StateRun, EarliestTimers)
 
 
 def raise_failure(reports: Iterable[TaskReport], epoch: int) -> None:
@@ -32,48 +32,28 @@ def _error_of(failure: Failure, epoch: int) -> BaseException:
     return error
 
 
-def state_of(state: EpochState) -> dict[str, StateOf]:
+def state_of(state: EpochState) -> dict[str, StepState]:
+    """Return the stored state by the name of its step."""
     names = {run.stage for run in state.state_runs} | {t.stage for t in state.timers}
-    holds: Mapping[str, Any] = state.extra.get("holds", {})
     return {
-        name: StateOf(
+        name: StepState(
             runs=tuple(run for run in state.state_runs if run.stage == name),
-            timers=tuple(
-                (t.first_key_group, t.last_key_group, t.event_us, t.processing_us, _hold(holds, t))
-                for t in state.timers
-                if t.stage == name
-            ),
+            timers=tuple(t for t in state.timers if t.stage == name),
         )
         for name in names
     }
 
 
-def _hold(holds: Mapping[str, Any], timers: Timers) -> int | None:
-    hold: int | None = holds.get(timers.stage, {}).get(str(timers.first_key_group))
-    return hold
-
-
 def timers_after(
-    state: EpochState, reports: Sequence[TaskReport]
-) -> tuple[tuple[Timers, ...], dict[str, dict[str, int]]]:
-    """Earliest timers and holds: what tasks report, and the old ones of key groups that none looked at."""
-    before = state.extra.get("holds", {})
-    entries = [(t, _hold(before, t)) for t in state.timers]
+    before: Iterable[EarliestTimers], reports: Iterable[TaskReport]
+) -> tuple[EarliestTimers, ...]:
+    """The earliest timers that tasks report, and the old ones of key groups that no task looked at."""
+    after = list(before)
     for report in reports:
-        for name, (first, last, event, processing, hold) in report.timers.items():
-            entries = [
-                (part, old)
-                for timers, old in entries
-                for part in (_outside(timers, first, last) if timers.stage == name else [timers])
-            ]
-            if last >= first:
-                entries.append((Timers(name, first, last, event, processing), hold))
-    kept = [(t, h) for t, h in entries if t.pending or h is not None]
-    holds: dict[str, dict[str, int]] = {}
-    for timers, hold in kept:
-        if hold is not None:
-            holds.setdefault(timers.stage, {})[str(timers.first_key_group)] = hold
-    return tuple(timers for timers, _ in kept), holds
+        for reported in report.timers.values():
+            after = _without_groups(after, reported.stage, reported.first_key_group, reported.last_key_group)
+            after.append(reported)
+    return tuple(timers for timers in after if timers.pending or timers.hold_us is not None)
 
 
 def runs_after(runs: Iterable[StateRun], reports: Iterable[TaskReport]) -> tuple[StateRun, ...]:
@@ -81,12 +61,19 @@ def runs_after(runs: Iterable[StateRun], reports: Iterable[TaskReport]) -> tuple
     after = list(runs)
     for report in reports:
         for name, sealed in report.runs.items():
-            first, last = report.timers[name][:2]
-            after = [
-                part for run in after for part in (_outside(run, first, last) if run.stage == name else [run])
-            ]
+            groups = report.timers[name]
+            after = _without_groups(after, name, groups.first_key_group, groups.last_key_group)
             after.extend(sealed)
     return tuple(after)
+
+
+def _without_groups(entries: Iterable[_Ranged], stage: str, first: int, last: int) -> list[_Ranged]:
+    """Cut key groups `first` to `last` (inclusive) of a stage out of the entries."""
+    return [
+        part
+        for entry in entries
+        for part in (_outside(entry, first, last) if entry.stage == stage else [entry])
+    ]
 
 
 def _outside(ranged: _Ranged, first: int, last: int) -> list[_Ranged]:
@@ -99,17 +86,20 @@ def _outside(ranged: _Ranged, first: int, last: int) -> list[_Ranged]:
     return parts
 
 
-def watermarks_after(before: Mapping[str, int], reports: Iterable[TaskReport]) -> dict[str, int]:
-    """By name the lowest of all partitions, but never lower than before."""
-    lowest: dict[str, int] = {}
+def watermarks_after(
+    before: Mapping[WatermarkKey, int], reports: Iterable[TaskReport]
+) -> dict[WatermarkKey, int]:
+    """For each key the lowest watermark of all partitions, but never lower than before."""
+    lowest: dict[WatermarkKey, int] = {}
     for report in reports:
-        for name, mark in report.watermarks.items():
-            lowest[name] = min(mark, lowest.get(name, mark))
-    return {**before, **{name: max(mark, before.get(name, mark)) for name, mark in lowest.items()}}
+        for key, mark in report.watermarks.items():
+            lowest[key] = min(mark, lowest.get(key, mark))
+    return {**before, **{key: max(mark, before.get(key, mark)) for key, mark in lowest.items()}}
 
 
-def counters_after(before: Any, reports: Iterable[TaskReport]) -> list[str]:
-    infos = metrics.from_json(before)
+def metrics_after(before: Iterable[bytes], reports: Iterable[TaskReport]) -> tuple[bytes, ...]:
+    """Users' metrics of the job: those of the last record, and what the tasks of the epoch measured."""
+    infos = metrics.deserialized(before)
     for report in reports:
-        infos.extend(metrics.worth_keeping(report.metrics))
-    return metrics.to_json(metrics.merged(infos))
+        infos.extend(metrics.user_metrics(report.metrics))
+    return metrics.serialized(metrics.merged(infos))

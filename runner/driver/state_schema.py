@@ -19,7 +19,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as api
 from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning.plan import Stage
 
-Form = Mapping[str, str]
+StepSchema = Mapping[str, str]
 """For each part of what a step keeps, the words that say how."""
 
 _TIMER = "timer"
@@ -27,9 +27,9 @@ _FAMILY = "ts-"
 """What Beam puts before the name of a timer."""
 
 
-def forms(context: PlanContext) -> dict[str, Form]:
+def state_schemas(context: PlanContext) -> dict[str, StepSchema]:
     """The form of everything that the steps of a plan may keep in a checkpoint, by durable name."""
-    found: dict[str, Form] = {}
+    found: dict[str, StepSchema] = {}
     for stage in context.plan.stages:
         if stage.state:
             found[stage.state] = dict(_state(context, stage))
@@ -43,8 +43,11 @@ def forms(context: PlanContext) -> dict[str, Form]:
     return found
 
 
-def changed(
-    before: Mapping[str, Form], after: Mapping[str, Form], holding: Collection[str], ringing: Collection[str]
+def changed_schema(
+    before: Mapping[str, StepSchema],
+    after: Mapping[str, StepSchema],
+    holding: Collection[str],
+    ringing: Collection[str],
 ) -> Iterator[str]:
     """Say how names that hold something would be read otherwise than they were written, a line each.
 
@@ -61,7 +64,7 @@ def changed(
                 yield f"{name}: {part} is set, and nobody would hear it"
 
 
-def _elements(context: PlanContext, collection: str) -> Form:
+def _elements(context: PlanContext, collection: str) -> StepSchema:
     coder = context.coder(collection)
     return {
         "elements": _named(coder.wrapped_value_coder),

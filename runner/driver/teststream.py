@@ -24,8 +24,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning.plan import Origin, Plan
-from penstock.runner.protocol.record import EpochState
-from penstock.runner.tasks.epoch import cut_name
+from penstock.runner.protocol.record import EpochState, WatermarkKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +54,22 @@ class Script:
 
     def next_event(self, state: EpochState) -> Event | None:
         """The event to play next; None when all have been played, or there is no script."""
-        played = int(state.extra.get("played", 0))
+        played = state.test_events_applied
         return self._all[played] if played < len(self._all) else None
 
     def clock_us(self, state: EpochState) -> int | None:
         """The processing time as the script has it; None when there is none."""
-        return int(state.extra.get("clock_us", 0)) if self._all else None
+        return state.test_clock_us if self._all else None
 
     def played(self, state: EpochState, event: Event) -> EpochState:
         """The state with an event played: its watermarks set and its clock advanced."""
-        marks = {cut_name(step): mark for step, mark in (event.watermarks or {}).items()}
-        clock = (self.clock_us(state) or 0) + event.advance_us
-        extra = {**state.extra, "played": int(state.extra.get("played", 0)) + 1, "clock_us": clock}
-        return replace(state, watermarks={**state.watermarks, **marks}, extra=extra)
+        marks = {WatermarkKey.carried(step): mark for step, mark in (event.watermarks or {}).items()}
+        return replace(
+            state,
+            watermarks={**state.watermarks, **marks},
+            test_events_applied=state.test_events_applied + 1,
+            test_clock_us=state.test_clock_us + event.advance_us,
+        )
 
     def _events(self, plan: Plan, context: PlanContext) -> Iterator[Event]:
         payload = api.TestStreamPayload.FromString(plan.script)

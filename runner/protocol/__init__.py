@@ -5,7 +5,8 @@ coordinator.take_over()
 run_epochs(coordinator, epoch, retries=3)       # epoch(record, attempt) -> EpochState | None
 """
 
-from penstock.runner.protocol.coordinator import Attempt, Coordinator, Swept
+from penstock.attempt import Attempt
+from penstock.runner.protocol.coordinator import Coordinator, Swept
 from penstock.runner.protocol.errors import (
     CheckpointError,
     CommitUnknown,
@@ -18,16 +19,25 @@ from penstock.runner.protocol.errors import (
 )
 from penstock.runner.protocol.loop import Epoch, run_epochs
 from penstock.runner.protocol.names import RunName
-from penstock.runner.protocol.pins import Control, Taken, pinned
-from penstock.runner.protocol.record import CommitRecord, EpochState, Publication, Residual, StateRun, Timers
+from penstock.runner.protocol.pins import BlockReceipt, TaskResult, pinned
+from penstock.runner.protocol.record import (
+    CommitRecord,
+    EarliestTimers,
+    EpochState,
+    Publication,
+    Residual,
+    StateRun,
+    WatermarkKey,
+)
 
 __all__ = [
     "Attempt",
+    "BlockReceipt",
     "CheckpointError",
     "CommitRecord",
     "CommitUnknown",
-    "Control",
     "Coordinator",
+    "EarliestTimers",
     "Epoch",
     "EpochAborted",
     "EpochFailed",
@@ -41,8 +51,8 @@ __all__ = [
     "StateRun",
     "Superseded",
     "Swept",
-    "Taken",
-    "Timers",
+    "TaskResult",
+    "WatermarkKey",
     "pinned",
     "run_epochs",
 ]

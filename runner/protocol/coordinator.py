@@ -1,7 +1,7 @@
 """The driver's side of the protocol: take over, begin, commit, look, sweep.
 
 The coordinator knows no Spark, no Beam and no storage: time, nonces and pauses are handed in, the records are
-behind `Ledger`. `docs/protocol.md` says which crash leads where.
+behind `RecordStore`. `docs/protocol.md` says which crash leads where.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from penstock.attempt import Attempt
 from penstock.runner.protocol.errors import CheckpointError, Superseded
 from penstock.runner.protocol.exactly_once_put import create_for_certain, look_for_certain
-from penstock.runner.protocol.ledger import Kept, Ledger
 from penstock.runner.protocol.names import run_age
 from penstock.runner.protocol.record import (
     CommitRecord,
@@ -25,25 +25,13 @@ from penstock.runner.protocol.record import (
     encode_record,
     record_digest,
 )
+from penstock.runner.protocol.record_store import RecordStore, StoredRecord
 
 KEEP_RECORDS = 8
 """Old records that stay for the curious; the protocol itself needs only the last one."""
 
 SWEEP_LIMIT = 1000
 """Files that one sweep deletes at most."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Attempt:
-    """One try of one epoch; names made from all four never collide.
-
-    (`generation`, `epoch`) rises with every commit, `nonce` differs for each try.
-    """
-
-    job: str
-    generation: int
-    epoch: int
-    nonce: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +68,7 @@ class Coordinator:
 
     def __init__(
         self,
-        ledger: Ledger,
+        store: RecordStore,
         *,
         clock: Callable[[], int] = wall_clock_us,
         nonces: Callable[[], str] = new_nonce,
@@ -90,13 +78,13 @@ class Coordinator:
     ) -> None:
         if keep_records < 1:
             raise ValueError(f"keep_records={keep_records}: the last record must always stay")
-        self._ledger = ledger
+        self._store = store
         self._clock = clock
         self._nonces = nonces
         self._pause = pause
         self._keep_records = keep_records
         self._writer = writer or describe_writer(clock(), nonces())
-        self._own: Kept | None = None
+        self._own: StoredRecord | None = None
 
     @property
     def record(self) -> CommitRecord:
@@ -104,7 +92,7 @@ class Coordinator:
         return self._held.record
 
     @property
-    def _held(self) -> Kept:
+    def _held(self) -> StoredRecord:
         if self._own is None:
             raise RuntimeError("the coordinator holds no record: call take_over() first")
         return self._own
@@ -121,12 +109,12 @@ class Coordinator:
             OSError: the record could not be created.
         """
         while True:
-            record = self._carried_over(self._ledger.last())
+            record = self._carried_over(self._store.last())
             data = encode_record(record)
             if self._put(record.number, data):
                 return self._hold(record, data)
 
-    def _carried_over(self, last: Kept | None) -> CommitRecord:
+    def _carried_over(self, last: StoredRecord | None) -> CommitRecord:
         number = last.record.number + 1 if last else 1
         return CommitRecord(
             number=number,
@@ -142,7 +130,7 @@ class Coordinator:
     def begin(self) -> Attempt:
         """Name a new try of the epoch that follows the last record."""
         record = self.record
-        return Attempt(self._ledger.job, record.generation, record.number + 1, self._nonces())
+        return Attempt(self._store.job, record.generation, record.number + 1, self._nonces())
 
     def commit(self, attempt: Attempt, state: EpochState) -> CommitRecord:
         """Commit what `attempt` made of the last record, as one atomic step.
@@ -194,31 +182,31 @@ class Coordinator:
         """
         record = self.record
         runs = self._dead_runs(record)
-        records = [n for n in self._ledger.record_numbers() if n <= record.number - self._keep_records]
+        records = [n for n in self._store.record_numbers() if n <= record.number - self._keep_records]
         for name in runs[:limit]:
-            self._ledger.delete_run(name)
+            self._store.delete_run(name)
         for number in records[: max(0, limit - len(runs))]:
-            self._ledger.delete_record(number)
+            self._store.delete_record(number)
         return Swept(
             runs=min(len(runs), limit),
             records=min(len(records), max(0, limit - len(runs))),
-            leftovers=self._ledger.delete_leftovers(),
+            leftovers=self._store.delete_leftovers(),
             more=len(runs) + len(records) > limit,
         )
 
     def _dead_runs(self, record: CommitRecord) -> list[str]:
         named = {run.name for run in record.state.state_runs}
         mine = (record.generation, record.number)
-        ages = ((name, run_age(name)) for name in self._ledger.run_names() if name not in named)
+        ages = ((name, run_age(name)) for name in self._store.run_names() if name not in named)
         return [name for name, age in ages if age is not None and age <= mine]
 
     def _put(self, number: int, data: bytes) -> bool:
         """Create the record; True when it is this driver's, however often it took to learn that."""
         return create_for_certain(
-            lambda: self._ledger.create_record(number, data),
-            lambda: self._ledger.read_record(number),
+            lambda: self._store.create_record(number, data),
+            lambda: self._store.read_record(number),
             data,
-            f"record {number} in {self._ledger.folder}",
+            f"record {number} in {self._store.folder}",
             self._pause,
         )
 
@@ -228,7 +216,7 @@ class Coordinator:
         Old records may be deleted under a paused driver; its create then succeeds although it lost long ago.
         """
         self._look_above(record.number)
-        self._own = Kept(record, record_digest(data))
+        self._own = StoredRecord(record, record_digest(data))
         return record
 
     def _look_above(self, number: int) -> None:
@@ -243,26 +231,26 @@ class Coordinator:
         number = self._held.record.number
         if self._highest() < number and self._highest() < number:
             raise CheckpointError(
-                f"{self._ledger.folder} does not hold record {number} any more, which this driver has "
+                f"{self._store.folder} does not hold record {number} any more, which this driver has "
                 "committed: the folder was moved or emptied, or is not mounted. Put it back and start the "
                 "pipeline again: it goes on from there"
             )
 
     def _highest(self) -> int:
         """Only this tells whether the driver is still the last one, so a listing that fails is not the end of it."""
-        what = f"which records {self._ledger.folder} holds"
-        return max(look_for_certain(self._ledger.record_numbers, what, self._pause), default=0)
+        what = f"which records {self._store.folder} holds"
+        return max(look_for_certain(self._store.record_numbers, what, self._pause), default=0)
 
     def _superseded(self, number: int) -> Superseded:
         return Superseded(
-            f"another driver has taken over {self._ledger.folder}: {self._who(number)}. This driver "
+            f"another driver has taken over {self._store.folder}: {self._who(number)}. This driver "
             "stops; what it did since its last record does not count. Let one driver at a time use a "
             "--checkpoint_dir"
         )
 
     def _who(self, number: int) -> str:
         try:
-            record = decode_record(self._ledger.read_record(number))
+            record = decode_record(self._store.read_record(number))
         except FileNotFoundError:
             return f"record {number} was written and deleted again by a newer one"
         return f"record {number} is by {record.writer}, at {_utc(record.committed_us)}"

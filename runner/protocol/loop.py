@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.runner.protocol.coordinator import Attempt, Coordinator, Swept
+from penstock.attempt import Attempt
+from penstock.runner.protocol.coordinator import Coordinator, Swept
 from penstock.runner.protocol.errors import (
     CommitUnknown,
     EpochFailed,

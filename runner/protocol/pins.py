@@ -20,7 +20,7 @@ Task = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Control:
+class TaskResult:
     """What one task attempt tells the driver beside its data; `payload` is the runner's own."""
 
     level: int
@@ -30,7 +30,7 @@ class Control:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class BlockReceipt:
     """Attempt `by`, of a task one level below, took its block of (level, partition) from attempt `nonce`."""
 
     level: int
@@ -39,7 +39,9 @@ class Taken:
     by: str
 
 
-def pinned(controls: Iterable[Control], taken: Iterable[Taken], shape: Sequence[int]) -> dict[Task, Control]:
+def pinned(
+    controls: Iterable[TaskResult], taken: Iterable[BlockReceipt], shape: Sequence[int]
+) -> dict[Task, TaskResult]:
     """Return the one control record of each task of the epoch.
 
     `shape[level]` is the number of tasks of that level. Every task takes one block, maybe empty, from every
@@ -56,8 +58,8 @@ def pinned(controls: Iterable[Control], taken: Iterable[Taken], shape: Sequence[
     return pins
 
 
-def _one_control_per_task(controls: Iterable[Control]) -> dict[Task, Control]:
-    pins: dict[Task, Control] = {}
+def _one_control_per_task(controls: Iterable[TaskResult]) -> dict[Task, TaskResult]:
+    pins: dict[Task, TaskResult] = {}
     for control in controls:
         first = pins.setdefault((control.level, control.partition), control)
         if first.nonce != control.nonce:
@@ -67,7 +69,7 @@ def _one_control_per_task(controls: Iterable[Control]) -> dict[Task, Control]:
     return pins
 
 
-def _check_all_there(pins: dict[Task, Control], shape: Sequence[int]) -> None:
+def _check_all_there(pins: dict[Task, TaskResult], shape: Sequence[int]) -> None:
     tasks = {(level, partition) for level, count in enumerate(shape) for partition in range(count)}
     if missing := tasks - pins.keys():
         raise EpochAborted(f"no control record came from {_names(missing)}")
@@ -75,7 +77,7 @@ def _check_all_there(pins: dict[Task, Control], shape: Sequence[int]) -> None:
         raise EpochAborted(f"a control record came from {_names(foreign)}, which the epoch does not have")
 
 
-def _check_reports(pins: dict[Task, Control], taken: set[Taken], shape: Sequence[int]) -> None:
+def _check_reports(pins: dict[Task, TaskResult], taken: set[BlockReceipt], shape: Sequence[int]) -> None:
     attempts = {control.nonce: task for task, control in pins.items()}
     seen: set[tuple[Task, Task]] = set()
     for report in taken:
@@ -90,7 +92,7 @@ def _check_reports(pins: dict[Task, Control], taken: set[Taken], shape: Sequence
     _check_complete(seen, shape)
 
 
-def _check_pin(pins: dict[Task, Control], report: Taken, consumer: Task) -> None:
+def _check_pin(pins: dict[Task, TaskResult], report: BlockReceipt, consumer: Task) -> None:
     pin = pins.get((report.level, report.partition))
     if pin is None or pin.nonce != report.nonce:
         raise EpochAborted(

@@ -4,8 +4,8 @@ A record is one text file: a header line `penstock-record <format> <sha256 of th
 canonical JSON (sorted keys, no spaces, bytes in base64). Equal records have equal bytes, and the digest in
 the header names the record: its successor carries it as `parent`, so records form a chain.
 
-Reading is forward compatible within a format: fields that a newer version added are ignored. Whatever an
-older version must not ignore raises the format number, and an older version refuses it.
+Reading is forward compatible within a format: fields that a newer version added are ignored. A change that an
+older version must not ignore raises the format number, and the older version refuses the record.
 
 No Beam and no Spark in here: elements are bytes that the runner has encoded.
 """
@@ -17,17 +17,18 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Literal, TypeVar, get_args
 
 from penstock.runner.protocol.errors import CheckpointError
 
-FORMAT = 1
-"""Format of the record's bytes; a reader refuses a higher one."""
+FORMAT = 2
+"""Format of the record's bytes; a reader refuses any other. 2: the runner's state has typed fields."""
 
 _MAGIC = "penstock-record"
 
 Json = Any
-"""A value that JSON can hold; NaN and infinities are refused."""
+"""A value that JSON can hold."""
 
 Kind = Literal["initial", "takeover", "epoch"]
 
@@ -83,17 +84,19 @@ class StateRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Timers:
-    """When the first timer of a stage's key groups is due, per time domain; None: there is none.
+class EarliestTimers:
+    """When the first timer of a stage's key groups is due, per time domain; None: no timer is set.
 
-    Key groups are inclusive; times are microseconds since 1970.
+    `hold_us` is the earliest watermark hold of these key groups. Key groups are inclusive; times are microseconds
+    since 1970.
     """
 
     stage: str
     first_key_group: int
     last_key_group: int
-    event_us: int | None
-    processing_us: int | None
+    event_us: int | None = None
+    processing_us: int | None = None
+    hold_us: int | None = None
 
     def __post_init__(self) -> None:
         _check_key_groups(self.first_key_group, self.last_key_group)
@@ -104,22 +107,68 @@ class Timers:
         return self.event_us is not None or self.processing_us is not None
 
 
+class WatermarkKind(StrEnum):
+    """Which watermark of a step: of elements that reach a carried step, of its input, or of its output."""
+
+    CARRIED = "carried"
+    INPUT = "input"
+    OUTPUT = "output"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class WatermarkKey:
+    """Names one watermark in a record.
+
+    - CARRIED: of what reaches a carried step (a splittable DoFn, a post-commit step, a TestStream).
+    - INPUT: of a stateful step; elements below it are late.
+    - OUTPUT: of a step that reads, or of a grouping.
+    """
+
+    kind: WatermarkKind
+    step: str
+
+    @classmethod
+    def carried(cls, step: str) -> WatermarkKey:
+        """The watermark of what reaches a carried step."""
+        return cls(WatermarkKind.CARRIED, step)
+
+    @classmethod
+    def input(cls, step: str) -> WatermarkKey:
+        """The input watermark of a stateful step."""
+        return cls(WatermarkKind.INPUT, step)
+
+    @classmethod
+    def output(cls, step: str) -> WatermarkKey:
+        """The output watermark of a step that reads, or of a grouping."""
+        return cls(WatermarkKind.OUTPUT, step)
+
+
 @dataclass(frozen=True, slots=True)
 class EpochState:
     """Where the pipeline stands between two epochs; the next epoch is a function of it.
 
-    `watermarks` maps names to microseconds. `counters` (metrics) and `extra` are the runner's own JSON
-    values, carried and not looked into. `done` says that nothing is left to do, ever: a done state with
-    residuals, publications or timers is refused.
+    - `watermarks` are in microseconds. `observed_watermarks` are those CARRIED watermarks that the last epoch
+      started from: if they equal the current ones, another epoch cannot advance any watermark.
+    - `fired_impulses` names each Impulse that has fired, with the carried steps that it fed.
+    - `schemas` says by step how its elements and state are encoded (see `driver/state_schema.py`).
+    - `metrics` are serialized MonitoringInfos. The protocol carries them and does not read them.
+    - `draining` stays set once a drain has begun.
+    - `test_events_applied` and `test_clock_us` are the position in a TestStream and its processing time.
+    - `done` says that nothing is left to do, ever. A done state with residuals, Publications or timers is refused.
     """
 
     residuals: tuple[Residual, ...] = ()
     publications: tuple[Publication, ...] = ()
     state_runs: tuple[StateRun, ...] = ()
-    timers: tuple[Timers, ...] = ()
-    watermarks: Mapping[str, int] = field(default_factory=dict)
-    counters: Json = None
-    extra: Mapping[str, Json] = field(default_factory=dict)
+    timers: tuple[EarliestTimers, ...] = ()
+    watermarks: Mapping[WatermarkKey, int] = field(default_factory=dict)
+    observed_watermarks: Mapping[WatermarkKey, int] = field(default_factory=dict)
+    fired_impulses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    schemas: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    metrics: tuple[bytes, ...] = ()
+    draining: bool = False
+    test_events_applied: int = 0
+    test_clock_us: int = 0
     done: bool = False
 
     def __post_init__(self) -> None:
@@ -164,11 +213,7 @@ class CommitRecord:
 
 
 def encode_record(record: CommitRecord) -> bytes:
-    """Return the record's bytes; equal records give equal bytes.
-
-    Raises:
-        TypeError, ValueError: `counters` or `extra` hold something that JSON cannot.
-    """
+    """Return the record's bytes; equal records give equal bytes."""
     body = json.dumps(_pack(record), sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
     return f"{_MAGIC} {FORMAT} {hashlib.sha256(body).hexdigest()}\n".encode("ascii") + body
 
@@ -177,7 +222,7 @@ def decode_record(data: bytes, *, source: str = "the record") -> CommitRecord:
     """Read a record from its bytes; `source` names it in errors.
 
     Raises:
-        CheckpointError: not a record, of a newer format, cut off, or changed on the way.
+        CheckpointError: not a record, of another format, cut off, or changed.
     """
     digest = record_digest(data, source=source)
     body = data.partition(b"\n")[2]
@@ -193,15 +238,15 @@ def record_digest(data: bytes, *, source: str = "the record") -> str:
     """Return the digest in a record's header: the name of exactly these bytes (the body is not looked at).
 
     Raises:
-        CheckpointError: not a record, or of a newer format.
+        CheckpointError: not a record, or of another format.
     """
     words = data.partition(b"\n")[0].decode("ascii", "replace").split(" ")
     if len(words) != 3 or words[0] != _MAGIC or not words[1].isdigit():
         raise CheckpointError(_damaged(source, "it does not begin like a commit record"))
-    if int(words[1]) > FORMAT:
+    if int(words[1]) != FORMAT:
         raise CheckpointError(
-            f"{source} has format {words[1]}, this version of penstock reads up to {FORMAT}; "
-            "run it with the version that wrote it, or a newer one"
+            f"{source} has format {words[1]}, and this version of penstock reads format {FORMAT}; run the pipeline "
+            "with the version that wrote the record"
         )
     return words[2]
 
@@ -239,11 +284,17 @@ def _pack(record: CommitRecord) -> dict[str, Json]:
             for r in state.state_runs
         ],
         "timers": [
-            [t.stage, t.first_key_group, t.last_key_group, t.event_us, t.processing_us] for t in state.timers
+            [t.stage, t.first_key_group, t.last_key_group, t.event_us, t.processing_us, t.hold_us]
+            for t in state.timers
         ],
-        "watermarks": dict(state.watermarks),
-        "counters": state.counters,
-        "extra": dict(state.extra),
+        "watermarks": _pack_watermarks(state.watermarks),
+        "observed_watermarks": _pack_watermarks(state.observed_watermarks),
+        "fired_impulses": {name: list(steps) for name, steps in state.fired_impulses.items()},
+        "schemas": {name: dict(schema) for name, schema in state.schemas.items()},
+        "metrics": [_text(info) for info in state.metrics],
+        "draining": state.draining,
+        "test_events_applied": state.test_events_applied,
+        "test_clock_us": state.test_clock_us,
         "done": state.done,
     }
 
@@ -261,13 +312,33 @@ def _unpack(body: Mapping[str, Json]) -> CommitRecord:
             residuals=_rows(body["residuals"], _residual),
             publications=_rows(body["publications"], _publication),
             state_runs=_rows(body["state_runs"], lambda row: StateRun(*row[:8])),
-            timers=_rows(body["timers"], lambda row: Timers(*row[:5])),
-            watermarks=body["watermarks"],
-            counters=body["counters"],
-            extra=body["extra"],
+            timers=_rows(body["timers"], lambda row: EarliestTimers(*row[:6])),
+            watermarks=_unpack_watermarks(body["watermarks"]),
+            observed_watermarks=_unpack_watermarks(body["observed_watermarks"]),
+            fired_impulses={name: tuple(steps) for name, steps in body["fired_impulses"].items()},
+            schemas=body["schemas"],
+            metrics=tuple(_bytes(info) for info in body["metrics"]),
+            draining=body["draining"],
+            test_events_applied=body["test_events_applied"],
+            test_clock_us=body["test_clock_us"],
             done=body["done"],
         ),
     )
+
+
+def _pack_watermarks(watermarks: Mapping[WatermarkKey, int]) -> dict[str, dict[str, int]]:
+    packed: dict[str, dict[str, int]] = {kind.value: {} for kind in WatermarkKind}
+    for key, watermark_us in watermarks.items():
+        packed[key.kind][key.step] = watermark_us
+    return packed
+
+
+def _unpack_watermarks(packed: Mapping[str, Mapping[str, int]]) -> dict[WatermarkKey, int]:
+    return {
+        WatermarkKey(kind, step): watermark_us
+        for kind in WatermarkKind
+        for step, watermark_us in packed[kind].items()
+    }
 
 
 def _rows(rows: list[list[Json]], make: Callable[[list[Json]], _T]) -> tuple[_T, ...]:

@@ -16,7 +16,7 @@ from typing import Any
 from penstock.runner.planning.plan import Plan
 from penstock.runner.protocol.errors import EpochAborted
 from penstock.runner.protocol.frames import Frame
-from penstock.runner.protocol.pins import Control, Taken, pinned
+from penstock.runner.protocol.pins import BlockReceipt, TaskResult, pinned
 from penstock.runner.spark.freeze import settle
 from penstock.runner.spark.jvm import SparkKeeper
 from penstock.runner.tasks.epoch import EpochInput, TaskReport
@@ -63,7 +63,7 @@ class SparkEngine:
     def _at(self, level: int, epoch: EpochInput) -> EpochInput:
         """The epoch as a level sees it, with what the steps of that level start from."""
         steps = self._plan.steps_at(level)
-        return replace(epoch, parts=tuple(part.of(steps) for part in epoch.parts))
+        return replace(epoch, inputs=tuple(task.for_steps(steps) for task in epoch.inputs))
 
     def _slots(self, n: int) -> Any:
         """An RDD of `n` partitions that hold nothing to speak of: what every epoch begins with."""
@@ -92,14 +92,14 @@ def checked(frames: Iterable[Frame], shape: list[int]) -> list[TaskReport]:
     Raises:
         EpochAborted: see `pinned`; or a task says that its input did not fit together.
     """
-    controls = [Control(f.level, f.partition, f.nonce, pickle.loads(f.payload)) for f in frames]
+    controls = [TaskResult(f.level, f.partition, f.nonce, pickle.loads(f.payload)) for f in frames]
     failed = [c.payload for c in controls if c.payload.failure is not None]
     if failed:
         return failed
     taken = [
-        Taken(level, partition, nonce, by=control.nonce)
+        BlockReceipt(producer.level, producer.partition, producer.nonce, by=control.nonce)
         for control in controls
-        for level, partition, nonce in control.payload.taken
+        for producer in control.payload.inputs
     ]
     pins = pinned(controls, taken, shape)
     reports: list[TaskReport] = [control.payload for control in pins.values()]

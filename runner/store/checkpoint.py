@@ -21,8 +21,8 @@ from datetime import UTC, datetime
 from penstock.runner.protocol.coordinator import wall_clock_us
 from penstock.runner.protocol.errors import CheckpointError
 from penstock.runner.protocol.exactly_once_put import create_for_certain
-from penstock.runner.protocol.ledger import Kept
 from penstock.runner.protocol.record import CommitRecord, decode_record, record_digest
+from penstock.runner.protocol.record_store import StoredRecord
 from penstock.runner.store.filesystem import FileSystem, LocalFileSystem
 
 VERSION = 2
@@ -39,7 +39,7 @@ _RECORD = re.compile(r"(\d{12,})\.record")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One job's folder, opened; a `Ledger` of commit records and the home of the job's state runs."""
+    """One job's folder, opened; a `RecordStore` of commit records and the home of the job's state runs."""
 
     folder: str
     job: str
@@ -97,7 +97,7 @@ class Checkpoint:
         last = self.last()
         return last.record if last else None
 
-    def last(self) -> Kept | None:
+    def last(self) -> StoredRecord | None:
         """Return the record with the highest number and its digest, None in a new checkpoint.
 
         Raises:
@@ -109,7 +109,7 @@ class Checkpoint:
                 data = self.filesystem.read(path)
             except FileNotFoundError:  # deleted since by a driver that has committed newer ones: look again
                 continue
-            return Kept(decode_record(data, source=path), record_digest(data, source=path))
+            return StoredRecord(decode_record(data, source=path), record_digest(data, source=path))
         if "FORMAT" not in self.filesystem.list(self.folder):
             raise CheckpointError(
                 f"the checkpoint {self.folder} is not there any more: it was moved or emptied, or is not mounted. "

@@ -1,4 +1,8 @@
-"""What the driver tells the tasks of an epoch, and what they tell it back. Plain values, pickled by Spark."""
+"""The values that the driver sends to the tasks of an epoch, and that the tasks send back.
+
+Plain values. Spark pickles them; only processes of one run of the program exchange them, so their form may change
+between versions. What a checkpoint stores is in `protocol/record.py`.
+"""
 
 from __future__ import annotations
 
@@ -6,85 +10,118 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from apache_beam.utils.timestamp import MIN_TIMESTAMP
+from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP
 
-from penstock.runner.protocol.record import StateRun
+from penstock.attempt import Attempt
+from penstock.runner.protocol.record import (
+    EarliestTimers,
+    Publication,
+    Residual,
+    StateRun,
+    WatermarkKey,
+)
 from penstock.runner.tasks.worker_warnings import Warned
 
 BEGINNING_US = MIN_TIMESTAMP.micros
-"""Beam's first timestamp: the watermark of what has not been heard of, which nothing is late for."""
+"""Beam's first timestamp: the watermark of a step before its first report. No element is late for it."""
+
+MAX_US = MAX_TIMESTAMP.micros
+"""Beam's last timestamp: the watermark of a step that gets no more elements."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What one partition starts the epoch with.
+class TestStreamBlock:
+    """Encoded elements that a TestStream emits from `step` in this epoch, one after the other in `block`."""
 
-    `impulses` are the steps of Impulses that fire; `residuals` are (step, element id, encoded element,
-    watermark in µs); `publications` are (step, encoded element) and run before anything else; `script` are
-    (step, encoded elements) of a TestStream.
+    __test__ = False  # pytest collects classes whose names begin with "Test"
+
+    step: str
+    block: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TaskInput:
+    """What the tasks of one partition start the epoch with.
+
+    `impulses` are the steps of Impulses that fire now. `publications` run before anything else.
     """
 
     impulses: tuple[str, ...] = ()
-    residuals: tuple[tuple[str, str, bytes, int], ...] = ()
-    publications: tuple[tuple[str, bytes], ...] = ()
-    script: tuple[tuple[str, bytes], ...] = ()
+    residuals: tuple[Residual, ...] = ()
+    publications: tuple[Publication, ...] = ()
+    test_stream: tuple[TestStreamBlock, ...] = ()
 
-    def of(self, steps: Collection[str]) -> Part:
-        """What there is for the steps of one level."""
-        return Part(
+    def for_steps(self, steps: Collection[str]) -> TaskInput:
+        """Return the part for these steps, which are those of one level."""
+        return TaskInput(
             tuple(step for step in self.impulses if step in steps),
-            tuple(residual for residual in self.residuals if residual[0] in steps),
-            tuple(publication for publication in self.publications if publication[0] in steps),
-            tuple(played for played in self.script if played[0] in steps),
+            tuple(residual for residual in self.residuals if residual.transform in steps),
+            tuple(publication for publication in self.publications if publication.transform in steps),
+            tuple(block for block in self.test_stream if block.step in steps),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class StateOf:
-    """What the record says of one stateful transform: its runs, and the earliest timers by key groups.
-
-    `timers` are (first group, last group, earliest event time, earliest processing time, earliest hold).
-    """
+class StepState:
+    """What the last record holds for one stateful step: its state runs, and its earliest timers by key groups."""
 
     runs: tuple[StateRun, ...] = ()
-    timers: tuple[tuple[int, int, int | None, int | None, int | None], ...] = ()
+    timers: tuple[EarliestTimers, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EpochLimits:
+    """When a reading task ends its part of an epoch: after `seconds`, `max_records` or `max_bytes` (encoded).
+
+    A task stops at whichever limit it reaches first. The limits are per task, not per epoch.
+    """
+
+    seconds: float
+    max_records: int
+    max_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class EpochInput:
-    """The epoch as all its tasks see it. Times in µs, `seconds` of reading at most.
+    """The epoch as all its tasks see it. Times are microseconds since 1970.
 
-    `watermarks` are those of the last record, by the names below; `waiting` is the lowest watermark of each
-    step's residuals that are not due and so in no part; `open_windows` is the last timestamp of the earliest window
-    in which each step that has side inputs still reads; `folder` is where state runs live, empty in batch.
-    `committed` are the nonces of the tasks whose work the last record holds, as far as this driver ran them;
-    `clock_us` is the processing time where a TestStream says what it is.
+    - `attempt`: the driver's try of the epoch. Each task attempt replaces the nonce by its own.
+    - `inputs`: one per partition.
+    - `watermarks`: those of the last record.
+    - `state`: by the name of the stateful step.
+    - `waiting_residuals_us`: by step, the lowest watermark of its residuals that are not yet due. They are in none
+      of the `inputs`, but they hold the step's output watermark.
+    - `earliest_window_end_us`: by step that reads with side inputs, the last timestamp of the earliest window in
+      which it still reads. Side inputs of that window must be kept.
+    - `state_folder`: where state runs are stored; empty in batch.
+    - `committed_nonces`: nonces of the tasks whose work the last record holds, as far as this driver ran them.
+    - `test_clock_us`: the processing time, if a TestStream controls it.
     """
 
-    job: str
-    generation: int
-    number: int
+    attempt: Attempt
     partitions: int
-    seconds: float
-    max_records: int
-    max_bytes: int
-    parts: tuple[Part, ...]
-    watermarks: Mapping[str, int]
-    state: Mapping[str, StateOf]
-    waiting: Mapping[str, int] = field(default_factory=dict)
-    open_windows: Mapping[str, int] = field(default_factory=dict)
-    folder: str = ""
-    committed: frozenset[str] = frozenset()
-    clock_us: int | None = None
+    limits: EpochLimits
+    inputs: tuple[TaskInput, ...]
+    watermarks: Mapping[WatermarkKey, int]
+    state: Mapping[str, StepState]
+    waiting_residuals_us: Mapping[str, int] = field(default_factory=dict)
+    earliest_window_end_us: Mapping[str, int] = field(default_factory=dict)
+    state_folder: str = ""
+    committed_nonces: frozenset[str] = frozenset()
+    test_clock_us: int | None = None
 
     def now_us(self) -> int:
-        """The processing time."""
-        return time.time_ns() // 1000 if self.clock_us is None else self.clock_us
+        """Return the processing time."""
+        return time.time_ns() // 1000 if self.test_clock_us is None else self.test_clock_us
+
+    def watermark_us(self, key: WatermarkKey) -> int:
+        """Return a watermark of the last record; `BEGINNING_US` if the record has none."""
+        return self.watermarks.get(key, BEGINNING_US)
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """A residual: what is left of a read."""
+class ResidualReport:
+    """A residual that a task leaves. `delay_us` is the delay that the DoFn asked for, in µs from now."""
 
     step: str
     element_id: str
@@ -94,8 +131,31 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
+class CarriedElement:
+    """An encoded element that reached a carried step (a splittable DoFn or a post-commit step).
+
+    The next record stores it: as a residual, or as a Publication.
+    """
+
+    step: str
+    element: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerAttempt:
+    """The attempt of a task one level above from which a task took its input."""
+
+    level: int
+    partition: int
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
-    """A user's exception, or ours, in a task: `error` itself if it pickles, else its text."""
+    """An exception in a task: `error` is the pickled exception, or None if it does not pickle.
+
+    `summary` is its type and text, `trace` the worker's traceback, `where` the step and element.
+    """
 
     summary: str
     trace: str
@@ -107,35 +167,34 @@ class Failure:
 class TaskReport:
     """What one task attempt tells the driver.
 
-    `arrived` are (step, encoded element) that the record must carry; `timers` as in `StateOf`, for the
-    task's key groups; `watermarks` by name, for this partition; `taken` are (level, partition, nonce) of the
-    producers that it took its input from. `nonce` is the attempt's own.
+    `nonce` is the attempt's own. `carried` are the elements that the next record must hold. `runs` and `timers` are
+    by step, and only for the key groups of the task; `watermarks` are those of this partition. `inputs` are the
+    attempts that the task took its input from. `dropped` counts elements that came too late for their window.
+    `problem` says why the input of the task is not that of one consistent run of the epoch.
     """
 
     nonce: str = ""
-    left: list[Left] = field(default_factory=list)
-    arrived: list[tuple[str, bytes]] = field(default_factory=list)
+    residuals: list[ResidualReport] = field(default_factory=list)
+    carried: list[CarriedElement] = field(default_factory=list)
     runs: dict[str, tuple[StateRun, ...]] = field(default_factory=dict)
-    timers: dict[str, tuple[int, int, int | None, int | None, int | None]] = field(default_factory=dict)
-    watermarks: dict[str, int] = field(default_factory=dict)
+    timers: dict[str, EarliestTimers] = field(default_factory=dict)
+    watermarks: dict[WatermarkKey, int] = field(default_factory=dict)
     metrics: list[bytes] = field(default_factory=list)
-    taken: list[tuple[int, int, str]] = field(default_factory=list)
+    inputs: list[ProducerAttempt] = field(default_factory=list)
     dropped: int = 0
     warnings: list[Warned] = field(default_factory=list)
     problem: str = ""
     failure: Failure | None = None
 
 
-def cut_name(step: str) -> str:
-    """Name of the watermark of what reaches a carried step."""
-    return "cut " + step
+@dataclass(frozen=True, slots=True)
+class ProducerReport:
+    """What a task attempt tells each task that it sends data to, after the last DATA frame (a REPORT frame).
 
+    `frame_counts` says by edge how many DATA frames it sent to that task; `watermarks` are the output watermarks
+    of its stages by stage index. A task that `failed` sends no watermarks, and its consumers do no work.
+    """
 
-def input_name(state: str) -> str:
-    """Name of the input watermark of a stateful transform, by which lateness is judged."""
-    return "in " + state
-
-
-def output_name(step: str) -> str:
-    """Name of the output watermark of a step that reads, or of a grouping."""
-    return "out " + step
+    failed: bool
+    frame_counts: Mapping[int, int]
+    watermarks: Mapping[int, int]

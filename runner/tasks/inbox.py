@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from penstock.runner.planning.plan import Plan
 from penstock.runner.protocol.frames import Frame, InOrder, Kind
+from penstock.runner.tasks.epoch import ProducerAttempt, ProducerReport
 
 _Lane = tuple[int, int, int]
 """(level, partition, edge) that frames come from."""
@@ -60,9 +61,9 @@ class Inbox:
             return "the blocks that came are not those that were sent"
         return self._problem
 
-    def taken(self) -> list[tuple[int, int, str]]:
-        """Return (level, partition, nonce) of the producers of the level above."""
-        return [(*producer, self._nonces[producer]) for producer in self._above()]
+    def producers(self) -> list[ProducerAttempt]:
+        """Return the attempts of the level above from which the input came."""
+        return [ProducerAttempt(*producer, self._nonces[producer]) for producer in self._above()]
 
     def _note(self, frame: Frame) -> None:
         producer = (frame.level, frame.partition)
@@ -74,12 +75,12 @@ class Inbox:
             self._counted[lane] = self._counted.get(lane, 0) + 1
 
     def _read_report(self, frame: Frame) -> None:
-        failed, counts, watermarks = pickle.loads(frame.payload)
-        self._failed = self._failed or bool(failed)
-        for edge, count in counts.items():
+        report: ProducerReport = pickle.loads(frame.payload)
+        self._failed = self._failed or report.failed
+        for edge, count in report.frame_counts.items():
             if self._plan.edges[edge].level >= self._level:
                 self._expected[(frame.level, frame.partition, edge)] = count
-        for stage, watermark in watermarks.items():
+        for stage, watermark in report.watermarks.items():
             self.watermarks[(stage, frame.partition)] = watermark
 
     def _above(self) -> list[tuple[int, int]]:

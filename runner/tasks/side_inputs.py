@@ -20,10 +20,11 @@ from apache_beam.utils.windowed_value import WindowedValue
 from penstock.runner.harness.bundle import PlanContext, StageProcessor
 from penstock.runner.harness.side_inputs import Panes, SideInput
 from penstock.runner.planning.plan import Edge, Plan, Stage
+from penstock.runner.protocol.record import EarliestTimers, WatermarkKey
 from penstock.runner.store.cells import EVENT, Cells, Timers
 from penstock.runner.store.keys import key_group
 from penstock.runner.tasks.blocked_elements import Queue, Waiting
-from penstock.runner.tasks.epoch import BEGINNING_US, EpochInput, StateOf, TaskReport, input_name
+from penstock.runner.tasks.epoch import EpochInput, StepState, TaskReport
 from penstock.runner.tasks.stage_run import StageRun
 from penstock.runner.tasks.task_state import TaskState
 
@@ -108,9 +109,11 @@ class Views:
     def keep(self, report: TaskReport) -> None:
         """Put new panes and waiting elements into the state store, and say so."""
         for name, (waiting, timers) in self._waiting.items():
-            report.timers[name] = (*self._groups, timers.earliest(EVENT), None, waiting.hold_us())
+            report.timers[name] = EarliestTimers(
+                name, *self._groups, event_us=timers.earliest(EVENT), hold_us=waiting.hold_us()
+            )
         for name, mark in self._marks.items():
-            report.watermarks[input_name(name)] = mark
+            report.watermarks[WatermarkKey.input(name)] = mark
         for index, side in self._sides.items():
             if isinstance(side, Panes) and side.new and self._groups[0] == 0:
                 self._keep(self._plan.edges[index], side, report)
@@ -122,12 +125,12 @@ class Views:
             cells.replace(0, b"", window, _PANE, pane)
         stage = self._plan.stages[edge.consumer]
         lateness = self._context.windowing(stage.collection).allowed_lateness.micros
-        passed = self._epoch.watermarks.get(input_name(stage.waiting), BEGINNING_US) - lateness
-        passed = min(passed, self._epoch.open_windows.get(stage.step, passed))
+        passed = self._epoch.watermark_us(WatermarkKey.input(stage.waiting)) - lateness
+        passed = min(passed, self._epoch.earliest_window_end_us.get(stage.step, passed))
         for encoded, window in panes.windows():
             if window.max_timestamp().micros < passed:
                 cells.clear(0, b"", encoded, _PANE)
-        report.timers[edge.side.state] = (*self._groups, None, None, None)
+        report.timers[edge.side.state] = EarliestTimers(edge.side.state, *self._groups)
 
     # Inside.
 
@@ -138,7 +141,7 @@ class Views:
     def _panes(self, edge: Edge) -> Panes:
         assert edge.side is not None
         side = edge.side
-        runs = self._epoch.state.get(side.state, StateOf()).runs
+        runs = self._epoch.state.get(side.state, StepState()).runs
         kept = self._context.kept.get(edge.index)
         if kept is None or kept[0] != runs:
             known = self._new_panes(edge)
@@ -189,11 +192,13 @@ class Views:
         return self._waiting[stage.waiting]
 
     def _hold_of_record(self, stage: Stage) -> int | None:
-        known = self._epoch.state.get(stage.waiting, StateOf())
+        known = self._epoch.state.get(stage.waiting, StepState())
         holds = [
-            hold
-            for first, last, _, _, hold in known.timers
-            if hold is not None and first <= self._groups[1] and last >= self._groups[0]
+            timers.hold_us
+            for timers in known.timers
+            if timers.hold_us is not None
+            and timers.first_key_group <= self._groups[1]
+            and timers.last_key_group >= self._groups[0]
         ]
         return min(holds, default=None)
 

@@ -15,14 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from apache_beam.utils.timestamp import MAX_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
 from penstock.runner.harness.bundle import Budget, Cut, StageProcessor
 from penstock.runner.harness.operations import Send
 from penstock.runner.store.cells import EVENT, HOLD, PROCESSING, Cells, Store, Timers
-
-MAX_US = MAX_TIMESTAMP.micros
 
 
 class StateAccess(Protocol):

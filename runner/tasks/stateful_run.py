@@ -10,11 +10,12 @@ from apache_beam.coders import coder_impl
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
-from penstock.publish import passed_by
+from penstock.attempt import at_watermark
 from penstock.runner.harness.bundle import StageProcessor
 from penstock.runner.harness.user_state import GC_FAMILY
 from penstock.runner.store.cells import EVENT, NO_HOLD_US, PROCESSING, TimerEntry
-from penstock.runner.tasks.stage_run import MAX_US, Outcome, Setting, StoredRun
+from penstock.runner.tasks.epoch import MAX_US
+from penstock.runner.tasks.stage_run import Outcome, Setting, StoredRun
 from penstock.runner.windows.expiry import expiry_us
 
 
@@ -50,7 +51,7 @@ class StatefulRun(StoredRun):
         if self._due(input_watermark_us):
             self._start()
             self._expect_expiry()
-            with passed_by(input_watermark_us):
+            with at_watermark(input_watermark_us):
                 self._fire_all(input_watermark_us)
         metrics = self.processor.finish() if self._started else []
         if self._started:

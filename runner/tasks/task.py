@@ -15,28 +15,30 @@ import traceback
 import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
-from penstock.publish import Attempt, running_attempt
+from penstock.attempt import running_attempt
 from penstock.runner.harness.bundle import Budget
 from penstock.runner.harness.elements import ElementCoder
 from penstock.runner.harness.side_inputs import Held
 from penstock.runner.planning.plan import Edge, Origin, Plan, Routing, Stage
 from penstock.runner.protocol.frames import Frame, Kind
+from penstock.runner.protocol.record import EarliestTimers, WatermarkKey
 from penstock.runner.store.keys import KEY_GROUPS, groups_of
 from penstock.runner.tasks.epoch import (
     BEGINNING_US,
+    MAX_US,
+    CarriedElement,
     EpochInput,
     Failure,
-    Left,
+    ProducerReport,
+    ResidualReport,
     TaskReport,
-    cut_name,
-    input_name,
-    output_name,
 )
 from penstock.runner.tasks.inbox import Inbox
 from penstock.runner.tasks.side_inputs import Views
-from penstock.runner.tasks.stage_run import MAX_US, Setting, StageRun
+from penstock.runner.tasks.stage_run import Setting, StageRun
 from penstock.runner.tasks.stages import run_of
 from penstock.runner.tasks.task_state import TaskState
 from penstock.runner.tasks.worker_plan import Prepared, prepared
@@ -57,7 +59,7 @@ def run_level(
     only control records come out.
     """
     mine = prepared(plan)
-    for processor in mine.finalizers.run(epoch.number, epoch.committed):
+    for processor in mine.finalizers.run(epoch.attempt.epoch, epoch.committed_nonces):
         mine.give_back(processor)
     task = _Task(plan, mine, level, partition, epoch)
     try:
@@ -77,12 +79,12 @@ class _Task:
         self._begun = time.monotonic()
         self.report = TaskReport(nonce=self.nonce)
         self._stages = plan.at(level)
-        self._part = epoch.parts[partition].of(plan.steps_at(level))
+        self._input = epoch.inputs[partition].for_steps(plan.steps_at(level))
         self._runs: dict[int, StageRun] = {}
         self._pending: deque[tuple[int, int, bytes]] = deque()
         self._sent: dict[tuple[int, int], int] = {}
         self._inbox = Inbox(plan, level, epoch.partitions)
-        self._attempt = Attempt(epoch.job, epoch.generation, epoch.number, self.nonce)
+        self._attempt = replace(epoch.attempt, nonce=self.nonce)
         groups = groups_of(partition, epoch.partitions)
         self._groups = (groups.start, groups.stop - 1) if groups else (KEY_GROUPS, KEY_GROUPS - 1)
         self._state = TaskState(epoch, self.nonce, *self._groups)
@@ -118,7 +120,7 @@ class _Task:
             if not self._sound:
                 run.discard()
             elif self.plan.streaming and processor.to_finalize:
-                self._prepared.finalizers.hold(self.epoch.number, self.nonce, processor)
+                self._prepared.finalizers.hold(self.epoch.attempt.epoch, self.nonce, processor)
             else:
                 processor.finalize()
                 self._prepared.give_back(processor)
@@ -186,38 +188,44 @@ class _Task:
             outputs[stage.index] = self._finish(stage, watermark)
             self._pass_locally()
         for edge in self.plan.carried_at(self.level):
-            self.report.watermarks[cut_name(edge.name)] = self._edge_watermark(edge, outputs)
+            self.report.watermarks[WatermarkKey.carried(edge.name)] = self._edge_watermark(edge, outputs)
         self._outputs = outputs
 
     def _publish(self) -> None:
-        for step, element in self._part.publications:
-            (stage,) = [s for s in self._stages if s.origin is Origin.PUBLISH and s.step == step]
-            self._run(stage).take(element)
+        for publication in self._input.publications:
+            (stage,) = [
+                s for s in self._stages if s.origin is Origin.PUBLISH and s.step == publication.transform
+            ]
+            self._run(stage).take(publication.element)
             self._pass_locally()
 
     def _play(self) -> None:
-        for step, block in self._part.script:
-            (stage,) = [s for s in self._stages if s.origin is Origin.SCRIPT and s.step == step]
-            self._run(stage).take(block)
+        for played in self._input.test_stream:
+            (stage,) = [s for s in self._stages if s.origin is Origin.SCRIPT and s.step == played.step]
+            self._run(stage).take(played.block)
             self._pass_locally()
 
     def _impulse(self) -> None:
         for stage in self._stages:
-            if stage.origin is Origin.IMPULSE and stage.step in self._part.impulses:
+            if stage.origin is Origin.IMPULSE and stage.step in self._input.impulses:
                 self._run(stage).take(_IMPULSE)
                 self._pass_locally()
 
     def _read(self) -> None:
         readers = {stage.step: stage for stage in self._stages if stage.origin is Origin.RESIDUAL}
-        residuals = self._part.residuals
-        end = self._begun + self.epoch.seconds
-        for index, (step, element_id, element, watermark) in enumerate(residuals):
+        residuals, limits = self._input.residuals, self.epoch.limits
+        end = self._begun + limits.seconds
+        for index, residual in enumerate(residuals):
             share = max(0.0, end - time.monotonic()) / (len(residuals) - index)
-            self._position = f", reading element {element_id}"
-            budget = Budget(time.monotonic() + share, self.epoch.max_records, self.epoch.max_bytes)
-            for cut in self._run(readers[step]).read(element, budget):
-                mark = watermark if cut.watermark_us is None else max(watermark, cut.watermark_us)
-                self.report.left.append(Left(step, element_id, cut.element, mark, cut.delay_us))
+            self._position = f", reading element {residual.element_id}"
+            budget = Budget(time.monotonic() + share, limits.max_records, limits.max_bytes)
+            for cut in self._run(readers[residual.transform]).read(residual.element, budget):
+                mark = residual.watermark_us
+                if cut.watermark_us is not None:
+                    mark = max(mark, cut.watermark_us)
+                self.report.residuals.append(
+                    ResidualReport(residual.transform, residual.element_id, cut.element, mark, cut.delay_us)
+                )
             self._pass_locally()
             self._position = ""
 
@@ -231,7 +239,7 @@ class _Task:
         return run
 
     def _setting(self, stage: Stage) -> Setting:
-        event, processing, _ = self._known_timers(stage)
+        known = self._known_timers(stage)
         return Setting(
             partition=self.partition,
             partitions=self.epoch.partitions,
@@ -240,56 +248,65 @@ class _Task:
             send=lambda edge, target, block: self._pending.append((edge, target, block)),
             state=self._state,
             now_us=self.epoch.now_us,
-            input_us=self.epoch.watermarks.get(input_name(stage.state), BEGINNING_US),
-            output_us=self.epoch.watermarks.get(output_name(stage.state), BEGINNING_US),
+            input_us=self.epoch.watermark_us(WatermarkKey.input(stage.state)),
+            output_us=self.epoch.watermark_us(WatermarkKey.output(stage.state)),
             bounded=not self.plan.streaming,
-            event_due_us=event,
-            processing_due_us=processing,
+            event_due_us=known.event_us,
+            processing_due_us=known.processing_us,
         )
 
-    def _known_timers(self, stage: Stage) -> tuple[int | None, int | None, int | None]:
+    def _known_timers(self, stage: Stage) -> EarliestTimers:
+        """The earliest timers that the last record holds for the key groups of the task."""
         known = self.epoch.state.get(stage.state)
         mine = [
-            times
-            for first, last, *times in (known.timers if known else ())
-            if first <= self._groups[1] and last >= self._groups[0]
+            timers
+            for timers in (known.timers if known else ())
+            if timers.first_key_group <= self._groups[1] and timers.last_key_group >= self._groups[0]
         ]
-        event, processing, hold = (_earliest(times[i] for times in mine) for i in range(3))
-        return event, processing, hold
+        return EarliestTimers(
+            stage.state,
+            *self._groups,
+            event_us=_earliest(timers.event_us for timers in mine),
+            processing_us=_earliest(timers.processing_us for timers in mine),
+            hold_us=_earliest(timers.hold_us for timers in mine),
+        )
 
     def _finish(self, stage: Stage, watermark: int) -> int:
         """End a stage's bundle; return its output watermark."""
         self._where = stage.label
         watermark = self._views.held(stage, watermark)
         if stage.state:
-            self.report.watermarks[input_name(stage.state)] = watermark
-        hold = self._known_timers(stage)[2]
+            self.report.watermarks[WatermarkKey.input(stage.state)] = watermark
+        hold = self._known_timers(stage).hold_us
         if stage.index not in self._runs and not self._due(stage, watermark):
             return self._output_watermark(stage, watermark, hold)
         outcome = self._run(stage).finish(watermark)
         self.report.metrics.extend(outcome.metrics)
         self.report.dropped += outcome.dropped
         if outcome.timers is not None:
-            self.report.timers[stage.state] = (*self._groups, *outcome.timers, outcome.hold_us)
+            self.report.timers[stage.state] = EarliestTimers(
+                stage.state, *self._groups, *outcome.timers, outcome.hold_us
+            )
             hold = None
         return self._output_watermark(stage, outcome.watermark_us, hold)
 
     def _due(self, stage: Stage, watermark: int) -> bool:
-        event, processing, _ = self._known_timers(stage)
-        if event is not None and event <= watermark:
+        known = self._known_timers(stage)
+        if known.event_us is not None and known.event_us <= watermark:
             return True
-        return processing is not None and processing <= self.epoch.now_us()
+        return known.processing_us is not None and known.processing_us <= self.epoch.now_us()
 
     def _output_watermark(self, stage: Stage, watermark: int, hold: int | None) -> int:
         if hold is not None:
             watermark = min(watermark, hold)
         if stage.grouped:
-            self.report.watermarks[output_name(stage.state)] = watermark
+            self.report.watermarks[WatermarkKey.output(stage.state)] = watermark
         if stage.origin is Origin.RESIDUAL:
-            marks = [left.watermark_us for left in self.report.left if left.step == stage.step]
-            watermark = min([watermark, *marks, self.epoch.waiting.get(stage.step, watermark)])
-            watermark = max(watermark, self.epoch.watermarks.get(output_name(stage.step), BEGINNING_US))
-            self.report.watermarks[output_name(stage.step)] = watermark
+            key = WatermarkKey.output(stage.step)
+            marks = [left.watermark_us for left in self.report.residuals if left.step == stage.step]
+            watermark = min([watermark, *marks, self.epoch.waiting_residuals_us.get(stage.step, watermark)])
+            watermark = max(watermark, self.epoch.watermark_us(key))
+            self.report.watermarks[key] = watermark
         return watermark
 
     # Watermarks.
@@ -298,11 +315,9 @@ class _Task:
         if stage.origin is Origin.IMPULSE:
             return MAX_US
         if stage.origin is not Origin.EDGE:
-            return self.epoch.watermarks.get(cut_name(stage.step), BEGINNING_US)
+            return self.epoch.watermark_us(WatermarkKey.carried(stage.step))
         (edge,) = (self.plan.edges[e] for e in stage.inputs)
-        known = (
-            self.epoch.watermarks.get(input_name(stage.state), BEGINNING_US) if stage.state else BEGINNING_US
-        )
+        known = self.epoch.watermark_us(WatermarkKey.input(stage.state)) if stage.state else BEGINNING_US
         return max(known, self._edge_watermark(edge, outputs))
 
     def _edge_watermark(self, edge: Edge, outputs: dict[int, int]) -> int:
@@ -327,7 +342,7 @@ class _Task:
             number, target, block = waiting.popleft()
             edge = self.plan.edges[number]
             if edge.routing.carried:
-                self.report.arrived.append((edge.name, block))
+                self.report.carried.append(CarriedElement(edge.name, block))
             elif edge.level == self.level and edge.routing is Routing.LOCAL:
                 self._feed(self.plan.stages[edge.consumer], block)
                 waiting.extend(self._pending)
@@ -345,7 +360,7 @@ class _Task:
 
     def _close_off(self) -> Iterator[Packet]:
         """Seal state, tell each consumer what to expect, and the driver everything."""
-        self.report.taken = self._inbox.taken()
+        self.report.inputs = self._inbox.producers()
         if self.report.failure is None and not self.report.problem:
             try:
                 self._views.keep(self.report)
@@ -357,7 +372,7 @@ class _Task:
             marks = {} if failed else self._outputs
             for target in range(self.epoch.partitions):
                 counts = {edge: n for (edge, to), n in self._sent.items() if to == target}
-                payload = pickle.dumps((failed, counts, marks), pickle.HIGHEST_PROTOCOL)
+                payload = pickle.dumps(ProducerReport(failed, counts, marks), pickle.HIGHEST_PROTOCOL)
                 yield target, self._frame(Kind.REPORT, 0, 0, payload)
         payload = pickle.dumps(self.report, pickle.HIGHEST_PROTOCOL)
         yield self.partition, self._frame(Kind.CONTROL, 0, 0, payload)

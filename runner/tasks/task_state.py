@@ -12,7 +12,7 @@ from penstock.runner.store.cells import Store
 from penstock.runner.store.filesystem import LocalFileSystem
 from penstock.runner.store.runs import shared_cache
 from penstock.runner.store.state import StateStore
-from penstock.runner.tasks.epoch import EpochInput, StateOf
+from penstock.runner.tasks.epoch import EpochInput, StepState
 
 
 class MemoryStore:
@@ -61,30 +61,33 @@ class TaskState:
         self._first, self._last = first, last
         self._stores: dict[str, StateStore] = {}
         self._passing: dict[str, MemoryStore] = {}
-        if epoch.folder:
+        if epoch.state_folder:
             alive = {run.name for state in epoch.state.values() for run in state.runs}
-            shared_cache().forget_dead(epoch.folder, alive, (epoch.generation, epoch.number))
+            shared_cache().forget_dead(
+                epoch.state_folder, alive, (epoch.attempt.generation, epoch.attempt.epoch)
+            )
 
     def open(self, name: str) -> Store:
         """The store of a stateful transform."""
-        if not self._epoch.folder:
+        if not self._epoch.state_folder:
             return self._passing.setdefault(name, MemoryStore())
         if name not in self._stores:
-            runs = self._epoch.state.get(name, StateOf()).runs
+            runs = self._epoch.state.get(name, StepState()).runs
             self._stores[name] = StateStore.open(
-                LocalFileSystem(), self._epoch.folder, runs, self._first, self._last
+                LocalFileSystem(), self._epoch.state_folder, runs, self._first, self._last
             )
         return self._stores[name]
 
     def look(self, name: str) -> Store:
         """What the record holds of a store in the first key group, whoever owns it; not to be written to."""
-        runs = self._epoch.state.get(name, StateOf()).runs
-        return StateStore.open(LocalFileSystem(), self._epoch.folder, runs, 0, 0)
+        runs = self._epoch.state.get(name, StepState()).runs
+        return StateStore.open(LocalFileSystem(), self._epoch.state_folder, runs, 0, 0)
 
     def seal(self) -> dict[str, tuple[StateRun, ...]]:
         """Write the changes; return, for each store that was opened, all runs of the task's key groups."""
         sealed = {}
+        attempt = self._epoch.attempt
         for name, store in self._stores.items():
-            run = RunName(self._epoch.generation, self._epoch.number, self._nonce, name)
+            run = RunName(attempt.generation, attempt.epoch, self._nonce, name)
             sealed[name] = tuple(store.seal(run))
         return sealed

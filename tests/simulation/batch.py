@@ -9,14 +9,15 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.runners.pipeline_utils import group_by_key_input_visitor
 
-from penstock.publish import Attempt
+from penstock.attempt import Attempt
 from penstock.runner import PySparkRunner
-from penstock.runner.driver.driver import Driver, Pace
+from penstock.runner.driver.driver import Driver
 from penstock.runner.driver.residuals import Residuals
 from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning import graph
 from penstock.runner.planning.checks import refuse_unsupported
 from penstock.runner.protocol.record import CommitRecord, EpochState
+from penstock.runner.tasks.epoch import EpochLimits
 from tests.simulation.inprocess import InProcessEngine
 
 
@@ -34,7 +35,7 @@ def run_batch(build: Callable[[beam.Pipeline], Any], partitions: int = 2) -> Non
         InProcessEngine(plan),
         Residuals(PlanContext(plan)),
         partitions=partitions,
-        pace=Pace(0.5, 100_000, 64 << 20),
+        limits=EpochLimits(0.5, 100_000, 64 << 20),
         folder="",
         name="test",
     )

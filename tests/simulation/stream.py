@@ -11,7 +11,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from penstock.runner import PySparkRunner
-from penstock.runner.driver.driver import Driver, Pace
+from penstock.runner.driver.driver import Driver
 from penstock.runner.driver.residuals import Residuals
 from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning import graph
@@ -20,9 +20,10 @@ from penstock.runner.protocol.coordinator import Coordinator, wall_clock_us
 from penstock.runner.protocol.loop import run_epochs
 from penstock.runner.protocol.record import CommitRecord
 from penstock.runner.store.checkpoint import Checkpoint
+from penstock.runner.tasks.epoch import EpochLimits
 from tests.simulation.inprocess import InProcessEngine
 
-PACE = Pace(0.05, 100_000, 64 << 20)
+LIMITS = EpochLimits(0.05, 100_000, 64 << 20)
 
 
 def run_stream(
@@ -30,7 +31,7 @@ def run_stream(
     partitions: int = 2,
     on_commit: Callable[[CommitRecord, Path], None] = lambda record, folder: None,
     draining: Callable[[], bool] = lambda: False,
-    pace: Pace = PACE,
+    limits: EpochLimits = LIMITS,
     stop: Callable[[CommitRecord], bool] = lambda record: False,
     folder: Path | None = None,
     dropped: Collection[str] = (),
@@ -56,7 +57,7 @@ def run_stream(
             InProcessEngine(plan),
             Residuals(PlanContext(plan)),
             partitions=partitions,
-            pace=pace,
+            limits=limits,
             folder=checkpoint.state_folder,
             name="test",
             dropped=dropped,

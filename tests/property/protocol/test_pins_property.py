@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.runner.protocol import Control, EpochAborted, Taken, pinned
+from penstock.runner.protocol import BlockReceipt, EpochAborted, TaskResult, pinned
 
 SHAPES = st.lists(st.integers(1, 3), min_size=1, max_size=3)
 
@@ -19,10 +19,10 @@ def epochs(draw, attempts):
     def attempt(level, partition):
         return f"{level}.{partition}.{draw(st.integers(1, attempts))}"
 
-    controls = [Control(level, p, attempt(level, p)) for level, n in enumerate(shape) for p in range(n)]
+    controls = [TaskResult(level, p, attempt(level, p)) for level, n in enumerate(shape) for p in range(n)]
     nonces = {(c.level, c.partition): c.nonce for c in controls}
     taken = [
-        Taken(level, producer, attempt(level, producer), nonces[level + 1, consumer])
+        BlockReceipt(level, producer, attempt(level, producer), nonces[level + 1, consumer])
         for level in range(len(shape) - 1)
         for producer in range(shape[level])
         for consumer in range(shape[level + 1])
@@ -54,4 +54,8 @@ def test_an_epoch_with_anything_missing_never_counts(epoch, data):
     lost = data.draw(st.integers(0, len(controls) + len(taken) - 1))
     kept = [x for index, x in enumerate([*controls, *taken]) if index != lost]
     with pytest.raises(EpochAborted):
-        pinned([x for x in kept if isinstance(x, Control)], [x for x in kept if isinstance(x, Taken)], shape)
+        pinned(
+            [x for x in kept if isinstance(x, TaskResult)],
+            [x for x in kept if isinstance(x, BlockReceipt)],
+            shape,
+        )

@@ -9,22 +9,18 @@ from hypothesis import strategies as st
 from penstock.runner.protocol import (
     CheckpointError,
     CommitRecord,
+    EarliestTimers,
     EpochState,
     Publication,
     Residual,
     StateRun,
-    Timers,
+    WatermarkKey,
 )
-from penstock.runner.protocol.record import decode_record, encode_record
+from penstock.runner.protocol.record import WatermarkKind, decode_record, encode_record
 
 MICROS = st.integers(-(2**63), 2**63 - 1)
 NAMES = st.text(max_size=8)
 KEY_GROUPS = st.tuples(st.integers(0, 9), st.integers(0, 9)).map(sorted)
-JSON = st.recursive(
-    st.none() | st.booleans() | MICROS | st.floats(allow_nan=False, allow_infinity=False) | NAMES,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
-    max_leaves=8,
-)
 RESIDUALS = st.builds(Residual, NAMES, NAMES, st.binary(max_size=9), MICROS, MICROS)
 PUBLICATIONS = st.builds(Publication, NAMES, st.binary(max_size=9))
 RUNS = st.builds(
@@ -35,11 +31,10 @@ RUNS = st.builds(
     st.tuples(*[st.integers(0, 2**40)] * 4),
 )
 TIMERS = st.builds(
-    lambda stage, groups, event, processing: Timers(stage, *groups, event, processing),
+    lambda stage, groups, times: EarliestTimers(stage, *groups, *times),
     NAMES,
     KEY_GROUPS,
-    st.none() | MICROS,
-    st.none() | MICROS,
+    st.tuples(*[st.none() | MICROS] * 3),
 )
 
 
@@ -47,15 +42,23 @@ def tuples(values):
     return st.lists(values, max_size=3).map(tuple)
 
 
+WATERMARKS = st.dictionaries(
+    st.builds(WatermarkKey, st.sampled_from(WatermarkKind), NAMES), MICROS, max_size=3
+)
 STATES = st.builds(
     EpochState,
     tuples(RESIDUALS),
     tuples(PUBLICATIONS),
     tuples(RUNS),
     tuples(TIMERS),
-    st.dictionaries(NAMES, MICROS, max_size=3),
-    JSON,
-    st.dictionaries(NAMES, JSON, max_size=3),
+    WATERMARKS,
+    WATERMARKS,
+    st.dictionaries(NAMES, tuples(NAMES), max_size=3),
+    st.dictionaries(NAMES, st.dictionaries(NAMES, NAMES, max_size=3), max_size=3),
+    tuples(st.binary(max_size=9)),
+    st.booleans(),
+    st.integers(0, 99),
+    MICROS,
 )
 RECORDS = st.builds(
     lambda generation, after, writer, parent, when, kind, epochs, state: CommitRecord(

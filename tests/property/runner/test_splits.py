@@ -19,7 +19,7 @@ from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from penstock.runner.driver.driver import Pace
+from penstock.runner.tasks.epoch import EpochLimits
 from tests.simulation.stream import run_stream
 
 seen: list[tuple[str, int, int]] = []
@@ -92,7 +92,7 @@ reads = st.lists(
     max_size=4,
     unique_by=lambda read: read.name,
 )
-paces = st.builds(Pace, st.just(0.02), st.integers(1, 5), st.just(64 << 20))
+limits_of_epochs = st.builds(EpochLimits, st.just(0.02), st.integers(1, 5), st.just(64 << 20))
 
 
 def reading(of: list[Read]) -> Callable[[beam.Pipeline], None]:
@@ -107,11 +107,11 @@ def reading(of: list[Read]) -> Callable[[beam.Pipeline], None]:
 
 
 @settings(max_examples=settings().max_examples // 5, phases=[Phase.generate])
-@given(reads, paces, st.integers(1, 3))
+@given(reads, limits_of_epochs, st.integers(1, 3))
 def test_wherever_a_read_is_cut_each_position_comes_once_in_order_and_in_its_window(
-    of: list[Read], pace: Pace, partitions: int
+    of: list[Read], limits: EpochLimits, partitions: int
 ) -> None:
-    assert run_stream(reading(of), partitions=partitions, pace=pace).state.done
+    assert run_stream(reading(of), partitions=partitions, limits=limits).state.done
     whole = Counter((read.name, n, n) for read in of for n in range(read.size))
     assert Counter(seen) == whole
     for read in of:
@@ -123,9 +123,9 @@ def test_wherever_a_read_is_cut_each_position_comes_once_in_order_and_in_its_win
 
 
 @settings(max_examples=settings().max_examples // 5, phases=[Phase.generate])
-@given(reads, paces, st.integers(1, 3), st.integers(0, 4))
+@given(reads, limits_of_epochs, st.integers(1, 3), st.integers(0, 4))
 def test_a_drain_keeps_what_was_read_and_closes_its_windows(
-    of: list[Read], pace: Pace, partitions: int, epochs: int
+    of: list[Read], limits: EpochLimits, partitions: int, epochs: int
 ) -> None:
     committed = 0
 
@@ -134,7 +134,11 @@ def test_a_drain_keeps_what_was_read_and_closes_its_windows(
         committed += 1
 
     final = run_stream(
-        reading(of), partitions=partitions, pace=pace, on_commit=count, draining=lambda: committed >= epochs
+        reading(of),
+        partitions=partitions,
+        limits=limits,
+        on_commit=count,
+        draining=lambda: committed >= epochs,
     )
     assert final.state.done
     assert max(Counter(seen).values(), default=1) == 1

@@ -26,12 +26,12 @@ import pytest
 from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
+from penstock.attempt import Attempt, running_attempt
 from penstock.io.files import local, naming, write
 from penstock.io.files.local import LocalFolder
 from penstock.io.files.publication import Publication, PublicationCoder
 from penstock.io.files.rolling import RollRule
 from penstock.io.files.write import MoveFn, RollFn
-from penstock.publish import Attempt, running_attempt
 
 JOB, SINK = "job", "sink"
 LANES = [naming.lane("t", hour, shard, 2) for hour in (0, 1) for shard in (0, 1)]

@@ -27,9 +27,10 @@ from protocol_world import (
 
 from penstock.runner.protocol import (
     Attempt,
+    BlockReceipt,
     CommitRecord,
-    Control,
     Coordinator,
+    EarliestTimers,
     EpochAborted,
     EpochFailed,
     EpochState,
@@ -37,8 +38,7 @@ from penstock.runner.protocol import (
     Residual,
     RunName,
     Superseded,
-    Taken,
-    Timers,
+    TaskResult,
     pinned,
     run_epochs,
 )
@@ -57,7 +57,7 @@ class InjectedError(Exception):
 class Made:
     """What one attempt of a level-0 task has made."""
 
-    control: Control
+    control: TaskResult
     works: list[object]
     blocks: dict[int, list[Item]] = field(default_factory=dict)
 
@@ -164,7 +164,7 @@ class Driver:
                 got, left = self._read_on(work)
                 items += got
                 rest += left
-        made = Made(Control(0, partition, next(self.nonces), EpochState(residuals=tuple(rest))), works)
+        made = Made(TaskResult(0, partition, next(self.nonces), EpochState(residuals=tuple(rest))), works)
         for key, change in items:
             made.blocks.setdefault(self._consumer(key), []).append((key, change))
         return made
@@ -197,7 +197,7 @@ class Driver:
     def _consumer(self, key: str) -> int:
         return next(c for c in range(self._consumers) if group_of(key) <= self._range(c)[1])
 
-    def _level_1(self, made: list[list[Made]]) -> tuple[list[Control], list[Taken]]:
+    def _level_1(self, made: list[list[Made]]) -> tuple[list[TaskResult], list[BlockReceipt]]:
         schedule = self.world.schedule
         drain = all(not m.control.payload.residuals for attempts in made for m in attempts)
         controls, taken = [], []
@@ -212,12 +212,14 @@ class Driver:
                     attempts[:] = [self._read(attempts[0].control.partition, attempts[0].works)]
         return [schedule.rng.choice(attempts).control for attempts in made] + controls, taken
 
-    def _count(self, consumer: int, made: list[list[Made]], drain: bool) -> tuple[Control, list[Taken]]:
+    def _count(
+        self, consumer: int, made: list[list[Made]], drain: bool
+    ) -> tuple[TaskResult, list[BlockReceipt]]:
         schedule = self.world.schedule
         schedule.point(f"count task {consumer}")
         nonce = next(self.nonces)
         took = [schedule.rng.choice(attempts) for attempts in made]
-        reports = [Taken(0, m.control.partition, m.control.nonce, nonce) for m in took]
+        reports = [BlockReceipt(0, m.control.partition, m.control.nonce, nonce) for m in took]
         store = self._store(consumer)
         items = [item for m in took for item in m.blocks.get(consumer, [])]
         for key, change in items:
@@ -225,9 +227,9 @@ class Driver:
         publications = self._roll(store, consumer, nonce) if drain or schedule.rng.random() < 0.4 else ()
         name = RunName(self._attempt.generation, self._attempt.epoch, nonce, STAGE)
         due = 0 if _open_rows(store, *self._range(consumer)) else None
-        timers = (Timers(STAGE, *self._range(consumer), event_us=None, processing_us=due),)
+        timers = (EarliestTimers(STAGE, *self._range(consumer), event_us=None, processing_us=due),)
         state = EpochState(publications=publications, state_runs=store.seal(name), timers=timers)
-        return Control(1, consumer, nonce, state), reports
+        return TaskResult(1, consumer, nonce, state), reports
 
     def _store(self, consumer: int) -> StateStore:
         rng = self.world.schedule.rng

@@ -215,7 +215,7 @@ def test_a_drain_that_was_interrupted_begins_no_new_source(tmp_path: Path) -> No
         kept(VarIntCoder()),
         folder=tmp_path,
         draining=lambda: next(asked) > 3,
-        stop=lambda record: bool(record.state.extra.get("draining")),
+        stop=lambda record: record.state.draining,
     )
     with pytest.raises(
         CheckpointError, match="Create more/Impulse: the pipeline has ended or is being drained"

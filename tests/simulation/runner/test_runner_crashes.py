@@ -23,7 +23,7 @@ from apache_beam.transforms.environments import EmbeddedPythonEnvironment
 from apache_beam.transforms.timeutil import TimeDomain
 
 from penstock.io.files import WriteJsonLines
-from penstock.runner.driver.driver import Driver, Pace
+from penstock.runner.driver.driver import Driver
 from penstock.runner.driver.residuals import Residuals
 from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning.graph import build_plan
@@ -34,7 +34,7 @@ from penstock.runner.protocol.frames import Frame, Kind
 from penstock.runner.protocol.loop import run_epochs
 from penstock.runner.store.checkpoint import Checkpoint
 from penstock.runner.store.filesystem import LocalFileSystem
-from penstock.runner.tasks.epoch import EpochInput, TaskReport
+from penstock.runner.tasks.epoch import EpochInput, EpochLimits, TaskReport
 from tests.integration.runner.sources import CountFn, Endless
 from tests.simulation.inprocess import InProcessEngine
 
@@ -228,7 +228,7 @@ def _one_driver(plan: Plan, folder: Path, chance: _Chance) -> None:
         _FragileEngine(plan, chance),
         Residuals(PlanContext(plan)),
         partitions=chance.rng.randint(1, 3),
-        pace=Pace(seconds=0.02, max_records=chance.rng.randint(5, 40), max_bytes=1 << 20),
+        limits=EpochLimits(seconds=0.02, max_records=chance.rng.randint(5, 40), max_bytes=1 << 20),
         folder=checkpoint.state_folder,
         name="simulation",
     )
@@ -343,7 +343,7 @@ def test_a_block_of_another_attempt_or_a_missing_one_voids_the_epoch(tmp_path: P
         InProcessEngine(plan, tamper),
         Residuals(PlanContext(plan)),
         partitions=2,
-        pace=Pace(0.02, 20, 1 << 20),
+        limits=EpochLimits(0.02, 20, 1 << 20),
         folder=checkpoint.state_folder,
         name="simulation",
     )

@@ -6,24 +6,24 @@ import itertools
 
 import pytest
 
-from penstock.runner.protocol import Control, EpochAborted, Taken, pinned
+from penstock.runner.protocol import BlockReceipt, EpochAborted, TaskResult, pinned
 
 SHAPE = (2, 3, 1)
 
 
-def controls() -> list[Control]:
+def controls() -> list[TaskResult]:
     """One control record of each task; the nonce of task (l, p) is 'l.p'."""
     return [
-        Control(level, p, f"{level}.{p}", payload=(level, p))
+        TaskResult(level, p, f"{level}.{p}", payload=(level, p))
         for level, n in enumerate(SHAPE)
         for p in range(n)
     ]
 
 
-def reports() -> list[Taken]:
+def reports() -> list[BlockReceipt]:
     """Every task took from every task of the level above."""
     return [
-        Taken(level, producer, f"{level}.{producer}", f"{level + 1}.{consumer}")
+        BlockReceipt(level, producer, f"{level}.{producer}", f"{level + 1}.{consumer}")
         for level in range(len(SHAPE) - 1)
         for producer, consumer in itertools.product(range(SHAPE[level]), range(SHAPE[level + 1]))
     ]
@@ -40,12 +40,12 @@ def test_what_comes_twice_counts_once():
 
 
 def test_an_epoch_of_one_level_needs_no_reports():
-    assert set(pinned([Control(0, 0, "a"), Control(0, 1, "b")], [], (2,))) == {(0, 0), (0, 1)}
+    assert set(pinned([TaskResult(0, 0, "a"), TaskResult(0, 1, "b")], [], (2,))) == {(0, 0), (0, 1)}
 
 
 def test_two_attempts_of_a_task_abort():
     with pytest.raises(EpochAborted, match=r"task 1 of level 0 ran twice, and both attempts were used"):
-        pinned([*controls(), Control(0, 1, "again")], reports(), SHAPE)
+        pinned([*controls(), TaskResult(0, 1, "again")], reports(), SHAPE)
 
 
 @pytest.mark.parametrize("missing", range(sum(SHAPE)))
@@ -60,14 +60,14 @@ def test_a_missing_control_record_aborts(missing):
 
 def test_the_control_record_of_a_task_that_is_not_there_aborts():
     with pytest.raises(EpochAborted, match=r"came from task 9 of level 0, which the epoch does not have"):
-        pinned([*controls(), Control(0, 9, "x")], reports(), SHAPE)
+        pinned([*controls(), TaskResult(0, 9, "x")], reports(), SHAPE)
 
 
 @pytest.mark.parametrize("index", range(len(reports())))
 def test_a_block_of_another_attempt_than_the_control_record_aborts(index):
     taken = reports()
     was = taken[index]
-    taken[index] = Taken(was.level, was.partition, "another", was.by)
+    taken[index] = BlockReceipt(was.level, was.partition, "another", was.by)
     with pytest.raises(
         EpochAborted, match=rf"its block of task {was.partition} of level {was.level} from another attempt"
     ):
@@ -84,9 +84,9 @@ def test_a_missing_block_aborts(index):
 
 def test_a_report_of_an_attempt_that_does_not_count_aborts():
     with pytest.raises(EpochAborted, match=r"taken by an attempt that is not part of the epoch"):
-        pinned(controls(), [*reports(), Taken(0, 0, "0.0", "lost attempt")], SHAPE)
+        pinned(controls(), [*reports(), BlockReceipt(0, 0, "0.0", "lost attempt")], SHAPE)
 
 
 def test_a_report_from_the_wrong_level_aborts():
     with pytest.raises(EpochAborted, match=r"taken by an attempt that is not part of the epoch"):
-        pinned(controls(), [*reports(), Taken(0, 0, "0.0", "2.0")], SHAPE)
+        pinned(controls(), [*reports(), BlockReceipt(0, 0, "0.0", "2.0")], SHAPE)

@@ -11,15 +11,15 @@ import pytest
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.transforms.core import RestrictionProvider
 
+from penstock.attempt import Attempt
 from penstock.runner import PySparkRunner
-from penstock.runner.driver.driver import Driver, Pace
+from penstock.runner.driver.driver import Driver
 from penstock.runner.driver.residuals import Residuals
 from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning.graph import build_plan
 from penstock.runner.planning.plan import Plan
-from penstock.runner.protocol.coordinator import Attempt
 from penstock.runner.protocol.record import CommitRecord, EpochState, Residual
-from penstock.runner.tasks.epoch import EpochInput, TaskReport
+from penstock.runner.tasks.epoch import EpochInput, EpochLimits, TaskReport
 
 
 class _Ranges(RestrictionProvider):  # type: ignore[misc, unused-ignore]
@@ -65,7 +65,7 @@ def _driver(plan: Plan, engine: _NoTasks, now_us: Callable[[], int]) -> Driver:
         engine,
         Residuals(PlanContext(plan)),
         partitions=2,
-        pace=Pace(0.1, 100, 1 << 20),
+        limits=EpochLimits(0.1, 100, 1 << 20),
         folder="",
         name="test",
         now_us=now_us,
@@ -79,5 +79,5 @@ def test_no_residual_is_lost_that_falls_due_while_the_epoch_is_laid_out(plan: Pl
     engine, ticking = _NoTasks(), itertools.count(10)
     state = _driver(plan, engine, lambda: next(ticking))(record, Attempt("job", 1, 2, "a"))
     assert state is not None
-    running = [residual[1] for part in engine.ran[0].parts for residual in part.residuals]
+    running = [residual.element_id for task in engine.ran[0].inputs for residual in task.residuals]
     assert sorted([*running, *(r.element_id for r in state.residuals)]) == sorted(due)

@@ -9,14 +9,14 @@ from penstock.runner.protocol.record import CommitRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredRecord:
     """A record as it is stored, with the digest of its bytes."""
 
     record: CommitRecord
     digest: str
 
 
-class Ledger(Protocol):
+class RecordStore(Protocol):
     """The commit records and the names of the state runs of one job."""
 
     @property
@@ -27,7 +27,7 @@ class Ledger(Protocol):
     def folder(self) -> str:
         """Where it is, for messages."""
 
-    def last(self) -> Kept | None:
+    def last(self) -> StoredRecord | None:
         """Return the record with the highest number, None in a new checkpoint."""
 
     def record_numbers(self) -> list[int]:

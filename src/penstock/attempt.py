@@ -1,0 +1,90 @@
+"""The attempt that the running code belongs to. Pure: imports neither Beam nor Spark.
+
+An epoch may be tried more than once, and Spark may run one task of it more than once. Every such run is an
+`Attempt`. Sinks put the attempt into the names of the files that they stage, so that two attempts never write the
+same file. `penstock.publish` exports what sinks need. `running_attempt` and `at_watermark` are for runners and tests.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+__all__ = ["Attempt", "at_watermark", "current_attempt", "current_watermark_us", "running_attempt"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Attempt:
+    """One try of one epoch, or of one task of it. Names made from all four fields never collide.
+
+    `job` is drawn when a checkpoint folder is created; job names sort by creation time. (`generation`, `epoch`)
+    rises with every commit. `nonce` differs for each try of each task.
+    """
+
+    job: str
+    generation: int
+    epoch: int
+    nonce: str
+
+
+def current_attempt() -> Attempt:
+    """Return the attempt that runs in this thread.
+
+    Outside `PySparkRunner` it is one attempt per process; its job name sorts by the start time of the process.
+    """
+    attempt: Attempt | None = getattr(_thread, "attempt", None)
+    return _process_attempt if attempt is None else attempt
+
+
+@contextmanager
+def running_attempt(attempt: Attempt) -> Iterator[None]:
+    """Make `attempt` the current one for this thread (for runners and tests)."""
+    previous = getattr(_thread, "attempt", None)
+    _thread.attempt = attempt
+    try:
+        yield
+    finally:
+        _thread.attempt = previous
+
+
+def current_watermark_us() -> int | None:
+    """Return the input watermark of the step whose timer fires in this thread, in µs since 1970.
+
+    Every element below it has arrived. None if the runner does not report it (only `PySparkRunner` does).
+    """
+    watermark: int | None = getattr(_thread, "watermark_us", None)
+    return watermark
+
+
+@contextmanager
+def at_watermark(watermark_us: int) -> Iterator[None]:
+    """Make `watermark_us` the input watermark for this thread (for runners and tests)."""
+    previous = getattr(_thread, "watermark_us", None)
+    _thread.watermark_us = watermark_us
+    try:
+        yield
+    finally:
+        _thread.watermark_us = previous
+
+
+def _new_process_attempt() -> Attempt:
+    started = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
+    return Attempt(job=f"local-{started}", generation=0, epoch=0, nonce=uuid.uuid4().hex[:12])
+
+
+def _renew_process_attempt() -> None:
+    global _process_attempt
+    _process_attempt = _new_process_attempt()
+
+
+# A thread-local, because the runner executes several tasks of one process in threads during tests, and because a
+# DoFn has no argument through which a runner could hand it a value that Beam does not know.
+_thread = threading.local()
+_process_attempt = _new_process_attempt()
+# Without this, a forked worker would share the nonce of its parent, and both would stage files of the same name.
+os.register_at_fork(after_in_child=_renew_process_attempt)
