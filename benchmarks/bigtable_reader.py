@@ -160,7 +160,7 @@ def penstock(
         table=workload.table,
         start=workload.start,
         end=workload.end,
-        heartbeat=HEARTBEAT_MS / 1000,
+        heartbeat_seconds=HEARTBEAT_MS / 1000,
         emulator_host=workload.host,
     )
     fn = ReadChangeStreamFn(transform._settings)

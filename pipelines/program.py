@@ -78,7 +78,7 @@ def _parser(build: Callable[..., Any]) -> argparse.ArgumentParser:
 
 
 def _unknown(ours: argparse.ArgumentParser, arguments: Sequence[str]) -> list[str]:
-    """Return a sentence for each of Beam's arguments that no options class knows; their values are not shown."""
+    """Return a sentence for each of Beam's arguments that no options class knows; their values are not abbreviate."""
     found: list[str] = []
 
     def look(beams: argparse.ArgumentParser) -> None:

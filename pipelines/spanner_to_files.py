@@ -32,8 +32,8 @@ def spanner_to_files(
     output: str,
     start: str | None = None,
     end: str | None = None,
-    heartbeat_ms: int = 1000,
-    poll_ms: int = 200,
+    heartbeat_seconds: float = 1,
+    poll_seconds: float = 0.2,
     unavailable_seconds: float = 60,
     shards: int = 1,
     roll_seconds: float = 10,
@@ -50,9 +50,9 @@ def spanner_to_files(
         change_stream=change_stream,
         start=start,
         end=end,
-        heartbeat_ms=heartbeat_ms,
-        poll_ms=poll_ms,
-        unavailable_timeout=unavailable_seconds,
+        heartbeat_seconds=heartbeat_seconds,
+        poll_seconds=poll_seconds,
+        unavailable_seconds=unavailable_seconds,
     )
     lines = records | "ToLines" >> beam.FlatMap(mod_lines).with_output_types(ModLine)
     return lines | "WriteFiles" >> WriteJsonLines(

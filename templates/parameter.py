@@ -1,7 +1,7 @@
 """One parameter of a template: what it is called, what it accepts, how its text is read.
 
 Every value arrives as text, from a flag, the environment or a YAML scalar, and is read by one rule, so that
-`heartbeat_ms: 1000` in a file and `--set heartbeat_ms=1000` cannot mean two things, and a project called
+`heartbeat_seconds: 1` in a file and `--set heartbeat_seconds=1` cannot mean two things, and a project called
 `0123` or a database called `on` stays what was written.
 """
 

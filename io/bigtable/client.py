@@ -18,9 +18,9 @@ from grpc.experimental import ChannelOptions
 
 from penstock.errors import UnavailableError
 from penstock.io.bigtable.decode import key_range
-from penstock.io.bigtable.errors import judge, judge_close
+from penstock.io.bigtable.errors import classify_close, classify_status
 from penstock.io.bigtable.frontier import Opening
-from penstock.io.bigtable.keys import KeyRange, shown
+from penstock.io.bigtable.keys import KeyRange, abbreviate
 from penstock.io.bigtable.query import (
     PartitionsRequest,
     PartitionsResponse,
@@ -32,8 +32,8 @@ from penstock.io.bigtable.query import (
 from penstock.io.bigtable.record import CloseStream
 from penstock.io.bigtable.source import ChangeStream, Connection
 from penstock.io.bigtable.wire import whole_cells
-from penstock.io.change_streams.backoff import Outage
-from penstock.io.change_streams.process_local import OncePerProcess
+from penstock.io.change_streams.backoff import Backoff
+from penstock.io.change_streams.process_local import ProcessLocal
 from penstock.timestamps import format_timestamp
 
 _SHORT_CALL_SECONDS = 60.0
@@ -81,7 +81,7 @@ class Client:
     """Streams of one table; safe for threads."""
 
     def __init__(self, stream: ChangeStream, connection: Connection, heartbeat_ms: int) -> None:
-        self.outage = Outage("Bigtable", UnavailableError)
+        self.backoff = Backoff("Bigtable", UnavailableError)
         self._stream = stream
         self._app_profile = connection.app_profile
         self._heartbeat_ms = heartbeat_ms
@@ -121,11 +121,11 @@ class Client:
         """Return the exception that a failed call means."""
         code, details = error.code().name, error.details() or ""
         by_token = opening is not None and bool(opening.tokens)
-        return judge(code, details, str(self._stream), self._position(opening), by_token=by_token)
+        return classify_status(code, details, str(self._stream), self._position(opening), by_token=by_token)
 
     def refused_close(self, opening: Opening, close: CloseStream) -> Exception:
         """Return what a close without tokens means."""
-        return judge_close(close.code, close.message, str(self._stream), self._position(opening))
+        return classify_close(close.code, close.message, str(self._stream), self._position(opening))
 
     def _position(self, opening: Opening | None) -> str:
         if opening is None:
@@ -133,7 +133,7 @@ class Client:
         where = (
             f"{len(opening.tokens)} token(s)" if opening.start is None else format_timestamp(opening.start)
         )
-        return f"{where} in {shown(opening.partition)}"
+        return f"{where} in {abbreviate(opening.partition)}"
 
     def _headers(self) -> list[tuple[str, str]]:
         table, profile = quote(self._stream.table_path, safe=""), quote(self._app_profile, safe="")
@@ -148,7 +148,7 @@ def _sized(data: bytes) -> tuple[int, Any]:
     return len(data), whole_cells(data) or ReadChangeStreamResponse.FromString(data)
 
 
-_clients: OncePerProcess[Client] = OncePerProcess()
+_clients: ProcessLocal[Client] = ProcessLocal()
 
 
 def client_for(stream: ChangeStream, connection: Connection, heartbeat_ms: int) -> Client:

@@ -27,7 +27,9 @@ CODES = (
 """Names of google.rpc.Code, by number: a close carries a number."""
 
 
-def judge(code: str, details: str, table: str, position: str, *, by_token: bool = True) -> Exception:
+def classify_status(
+    code: str, details: str, table: str, position: str, *, by_token: bool = True
+) -> Exception:
     """Return the exception that a gRPC status means: `UnreachableError` to try again, or the error to raise.
 
     `code` is the status code's name; `table` and `position` are the reader's own, for the message, and
@@ -41,7 +43,7 @@ def judge(code: str, details: str, table: str, position: str, *, by_token: bool 
     return kind(f"{table}, read at {position}: {advice} (Bigtable said {code}: {first_line(details)})")
 
 
-def judge_close(code: int, message: str, table: str, position: str) -> Exception:
+def classify_close(code: int, message: str, table: str, position: str) -> Exception:
     """Return what a close with a status but without tokens means: never that the partition is at its end.
 
     OUT_OF_RANGE says that the partitioning has changed; opened again from the last token, the service names
@@ -50,7 +52,7 @@ def judge_close(code: int, message: str, table: str, position: str) -> Exception
     name = CODES[code] if 0 <= code < len(CODES) else f"code {code}"
     if name in ("OUT_OF_RANGE", "OK"):
         return UnreachableError(f"{table}: closed with {name} and without a token")
-    return judge(name, message, table, position)
+    return classify_status(name, message, table, position)
 
 
 def _advice(code: str, details: str, by_token: bool) -> tuple[type[ChangeStreamError], str]:

@@ -30,8 +30,8 @@ class Selection:
 
     families: frozenset[str] = frozenset()
     columns: frozenset[Column] = frozenset()
-    denied_families: frozenset[str] = frozenset()
-    denied_columns: frozenset[Column] = frozenset()
+    ignored_families: frozenset[str] = frozenset()
+    ignored_columns: frozenset[Column] = frozenset()
     garbage_collection: bool = True
     source_clusters: frozenset[str] = frozenset()
     _column_families: frozenset[str] = field(init=False, repr=False, default=frozenset())
@@ -42,7 +42,7 @@ class Selection:
     @property
     def _by_column(self) -> bool:
         """Whether it depends on its entries what of a record passes."""
-        return bool(self.families or self.columns or self.denied_families or self.denied_columns)
+        return bool(self.families or self.columns or self.ignored_families or self.ignored_columns)
 
     @property
     def everything(self) -> bool:
@@ -67,11 +67,11 @@ class Selection:
         if isinstance(entry, UnknownMutation):
             return True
         family = entry.family
-        if family in self.denied_families:
+        if family in self.ignored_families:
             return False
         if not self.families and not self.columns:
-            return isinstance(entry, DeleteFamily) or (family, entry.qualifier) not in self.denied_columns
+            return isinstance(entry, DeleteFamily) or (family, entry.qualifier) not in self.ignored_columns
         if isinstance(entry, DeleteFamily):
             return family in self.families or family in self._column_families
         column = family, entry.qualifier
-        return column not in self.denied_columns and (family in self.families or column in self.columns)
+        return column not in self.ignored_columns and (family in self.families or column in self.columns)

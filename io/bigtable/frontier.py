@@ -1,7 +1,7 @@
 """Partition lineage as one value: what of the key space has been read how far, and where it is read on.
 
     frontier = Frontier.starting_at(start, partitions)
-    frontier.ready()                                            # the streams that may be opened now
+    frontier.openings                                            # the streams that may be opened now
     frontier = frontier.apply(Advanced(partition, token, low))  # a record or heartbeat was claimed
     frontier = frontier.apply(Closed(partition, continuations)) # its stream was closed: split, merge, move
     frontier.watermark                                          # nothing below is known to be unread
@@ -18,7 +18,7 @@ each with a token, a watermark, and the *target* in which it wants to be read. T
    parent was closed) **is re-opened as its own partition**. Its token fits that request exactly, whatever
    the layout is now; the service answers with data or with a close that names the present one.
 4. **A dealt part knows only its own segments.** It opens what they cover, and waits for the others otherwise.
-5. **Holes are filled, and what comes for them is dropped.** Where not all keys are `asked` for, or some have
+5. **Holes are filled, and what comes for them is dropped.** Where not all keys are wanted, or some have
    been read to `end`, a target may want keys that no segment holds. They get one, from the watermark of the
    segment that waits, so that the target can open; nothing of theirs is emitted (`emits`). It is read without
    an end: a stream that reaches its end closes without a token.
@@ -35,7 +35,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from penstock.errors import LineageError
-from penstock.io.bigtable.keys import EVERYTHING, KeyRange, missing, shown, tiles, united
+from penstock.io.bigtable.keys import EVERYTHING, KeyRange, abbreviate, missing, tiles, united
 from penstock.io.bigtable.record import Continuation
 
 
@@ -112,21 +112,25 @@ Step: TypeAlias = Advanced | Closed | Finished | Reopened
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """All that is left to read of the keys `asked` for, up to and including `end` (None: no end).
+    """All that is left to read of the keys in `row_range`, up to and including `end` (None: no end).
 
-    `segments` are sorted and disjoint. `finished` are the asked keys that have been read to `end`; a whole
+    `segments` are sorted and disjoint. `finished` are the keys of `row_range` that have been read to `end`; a whole
     frontier knows all of them, a `dealt` part only those of its own and of the time before the deal.
     """
 
     segments: tuple[Segment, ...]
-    asked: KeyRange = EVERYTHING
+    row_range: KeyRange = EVERYTHING
     finished: tuple[KeyRange, ...] = ()
     end: int | None = None
     dealt: bool = False
 
     @classmethod
     def starting_at(
-        cls, start: int, partitions: Iterable[KeyRange], asked: KeyRange = EVERYTHING, end: int | None = None
+        cls,
+        start: int,
+        partitions: Iterable[KeyRange],
+        row_range: KeyRange = EVERYTHING,
+        end: int | None = None,
     ) -> Frontier:
         """Return the frontier of the partitions that the service lists, read from `start`, inclusive.
 
@@ -139,8 +143,8 @@ class Frontier:
                 f"the {len(listed)} partitions that the service lists do not cover the table exactly. "
                 "Nothing was read; start again, and report it, please"
             )
-        mine = [part for part in listed if part.intersection(asked)]
-        return cls(tuple([Segment(part, None, start, part) for part in mine]), asked, (), end)
+        mine = [part for part in listed if part.intersection(row_range)]
+        return cls(tuple([Segment(part, None, start, part) for part in mine]), row_range, (), end)
 
     @property
     def done(self) -> bool:
@@ -158,17 +162,7 @@ class Frontier:
     @property
     def readable(self) -> Collection[KeyRange]:
         """The partitions that may be read now."""
-        return self.ready().keys()
-
-    @property
-    def open(self) -> Collection[KeyRange]:
-        """The same, as the progress of a pipeline shows them."""
-        return self.readable
-
-    @property
-    def waiting(self) -> Collection[KeyRange]:
-        """The segments that wait for others before they can be read."""
-        return self.stuck().keys()
+        return self.openings.keys()
 
     @property
     def summary(self) -> str:
@@ -177,9 +171,10 @@ class Frontier:
 
     def exhausted(self) -> Frontier:
         """Return the same reading with nothing left."""
-        return Frontier((), self.asked, (), self.end)
+        return Frontier((), self.row_range, (), self.end)
 
-    def ready(self) -> dict[KeyRange, Opening]:
+    @property
+    def openings(self) -> dict[KeyRange, Opening]:
         """Return the streams that may be open now, by partition."""
         return {
             target: _opening(target, segments, self._matters(target))
@@ -187,7 +182,8 @@ class Frontier:
             if _complete(target, segments)
         }
 
-    def stuck(self) -> dict[KeyRange, KeyRange]:
+    @property
+    def waiting(self) -> dict[KeyRange, KeyRange]:
         """Return the segments (range to target) that wait, unless it is for keys that other parts hold.
 
         Another parent may still be on its way to the same close, or the target may never complete: only the
@@ -208,12 +204,12 @@ class Frontier:
             for segment in segments
         }
 
-    def emits(self) -> Callable[[bytes], bool] | None:
+    def key_filter(self) -> Callable[[bytes], bool] | None:
         """Return what tells whether changes of a row key are emitted; None: all are."""
-        if self.asked == EVERYTHING and not self.finished:
+        if self.row_range == EVERYTHING and not self.finished:
             return None
-        asked, finished = self.asked, self.finished
-        return lambda key: asked.holds(key) and not any(part.holds(key) for part in finished)
+        row_range, finished = self.row_range, self.finished
+        return lambda key: row_range.holds(key) and not any(part.holds(key) for part in finished)
 
     def apply(self, step: Step) -> Frontier:
         """Return the frontier after one claimed step.
@@ -231,7 +227,7 @@ class Frontier:
                 return self._replaced(parents, _children(partition, continuations, low))
             case Finished(partition):
                 rest = self._replaced(self._parents(step), ())
-                common = partition.intersection(self.asked)
+                common = partition.intersection(self.row_range)
                 finished = united((*self.finished, common) if common else self.finished)
                 return replace(rest, finished=finished).settled()
             case Reopened(part):
@@ -260,8 +256,8 @@ class Frontier:
         return replace(self, segments=tuple(moved.values()))
 
     def settled(self) -> Frontier:
-        """Drop segments that no asked key needs any more, and fill the holes of targets that wait (rule 5)."""
-        if self.asked == EVERYTHING and not self.finished:
+        """Drop segments that no wanted key needs any more, and fill the holes of targets that wait (rule 5)."""
+        if self.row_range == EVERYTHING and not self.finished:
             return self
         mattering = [segment for segment in self.segments if self._matters(segment.target)]
         wanted = united(segment.target for segment in mattering)
@@ -290,19 +286,19 @@ class Frontier:
     def join(parts: Sequence[Frontier]) -> Frontier:
         """Return one whole frontier from all parts of a deal, however far each has been read meanwhile.
 
-        Parts that are done may be left out: asked keys that no part holds have been read to the end.
+        Parts that are done may be left out: wanted keys that no part holds have been read to the end.
 
         Raises:
             LineageError: two parts hold the same keys.
             ValueError: no parts, or parts of different readings.
         """
-        if len({(part.asked, part.end) for part in parts}) != 1:
+        if len({(part.row_range, part.end) for part in parts}) != 1:
             raise ValueError("join needs the parts of one frontier: at least one, all of the same reading")
-        asked, end = parts[0].asked, parts[0].end
+        row_range, end = parts[0].row_range, parts[0].end
         segments = _sorted([segment for part in parts for segment in part.segments])
-        gone = missing(asked, [segment.range for segment in segments])
+        gone = missing(row_range, [segment.range for segment in segments])
         finished = united((*gone, *(done for part in parts for done in part.finished)))
-        return Frontier(segments, asked, finished, end).settled()
+        return Frontier(segments, row_range, finished, end).settled()
 
     def _by_target(self) -> dict[KeyRange, list[Segment]]:
         targets: dict[KeyRange, list[Segment]] = {}
@@ -313,13 +309,15 @@ class Frontier:
     def _parents(self, step: Step) -> list[Segment]:
         parents = [segment for segment in self.segments if segment.target == step.partition]
         if not _complete(step.partition, parents):
-            raise LineageError(f"{type(step).__name__} for {shown(step.partition)}, which may not be open")
+            raise LineageError(
+                f"{type(step).__name__} for {abbreviate(step.partition)}, which may not be open"
+            )
         return parents
 
     def _waiting(self, part: KeyRange) -> list[Segment]:
         found = [segment for segment in self.segments if segment.range == part]
         if not found or _complete(found[0].target, self._by_target()[found[0].target]):
-            raise LineageError(f"{shown(part)} does not wait and cannot be re-opened")
+            raise LineageError(f"{abbreviate(part)} does not wait and cannot be re-opened")
         return found
 
     def _replaced(self, parents: Iterable[Segment], children: Iterable[Segment]) -> Frontier:
@@ -328,8 +326,8 @@ class Frontier:
         return replace(self, segments=_sorted([*kept, *children])).settled()
 
     def _matters(self, target: KeyRange) -> bool:
-        """Whether keys of `target` are asked for and not read to the end yet."""
-        common = target.intersection(self.asked)
+        """Whether keys of `target` are wanted and not read to the end yet."""
+        common = target.intersection(self.row_range)
         if common is None or not self.finished:
             return common is not None
         number = bisect_right(self.finished, common.start, key=lambda part: part.start) - 1
@@ -373,14 +371,14 @@ def _children(partition: KeyRange, continuations: Iterable[Continuation], waterm
         mine = given.partition.intersection(partition)
         if mine is None:
             raise LineageError(
-                f"the close of {shown(partition)} has a token for {shown(given.partition)} instead"
+                f"the close of {abbreviate(partition)} has a token for {abbreviate(given.partition)} instead"
             )
         children.append(
             Segment(mine, given.token, watermark, given.target if given.target.covers(mine) else mine)
         )
     if not tiles(partition, [child.range for child in children]):
         raise LineageError(
-            f"the {len(children)} tokens in the close of {shown(partition)} do not cover it exactly. "
+            f"the {len(children)} tokens in the close of {abbreviate(partition)} do not cover it exactly. "
             "Nothing is skipped: the pipeline stands where it was; report it, please"
         )
     return children
@@ -406,7 +404,7 @@ def _sorted(segments: Iterable[Segment]) -> tuple[Segment, ...]:
     ordered = sorted(segments, key=lambda segment: segment.range)
     for one, other in pairwise(ordered):
         if one.range.intersection(other.range):
-            raise LineageError(f"two segments of a frontier hold keys of {shown(other.range)}")
+            raise LineageError(f"two segments of a frontier hold keys of {abbreviate(other.range)}")
     return tuple(ordered)
 
 

@@ -91,7 +91,7 @@ def united(ranges: Iterable[KeyRange]) -> tuple[KeyRange, ...]:
     return tuple(whole)
 
 
-def shown(part: KeyRange) -> str:
+def abbreviate(part: KeyRange) -> str:
     """Return a range for messages, keys cut short: row keys are someone's data."""
     return f"[{_short(part.start)}, {_short(part.end) if part.end else 'end'})"
 

@@ -15,8 +15,8 @@ from typing import Self
 from apache_beam.metrics import Metrics
 
 from penstock.io.bigtable.frontier import Advanced, Closed, Finished, Frontier, Step
-from penstock.io.bigtable.keys import shown
-from penstock.io.bigtable.pool import Readers
+from penstock.io.bigtable.keys import abbreviate
+from penstock.io.bigtable.pool import Prefetcher
 from penstock.io.bigtable.record import ChangeStreamMutation, UnknownMutation, as_received
 
 NAMESPACE = "penstock.io.bigtable"
@@ -25,18 +25,18 @@ NAMESPACE = "penstock.io.bigtable"
 _LOGGER = logging.getLogger(__name__)
 
 
-class Tally:
-    """Counts the claimed steps of one `process` call, and what its readers did."""
+class ReaderMetrics:
+    """Counts the claimed steps of one `process` call, and what its prefetcher did."""
 
-    def __init__(self, readers: Readers) -> None:
-        self._readers = readers
+    def __init__(self, prefetcher: Prefetcher) -> None:
+        self._prefetcher = prefetcher
         self._counts: Counter[str] = Counter()
         self._waiting = 0
         self._low = 0
 
     def frontier(self, frontier: Frontier) -> None:
         """Note the watermark, below which records are late, and how many segments wait."""
-        self._waiting = len(frontier.stuck())
+        self._waiting = len(frontier.waiting)
         self._low = frontier.watermark or 0
 
     def emitted(self, records: Sequence[ChangeStreamMutation]) -> None:
@@ -63,7 +63,7 @@ class Tally:
             self._counts["partitions_finished"] += 1
         elif not isinstance(step, Advanced):
             self._counts["reopened"] += 1
-            _LOGGER.debug("%s waits in vain for a merge and is read by itself", shown(step.range))
+            _LOGGER.debug("%s waits in vain for a merge and is read by itself", abbreviate(step.range))
 
     def _unknown(self, count: int) -> None:
         if count and not self._counts["unknown_mutations"]:
@@ -77,7 +77,7 @@ class Tally:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._counts.update(streams=self._readers.streams, retries=self._readers.retries)
+        self._counts.update(streams=self._prefetcher.streams, retries=self._prefetcher.retries)
         for name, count in self._counts.items():
             Metrics.counter(NAMESPACE, name).inc(count)
         Metrics.gauge(NAMESPACE, "waiting_segments").set(self._waiting)

@@ -4,7 +4,7 @@ A bundle is cut every few hundred milliseconds; opening a stream anew each time 
 throws away what was read ahead. So a stream goes back to the pool of its process when a bundle ends in order,
 and is lent again only to a bundle that asks for *exactly* its position: the same partition after the same
 claimed token. Whatever else has happened meanwhile (an epoch repeated, the partition read elsewhere, a merge),
-the position differs, and a new stream is opened. What nobody asks for within `keep_seconds` is cancelled, and
+the position differs, and a new stream is opened. What nobody asks for within `idle_stream_seconds` is cancelled, and
 at once when a bundle finds nothing to go on with: this worker was given another part of the table.
 """
 
@@ -22,14 +22,14 @@ from penstock.io.bigtable.keys import KeyRange
 from penstock.io.bigtable.prefetch import (
     MOST_IN_BATCH,
     Batch,
-    PartitionReader,
     Select,
     Shared,
     Source,
+    StreamReader,
     by_watermark,
 )
-from penstock.io.bigtable.reopen import Stalls
-from penstock.io.change_streams.process_local import OncePerProcess
+from penstock.io.bigtable.reopen import ReopenSchedule
+from penstock.io.change_streams.process_local import ProcessLocal
 
 _TURN_SECONDS = 1.0
 """How long a stream may run while others wait for its place."""
@@ -45,57 +45,57 @@ class Limits:
     (seconds), how many streams run at once, how much may be read ahead of the consumer, and how long a segment
     waits for a merge before it asks (seconds)."""
 
-    unavailable_timeout: float
-    max_streams: int
+    unavailable_seconds: float
+    max_concurrent_partitions: int
     buffer_bytes: int
-    keep_seconds: float
-    reopen_after: float
+    idle_stream_seconds: float
+    merge_wait_seconds: float
 
 
-class Pool:
+class StreamPool:
     """The streams of one reading in one process. Safe for threads; several bundles may use it at once."""
 
     def __init__(self, source: Source, limits: Limits, select: Select | None, bounded: bool) -> None:
         self.limits = limits
         self.shared = Shared(limits.buffer_bytes)
         self.source = source
-        self.stalls = Stalls(limits.reopen_after)
+        self.reopen_schedule = ReopenSchedule(limits.merge_wait_seconds)
         self._select = select
         self._bounded = bounded
-        self._kept: list[tuple[float, PartitionReader]] = []
+        self._parked: list[tuple[float, StreamReader]] = []
         self._janitor: threading.Thread | None = None
 
     def begin(self, openings: Collection[Opening]) -> None:
         """Take notice of a bundle: if it goes on with none of the kept streams, somebody else does by now."""
         with self.shared.changed:
-            if any(reader.position in openings for _, reader in self._kept):
+            if any(reader.position in openings for _, reader in self._parked):
                 return
-            kept, self._kept = self._kept, []
+            kept, self._parked = self._parked, []
         for _, reader in kept:
             reader.stop()
 
-    def lend(self, opening: Opening) -> PartitionReader:
+    def checkout(self, opening: Opening) -> StreamReader:
         """Return a stream that stands at this position: a kept one, or a new one.
 
         A kept one that has failed meanwhile is lent too, so that somebody hears of it.
         """
         with self.shared.changed:
-            for number, (_, reader) in enumerate(self._kept):
+            for number, (_, reader) in enumerate(self._parked):
                 if reader.position == opening:
-                    del self._kept[number]
+                    del self._parked[number]
                     return reader
-        timeout = self.limits.unavailable_timeout
-        return PartitionReader(opening, self.source, self._select, self._bounded, timeout, self.shared)
+        timeout = self.limits.unavailable_seconds
+        return StreamReader(opening, self.source, self._select, self._bounded, timeout, self.shared)
 
-    def give_back(self, reader: PartitionReader) -> None:
+    def park(self, reader: StreamReader) -> None:
         """Keep a stream for the next bundle; the oldest one goes when there are too many."""
-        if self.limits.keep_seconds <= 0:
+        if self.limits.idle_stream_seconds <= 0:
             reader.stop()
             return
         with self.shared.changed:
-            self._kept.append((time.monotonic() + self.limits.keep_seconds, reader))
-            surplus = [kept for _, kept in self._kept[: -self.limits.max_streams]]
-            self._kept = self._kept[-self.limits.max_streams :]
+            self._parked.append((time.monotonic() + self.limits.idle_stream_seconds, reader))
+            surplus = [kept for _, kept in self._parked[: -self.limits.max_concurrent_partitions]]
+            self._parked = self._parked[-self.limits.max_concurrent_partitions :]
             if self._janitor is None:
                 self._janitor = threading.Thread(
                     target=self._expire, name="penstock-bigtable-reader-janitor", daemon=True
@@ -107,7 +107,7 @@ class Pool:
     def clear(self) -> None:
         """Cancel all kept streams and wait for their threads."""
         with self.shared.changed:
-            kept, self._kept = [reader for _, reader in self._kept], []
+            kept, self._parked = [reader for _, reader in self._parked], []
             self.shared.changed.notify_all()
         stop_all(kept)
 
@@ -116,17 +116,17 @@ class Pool:
         while True:
             with self.shared.changed:
                 now = time.monotonic()
-                expired = [reader for until, reader in self._kept if until <= now]
-                self._kept = [kept for kept in self._kept if kept[0] > now]
-                if not self._kept and not expired:
+                expired = [reader for until, reader in self._parked if until <= now]
+                self._parked = [kept for kept in self._parked if kept[0] > now]
+                if not self._parked and not expired:
                     self._janitor = None
                     return
                 if not expired:
-                    self.shared.changed.wait(min(until for until, _ in self._kept) - now)
+                    self.shared.changed.wait(min(until for until, _ in self._parked) - now)
             stop_all(expired)
 
 
-def stop_all(readers: list[PartitionReader]) -> None:
+def stop_all(readers: list[StreamReader]) -> None:
     """Cancel streams and wait for their threads."""
     for reader in readers:
         reader.stop()
@@ -134,21 +134,21 @@ def stop_all(readers: list[PartitionReader]) -> None:
         reader.join()
 
 
-class Readers:
+class Prefetcher:
     """The streams that one `process` call has borrowed. `read`, `take`, then the end of the `with`."""
 
-    def __init__(self, pool: Pool, clock: Callable[[], int] = time.time_ns) -> None:
+    def __init__(self, pool: StreamPool, clock: Callable[[], int] = time.time_ns) -> None:
         self._pool = pool
         self._clock = clock
         self._changed = pool.shared.changed
-        self._running: dict[KeyRange, PartitionReader] = {}
+        self._running: dict[KeyRange, StreamReader] = {}
         self._begun = False
         self._in_hand: Batch | None = None
         self._gathered = 0  # steps that may be taken before more of them are waited for
         self.streams = self.retries = 0
 
     def read(self, ready: Mapping[KeyRange, Opening]) -> None:
-        """Let streams run for these openings and no others; beyond `max_streams` they take turns."""
+        """Let streams run for these openings and no others; beyond `max_concurrent_partitions` they take turns."""
         self._settle()
         if not self._begun:
             self._begun = True
@@ -157,8 +157,8 @@ class Readers:
             self._stop(partition)
         waiting = [opening for opening in by_watermark(ready) if opening.partition not in self._running]
         if waiting:
-            self._end_turns(len(self._running) + len(waiting) - self._pool.limits.max_streams)
-        for opening in waiting[: self._pool.limits.max_streams - len(self._running)]:
+            self._end_turns(len(self._running) + len(waiting) - self._pool.limits.max_concurrent_partitions)
+        for opening in waiting[: self._pool.limits.max_concurrent_partitions - len(self._running)]:
             self._running[opening.partition] = self._borrow(opening)
 
     def take(self, timeout: float) -> Batch | None:
@@ -185,11 +185,11 @@ class Readers:
             return self._in_hand
 
     @property
-    def expecting(self) -> bool:
+    def data_expected(self) -> bool:
         """A stream lies behind and has not said anything yet, and the service answers."""
         late = self._clock() - _LATE
         silent = any(not r.heard and r.position.watermark < late for r in self._running.values())
-        return silent and self._pool.source.outage.remaining_pause() == 0
+        return silent and self._pool.source.backoff.remaining_pause() == 0
 
     def close(self, *, keep: bool = False) -> None:
         """Give the streams back to the pool, or cancel them and wait for their threads."""
@@ -198,7 +198,7 @@ class Readers:
         for reader in readers:
             self._count(reader)
             if keep:
-                self._pool.give_back(reader)
+                self._pool.park(reader)
         if not keep:
             stop_all(readers)
 
@@ -210,7 +210,7 @@ class Readers:
     ) -> None:
         self.close(keep=kind is None)
 
-    def _waiting(self) -> list[PartitionReader]:
+    def _waiting(self) -> list[StreamReader]:
         return [reader for reader in self._running.values() if reader.waiting]
 
     def _settle(self) -> None:
@@ -222,8 +222,8 @@ class Readers:
         if batch.claimed == len(batch.steps) and batch.ends_stream:
             self._stop(batch.reader.position.partition)
 
-    def _borrow(self, opening: Opening) -> PartitionReader:
-        reader = self._pool.lend(opening)
+    def _borrow(self, opening: Opening) -> StreamReader:
+        reader = self._pool.checkout(opening)
         reader.since = time.monotonic()
         return reader
 
@@ -232,7 +232,7 @@ class Readers:
         self._count(reader)
         reader.stop()
 
-    def _count(self, reader: PartitionReader) -> None:
+    def _count(self, reader: StreamReader) -> None:
         streams, retries = reader.uncounted()
         self.streams += streams
         self.retries += retries
@@ -246,9 +246,9 @@ class Readers:
             self._stop(reader.position.partition)
 
 
-def _queued(readers: list[PartitionReader]) -> int:
+def _queued(readers: list[StreamReader]) -> int:
     return sum(reader.queued for reader in readers)
 
 
-pools: OncePerProcess[Pool] = OncePerProcess()
+pools: ProcessLocal[StreamPool] = ProcessLocal()
 """Those of this process, by stream and settings."""

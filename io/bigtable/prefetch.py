@@ -1,7 +1,7 @@
 """Reads many partitions at once: a thread for each stream, one consumer that takes.
 
-    with Readers(pool) as readers:
-        readers.read(frontier.ready())            # let exactly these streams run
+    with Prefetcher(pool) as readers:
+        readers.read(frontier.openings)            # let exactly these streams run
         batch = readers.take(timeout=0.05)        # steps of one partition, in order; None: nothing yet
         for run, step in batch.runs(): …          # claim the step, emit the records of the run …
             batch.claimed += len(run)             # … and say so
@@ -33,9 +33,9 @@ from typing import Any, Protocol, TypeAlias
 from penstock.errors import LineageError
 from penstock.io.bigtable.decode import Decoder
 from penstock.io.bigtable.frontier import Advanced, Closed, Finished, Opening, Step
-from penstock.io.bigtable.keys import KeyRange, shown
+from penstock.io.bigtable.keys import KeyRange, abbreviate
 from penstock.io.bigtable.record import ChangeRecord, ChangeStreamMutation, CloseStream, Heartbeat
-from penstock.io.change_streams.backoff import Outage, Pacing
+from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.status import UnreachableError
 
 _PAUSE_AFTER_OK = 0.02
@@ -60,17 +60,17 @@ class Source(Protocol):
     """What the threads read from; see `client.Client`."""
 
     @property
-    def outage(self) -> Pacing:
+    def backoff(self) -> Backoff:
         """When to ask again, for all threads of the process."""
 
     def open(self, opening: Opening) -> Call:
-        """Start a stream; it raises what `errors.judge` returns, when it is iterated at the latest."""
+        """Start a stream; it raises what `errors.classify_status` returns, when it is iterated at the latest."""
 
     def refused_close(self, opening: Opening, close: CloseStream) -> Exception:
         """Return what a close without tokens means."""
 
 
-Taken: TypeAlias = tuple[ChangeStreamMutation | None, Step | None]
+PendingStep: TypeAlias = tuple[ChangeStreamMutation | None, Step | None]
 """A step to claim, with the record to emit when the claim is granted (None: nothing to emit).
 
 A record that is emitted comes without its step, which `Batch.step` makes: most of them are never claimed one by one.
@@ -98,7 +98,7 @@ class Batch:
 
     __slots__ = ("claimed", "reader", "sizes", "steps")
 
-    def __init__(self, reader: PartitionReader, steps: list[Taken], sizes: list[int]) -> None:
+    def __init__(self, reader: StreamReader, steps: list[PendingStep], sizes: list[int]) -> None:
         self.reader = reader
         self.steps = steps
         self.sizes = sizes
@@ -117,7 +117,7 @@ class Batch:
             return advanced(self.reader.position.partition, record)
         return step
 
-    def runs(self) -> Iterator[tuple[list[Taken], Step]]:
+    def runs(self) -> Iterator[tuple[list[PendingStep], Step]]:
         """Yield the steps in runs of limited length, each with the one to claim: its last; a step of lineage by itself.
 
         To claim a record is to claim all that comes before it in its partition: one claim does for many.
@@ -130,7 +130,7 @@ class Batch:
             yield steps[count:], self.step(count)
 
 
-class PartitionReader:
+class StreamReader:
     """One partition's stream, opened again as often as needed, in a thread of its own, and its queue.
 
     `position` is where the claimed steps have come to, and so where the queue begins.
@@ -142,7 +142,7 @@ class PartitionReader:
         source: Source,
         select: Select | None,
         bounded: bool,
-        unavailable_timeout: float,
+        unavailable_seconds: float,
         shared: Shared,
     ) -> None:
         self.position = opening
@@ -153,12 +153,12 @@ class PartitionReader:
         self._opening = opening
         self._last: ChangeStreamMutation | Heartbeat | None = None
         self._source = source
-        self._own = Outage("Bigtable", UnreachableError)  # of this partition, while others are answered
+        self._own = Backoff("Bigtable", UnreachableError)  # of this partition, while others are answered
         self._select = select
         self._bounded = bounded and opening.bounded
-        self._timeout = unavailable_timeout
+        self._timeout = unavailable_seconds
         self._shared = shared
-        self._queue: deque[tuple[int, Taken]] = deque()
+        self._queue: deque[tuple[int, PendingStep]] = deque()
         self._call: Call | None = None
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="penstock-bigtable-reader", daemon=True)
@@ -221,7 +221,7 @@ class PartitionReader:
 
     def _run(self) -> None:
         try:
-            while self._paused(max(self._source.outage.remaining_pause(), self._own.remaining_pause())):
+            while self._paused(max(self._source.backoff.remaining_pause(), self._own.remaining_pause())):
                 try:
                     if self._read_stream():
                         return
@@ -243,7 +243,7 @@ class PartitionReader:
             with self._shared.lock:
                 self._retries += 1
             self._own.failed(reason, math.inf)
-            self._source.outage.failed(reason, self._timeout)
+            self._source.backoff.failed(reason, self._timeout)
 
     def _read_stream(self) -> bool:
         """Read one stream to its end; return whether the partition is at its end too."""
@@ -257,7 +257,7 @@ class PartitionReader:
             record = decoder.feed(message)
             if record is None:
                 continue
-            self._source.outage.answered()
+            self._source.backoff.answered()
             self._own.answered()
             if not self._put(size, self._taken(record)) or type(record) is CloseStream:
                 return True
@@ -287,12 +287,12 @@ class PartitionReader:
             self._opening if last is None else self._opening.moved(last.token, last.estimated_low_watermark)
         )
 
-    def _taken(self, record: ChangeRecord) -> Taken:
+    def _taken(self, record: ChangeRecord) -> PendingStep:
         if type(record) is ChangeStreamMutation:
             self._last = record
             emitted = record if self._select is None else self._select(record)
             return emitted, None if emitted is not None else advanced(self._opening.partition, record)
-        step = follow(self._opening.partition, record, bounded=self._bounded)
+        step = to_steps(self._opening.partition, record, bounded=self._bounded)
         if type(record) is Heartbeat:
             self._last = record
         elif step is None:
@@ -300,7 +300,7 @@ class PartitionReader:
             raise self._source.refused_close(self._ahead, record)
         return None, step
 
-    def _put(self, size: int, taken: Taken) -> bool:
+    def _put(self, size: int, taken: PendingStep) -> bool:
         """Queue a step as soon as there is credit for it; False: the reader was stopped."""
         shared = self._shared
         with shared.lock:
@@ -316,7 +316,7 @@ class PartitionReader:
         return True
 
 
-def follow(partition: KeyRange, record: ChangeRecord, *, bounded: bool) -> Step | None:
+def to_steps(partition: KeyRange, record: ChangeRecord, *, bounded: bool) -> Step | None:
     """Return the step that a record of the stream of `partition` means; None: a close that leads nowhere.
 
     A close with status OK and nothing else says that an end_time was reached, so it counts only in a `bounded`
@@ -330,7 +330,7 @@ def follow(partition: KeyRange, record: ChangeRecord, *, bounded: bool) -> Step 
     if isinstance(record, Heartbeat):
         if record.partition != partition:
             raise LineageError(
-                f"a heartbeat of {shown(record.partition)} in the stream of {shown(partition)}"
+                f"a heartbeat of {abbreviate(record.partition)} in the stream of {abbreviate(partition)}"
             )
         return advanced(partition, record)
     if record.continuations:

@@ -36,8 +36,8 @@ from penstock.errors import SetupError
 from penstock.io.bigtable.filter import Column, Selection
 from penstock.io.bigtable.frontier import Frontier, Reopened
 from penstock.io.bigtable.keys import KeyRange
-from penstock.io.bigtable.metrics import Tally
-from penstock.io.bigtable.pool import Limits, Pool, Readers, pools
+from penstock.io.bigtable.metrics import ReaderMetrics
+from penstock.io.bigtable.pool import Limits, Prefetcher, StreamPool, pools
 from penstock.io.bigtable.preflight import check_source
 from penstock.io.bigtable.record import ChangeStreamMutation
 from penstock.io.bigtable.source import ChangeStream, Connection
@@ -46,7 +46,7 @@ from penstock.io.change_streams.arguments import check_times, in_range, named, r
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.change_streams.tracker import (
     FrontierWatermarkEstimatorProvider,
-    Tick,
+    Poll,
     beam_watermark,
     rebalanced,
 )
@@ -71,8 +71,8 @@ class Settings:
     heartbeat_ms: int
     limits: Limits
     selection: Selection
-    reads: str
-    """What the program names, as `ChangeStream.reading`: a checkpoint of something else is not gone on with."""
+    identity: str
+    """What the program names, as `ChangeStream.identity`: a checkpoint of something else is not gone on with."""
 
 
 class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, unused-ignore]
@@ -81,7 +81,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
         self._settings = settings
-        self._left_open: Readers | None = None
+        self._left_open: Prefetcher | None = None
 
     def process(
         self,
@@ -94,24 +94,24 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
         watermark.set_watermark(beam_watermark(frontier.watermark))
         patience = time.monotonic() + _PATIENCE_SECONDS
         pool = self._pool(element)
-        self._left_open = Readers(pool)
-        with self._left_open as readers, Tally(readers) as tally:
-            while (ready := frontier.ready()) or frontier.stuck():
+        self._left_open = Prefetcher(pool)
+        with self._left_open as readers, ReaderMetrics(readers) as metrics:
+            while (ready := frontier.openings) or frontier.waiting:
                 readers.read(ready)
-                tally.frontier(frontier)
-                emits = frontier.emits()
+                metrics.frontier(frontier)
+                emits = frontier.key_filter()
                 due = time.monotonic() + _TICK_SECONDS
-                for part in pool.stalls.due(frontier.stuck()):
+                for part in pool.reopen_schedule.due(frontier.waiting):
                     due = 0.0
-                    if part in tracker.current_restriction().stuck():
+                    if part in tracker.current_restriction().waiting:
                         if not tracker.try_claim(Reopened(part)):
                             return
-                        tally.claimed(Reopened(part))
+                        metrics.claimed(Reopened(part))
                 while time.monotonic() < due:
                     batch = readers.take(_TICK_SECONDS)
                     if batch is None:
-                        expecting = time.monotonic() < patience and readers.expecting
-                        if not tracker.try_claim(Tick(expecting)):
+                        expecting = time.monotonic() < patience and readers.data_expected
+                        if not tracker.try_claim(Poll(expecting)):
                             return
                         break
                     for run, step in batch.runs():
@@ -121,11 +121,11 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
                         records = [record for record, _ in run if record is not None]
                         if emits is not None:
                             records = [record for record in records if emits(record.row_key)]
-                        tally.emitted(records)
+                        metrics.emitted(records)
                         for record in records:
                             yield TimestampedValue(record, Timestamp(micros=record.commit_timestamp // 1000))
                     if batch.ends_stream:
-                        tally.claimed(batch.step(-1))
+                        metrics.claimed(batch.step(-1))
                         break
                 frontier = tracker.current_restriction()
                 watermark.set_watermark(beam_watermark(frontier.watermark))
@@ -144,19 +144,19 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
             self._left_open.close()
             self._left_open = None
 
-    def _pool(self, stream: ChangeStream) -> Pool:
+    def _pool(self, stream: ChangeStream) -> StreamPool:
         settings = self._settings
         select = None if settings.selection.everything else settings.selection.of
 
-        def make() -> Pool:
-            return Pool(self._client(stream), settings.limits, select, stream.end is not None)
+        def make() -> StreamPool:
+            return StreamPool(self._client(stream), settings.limits, select, stream.end is not None)
 
         return pools.get((stream, settings), make)
 
     def _client(self, stream: ChangeStream) -> Client:
         from penstock.io.bigtable.client import client_for  # google-cloud is needed from here on
 
-        require_same(stream.reading, self._settings.reads, SetupError)
+        require_same(stream.identity, self._settings.identity, SetupError)
         return client_for(stream, self._settings.connection, self._settings.heartbeat_ms)
 
     def check(self, stream: ChangeStream) -> list[KeyRange]:
@@ -176,11 +176,11 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
                         stream, connection.app_profile, admin.routing, admin.retention, time.time_ns()
                     )
                     partitions = client.partitions()
-                    client.outage.answered()
+                    client.backoff.answered()
                     return partitions
                 except UnreachableError as error:
-                    client.outage.failed(str(error), self._settings.limits.unavailable_timeout)
-                    time.sleep(client.outage.remaining_pause())
+                    client.backoff.failed(str(error), self._settings.limits.unavailable_seconds)
+                    time.sleep(client.backoff.remaining_pause())
         finally:
             admin.close()
 
@@ -188,7 +188,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
 
     def initial_restriction(self, element: ChangeStream) -> Frontier:
         """Return the present partitions, to be read from the start: after `check`, before anything is read."""
-        return Frontier.starting_at(element.start, self.check(element), element.asked, element.end)
+        return Frontier.starting_at(element.start, self.check(element), element.row_range, element.end)
 
     def create_tracker(self, restriction: Frontier) -> RestrictionTracker:
         return BigtableTracker(restriction)
@@ -237,15 +237,15 @@ class ReadFromBigtableChangeStream(beam.PTransform):  # type: ignore[misc, unuse
             the checkpoint; partitions that hold none of the rows are not read.
         families, columns: allow-lists: names of families, and columns as ``"family:qualifier"`` or
             ``(family, qualifier as bytes)``. An entry passes when either names it. Empty: all.
-        denied_families, denied_columns: what never passes. See `selection.Selection` for deletions.
+        ignored_families, ignored_columns: what never passes. See `selection.Selection` for deletions.
         garbage_collection: whether the removal of old cells by garbage collection comes out too.
         source_clusters: names of clusters; changes made in others are left out. Empty: all.
-        heartbeat: seconds after which the service speaks up on an idle partition; 0.1 to 60.
-        unavailable_timeout: seconds that the service may stay away before the pipeline fails.
-        max_streams: streams that one worker process runs at once; partitions beyond that take turns.
+        heartbeat_seconds: interval of the service's heartbeats on an idle partition; 0.1 to 60.
+        unavailable_seconds: seconds that the service may stay away before the pipeline fails.
+        max_concurrent_partitions: streams that one worker process runs at once; partitions beyond that take turns.
         buffer_bytes: how much one worker process may read ahead, as sent by the service.
-        keep_seconds: how long a stream waits for the next bundle that goes on at its position; 0: not at all.
-        reopen_after: seconds until a partition that waits for a merge asks the service whether it still comes.
+        idle_stream_seconds: how long a stream waits for the next bundle that goes on at its position; 0: not at all.
+        merge_wait_seconds: seconds until a partition that waits for a merge asks the service whether it still comes.
         credentials: a picklable google.auth credentials object; None: application default credentials, found
             by each worker.
         emulator_host: ``host:port`` of an emulator; None: BIGTABLE_EMULATOR_HOST of this process, if set.
@@ -268,16 +268,16 @@ class ReadFromBigtableChangeStream(beam.PTransform):  # type: ignore[misc, unuse
         row_range: tuple[bytes, bytes] | None = None,
         families: Iterable[str] = (),
         columns: Iterable[str | Column] = (),
-        denied_families: Iterable[str] = (),
-        denied_columns: Iterable[str | Column] = (),
+        ignored_families: Iterable[str] = (),
+        ignored_columns: Iterable[str | Column] = (),
         garbage_collection: bool = True,
         source_clusters: Iterable[str] = (),
-        heartbeat: float = 1.0,
-        unavailable_timeout: float = 60.0,
-        max_streams: int = 64,
+        heartbeat_seconds: float = 1.0,
+        unavailable_seconds: float = 60.0,
+        max_concurrent_partitions: int = 64,
         buffer_bytes: int = 32 << 20,
-        keep_seconds: float = 3.0,
-        reopen_after: float = 0.05,
+        idle_stream_seconds: float = 3.0,
+        merge_wait_seconds: float = 0.05,
         credentials: Any = None,
         emulator_host: str | None = None,
         api_endpoint: str | None = None,
@@ -300,22 +300,22 @@ class ReadFromBigtableChangeStream(beam.PTransform):  # type: ignore[misc, unuse
             api_endpoint=api_endpoint,
         )
         limits = Limits(
-            in_range("unavailable_timeout", unavailable_timeout, 0, 86_400),
-            whole_in_range("max_streams", max_streams, 1, 1000),
+            in_range("unavailable_seconds", unavailable_seconds, 0, 86_400),
+            whole_in_range("max_concurrent_partitions", max_concurrent_partitions, 1, 1000),
             whole_in_range("buffer_bytes", buffer_bytes, 1 << 20, 1 << 34),
-            in_range("keep_seconds", keep_seconds, 0, 3600),
-            in_range("reopen_after", reopen_after, 0.001, 3600),
+            in_range("idle_stream_seconds", idle_stream_seconds, 0, 3600),
+            in_range("merge_wait_seconds", merge_wait_seconds, 0.001, 3600),
         )
         selection = Selection(
             _names("families", families),
             _columns(columns),
-            _names("denied_families", denied_families),
-            _columns(denied_columns),
+            _names("ignored_families", ignored_families),
+            _columns(ignored_columns),
             garbage_collection,
             _names("source_clusters", source_clusters),
         )
-        heartbeat_ms = round(1000 * in_range("heartbeat", heartbeat, 0.1, 60))
-        self._settings = Settings(connection, heartbeat_ms, limits, selection, self._stream.reading)
+        heartbeat_ms = round(1000 * in_range("heartbeat_seconds", heartbeat_seconds, 0.1, 60))
+        self._settings = Settings(connection, heartbeat_ms, limits, selection, self._stream.identity)
 
     @property
     def stream(self) -> ChangeStream:

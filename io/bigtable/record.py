@@ -173,7 +173,7 @@ def received_mutation(
     estimated_low_watermark: int,
     change: Any,
 ) -> ChangeStreamMutation:
-    """Return a ChangeStreamMutation that makes its entries, from a `wire.DataChange`, when asked.
+    """Return a ChangeStreamMutation that makes its entries, from a `wire.DataChange`, on first access.
 
     It equals one that was made with its entries, and has its hash and its bytes.
     """

@@ -24,12 +24,12 @@ class _Wait:
     seen: float
 
 
-class Stalls:
+class ReopenSchedule:
     """What the readers of a process know about waiting segments; outlives `process` calls."""
 
-    def __init__(self, reopen_after: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`reopen_after`: seconds until a segment asks for the first time."""
-        self._first = reopen_after
+    def __init__(self, merge_wait_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """`merge_wait_seconds`: seconds until a segment asks for the first time."""
+        self._first = merge_wait_seconds
         self._clock = clock
         self._waits: dict[tuple[KeyRange, KeyRange], _Wait] = {}
 

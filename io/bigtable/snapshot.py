@@ -80,12 +80,12 @@ class ReadFromBigtableTable(beam.PTransform):  # type: ignore[misc, unused-ignor
         super().__init__()
         connection = Connection.with_credentials(credentials, app_profile=app_profile)
         self._source = _Source(project, instance, table, connection)
-        self._asked = KeyRange(*(row_range or EVERYTHING)).checked()
+        self._row_range = KeyRange(*(row_range or EVERYTHING)).checked()
 
     def expand(self, pbegin: beam.pvalue.PBegin) -> beam.PCollection[TableRow]:
         return (
             pbegin
-            | "Range" >> beam.Create([tuple(self._asked)], reshuffle=False)
+            | "Range" >> beam.Create([tuple(self._row_range)], reshuffle=False)
             | "Sample" >> beam.ParDo(_SampleFn(self._source))
             | "Spread" >> beam.Reshuffle()
             | "Read" >> beam.ParDo(_ReadRowsFn(self._source)).with_output_types(TableRow)
@@ -141,7 +141,7 @@ class _ReadRowsFn(_TableFn):
             yield TableRow(row.row_key, tuple(cells))
 
 
-def between(asked: KeyRange, samples: list[bytes]) -> list[KeyRange]:
-    """Return `asked`, cut at those sampled keys that lie inside; a sample of ``b""`` is the table's end."""
-    inside = sorted({key for key in samples if key > asked.start and asked.holds(key)})
-    return [KeyRange(*ends) for ends in pairwise([asked.start, *inside, asked.end])]
+def between(row_range: KeyRange, samples: list[bytes]) -> list[KeyRange]:
+    """Return `row_range`, cut at those sampled keys that lie inside; a sample of ``b""`` is the table's end."""
+    inside = sorted({key for key in samples if key > row_range.start and row_range.holds(key)})
+    return [KeyRange(*ends) for ends in pairwise([row_range.start, *inside, row_range.end])]

@@ -25,7 +25,7 @@ VERSION = 1
 class ChangeStream:
     """The change stream of a table, and what of it to read.
 
-    From `start` to `end`, nanoseconds, both inclusive, `end` None: without end; and of the row keys `asked`,
+    From `start` to `end`, nanoseconds, both inclusive, `end` None: without end; and of the row keys in `row_range`,
     start inclusive, end exclusive. The start is a moment even when the user asked for "now", so that every
     retry reads from the same one.
     """
@@ -35,7 +35,7 @@ class ChangeStream:
     table: str
     start: int
     end: int | None
-    asked: KeyRange = EVERYTHING
+    row_range: KeyRange = EVERYTHING
 
     @property
     def instance_path(self) -> str:
@@ -48,7 +48,7 @@ class ChangeStream:
         return f"{self.instance_path}/tables/{self.table}"
 
     @property
-    def reading(self) -> str:
+    def identity(self) -> str:
         """What a checkpoint is gone on with: the change stream, and where the reading ends."""
         return f"{self}, {'without end' if self.end is None else f'to {format_timestamp(self.end)}'}"
 
@@ -73,7 +73,7 @@ class ChangeStreamCoder(VersionedCoder):
     what = "a change stream element"
 
     def encode(self, value: ChangeStream) -> bytes:
-        keys = [key.decode("latin-1") for key in value.asked]
+        keys = [key.decode("latin-1") for key in value.row_range]
         fields = [value.project, value.instance, value.table, value.start, value.end, *keys]
         return json.dumps([VERSION, *fields], separators=(",", ":")).encode()
 
@@ -86,8 +86,8 @@ class ChangeStreamCoder(VersionedCoder):
         version, *fields = json.loads(encoded)
         self.check_version(version)
         project, instance, table, start, end, first, last = fields
-        asked = KeyRange(first.encode("latin-1"), last.encode("latin-1"))
-        return ChangeStream(project, instance, table, start, end, asked)
+        row_range = KeyRange(first.encode("latin-1"), last.encode("latin-1"))
+        return ChangeStream(project, instance, table, start, end, row_range)
 
 
 coders.registry.register_coder(ChangeStream, ChangeStreamCoder)

@@ -9,14 +9,14 @@ from typing import Any
 from penstock.coders import VersionedCoder
 from penstock.errors import LineageError
 from penstock.io.bigtable.frontier import Advanced, Frontier, Segment, Step
-from penstock.io.bigtable.keys import KeyRange, shown
+from penstock.io.bigtable.keys import KeyRange, abbreviate
 from penstock.io.change_streams.tracker import FrontierTracker
 
 VERSION = 1
 
 
 class FrontierCoder(VersionedCoder):
-    """Encodes a Frontier as compact JSON: ``{"v":1, "asked", "dealt", "end", "finished", "segments":[…]}``.
+    """Encodes a Frontier as compact JSON: ``{"v":1, "row_range", "dealt", "end", "finished", "segments":[…]}``.
 
     A segment is ``[start, end, token, watermark]``, followed by the start and end of its target where that is
     another range; row keys are text in which each character is one byte (Latin-1). Equal frontiers have
@@ -29,7 +29,7 @@ class FrontierCoder(VersionedCoder):
     def encode(self, value: Frontier) -> bytes:
         document = {
             "v": VERSION,
-            "asked": _keys(value.asked),
+            "row_range": _keys(value.row_range),
             "dealt": value.dealt,
             "end": value.end,
             "finished": [_keys(part) for part in value.finished],
@@ -47,7 +47,7 @@ class FrontierCoder(VersionedCoder):
         self.check_version(document.get("v"))
         return Frontier(
             tuple([_read_segment(*fields) for fields in document["segments"]]),
-            _read_keys(document["asked"]),
+            _read_keys(document["row_range"]),
             tuple([_read_keys(part) for part in document["finished"]]),
             document["end"],
             document["dealt"],
@@ -82,5 +82,5 @@ class BigtableTracker(FrontierTracker):
         if type(step) is not Advanced:
             return None
         if step.partition not in self._readable:
-            raise LineageError(f"a record of {shown(step.partition)}, which may not be open")
+            raise LineageError(f"a record of {abbreviate(step.partition)}, which may not be open")
         return step.partition, (step.token, step.watermark)

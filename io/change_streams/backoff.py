@@ -6,26 +6,12 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """Seconds; the pause doubles from one to the other, and each is drawn from its upper half."""
 
 
-class Pacing(Protocol):
-    """When to ask again after a failure; see `Outage`."""
-
-    def answered(self) -> None:
-        """Note that the service has sent something of use."""
-
-    def failed(self, reason: str, timeout: float) -> None:
-        """Note a failed attempt; raises when it was the last."""
-
-    def remaining_pause(self) -> float:
-        """Return the seconds to wait before the next attempt."""
-
-
-class Outage:
+class Backoff:
     """One service as all reader threads of a process see it. Times are seconds of `clock`.
 
     A failure while a pause runs belongs to the same attempt, so that many threads do not make the pause grow
@@ -67,7 +53,7 @@ class Outage:
             if now - self._since >= timeout:
                 raise self._error(
                     f"{self._service} has not answered for {now - self._since:.0f} s "
-                    f"(unavailable_timeout={timeout:g}). Start the pipeline again when it does; it goes on "
+                    f"(unavailable_seconds={timeout:g}). Start the pipeline again when it does; it goes on "
                     f"from its checkpoint. The last answer: {reason}"
                 )
             if now >= self._not_before:

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 Made = TypeVar("Made")
 
 
-class OncePerProcess(Generic[Made]):
+class ProcessLocal(Generic[Made]):
     """Things by key, each made when it is first asked for, and made anew in a forked child.
 
     Connections and threads do not survive a fork, so a child must not use those of its parent. Safe for

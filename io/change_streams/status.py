@@ -23,7 +23,7 @@ _REFUSED = (
 class UnreachableError(Exception):
     """A request failed for a temporary reason. Ask again from the last position, after a pause.
 
-    Readers handle this error themselves, so it is not part of the public hierarchy.
+    Prefetcher handle this error themselves, so it is not part of the public hierarchy.
     """
 
 

@@ -51,15 +51,15 @@ Whole = TypeVar("Whole", bound=Frontier)
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class Poll:
     """What an idle reader claims to learn whether it has been cut; it moves nothing.
 
-    `expecting`: the reader lies behind and the service is at work for it, so something will come soon.
-    `owing`: that is so of the partition that lies lowest, of which nothing has been claimed yet.
+    `data_expected`: the reader lies behind and the service is at work for it, so something will come soon.
+    `first_record_pending`: that is so of the partition that lies lowest, of which nothing has been claimed yet.
     """
 
-    expecting: bool = False
-    owing: bool = False
+    data_expected: bool = False
+    first_record_pending: bool = False
 
 
 class FrontierTracker(RestrictionTracker):  # type: ignore[misc, unused-ignore]
@@ -75,8 +75,8 @@ class FrontierTracker(RestrictionTracker):  # type: ignore[misc, unused-ignore]
         self._frontier = frontier
         self._readable = frontier.readable
         self._advanced: dict[Hashable, Any] = {}
-        self._expecting = True
-        self._owing = False
+        self._data_expected = True
+        self._first_record_pending = False
         self._moved = False
         self._cut = False
 
@@ -104,8 +104,11 @@ class FrontierTracker(RestrictionTracker):  # type: ignore[misc, unused-ignore]
         """
         if self._cut:
             return False
-        if type(position) is Tick:
-            self._expecting, self._owing = position.expecting, position.owing
+        if type(position) is Poll:
+            self._data_expected, self._first_record_pending = (
+                position.data_expected,
+                position.first_record_pending,
+            )
             return True
         moved = self.moved_to(position)
         if moved is None:
@@ -125,7 +128,7 @@ class FrontierTracker(RestrictionTracker):  # type: ignore[misc, unused-ignore]
         if fraction_of_remainder != 0 or self._cut:
             return None
         residual = self.current_restriction()
-        awaited = self._owing or (self._expecting and not self._moved)
+        awaited = self._first_record_pending or (self._data_expected and not self._moved)
         if residual.done or (awaited and residual.readable):
             return None
         self._frontier, self._cut = residual.exhausted(), True

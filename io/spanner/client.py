@@ -21,11 +21,11 @@ from google.cloud.spanner_v1.types import result_set as result_set_types
 from google.cloud.spanner_v1.types import spanner as spanner_types
 
 from penstock.errors import UnavailableError
-from penstock.io.change_streams.backoff import Outage
-from penstock.io.change_streams.process_local import OncePerProcess
+from penstock.io.change_streams.backoff import Backoff
+from penstock.io.change_streams.process_local import ProcessLocal
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner.decode import merge_chunk
-from penstock.io.spanner.errors import Reaction, judge
+from penstock.io.spanner.errors import Reaction, classify_status
 from penstock.io.spanner.query import Query
 from penstock.io.spanner.source import ChangeStream, Connection
 
@@ -67,11 +67,11 @@ class Call:
         """
         try:
             for message in self._call:
-                self._client.outage.answered()
+                self._client.backoff.answered()
                 yield message
         except grpc.RpcError as error:
             raise self._client.verdict(error, self._session, self._position) from None
-        self._client.outage.answered()
+        self._client.backoff.answered()
 
     def cancel(self) -> None:
         """Break off. Only for queries whose end_timestamp has passed: see `query`."""
@@ -82,7 +82,7 @@ class Client:
     """Queries on the database of one change stream; safe for threads."""
 
     def __init__(self, stream: ChangeStream, connection: Connection) -> None:
-        self.outage = Outage("Spanner", UnavailableError)
+        self.backoff = Backoff("Spanner", UnavailableError)
         self._stream = stream
         self._role = connection.database_role
         self._lock = threading.Lock()
@@ -137,7 +137,7 @@ class Client:
     def verdict(self, error: Any, session: str | None, position: str) -> Exception:
         """Return the exception that a failed call means, and drop the session if that is what failed."""
         code, details = error.code().name, error.details() or ""
-        reaction = judge(code, details, str(self._stream), position)
+        reaction = classify_status(code, details, str(self._stream), position)
         if reaction is Reaction.NEW_SESSION:
             self._forget(session)
         if isinstance(reaction, Reaction):
@@ -176,7 +176,7 @@ class Client:
         ]
 
 
-_clients: OncePerProcess[Client] = OncePerProcess()
+_clients: ProcessLocal[Client] = ProcessLocal()
 
 
 def client_for(stream: ChangeStream, connection: Connection) -> Client:

@@ -15,7 +15,7 @@ class Reaction(Enum):
     NEW_SESSION = auto()
 
 
-def judge(code: str, details: str, stream: str, position: str) -> Reaction | ChangeStreamError:
+def classify_status(code: str, details: str, stream: str, position: str) -> Reaction | ChangeStreamError:
     """Return what to do about a gRPC status: try again, with or without a new session, or the error to raise.
 
     `code` is the status code's name, `stream` and `position` are the reader's own, for the message. A passing

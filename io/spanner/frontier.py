@@ -21,7 +21,7 @@ Pure: no Beam, no client, no clock. Timestamps are nanoseconds. The rules:
    it; nothing below its start is unread, so the order holds. A service that keeps its documentation never
    makes this happen.
 
-`in_step` frontiers add a fourth rule, for the emulator alone: **a child opens only when nothing anywhere is
+`globally_ordered` frontiers add a fourth rule, for the emulator alone: **a child opens only when nothing anywhere is
 unread below its start**. The emulator replaces all partitions at one moment and sends every change to one of
 them, which need not descend from the one before (measured: 157 to 320 of some 1,200 changes per run). The
 service ties a key to its lineage; there the rule would let one slow partition hold up all others.
@@ -127,7 +127,7 @@ class Frontier:
     """All that is left to read of a change stream, up to and including `end` (None: no end).
 
     `open` maps the tokens that may be read now to their positions, `waiting` those that may not.
-    `dealt` says that this is one part of several and knows nothing of the others, `in_step` that keys wander
+    `dealt` says that this is one part of several and knows nothing of the others, `globally_ordered` that keys wander
     between lineages (the emulator).
     """
 
@@ -135,12 +135,12 @@ class Frontier:
     waiting: Mapping[str, Waiting]
     end: int | None = None
     dealt: bool = False
-    in_step: bool = False
+    globally_ordered: bool = False
 
     @classmethod
-    def starting_at(cls, start: int, end: int | None = None, *, in_step: bool = False) -> Frontier:
+    def starting_at(cls, start: int, end: int | None = None, *, globally_ordered: bool = False) -> Frontier:
         """Return the frontier of a stream read from `start`, inclusive: the root partition alone."""
-        return cls({ROOT: Position(start)}, {}, end, in_step=in_step)
+        return cls({ROOT: Position(start)}, {}, end, globally_ordered=globally_ordered)
 
     @property
     def done(self) -> bool:
@@ -179,7 +179,9 @@ class Frontier:
             LineageError: the step's partition is not open, or it announces a child that does not name it.
         """
         if step.token not in self.open:
-            raise LineageError(f"{type(step).__name__} for a partition that is not open: {shown(step.token)}")
+            raise LineageError(
+                f"{type(step).__name__} for a partition that is not open: {abbreviate(step.token)}"
+            )
         match step:
             case Advanced(token, position):
                 return self.advanced({token: position})
@@ -203,7 +205,7 @@ class Frontier:
         ready = {token: child.start for token, child in self.waiting.items() if not child.unfinished}
         if not ready and not self.dealt:
             ready = self._orphans()
-        if ready and self.in_step:
+        if ready and self.globally_ordered:
             lowest = self.watermark
             ready = {token: start for token, start in ready.items() if not self.dealt and start == lowest}
         if not ready:
@@ -240,7 +242,7 @@ class Frontier:
             LineageError: two parts hold the same partition.
             ValueError: no parts, or parts with different ends.
         """
-        if len({(part.end, part.in_step) for part in parts}) != 1:
+        if len({(part.end, part.globally_ordered) for part in parts}) != 1:
             raise ValueError("join needs the parts of one frontier: at least one, all with the same end")
         opened: dict[str, Position] = {}
         waiting: dict[str, Waiting] = {}
@@ -250,7 +252,7 @@ class Frontier:
             for token, child in part.waiting.items():
                 waiting[token] = _merged(waiting.get(token), child)
         _refuse_shared(opened.keys() & waiting.keys())
-        return Frontier(opened, waiting, parts[0].end, in_step=parts[0].in_step).settled()
+        return Frontier(opened, waiting, parts[0].end, globally_ordered=parts[0].globally_ordered).settled()
 
     def _announced(self, token: str, record: ChildPartitionsRecord) -> Frontier:
         waiting = dict(self.waiting)
@@ -258,7 +260,7 @@ class Frontier:
             parents = child.parent_partition_tokens or frozenset((token,))
             if token not in parents:
                 raise LineageError(
-                    f"{shown(token)} announces {shown(child.token)}, which names other parents"
+                    f"{abbreviate(token)} announces {abbreviate(child.token)}, which names other parents"
                 )
             if self.end is None or record.start_timestamp <= self.end:
                 announced = Waiting(record.start_timestamp, parents)
@@ -309,11 +311,11 @@ class Frontier:
             {token: child for token, child in self.waiting.items() if token in mine},
             self.end,
             dealt,
-            self.in_step,
+            self.globally_ordered,
         )
 
 
-def shown(token: str) -> str:
+def abbreviate(token: str) -> str:
     """Return a short form of a partition token for messages: tokens are opaque, some 170 characters."""
     return f"partition {token[:8]}…{token[-8:]}" if token else "the root partition"
 
@@ -327,7 +329,7 @@ def _merged(known: Waiting | None, again: Waiting) -> Waiting:
 
 def _refuse_shared(tokens: Iterable[str]) -> None:
     for token in tokens:
-        raise LineageError(f"two parts of a frontier hold {shown(token)}")
+        raise LineageError(f"two parts of a frontier hold {abbreviate(token)}")
 
 
 def _sequence(record: DataChangeRecord) -> int:

@@ -12,28 +12,28 @@ from typing import Self
 
 from apache_beam.metrics import Metrics
 
-from penstock.io.change_streams.tracker import Tick
+from penstock.io.change_streams.tracker import Poll
 from penstock.io.spanner.frontier import Announced, Ended, Finished, Step
-from penstock.io.spanner.prefetch import Readers
+from penstock.io.spanner.prefetch import Prefetcher
 from penstock.io.spanner.record import ChildPartitionsRecord, DataChangeRecord
 
 NAMESPACE = "penstock.io.spanner"
 """Of the metrics."""
 
 
-class Tally:
-    """Counts the claimed steps of one `process` call, and what its readers did.
+class ReaderMetrics:
+    """Counts the claimed steps of one `process` call, and what its prefetcher did.
 
     A merged child is announced once by each of its parents and counted once, with the parent whose token
     sorts first. A child of the root is neither split nor move.
     """
 
-    def __init__(self, readers: Readers) -> None:
-        self._readers = readers
+    def __init__(self, prefetcher: Prefetcher) -> None:
+        self._prefetcher = prefetcher
         self._counts: Counter[str] = Counter()
         self._waiting = 0
 
-    def claimed(self, record: DataChangeRecord | None, step: Step | Tick) -> None:
+    def claimed(self, record: DataChangeRecord | None, step: Step | Poll) -> None:
         """Count a step that the tracker has granted."""
         if record is not None:
             self._counts["records"] += 1
@@ -53,7 +53,7 @@ class Tally:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        queries, retries = self._readers.uncounted()
+        queries, retries = self._prefetcher.uncounted()
         self._counts.update(queries=queries, retries=retries)
         for name, count in self._counts.items():
             Metrics.counter(NAMESPACE, name).inc(count)

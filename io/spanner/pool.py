@@ -1,6 +1,6 @@
 """Readings that outlive a bundle: lent to one bundle after another, ended when nobody asks.
 
-    with pool.lend(frontier.open) as readers: …
+    with pool.checkout(frontier.open) as readers: …
 
 A bundle is cut every few hundred milliseconds. To end its queries takes as long as they look ahead, the next
 bundle's first rows take as long again, and what was read ahead would be asked for twice. So when a bundle ends
@@ -18,21 +18,21 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from penstock.io.change_streams.process_local import OncePerProcess
+from penstock.io.change_streams.process_local import ProcessLocal
 from penstock.io.spanner.frontier import Position
-from penstock.io.spanner.prefetch import Readers
+from penstock.io.spanner.prefetch import Prefetcher
 
 
-class Pool:
+class StreamPool:
     """The readings of one change stream in one process. Safe for threads; several bundles may borrow at once."""
 
-    def __init__(self, make: Callable[[], Readers]) -> None:
+    def __init__(self, make: Callable[[], Prefetcher]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._kept: list[Readers] = []
+        self._parked: list[Prefetcher] = []
 
     @contextmanager
-    def lend(self, partitions: Mapping[str, Position]) -> Iterator[Readers]:
+    def checkout(self, partitions: Mapping[str, Position]) -> Iterator[Prefetcher]:
         """Lend a reading: the kept one that stands where most of these partitions begin, or a new one.
 
         After an error in the `with` it is closed, and else kept. One that has failed meanwhile is lent too, so
@@ -44,23 +44,23 @@ class Pool:
         except BaseException:
             readers.close()
             raise
-        if readers.keep():
+        if readers.park():
             with self._lock:
-                self._kept.append(readers)
+                self._parked.append(readers)
         else:
             readers.close()
 
-    def _resumed(self, partitions: Mapping[str, Position]) -> Readers | None:
+    def _resumed(self, partitions: Mapping[str, Position]) -> Prefetcher | None:
         with self._lock:
-            self._kept = [readers for readers in self._kept if not readers.ended]
-            best = max(self._kept, key=lambda readers: readers.standing_at(partitions), default=None)
-            if best is None or not best.standing_at(partitions):
-                for readers in self._kept:
-                    readers.give_up()
+            self._parked = [readers for readers in self._parked if not readers.ended]
+            best = max(self._parked, key=lambda readers: readers.matches(partitions), default=None)
+            if best is None or not best.matches(partitions):
+                for readers in self._parked:
+                    readers.discard()
                 return None
-            self._kept.remove(best)
+            self._parked.remove(best)
         return best if best.resume(partitions) else None
 
 
-pools: OncePerProcess[Pool] = OncePerProcess()
+pools: ProcessLocal[StreamPool] = ProcessLocal()
 """Those of this process, by stream and settings."""

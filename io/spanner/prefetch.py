@@ -1,6 +1,6 @@
 """Reads many partitions at once: threads that ask, one consumer that takes.
 
-    with pool.lend(frontier.open) as readers:
+    with pool.checkout(frontier.open) as readers:
         readers.read(frontier.open)              # start reading these, if they are not being read
         batch = readers.take(timeout=0.05)       # steps of one partition, in order; None: nothing yet
         for record, step in batch.steps: …       # claim the step, emit the record …
@@ -34,12 +34,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from penstock.io.change_streams.backoff import Outage, Pacing
+from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner.decode import Decoder
 from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, Position
 from penstock.io.spanner.query import window_end
-from penstock.io.spanner.steps import FIRST_SPAN, Taken, follow, last_step, next_span
+from penstock.io.spanner.steps import FIRST_SPAN, PendingStep, last_step, next_span, to_steps
 from penstock.timestamps import NANOS
 
 _MILLI = 1_000_000
@@ -68,11 +68,11 @@ class Limits:
     how many queries run at once, how much may be read ahead of the consumer, and how long a reading whose
     bundle has ended waits for the next one (seconds)."""
 
-    poll_ms: int
-    unavailable_timeout: float
-    max_queries: int
+    poll_seconds: float
+    unavailable_seconds: float
+    max_concurrent_partitions: int
     buffer_bytes: int
-    keep_seconds: float
+    idle_stream_seconds: float
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class Batch:
 
     token: str
     low: int
-    steps: list[Taken]
+    steps: list[PendingStep]
     size: int
     claimed: int = 0
 
@@ -99,7 +99,7 @@ class _Partition:
     token: str
     position: Position
     claimed: Position | None
-    outage: Outage
+    backoff: Backoff
     """Its own, while others are answered."""
     caught_up: bool = False
     awaited: bool = True
@@ -111,24 +111,25 @@ class _Partition:
     queue: deque[Batch] = field(default_factory=deque)
 
 
-class Readers:
+class Prefetcher:
     """The threads of one reading and what they have read. `read`, `take`, then `keep` or `close`: one consumer."""
 
     def __init__(
         self,
         ask: Ask,
-        pacing: Pacing,
+        backoff: Backoff,
         limits: Limits,
         end: int | None,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         """Read nothing yet. `end` is the last timestamp to read, inclusive, None for no end.
 
-        After an UnreachableError `pacing` says when to ask again; other errors end the reading.
+        After an UnreachableError `backoff` says when to ask again; other errors end the reading.
         """
         self._ask = ask
-        self._pacing = pacing
+        self._backoff = backoff
         self._limits = limits
+        self._poll = round(limits.poll_seconds * NANOS)
         self._end = end
         self._clock = clock
         self._changed = threading.Condition()
@@ -142,7 +143,7 @@ class Readers:
         self._in_hand: Batch | None = None
         self._error: BaseException | None = None
         self._closing = False
-        self._kept_until: float | None = None
+        self._parked_until: float | None = None
         self._queries = self._retries = 0
 
     def read(self, partitions: Mapping[str, Position]) -> None:
@@ -150,11 +151,13 @@ class Readers:
         with self._changed:
             for token in partitions.keys() - self._partitions.keys():
                 position = partitions[token]
-                partition = _Partition(token, position, position, Outage("Spanner", UnreachableError))
+                partition = _Partition(token, position, position, Backoff("Spanner", UnreachableError))
                 self._partitions[token] = partition
                 # A start that lies ahead is waited for here: a query for it would not end before.
-                self._rest(partition, position.timestamp - self._limits.poll_ms * _MILLI)
-            for _ in range(min(len(self._partitions), self._limits.max_queries) - len(self._threads)):
+                self._rest(partition, position.timestamp - self._poll)
+            for _ in range(
+                min(len(self._partitions), self._limits.max_concurrent_partitions) - len(self._threads)
+            ):
                 self._start_thread()
 
     def take(self, timeout: float) -> Batch | None:
@@ -175,17 +178,17 @@ class Readers:
             return self._hand_out(min(self._full.values(), key=lambda partition: partition.queue[0].low))
 
     @property
-    def expecting(self) -> bool:
+    def data_expected(self) -> bool:
         """A partition lies more than a second behind, and the service, which answers, is at work for it."""
         with self._changed:
-            return self._lowest_behind() is not None and self._pacing.remaining_pause() == 0
+            return self._lowest_behind() is not None and self._backoff.remaining_pause() == 0
 
     @property
-    def owing(self) -> bool:
-        """As `expecting`, and nothing of that partition has been claimed: a cut now would drop it as it began."""
+    def first_record_pending(self) -> bool:
+        """As `data_expected`, and nothing of that partition has been claimed: a cut now would drop it as it began."""
         with self._changed:
             lowest = self._lowest_behind()
-            return lowest is not None and lowest.awaited and self._pacing.remaining_pause() == 0
+            return lowest is not None and lowest.awaited and self._backoff.remaining_pause() == 0
 
     def uncounted(self) -> tuple[int, int]:
         """Return how many queries were asked and how many of them were lost since the last call."""
@@ -194,8 +197,8 @@ class Readers:
             self._queries = self._retries = 0
             return done
 
-    def keep(self) -> bool:
-        """Go on reading ahead for the next bundle, for `keep_seconds`; False: there is nothing to go on with.
+    def park(self) -> bool:
+        """Go on reading ahead for the next bundle, for `idle_stream_seconds`; False: there is nothing to go on with.
 
         What lies behind is dropped: its queries may take long, and one that was left running for a bundle which
         begins elsewhere would stand in the way of that bundle's own.
@@ -204,38 +207,38 @@ class Readers:
             self._settle()
             for token in [token for token, each in self._partitions.items() if self._lies_behind(each)]:
                 self._drop(token)
-            self._kept_until = time.monotonic() + self._limits.keep_seconds
+            self._parked_until = time.monotonic() + self._limits.idle_stream_seconds
             self._changed.notify_all()
-            return bool(self._partitions) and not self._given_up()
+            return bool(self._partitions) and not self._check_ended()
 
     @property
     def ended(self) -> bool:
         """Whether the reading was closed, or kept in vain for too long."""
         with self._changed:
-            return self._given_up()
+            return self._check_ended()
 
-    def standing_at(self, partitions: Mapping[str, Position]) -> int:
+    def matches(self, partitions: Mapping[str, Position]) -> int:
         """Return how many of these partitions the next bundle can go on with, at exactly these positions."""
         with self._changed:
-            return 0 if self._given_up() else sum(map(self._stands_at, partitions, partitions.values()))
+            return 0 if self._check_ended() else sum(map(self._stands_at, partitions, partitions.values()))
 
     def resume(self, partitions: Mapping[str, Position]) -> bool:
         """Serve another bundle, and forget what it does not ask for at that position; False: it is too late."""
         with self._changed:
-            if self._given_up():
+            if self._check_ended():
                 return False
-            self._kept_until = None
+            self._parked_until = None
             for token in list(self._partitions):
                 if token not in partitions or not self._stands_at(token, partitions[token]):
                     self._drop(token)
             self._changed.notify_all()
             return True
 
-    def give_up(self) -> None:
+    def discard(self) -> None:
         """Let a kept reading end soon by itself: nobody will ask for it."""
         with self._changed:
-            self._kept_until = time.monotonic()
-            self._given_up()
+            self._parked_until = time.monotonic()
+            self._check_ended()
 
     def close(self) -> None:
         """End the reading and all its threads; what was not claimed is dropped. May be called again."""
@@ -313,9 +316,9 @@ class Readers:
         if window is not None and self._clock() > end:
             window.cancel()
 
-    def _given_up(self) -> bool:
+    def _check_ended(self) -> bool:
         """Whether the reading is at its end; the end of what was kept too long comes here."""
-        if not self._closing and self._kept_until is not None and time.monotonic() >= self._kept_until:
+        if not self._closing and self._parked_until is not None and time.monotonic() >= self._parked_until:
             self._closing = True
             for token in list(self._partitions):
                 self._drop(token)
@@ -324,8 +327,8 @@ class Readers:
 
     def _wait(self, seconds: float | None) -> None:
         """Wait until something changes, at most so long, and not longer than the reading is kept."""
-        if self._kept_until is not None:
-            left = max(0.0, self._kept_until - time.monotonic())
+        if self._parked_until is not None:
+            left = max(0.0, self._parked_until - time.monotonic())
             seconds = left if seconds is None else min(left, seconds)
         self._changed.wait(seconds)
 
@@ -357,7 +360,7 @@ class Readers:
     def _next_partition(self) -> _Partition | None:
         """Wait until a partition may be asked; return the one asked least far, or None at the end."""
         with self._changed:
-            while not self._given_up() and self._error is None:
+            while not self._check_ended() and self._error is None:
                 wait = self._until_next()
                 if wait is not None and wait <= 0:
                     return heapq.heappop(self._idle)[2]
@@ -370,11 +373,11 @@ class Readers:
             heapq.heappop(self._idle)
         if not self._idle or self._queued_bytes >= self._limits.buffer_bytes:
             return None
-        return max((self._idle[0][0] - self._clock()) / 1e9, self._pacing.remaining_pause())
+        return max((self._idle[0][0] - self._clock()) / 1e9, self._backoff.remaining_pause())
 
     def _read_window(self, partition: _Partition) -> None:
         token, start = partition.token, partition.position.timestamp
-        until = self._clock() + (self._limits.poll_ms * _MILLI if partition.caught_up else 0)
+        until = self._clock() + (self._poll if partition.caught_up else 0)
         end = min(window_end(start, until, self._end), start + partition.span)
         window = self._ask(token, start, end)
         with self._changed:
@@ -406,14 +409,16 @@ class Readers:
         announced, received = False, 0
         decoder = Decoder()
         for message in window:
-            partition.outage.answered()
+            partition.backoff.answered()
             received += len(message)
             unwanted = self._unwanted(partition)
             if unwanted and self._clock() > end:
                 window.cancel()
                 break
             if not unwanted:
-                steps, partition.position = follow(partition.token, partition.position, decoder.feed(message))
+                steps, partition.position = to_steps(
+                    partition.token, partition.position, decoder.feed(message)
+                )
                 announced = announced or any(isinstance(step, Announced) for _, step in steps)
                 self._put(partition, Batch(partition.token, start, steps, len(message)))
         if not self._unwanted(partition):
@@ -427,7 +432,9 @@ class Readers:
             return
         with self._changed:
             while (
-                not self._given_up() and not partition.dropped and not self._has_credit(partition, batch.size)
+                not self._check_ended()
+                and not partition.dropped
+                and not self._has_credit(partition, batch.size)
             ):
                 self._wait(None)
             if self._unwanted(partition):
@@ -456,15 +463,15 @@ class Readers:
         if self._unwanted(partition):
             return
         try:
-            self._pacing.failed(reason, self._limits.unavailable_timeout)
+            self._backoff.failed(reason, self._limits.unavailable_seconds)
         except Exception as error:
             self._fail(error)
             return
-        partition.outage.failed(reason, math.inf)
+        partition.backoff.failed(reason, math.inf)
         with self._changed:
             partition.awaited = False
             self._retries += 1
-            self._rest(partition, self._clock() + round(partition.outage.remaining_pause() * NANOS))
+            self._rest(partition, self._clock() + round(partition.backoff.remaining_pause() * NANOS))
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:

@@ -37,14 +37,14 @@ from penstock.io.change_streams.arguments import check_times, in_range, named, r
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.change_streams.tracker import (
     FrontierWatermarkEstimatorProvider,
-    Tick,
+    Poll,
     beam_watermark,
     rebalanced,
 )
-from penstock.io.spanner.frontier import Advanced, Frontier, Step, shown
-from penstock.io.spanner.metrics import Tally
-from penstock.io.spanner.pool import Pool, pools
-from penstock.io.spanner.prefetch import Limits, Readers, Window
+from penstock.io.spanner.frontier import Advanced, Frontier, Step, abbreviate
+from penstock.io.spanner.metrics import ReaderMetrics
+from penstock.io.spanner.pool import StreamPool, pools
+from penstock.io.spanner.prefetch import Limits, Prefetcher, Window
 from penstock.io.spanner.preflight import check_source
 from penstock.io.spanner.query import change_stream_query, checked_name
 from penstock.io.spanner.record import DataChangeRecord
@@ -70,8 +70,8 @@ class Settings:
     connection: Connection
     heartbeat_ms: int
     limits: Limits
-    reads: str
-    """What the program names, as `ChangeStream.reading`: a checkpoint of something else is not gone on with."""
+    identity: str
+    """What the program names, as `ChangeStream.identity`: a checkpoint of something else is not gone on with."""
 
 
 class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, unused-ignore]
@@ -80,7 +80,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
         self._settings = settings
-        self._left_open: Readers | None = None
+        self._left_open: Prefetcher | None = None
 
     def process(
         self,
@@ -92,17 +92,17 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
         frontier: Frontier = tracker.current_restriction()
         watermark.set_watermark(beam_watermark(frontier.watermark))
         patience = time.monotonic() + _PATIENCE_SECONDS
-        with self._borrowed(element, frontier) as readers, Tally(readers) as tally:
+        with self._borrowed(element, frontier) as readers, ReaderMetrics(readers) as metrics:
             while frontier.open:
                 readers.read(frontier.open)
                 for record, step in _steps(readers, patience):
                     if not tracker.try_claim(step):
                         return
-                    tally.claimed(record, step)
+                    metrics.claimed(record, step)
                     if record is not None:
                         yield TimestampedValue(record, Timestamp(micros=record.commit_timestamp // 1000))
                 frontier = tracker.current_restriction()
-                tally.waiting(len(frontier.waiting))
+                metrics.waiting(len(frontier.waiting))
                 watermark.set_watermark(beam_watermark(frontier.watermark))
         if not frontier.done:
             tracker.defer_remainder(Duration(seconds=_DEFER_SECONDS))
@@ -120,13 +120,13 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
             self._left_open = None
 
     @contextmanager
-    def _borrowed(self, stream: ChangeStream, frontier: Frontier) -> Iterator[Readers]:
+    def _borrowed(self, stream: ChangeStream, frontier: Frontier) -> Iterator[Prefetcher]:
         pool = pools.get((stream, self._settings, frontier.end), lambda: self._pool(stream, frontier.end))
-        with pool.lend(frontier.open) as self._left_open:
+        with pool.checkout(frontier.open) as self._left_open:
             yield self._left_open
             self._left_open = None
 
-    def _pool(self, stream: ChangeStream, end: int | None) -> Pool:
+    def _pool(self, stream: ChangeStream, end: int | None) -> StreamPool:
         client = self._client(stream)
 
         def ask(token: str, start_timestamp: int, end_timestamp: int) -> Window:
@@ -134,14 +134,14 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
                 stream.change_stream, token, start_timestamp, end_timestamp, self._settings.heartbeat_ms
             )
             ahead = max(0, end_timestamp - time.time_ns()) / NANOS
-            return client.ask(query, f"{format_timestamp(start_timestamp)} in {shown(token)}", ahead)
+            return client.ask(query, f"{format_timestamp(start_timestamp)} in {abbreviate(token)}", ahead)
 
-        return Pool(lambda: Readers(ask, client.outage, self._settings.limits, end))
+        return StreamPool(lambda: Prefetcher(ask, client.backoff, self._settings.limits, end))
 
     def _client(self, stream: ChangeStream) -> Client:
         from penstock.io.spanner.client import client_for  # google-cloud is needed from here on
 
-        require_same(stream.reading, self._settings.reads, SetupError)
+        require_same(stream.identity, self._settings.identity, SetupError)
         return client_for(stream, self._settings.connection)
 
     def check(self, stream: ChangeStream) -> dict[str, str]:
@@ -149,15 +149,15 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
 
         Raises:
             SetupError: the stream cannot be read; the message says why and what to do.
-            UnavailableError: nobody answered for `unavailable_timeout` seconds.
+            UnavailableError: nobody answered for `unavailable_seconds` seconds.
         """
         client = self._client(stream)
         while True:
             try:
                 return check_source(stream, client.rows)
             except UnreachableError as error:
-                client.outage.failed(str(error), self._settings.limits.unavailable_timeout)
-                time.sleep(client.outage.remaining_pause())
+                client.backoff.failed(str(error), self._settings.limits.unavailable_seconds)
+                time.sleep(client.backoff.remaining_pause())
 
     # The restriction provider.
 
@@ -165,7 +165,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
         """Return the root partition alone, after `check`: an error is raised before anything is read."""
         self.check(element)
         emulated = self._settings.connection.emulator_host is not None
-        return Frontier.starting_at(element.start, element.end, in_step=emulated)
+        return Frontier.starting_at(element.start, element.end, globally_ordered=emulated)
 
     def create_tracker(self, restriction: Frontier) -> RestrictionTracker:
         return SpannerTracker(restriction)
@@ -210,13 +210,13 @@ class ReadFromSpannerChangeStream(beam.PTransform):  # type: ignore[misc, unused
             is made. A pipeline that resumes from a checkpoint ignores it.
         end: the last commit timestamp to read, inclusive. None means for ever. A checkpoint with
             another end is refused.
-        heartbeat_ms: how often the service speaks up in a long idle query; 1,000 to 300,000.
-        poll_ms: how far a query looks ahead. Shorter is sooner where the service sends at the end of a query, and
-            asks more often.
-        unavailable_timeout: seconds that the service may stay away before the pipeline fails.
-        max_queries: queries that one worker process runs at once; partitions beyond that take turns.
+        heartbeat_seconds: interval of the service's heartbeats in a long idle query; 1 to 300.
+        poll_seconds: length of the time window of one query; 0.01 to 60. A shorter window delivers sooner where the
+            service sends rows only at the end of a query, and needs more queries.
+        unavailable_seconds: seconds that the service may stay away before the pipeline fails.
+        max_concurrent_partitions: queries that one worker process runs at once; partitions beyond that take turns.
         buffer_bytes: how much a bundle may read ahead, as sent by the service.
-        keep_seconds: how long a reading goes on for the next bundle that continues at its positions; 0: not at
+        idle_stream_seconds: how long a reading goes on for the next bundle that continues at its positions; 0: not at
             all, and a bundle ends when its queries have.
         credentials: a picklable google.auth credentials object; None: application default credentials, found
             by each worker.
@@ -239,12 +239,12 @@ class ReadFromSpannerChangeStream(beam.PTransform):  # type: ignore[misc, unused
         change_stream: str,
         start: Timelike | None = None,
         end: Timelike | None = None,
-        heartbeat_ms: int = 1000,
-        poll_ms: int = 200,
-        unavailable_timeout: float = 60.0,
-        max_queries: int = 32,
+        heartbeat_seconds: float = 1.0,
+        poll_seconds: float = 0.2,
+        unavailable_seconds: float = 60.0,
+        max_concurrent_partitions: int = 32,
         buffer_bytes: int = 32 << 20,
-        keep_seconds: float = 3.0,
+        idle_stream_seconds: float = 3.0,
         credentials: Any = None,
         database_role: str | None = None,
         emulator_host: str | None = None,
@@ -272,14 +272,14 @@ class ReadFromSpannerChangeStream(beam.PTransform):  # type: ignore[misc, unused
             database_role=database_role,
         )
         limits = Limits(
-            whole_in_range("poll_ms", poll_ms, 10, 60_000),
-            in_range("unavailable_timeout", unavailable_timeout, 0, 86_400),
-            whole_in_range("max_queries", max_queries, 1, 1000),
+            in_range("poll_seconds", poll_seconds, 0.01, 60),
+            in_range("unavailable_seconds", unavailable_seconds, 0, 86_400),
+            whole_in_range("max_concurrent_partitions", max_concurrent_partitions, 1, 1000),
             whole_in_range("buffer_bytes", buffer_bytes, 1 << 20, 1 << 34),
-            in_range("keep_seconds", keep_seconds, 0, 3600),
+            in_range("idle_stream_seconds", idle_stream_seconds, 0, 3600),
         )
-        heartbeat_ms = whole_in_range("heartbeat_ms", heartbeat_ms, 1000, 300_000)
-        self._settings = Settings(connection, heartbeat_ms, limits, self._stream.reading)
+        heartbeat_ms = round(1000 * in_range("heartbeat_seconds", heartbeat_seconds, 1, 300))
+        self._settings = Settings(connection, heartbeat_ms, limits, self._stream.identity)
 
     @property
     def stream(self) -> ChangeStream:
@@ -300,7 +300,7 @@ class ReadFromSpannerChangeStream(beam.PTransform):  # type: ignore[misc, unused
         return pbegin | "Stream" >> beam.Create([self._stream], reshuffle=False) | "Read" >> read
 
 
-def _steps(readers: Readers, patience: float) -> Iterator[tuple[DataChangeRecord | None, Step | Tick]]:
+def _steps(readers: Prefetcher, patience: float) -> Iterator[tuple[DataChangeRecord | None, Step | Poll]]:
     """Yield steps to claim until lineage moves, nothing comes, or a watermark report is due.
 
     After the moment `patience` nothing is expected any more, and the runner may cut an empty bundle.
@@ -316,4 +316,10 @@ def _steps(readers: Readers, patience: float) -> Iterator[tuple[DataChangeRecord
         if not isinstance(batch.steps[-1][1], Advanced):
             return
     patient = time.monotonic() < patience
-    yield None, Tick(expecting=patient and readers.expecting, owing=patient and readers.owing)
+    yield (
+        None,
+        Poll(
+            data_expected=patient and readers.data_expected,
+            first_record_pending=patient and readers.first_record_pending,
+        ),
+    )

@@ -40,7 +40,7 @@ class ChangeStream:
         return f"projects/{self.project}/instances/{self.instance}/databases/{self.database}"
 
     @property
-    def reading(self) -> str:
+    def identity(self) -> str:
         """What a checkpoint is gone on with: the change stream, and where the reading ends."""
         return f"{self}, {'without end' if self.end is None else f'to {format_timestamp(self.end)}'}"
 

@@ -14,16 +14,18 @@ FIRST_SPAN = 2000 * _MILLI
 _SPANS = (250 * _MILLI, 3_600_000 * _MILLI)
 _FEW_BYTES, _MANY_BYTES = 256 << 10, 4 << 20
 
-Taken: TypeAlias = tuple[DataChangeRecord | None, Step]
+PendingStep: TypeAlias = tuple[DataChangeRecord | None, Step]
 """A step to claim, with the record to emit when the claim is granted (None: nothing to emit)."""
 
 
-def follow(token: str, position: Position, records: Iterable[ChangeRecord]) -> tuple[list[Taken], Position]:
+def to_steps(
+    token: str, position: Position, records: Iterable[ChangeRecord]
+) -> tuple[list[PendingStep], Position]:
     """Turn records of one partition into steps to claim, leaving out what `position` has seen already.
 
     Returns the steps and the position after them.
     """
-    steps: list[Taken] = []
+    steps: list[PendingStep] = []
     for record in records:
         if isinstance(record, DataChangeRecord):
             after = position.after(record)

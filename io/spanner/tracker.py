@@ -7,13 +7,13 @@ import json
 from penstock.coders import VersionedCoder
 from penstock.errors import LineageError
 from penstock.io.change_streams.tracker import FrontierTracker
-from penstock.io.spanner.frontier import Advanced, Frontier, Position, Step, Waiting, shown
+from penstock.io.spanner.frontier import Advanced, Frontier, Position, Step, Waiting, abbreviate
 
 VERSION = 1
 
 
 class FrontierCoder(VersionedCoder):
-    """Encodes a Frontier as compact JSON: ``{"v":1, "end", "dealt", "in_step", "open":[…], "waiting":[…]}``.
+    """Encodes a Frontier as compact JSON: ``{"v":1, "end", "dealt", "globally_ordered", "open":[…], "waiting":[…]}``.
 
     An open partition is ``[token, timestamp, {transaction: [[first, last], …]}]``, a waiting one
     ``[token, start, [unfinished parents]]``; both are sorted by token, so equal frontiers have equal bytes.
@@ -27,7 +27,7 @@ class FrontierCoder(VersionedCoder):
             "v": VERSION,
             "end": value.end,
             "dealt": value.dealt,
-            "in_step": value.in_step,
+            "globally_ordered": value.globally_ordered,
             "open": [[token, at.timestamp, dict(at.seen)] for token, at in sorted(value.open.items())],
             "waiting": [
                 [token, child.start, sorted(child.unfinished)]
@@ -49,7 +49,7 @@ class FrontierCoder(VersionedCoder):
             {token: Waiting(start, frozenset(parents)) for token, start, parents in document["waiting"]},
             document["end"],
             document["dealt"],
-            document["in_step"],
+            document["globally_ordered"],
         )
 
 
@@ -69,5 +69,5 @@ class SpannerTracker(FrontierTracker):
         if type(step) is not Advanced:
             return None
         if step.token not in self._readable:
-            raise LineageError(f"a record of a partition that is not open: {shown(step.token)}")
+            raise LineageError(f"a record of a partition that is not open: {abbreviate(step.token)}")
         return step.token, step.position

@@ -2,7 +2,7 @@
 
     penstock list
     penstock describe spanner-to-files
-    penstock validate job.yaml --set heartbeat_ms=2000
+    penstock validate job.yaml --set heartbeat_seconds=2
     penstock run job.yaml --checkpoint-dir /data/checkpoints/orders
 
 Values come from flags, `--set`, the environment (PENSTOCK_<NAME>), the job file and defaults, in this order.

@@ -93,7 +93,7 @@ def test_an_idle_stream_advances_its_watermark_and_is_cut_at_once(table: Any) ->
     put(table, b"a")
     driver.run_until(time.time_ns())
     assert time.time_ns() - driver.watermark.micros * 1000 < 2 * SECOND
-    silent = Epochs(table.reading(heartbeat=30))
+    silent = Epochs(table.reading(heartbeat_seconds=30))
     for _ in range(5):
         silent.run(0.1)
     assert max(silent.seconds_to_stop) < 5, "a cut waits for the next heartbeat"
@@ -138,7 +138,9 @@ def test_a_commit_timestamp_in_the_future_lifts_no_watermark_and_hides_nothing_t
     table: Any,
 ) -> None:
     start = time.time_ns()
-    driver = Epochs(table.reading(start=start, keep_seconds=0))  # every epoch opens its streams by token
+    driver = Epochs(
+        table.reading(start=start, idle_stream_seconds=0)
+    )  # every epoch opens its streams by token
     ahead = start // 1000 + 3_600_000_000
     mutation = set_cell("f", b"q", b"ahead", 1000).SerializeToString()
     table.control.inject(table.name, b"ahead", [mutation], commit_us=ahead)
@@ -244,7 +246,7 @@ def test_a_start_before_the_stream_is_refused_with_what_to_do(table: Any, start:
 
 
 def test_a_position_that_expired_in_an_outage_is_refused_with_what_is_lost(table: Any) -> None:
-    driver = Epochs(table.reading(keep_seconds=0))
+    driver = Epochs(table.reading(idle_stream_seconds=0))
     put(table, b"a")
     driver.run_until(time.time_ns())
     put(table, b"b")
@@ -289,10 +291,10 @@ def test_a_dead_emulator_is_given_up_after_the_timeout_and_no_thread_is_left(
     with BigtableEmulator.start() as own:
         from tests.integration.bigtable.conftest import Table
 
-        driver = Epochs(Table(own).reading(unavailable_timeout=1.0, keep_seconds=0))
+        driver = Epochs(Table(own).reading(unavailable_seconds=1.0, idle_stream_seconds=0))
         driver.run(0.2)
     began = time.monotonic()
-    with pytest.raises(UnavailableError, match="unavailable_timeout=1"):
+    with pytest.raises(UnavailableError, match="unavailable_seconds=1"):
         until_it_fails(driver)
     assert time.monotonic() - began < 30
     wait_until(lambda: not [t for t in threading.enumerate() if "bigtable-reader" in t.name])
@@ -300,7 +302,7 @@ def test_a_dead_emulator_is_given_up_after_the_timeout_and_no_thread_is_left(
 
 def test_a_check_gives_up_when_nobody_answers() -> None:
     nobody = ReadFromBigtableChangeStream(
-        project="p", instance="i", table="t", emulator_host="localhost:1", unavailable_timeout=0.5
+        project="p", instance="i", table="t", emulator_host="localhost:1", unavailable_seconds=0.5
     )
     with pytest.raises(UnavailableError, match="has not answered"):
         nobody.check()

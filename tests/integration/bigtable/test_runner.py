@@ -151,7 +151,7 @@ def test_replay_equals_the_table_on_spark_through_churn(
     options = [f"--checkpoint_dir={tmp_path / 'checkpoint'}", "--epoch_seconds=0.2", "--spark_parallelism=2"]
     pipeline = beam.Pipeline(runner=PySparkRunner(spark), options=PipelineOptions(options))
     table.control.churn(0.3, seed=campaign.seed, table=table.name)
-    _ = pipeline | table.reading(heartbeat=0.2) | beam.ParDo(Keep(str(out)))
+    _ = pipeline | table.reading(heartbeat_seconds=0.2) | beam.ParDo(Keep(str(out)))
     result, kept = pipeline.run(), Kept(out)
     try:
         with writers(table, threads=2, pause=campaign.size(10, 0) / 1000) as running:

@@ -198,12 +198,12 @@ def test_a_dead_emulator_is_asked_seldom_and_given_up_after_the_timeout(
 ) -> None:
     with SpannerEmulator.start() as mortal:
         database = new_database(mortal)
-        driver = epochs(database.reading(unavailable_timeout=3.0))
+        driver = epochs(database.reading(unavailable_seconds=3.0))
         driver.run_until(insert(database, 1))
         mortal.stop()
         cpu = sum(os.times()[:2])
         begun = time.monotonic()
-        given_up = r"not answered for \d+ s \(unavailable_timeout=3\)"
+        given_up = r"not answered for \d+ s \(unavailable_seconds=3\)"
         with pytest.raises(UnavailableError, match=given_up):
             run_until_it_fails(driver)  # cut every 0.3 s: the outage must outlive the bundles
         assert 2.5 < time.monotonic() - begun < 30
@@ -213,7 +213,7 @@ def test_a_dead_emulator_is_asked_seldom_and_given_up_after_the_timeout(
 def test_an_emulator_that_comes_back_empty_is_a_clear_error(new_database: Any, epochs: Any) -> None:
     with SpannerEmulator.start() as mortal:
         database = new_database(mortal)
-        driver = epochs(database.reading(unavailable_timeout=20.0))
+        driver = epochs(database.reading(unavailable_seconds=20.0))
         driver.run_until(insert(database, 1))
         mortal.restart()
         with pytest.raises(SetupError, match="an emulator forgets everything when it ends"):

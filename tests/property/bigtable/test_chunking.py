@@ -207,7 +207,7 @@ def interrupted_value(draw: Any, messages: list[Any]) -> bool:
     return False
 
 
-def value_given_up(draw: Any, messages: list[Any]) -> bool:
+def value_check_ended(draw: Any, messages: list[Any]) -> bool:
     """Put another mutation where a value should go on, and leave the rest of the value out."""
     for number, message in enumerate(messages):
         chunks = message.data_change.chunks
@@ -293,7 +293,7 @@ def empty_mutation(draw: Any, messages: list[Any]) -> bool:
 
 DAMAGES: list[Damage] = [
     wrong_size, wrong_offset, missing_last_chunk, early_last_chunk, value_cut_short, message_left_out,
-    interrupted_value, value_given_up, heartbeat_in_between, close_in_between, not_done, no_token,
+    interrupted_value, value_check_ended, heartbeat_in_between, close_in_between, not_done, no_token,
     no_watermark, no_head,
     cluster_of_nobody, second_head, delete_from_row, empty_mutation,
 ]  # fmt: skip

@@ -40,11 +40,11 @@ def frontiers(draw: Any) -> Frontier:
             draw(st.one_of(st.none(), st.text(max_size=3))) if wanted == part else draw(st.text(max_size=3))
         )
         segments.append(Segment(part, token, draw(st.integers(0, 100)), wanted))
-    asked = draw(st.one_of(st.just(EVERYTHING), ranges()))
+    row_range = draw(st.one_of(st.just(EVERYTHING), ranges()))
     end = draw(st.one_of(st.none(), st.integers(100, 200)))
-    frontier = Frontier(tuple(segments), asked, (), end).settled()
-    for partition in [each for each in frontier.ready() if end is not None and draw(st.booleans())]:
-        if partition in frontier.ready():
+    frontier = Frontier(tuple(segments), row_range, (), end).settled()
+    for partition in [each for each in frontier.openings if end is not None and draw(st.booleans())]:
+        if partition in frontier.openings:
             frontier = frontier.apply(Finished(partition))
     return frontier
 
@@ -65,8 +65,8 @@ def test_the_lowest_part_has_the_watermark_of_the_whole(frontier: Frontier, n: i
 
 @given(frontiers(), st.integers(1, 6))
 def test_parts_open_exactly_what_the_whole_would_open(frontier: Frontier, n: int) -> None:
-    opened = [opening for part in frontier.deal(n) for opening in part.ready().items()]
-    assert sorted(opened) == sorted(frontier.ready().items())
+    opened = [opening for part in frontier.deal(n) for opening in part.openings.items()]
+    assert sorted(opened) == sorted(frontier.openings.items())
 
 
 @given(frontiers())
@@ -78,7 +78,7 @@ def test_frontier_survives_its_coder(frontier: Frontier) -> None:
 @given(frontiers())
 def test_each_asked_key_is_held_once_or_read_to_the_end(frontier: Frontier) -> None:
     held = [segment.range for segment in frontier.segments]
-    assert missing(frontier.asked, [*held, *frontier.finished]) == []
+    assert missing(frontier.row_range, [*held, *frontier.finished]) == []
     assert sum(a.intersection(b) is not None for a in held for b in held) == len(held)
 
 
@@ -86,25 +86,25 @@ def test_each_asked_key_is_held_once_or_read_to_the_end(frontier: Frontier) -> N
 def test_a_close_moves_no_watermark_back_and_keeps_every_key(
     frontier: Frontier, cut: list[bytes], source: Any
 ) -> None:
-    if not frontier.ready():
+    if not frontier.openings:
         return
-    partition = source.draw(st.sampled_from(sorted(frontier.ready())))
+    partition = source.draw(st.sampled_from(sorted(frontier.openings)))
     wide = source.draw(st.booleans())
     parts = [(target, mine) for target in layout(cut) if (mine := target.intersection(partition))]
     continuations = tuple(Continuation(target if wide else mine, "new", target) for target, mine in parts)
     after = frontier.apply(Closed(partition, continuations))
     assert after.watermark is None or frontier.watermark is None or after.watermark >= frontier.watermark
     held = united(segment.range for segment in after.segments)
-    assert missing(frontier.asked, [*held, *after.finished]) == []
+    assert missing(frontier.row_range, [*held, *after.finished]) == []
 
 
 @given(frontiers(), st.integers(0, 200), st.data())
 def test_an_advance_collapses_a_merged_stream_to_one_segment(
     frontier: Frontier, watermark: int, source: Any
 ) -> None:
-    if not frontier.ready():
+    if not frontier.openings:
         return
-    partition = source.draw(st.sampled_from(sorted(frontier.ready())))
+    partition = source.draw(st.sampled_from(sorted(frontier.openings)))
     after = frontier.apply(Advanced(partition, "token", watermark))
     (segment,) = (segment for segment in after.segments if partition.covers(segment.range))
     assert (segment.range, segment.token, segment.target) == (partition, "token", partition)

@@ -26,7 +26,7 @@ def frontiers(draw: Any) -> Frontier:
         unfinished = draw(st.frozensets(parents, min_size=1, max_size=3))
         waiting[f"child{number}"] = Waiting(draw(st.integers(0, 100)), unfinished)
     end = draw(st.one_of(st.none(), st.integers(100, 200)))
-    frontier = Frontier(opened, waiting, end, in_step=draw(st.booleans()))
+    frontier = Frontier(opened, waiting, end, globally_ordered=draw(st.booleans()))
     while frontier.settled() is not frontier:
         frontier = frontier.settled()
     return frontier

@@ -8,15 +8,15 @@ from typing import Any
 
 from penstock.io.bigtable.frontier import Frontier, Reopened, Step
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
-from penstock.io.bigtable.prefetch import follow
+from penstock.io.bigtable.prefetch import to_steps
 from penstock.io.bigtable.read import ReadChangeStreamFn
 from penstock.io.bigtable.record import ChangeStreamMutation
-from penstock.io.bigtable.reopen import Stalls
+from penstock.io.bigtable.reopen import ReopenSchedule
 from penstock.io.bigtable.tracker import BigtableTracker, FrontierCoder
-from penstock.io.change_streams.tracker import Tick, beam_watermark
+from penstock.io.change_streams.tracker import Poll, beam_watermark
 from tests.simulation.bigtable.service import KEYS, MILLI, BrokenOffError, Service
 
-Taken = tuple[ChangeStreamMutation | None, Step]
+PendingStep = tuple[ChangeStreamMutation | None, Step]
 
 
 class BrokenPromiseError(AssertionError):
@@ -30,11 +30,11 @@ class Reading:
         self.rng = random.Random(seed * 7919 + 1)
         self.service = Service(seed, events)
         self.fn = ReadChangeStreamFn(None)  # type: ignore[arg-type] - only `rebalance` is used
-        self.asked = self._asked()
+        self.row_range = self._row_range()
         end = self.rng.choice((None, 30 * MILLI, 100 * MILLI))
         partitions = self.service.layout
         self.service.advance(self.rng.choice((0, 5)))  # between the listing and the first read
-        start = Frontier.starting_at(MILLI, partitions, self.asked, end)
+        start = Frontier.starting_at(MILLI, partitions, self.row_range, end)
         self.end = end
         self.residuals = [(start, beam_watermark(start.watermark))]
         self.committed: list[ChangeStreamMutation] = []
@@ -42,7 +42,7 @@ class Reading:
         self.crash_at = crash_at
         self.steps = self.crashes = self.reopened = self.epochs = 0
         self._seconds = 0.0
-        self._stalls = Stalls(0.05, lambda: self._seconds)
+        self._reopen_schedule = ReopenSchedule(0.05, lambda: self._seconds)
 
     def run(self) -> None:
         """Read to the end. Raises BrokenPromiseError."""
@@ -52,7 +52,7 @@ class Reading:
                 return self._check_all()
         raise BrokenPromiseError("the reader makes no progress")
 
-    def _asked(self) -> KeyRange:
+    def _row_range(self) -> KeyRange:
         if self.rng.random() < 0.6:
             return EVERYTHING
         first, last = sorted(self.rng.sample([b"", *KEYS], 2))
@@ -72,7 +72,7 @@ class Reading:
         if crashed or self.rng.random() < 0.15:
             self.crashes += 1
             return
-        assert all(tracker.try_claim(Tick()) for tracker in trackers)
+        assert all(tracker.try_claim(Poll()) for tracker in trackers)
         splits = [tracker.try_split(0) for tracker in trackers]
         residuals = [_stored(split[1]) for split in splits if split]
         self._commit(before, outputs, [(left, beam_watermark(left.watermark)) for left in residuals])
@@ -92,29 +92,29 @@ class Reading:
                 return outputs, True
             self.steps += 1
             output, step = taken
-            emits = trackers[part].current_restriction().emits()
+            emits = trackers[part].current_restriction().key_filter()
             assert trackers[part].try_claim(step)
             if output is not None and (emits is None or emits(output.row_key)):
                 outputs.append(output)
         return outputs, False
 
-    def _steps(self, tracker: BigtableTracker) -> Iterator[Taken]:
+    def _steps(self, tracker: BigtableTracker) -> Iterator[PendingStep]:
         """Yield steps, of one short stream after another, each of a partition that the seed picks."""
         while True:
             frontier = tracker.current_restriction()
-            for part in self._stalls.due(frontier.stuck()):
-                if part in tracker.current_restriction().stuck():
+            for part in self._reopen_schedule.due(frontier.waiting):
+                if part in tracker.current_restriction().waiting:
                     self.reopened += 1
                     yield None, Reopened(part)
-            ready = tracker.current_restriction().ready()
+            ready = tracker.current_restriction().openings
             if not ready:
-                if not tracker.current_restriction().stuck():
+                if not tracker.current_restriction().waiting:
                     return
                 self._seconds += 0.02
                 continue
             yield from self._stream(ready[self._pick(sorted(ready))])
 
-    def _stream(self, opening: Any) -> Iterator[Taken]:
+    def _stream(self, opening: Any) -> Iterator[PendingStep]:
         end = self.end if opening.bounded else None
         stream = self.service.read(opening, end)
         try:
@@ -122,7 +122,7 @@ class Reading:
                 record = next(stream, None)
                 if record is None:
                     return
-                step = follow(opening.partition, record, bounded=end is not None)
+                step = to_steps(opening.partition, record, bounded=end is not None)
                 assert step is not None
                 yield record if isinstance(record, ChangeStreamMutation) else None, step
         except BrokenOffError:
@@ -137,7 +137,7 @@ class Reading:
             str(change.number)
             for change in self.service.log
             if change.at >= MILLI
-            and self.asked.holds(change.row_key)
+            and self.row_range.holds(change.row_key)
             and (self.end is None or change.at <= self.end)
         ]
 
@@ -159,7 +159,7 @@ class Reading:
 
     def _is_lost(self, change: Any, seen: set[str]) -> bool:
         return (
-            self.asked.holds(change.row_key)
+            self.row_range.holds(change.row_key)
             and (self.end is None or change.at <= self.end)
             and str(change.number) not in seen
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from tests.simulation.bigtable.reading import Reading
 
 HISTORIES = 300

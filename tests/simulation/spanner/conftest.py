@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from penstock.io.change_streams.tracker import Tick, beam_watermark
+from penstock.io.change_streams.tracker import Poll, beam_watermark
 from penstock.io.spanner.frontier import Announced, Frontier
 from penstock.io.spanner.query import ROOT
 from penstock.io.spanner.read import ReadChangeStreamFn
@@ -28,7 +28,7 @@ from penstock.io.spanner.record import (
     Mod,
     Mods,
 )
-from penstock.io.spanner.steps import Taken, follow, last_step
+from penstock.io.spanner.steps import PendingStep, last_step, to_steps
 from penstock.io.spanner.tracker import FrontierCoder, SpannerTracker
 
 MILLI = 1_000_000
@@ -174,12 +174,17 @@ class Reading:
     """Reads one history in epochs, dealt over parts, cut and crashed at steps that the seed chooses."""
 
     def __init__(
-        self, seed: int, *, crash_at: int | None = None, scattered: bool = False, in_step: bool = False
+        self,
+        seed: int,
+        *,
+        crash_at: int | None = None,
+        scattered: bool = False,
+        globally_ordered: bool = False,
     ) -> None:
         self.rng = random.Random(seed * 7919 + 1)
         self.stream = Stream(seed, scattered=scattered)
         self.fn = ReadChangeStreamFn(None)  # type: ignore[arg-type] - only `rebalance` is used
-        start = Frontier.starting_at(0, self.stream.horizon, in_step=in_step)
+        start = Frontier.starting_at(0, self.stream.horizon, globally_ordered=globally_ordered)
         self.residuals = [(start, beam_watermark(start.watermark))]
         self.committed: list[DataChangeRecord] = []
         self.laggards = {f"p{number}" for number in range(60) if self.rng.random() < 0.3}
@@ -208,7 +213,7 @@ class Reading:
         if crashed or self.rng.random() < 0.15:
             self.crashes += 1
             return
-        assert all(tracker.try_claim(Tick()) for tracker in trackers)
+        assert all(tracker.try_claim(Poll()) for tracker in trackers)
         splits = [tracker.try_split(0) for tracker in trackers]
         residuals = [_stored(split[1]) for split in splits if split]
         self._commit(
@@ -234,7 +239,7 @@ class Reading:
                 outputs.append(output)
         return outputs, False
 
-    def _steps(self, tracker: SpannerTracker) -> Iterator[Taken]:
+    def _steps(self, tracker: SpannerTracker) -> Iterator[PendingStep]:
         """Yield the steps of one window after another, each of a partition that the seed picks."""
         while True:
             frontier = tracker.current_restriction()
@@ -244,7 +249,7 @@ class Reading:
             position = frontier.open[token]
             end = min(position.timestamp + self.rng.randint(0, 12) * MILLI, self.stream.horizon)
             answer = self.stream.ask(token, position.timestamp, end)
-            steps, position = follow(token, position, answer)
+            steps, position = to_steps(token, position, answer)
             yield from steps
             announced = any(isinstance(step, Announced) for _, step in steps)
             last = last_step(token, position, end, self.stream.horizon, announced=announced)

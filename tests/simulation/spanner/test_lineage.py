@@ -37,7 +37,7 @@ def test_a_crash_at_every_single_step_changes_nothing(reading: Any, seed: int) -
 def test_streams_whose_keys_wander_between_lineages_are_read_in_order_in_step(
     reading: Any, broken: Any
 ) -> None:
-    assert share_of_broken_histories(reading, broken, scattered=True, in_step=True) == 0
+    assert share_of_broken_histories(reading, broken, scattered=True, globally_ordered=True) == 0
     assert share_of_broken_histories(reading, broken, scattered=True) > 50
 
 

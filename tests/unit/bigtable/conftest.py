@@ -17,7 +17,7 @@ from penstock.io.change_streams.status import UnreachableError
 Response = service.ReadChangeStreamResponse.pb()
 
 
-class FakeOutage:
+class FakeBackoff:
     """Counts failures; no pause, and given up after `most`."""
 
     def __init__(self, most: int = 5) -> None:
@@ -61,7 +61,7 @@ class FakeSource:
     """Answers openings with scripts, in turn; `opened` are the openings asked for."""
 
     def __init__(self) -> None:
-        self.outage = FakeOutage()
+        self.backoff = FakeBackoff()
         self.opened: list[Opening] = []
         self.calls: list[FakeCall] = []
         self._scripts: dict[KeyRange, list[tuple[list[Any], bool]]] = {}

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import ChangeStreamError, PositionLostError, SetupError, UnavailableError
-from penstock.io.bigtable.errors import judge, judge_close
+from penstock.io.bigtable.errors import classify_close, classify_status
 from penstock.io.bigtable.preflight import check_source
 from penstock.io.bigtable.source import ChangeStream
-from penstock.io.change_streams.backoff import Outage
+from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.status import UnreachableError
 
 STREAM = ChangeStream("p", "i", "t", 100 * 3_600_000_000_000, None)
@@ -22,15 +22,15 @@ OUT_OF_REACH = (
 
 
 def test_refused_credentials_are_said_at_once_and_an_unreachable_token_endpoint_is_tried_again() -> None:
-    error = judge("UNAVAILABLE", REFUSED, "t", "here")
+    error = classify_status("UNAVAILABLE", REFUSED, "t", "here")
     assert isinstance(error, SetupError)
     assert "application-default login" in str(error)
-    assert isinstance(judge("UNAVAILABLE", OUT_OF_REACH, "t", "here"), UnreachableError)
+    assert isinstance(classify_status("UNAVAILABLE", OUT_OF_REACH, "t", "here"), UnreachableError)
 
 
 @pytest.mark.parametrize("code", ["UNAVAILABLE", "ABORTED", "DEADLINE_EXCEEDED", "INTERNAL", "CANCELLED"])
 def test_passing_statuses_are_tried_again(code: str) -> None:
-    assert isinstance(judge(code, "Received RST_STREAM", "t", "here"), UnreachableError)
+    assert isinstance(classify_status(code, "Received RST_STREAM", "t", "here"), UnreachableError)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_passing_statuses_are_tried_again(code: str) -> None:
 def test_each_refusal_says_what_to_do(
     code: str, details: str, by_token: bool, kind: type[Exception], advice: str
 ) -> None:
-    error = judge(code, details, "change stream of t", "the start", by_token=by_token)
+    error = classify_status(code, details, "change stream of t", "the start", by_token=by_token)
     assert type(error) is kind
     assert advice in str(error)
     assert "change stream of t, read at the start" in str(error)
@@ -69,12 +69,12 @@ def test_each_refusal_says_what_to_do(
 
 @pytest.mark.parametrize("code", [0, 11, 14, 13])
 def test_a_close_without_tokens_is_asked_about_again(code: int) -> None:
-    assert isinstance(judge_close(code, "closed", "t", "here"), UnreachableError)
+    assert isinstance(classify_close(code, "closed", "t", "here"), UnreachableError)
 
 
 @pytest.mark.parametrize(("code", "kind"), [(9, SetupError), (7, SetupError), (99, ChangeStreamError)])
 def test_a_close_with_a_lasting_status_is_an_error(code: int, kind: type[Exception]) -> None:
-    assert isinstance(judge_close(code, "closed", "t", "here"), kind)
+    assert isinstance(classify_close(code, "closed", "t", "here"), kind)
 
 
 def test_a_profile_over_several_clusters_is_refused_by_name() -> None:
@@ -94,12 +94,12 @@ def test_what_the_admin_api_does_not_say_is_left_to_the_first_request() -> None:
 
 def test_many_threads_that_fail_at_once_lengthen_the_pause_once_and_an_outage_ends_loudly() -> None:
     now = [0.0]
-    outage = Outage("Bigtable", UnavailableError, clock=lambda: now[0], draw=lambda low, high: high)
+    backoff = Backoff("Bigtable", UnavailableError, clock=lambda: now[0], draw=lambda low, high: high)
     for _ in range(10):
-        outage.failed("down", 60)
-    assert outage.remaining_pause() == pytest.approx(0.05)
+        backoff.failed("down", 60)
+    assert backoff.remaining_pause() == pytest.approx(0.05)
     now[0] = 61
     with pytest.raises(UnavailableError, match="has not answered for 61 s .*down"):
-        outage.failed("down", 60)
-    outage.answered()
-    assert outage.remaining_pause() == 0
+        backoff.failed("down", 60)
+    backoff.answered()
+    assert backoff.remaining_pause() == 0

@@ -28,10 +28,10 @@ RECORD = ChangeStreamMutation(b"r", MutationType.USER, "east", 1, 0, "t", 1, ALL
         (Selection(families=frozenset("f")), (C, DeleteFamily("g"))),
         (Selection(columns=frozenset([("f", b"a")])), (B, C, DeleteFamily("g"))),
         (Selection(families=frozenset("g"), columns=frozenset([("f", b"a")])), (B,)),
-        (Selection(denied_families=frozenset("f")), (A, B, DeleteFamily("f"))),
-        (Selection(denied_columns=frozenset([("f", b"a")])), (A,)),
+        (Selection(ignored_families=frozenset("f")), (A, B, DeleteFamily("f"))),
+        (Selection(ignored_columns=frozenset([("f", b"a")])), (A,)),
         (
-            Selection(families=frozenset("f"), denied_columns=frozenset([("f", b"a")])),
+            Selection(families=frozenset("f"), ignored_columns=frozenset([("f", b"a")])),
             (A, C, DeleteFamily("g")),
         ),
     ],

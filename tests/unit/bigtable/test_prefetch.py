@@ -12,7 +12,7 @@ import pytest
 from penstock.errors import DecodeError, LineageError
 from penstock.io.bigtable.frontier import Advanced, Closed, Finished, Opening
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
-from penstock.io.bigtable.pool import Limits, Pool, Readers
+from penstock.io.bigtable.pool import Limits, Prefetcher, StreamPool
 from penstock.io.bigtable.prefetch import Batch
 from penstock.io.change_streams.status import UnreachableError
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -23,15 +23,16 @@ SECOND = 1_000_000_000
 
 
 @pytest.fixture
-def pool(source: Any) -> Iterator[Callable[..., Pool]]:
-    made: list[Pool] = []
+def pool(source: Any) -> Iterator[Callable[..., StreamPool]]:
+    made: list[StreamPool] = []
 
-    def make(*, bounded: bool = False, **changed: Any) -> Pool:
+    def make(*, bounded: bool = False, **changed: Any) -> StreamPool:
         given = {
-            "unavailable_timeout": 5.0, "max_streams": 8, "buffer_bytes": 1 << 20, "keep_seconds": 5.0,
-            "reopen_after": 0.05,
+            "unavailable_seconds": 5.0, "max_concurrent_partitions": 8, "buffer_bytes": 1 << 20,
+            "idle_stream_seconds": 5.0,
+            "merge_wait_seconds": 0.05,
         }  # fmt: skip
-        made.append(Pool(source, Limits(**{**given, **changed}), None, bounded))
+        made.append(StreamPool(source, Limits(**{**given, **changed}), None, bounded))
         return made[-1]
 
     yield make
@@ -44,13 +45,13 @@ def names() -> list[str]:
     return [thread.name for thread in threading.enumerate() if "bigtable-reader" in thread.name]
 
 
-def taken(readers: Readers, steps: int, timeout: float = PATIENCE_SECONDS) -> list[Any]:
+def taken(prefetcher: Prefetcher, steps: int, timeout: float = PATIENCE_SECONDS) -> list[Any]:
     """Claim so many steps and return them."""
     found: list[Any] = []
     until = time.monotonic() + timeout
     while len(found) < steps:
         assert time.monotonic() < until, f"only {len(found)} of {steps} steps came"
-        batch = readers.take(0.05)
+        batch = prefetcher.take(0.05)
         if batch is not None:
             new = [batch.step(number) for number in range(len(batch.steps))][: steps - len(found)]
             batch.claimed = len(new)
@@ -60,9 +61,9 @@ def taken(readers: Readers, steps: int, timeout: float = PATIENCE_SECONDS) -> li
 
 def test_records_and_heartbeats_come_as_steps_in_order(source: Any, say: Any, pool: Any) -> None:
     source.will_say(EVERYTHING, say.change("a", low=2), say.heartbeat(EVERYTHING, "b", 3))
-    with Readers(pool()) as readers:
-        readers.read({EVERYTHING: START})
-        assert taken(readers, 2) == [
+    with Prefetcher(pool()) as prefetcher:
+        prefetcher.read({EVERYTHING: START})
+        assert taken(prefetcher, 2) == [
             Advanced(EVERYTHING, "a", 2 * SECOND),
             Advanced(EVERYTHING, "b", 3 * SECOND),
         ]
@@ -75,41 +76,41 @@ def test_a_stream_that_breaks_off_goes_on_from_the_last_whole_record(
     half.data_change.done = False
     source.will_say(EVERYTHING, say.change("a"), half, UnreachableError("reset"))
     source.will_say(EVERYTHING, say.change("b"))
-    with Readers(pool()) as readers:
-        readers.read({EVERYTHING: START})
-        assert [step.token for step in taken(readers, 2)] == ["a", "b"]
+    with Prefetcher(pool()) as prefetcher:
+        prefetcher.read({EVERYTHING: START})
+        assert [step.token for step in taken(prefetcher, 2)] == ["a", "b"]
     assert [opening.tokens for opening in source.opened] == [(), ((EVERYTHING, "a"),)]
 
 
 def test_a_stream_that_ends_with_ok_and_no_close_is_opened_again(source: Any, say: Any, pool: Any) -> None:
     source.will_say(EVERYTHING, say.change("a"), ends=True)
     source.will_say(EVERYTHING, say.change("b"))
-    with Readers(pool()) as readers:
-        readers.read({EVERYTHING: START})
-        assert [step.token for step in taken(readers, 2)] == ["a", "b"]
+    with Prefetcher(pool()) as prefetcher:
+        prefetcher.read({EVERYTHING: START})
+        assert [step.token for step in taken(prefetcher, 2)] == ["a", "b"]
 
 
 @pytest.mark.parametrize("code", [11, 13, 0, 99])
 def test_a_close_without_tokens_never_stops_the_reading(source: Any, say: Any, pool: Any, code: int) -> None:
     source.will_say(EVERYTHING, say.change("a"), say.close(code), ends=True)
     source.will_say(EVERYTHING, say.change("b"))
-    with Readers(pool()) as readers:
-        readers.read({EVERYTHING: START})
-        assert [step.token for step in taken(readers, 2)] == ["a", "b"]
+    with Prefetcher(pool()) as prefetcher:
+        prefetcher.read({EVERYTHING: START})
+        assert [step.token for step in taken(prefetcher, 2)] == ["a", "b"]
 
 
 def test_a_close_with_ok_ends_a_bounded_reading_only(source: Any, say: Any, pool: Any) -> None:
     source.will_say(EVERYTHING, say.close(0), ends=True)
-    with Readers(pool(bounded=True)) as readers:
-        readers.read({EVERYTHING: START})
-        assert taken(readers, 1) == [Finished(EVERYTHING)]
+    with Prefetcher(pool(bounded=True)) as prefetcher:
+        prefetcher.read({EVERYTHING: START})
+        assert taken(prefetcher, 1) == [Finished(EVERYTHING)]
 
 
 def test_tokens_are_followed_whatever_the_status_says(source: Any, say: Any, pool: Any) -> None:
     source.will_say(EVERYTHING, say.close(13, (LOW, "l", LOW), (HIGH, "h", HIGH)), ends=True)
-    with Readers(pool()) as readers:
-        readers.read({EVERYTHING: START})
-        (step,) = taken(readers, 1)
+    with Prefetcher(pool()) as prefetcher:
+        prefetcher.read({EVERYTHING: START})
+        (step,) = taken(prefetcher, 1)
         assert isinstance(step, Closed)
         assert [each.target for each in step.continuations] == [LOW, HIGH]
 
@@ -118,57 +119,57 @@ def test_damage_is_raised_in_the_consumer_after_what_came_before_it(source: Any,
     bad = say.change("b")
     bad.data_change.token = ""
     source.will_say(EVERYTHING, say.change("a"), bad)
-    readers = Readers(pool())
-    readers.read({EVERYTHING: START})
-    assert [step.token for step in taken(readers, 1)] == ["a"]
+    prefetcher = Prefetcher(pool())
+    prefetcher.read({EVERYTHING: START})
+    assert [step.token for step in taken(prefetcher, 1)] == ["a"]
     with pytest.raises(DecodeError, match="without a token"):
-        taken(readers, 1)
-    readers.close()
+        taken(prefetcher, 1)
+    prefetcher.close()
 
 
 def test_a_heartbeat_of_another_partition_is_refused(source: Any, say: Any, pool: Any) -> None:
     source.will_say(LOW, say.heartbeat(HIGH, "x"))
-    readers = Readers(pool())
-    readers.read({LOW: Opening(LOW, (), 0)})
+    prefetcher = Prefetcher(pool())
+    prefetcher.read({LOW: Opening(LOW, (), 0)})
     with pytest.raises(LineageError, match="a heartbeat of"):
-        taken(readers, 1)
-    readers.close()
+        taken(prefetcher, 1)
+    prefetcher.close()
 
 
 def test_one_partition_that_is_refused_is_asked_seldom_though_the_others_answer(
     source: Any, say: Any, pool: Any
 ) -> None:
-    source.outage.most = 10**6  # an answer to anybody ends the outage of all, and its pause
+    source.backoff.most = 10**6  # an answer to anybody ends the outage of all, and its pause
     for _ in range(500):
         source.will_say(HIGH, UnreachableError("this one only"))
     source.will_say(LOW, say.change("a"))
-    with Readers(pool()) as readers:
-        readers.read({LOW: Opening(LOW, (), 0), HIGH: Opening(HIGH, (), 0)})
-        assert [step.token for step in taken(readers, 1)] == ["a"]
+    with Prefetcher(pool()) as prefetcher:
+        prefetcher.read({LOW: Opening(LOW, (), 0), HIGH: Opening(HIGH, (), 0)})
+        assert [step.token for step in taken(prefetcher, 1)] == ["a"]
         time.sleep(0.4)
     assert 2 <= len([opening for opening in source.opened if opening.partition == HIGH]) < 10
 
 
-def test_a_service_that_stays_away_is_given_up(source: Any, pool: Any) -> None:
+def test_a_service_that_stays_away_is_check_ended(source: Any, pool: Any) -> None:
     for _ in range(9):
         source.will_say(EVERYTHING, UnreachableError("refused"))
-    readers = Readers(pool())
-    readers.read({EVERYTHING: START})
+    prefetcher = Prefetcher(pool())
+    prefetcher.read({EVERYTHING: START})
     with pytest.raises(TimeoutError, match="refused"):
-        taken(readers, 1)
-    readers.close()
-    assert len(source.opened) == source.outage.most
+        taken(prefetcher, 1)
+    prefetcher.close()
+    assert len(source.opened) == source.backoff.most
 
 
 def test_a_kept_stream_goes_on_where_the_last_bundle_stopped(source: Any, say: Any, pool: Any) -> None:
     source.will_say(EVERYTHING, *[say.change(str(number)) for number in range(6)])
     kept = pool()
-    with Readers(kept) as readers:
-        readers.read({EVERYTHING: START})
-        assert [step.token for step in taken(readers, 3)] == ["0", "1", "2"]
-    with Readers(kept) as readers:
-        readers.read({EVERYTHING: Opening(EVERYTHING, ((EVERYTHING, "2"),), None)})
-        assert [step.token for step in taken(readers, 3)] == ["3", "4", "5"]
+    with Prefetcher(kept) as prefetcher:
+        prefetcher.read({EVERYTHING: START})
+        assert [step.token for step in taken(prefetcher, 3)] == ["0", "1", "2"]
+    with Prefetcher(kept) as prefetcher:
+        prefetcher.read({EVERYTHING: Opening(EVERYTHING, ((EVERYTHING, "2"),), None)})
+        assert [step.token for step in taken(prefetcher, 3)] == ["3", "4", "5"]
     assert len(source.opened) == 1
 
 
@@ -179,19 +180,19 @@ def test_each_stream_and_each_retry_is_counted_once(
     source.will_say(EVERYTHING, say.change("a"), UnreachableError("reset"))
     source.will_say(EVERYTHING, say.change("b"))
     kept = pool()
-    lend = kept.lend
+    lend = kept.checkout
 
     def lend_late(opening: Opening) -> Any:
         reader = lend(opening)
         wait_until(lambda: reader.queued >= 2)
         return reader
 
-    monkeypatch.setattr(kept, "lend", lend_late)
-    with Readers(kept) as first:
+    monkeypatch.setattr(kept, "checkout", lend_late)
+    with Prefetcher(kept) as first:
         first.read({EVERYTHING: START})
         taken(first, 1)
     monkeypatch.undo()
-    with Readers(kept) as second:
+    with Prefetcher(kept) as second:
         second.read({EVERYTHING: Opening(EVERYTHING, ((EVERYTHING, "a"),), None)})
         taken(second, 1)
     assert [(each.streams, each.retries) for each in (first, second)] == [(2, 1), (0, 0)]
@@ -205,12 +206,12 @@ def test_a_position_that_is_not_exactly_the_kept_one_opens_a_stream_of_its_own(
     source.will_say(HIGH, say.change("c"))
     kept = pool()
     low, high = Opening(LOW, (), 0), Opening(HIGH, (), 0)
-    with Readers(kept) as readers:
-        readers.read({LOW: low, HIGH: high})
-        taken(readers, 3)
-    with Readers(kept) as readers:  # the epoch was repeated from an earlier record of one of the two
-        readers.read({LOW: low.moved("a", 5), HIGH: high.moved("b", 5)})
-        assert [step.token for step in taken(readers, 1, timeout=20)] == ["c"]
+    with Prefetcher(kept) as prefetcher:
+        prefetcher.read({LOW: low, HIGH: high})
+        taken(prefetcher, 3)
+    with Prefetcher(kept) as prefetcher:  # the epoch was repeated from an earlier record of one of the two
+        prefetcher.read({LOW: low.moved("a", 5), HIGH: high.moved("b", 5)})
+        assert [step.token for step in taken(prefetcher, 1, timeout=20)] == ["c"]
     assert [opening.partition for opening in source.opened].count(LOW) == 1
     assert [opening.partition for opening in source.opened].count(HIGH) == 2
 
@@ -221,9 +222,9 @@ def test_an_error_in_the_bundle_cancels_its_streams_and_ends_its_threads(
     source.will_say(EVERYTHING, say.change("a"))
 
     def fail() -> None:
-        with Readers(pool()) as readers:
-            readers.read({EVERYTHING: START})
-            taken(readers, 1)
+        with Prefetcher(pool()) as prefetcher:
+            prefetcher.read({EVERYTHING: START})
+            taken(prefetcher, 1)
             raise ArithmeticError
 
     with pytest.raises(ArithmeticError):
@@ -233,9 +234,9 @@ def test_an_error_in_the_bundle_cancels_its_streams_and_ends_its_threads(
 
 
 def test_a_kept_stream_that_nobody_asks_for_is_cancelled(source: Any, say: Any, pool: Any) -> None:
-    with Readers(pool(keep_seconds=0.05)) as readers:
-        readers.read({EVERYTHING: START})
-        assert readers.take(0.01) is None
+    with Prefetcher(pool(idle_stream_seconds=0.05)) as prefetcher:
+        prefetcher.read({EVERYTHING: START})
+        assert prefetcher.take(0.01) is None
     wait_until(lambda: not names(), names)
 
 
@@ -243,22 +244,22 @@ def test_a_bundle_of_another_part_cancels_what_was_kept(source: Any, say: Any, p
     """Whoever has that part now reads it; two would be sent everything twice."""
     source.will_say(LOW, say.change("a"))
     kept = pool()
-    with Readers(kept) as readers:
-        readers.read({LOW: Opening(LOW, (), 0)})
-        taken(readers, 1)
+    with Prefetcher(kept) as prefetcher:
+        prefetcher.read({LOW: Opening(LOW, (), 0)})
+        taken(prefetcher, 1)
     assert not source.calls[0].cancelled.is_set()
-    with Readers(kept) as readers:
-        readers.read({HIGH: Opening(HIGH, (), 0)})
+    with Prefetcher(kept) as prefetcher:
+        prefetcher.read({HIGH: Opening(HIGH, (), 0)})
         assert source.calls[0].cancelled.is_set()
 
 
 def test_the_partition_that_lies_lowest_is_taken_first(source: Any, say: Any, pool: Any) -> None:
     source.will_say(LOW, say.change("low"))
     source.will_say(HIGH, say.change("high"))
-    with Readers(pool()) as readers:
-        readers.read({LOW: Opening(LOW, (), 9, watermark=9), HIGH: Opening(HIGH, (), 3, watermark=3)})
+    with Prefetcher(pool()) as prefetcher:
+        prefetcher.read({LOW: Opening(LOW, (), 9, watermark=9), HIGH: Opening(HIGH, (), 3, watermark=3)})
         time.sleep(0.1)
-        batch = readers.take(1)
+        batch = prefetcher.take(1)
         assert batch is not None
         assert batch.step(0).partition == HIGH
 
@@ -276,17 +277,17 @@ def test_what_little_there_is_is_waited_for_once_and_not_once_for_each_partition
         partition = KeyRange(b"%d" % number, b"%d" % (number + 1))
         source.will_say(partition, say.change("a"), say.change("b"))
         ready[partition] = Opening(partition, (), 0)
-    with Readers(pool()) as readers:
-        readers.read(ready)
-        assert len(taken(readers, 10)) == 10
+    with Prefetcher(pool()) as prefetcher:
+        prefetcher.read(ready)
+        assert len(taken(prefetcher, 10)) == 10
     assert len(waited) == 1
 
 
 def test_a_partition_that_is_no_longer_ready_is_cancelled(source: Any, pool: Any) -> None:
-    with Readers(pool()) as readers:
-        readers.read({LOW: Opening(LOW, (), 0), HIGH: Opening(HIGH, (), 0)})
-        assert readers.take(0.05) is None
-        readers.read({LOW: Opening(LOW, (), 0)})
+    with Prefetcher(pool()) as prefetcher:
+        prefetcher.read({LOW: Opening(LOW, (), 0), HIGH: Opening(HIGH, (), 0)})
+        assert prefetcher.take(0.05) is None
+        prefetcher.read({LOW: Opening(LOW, (), 0)})
         by_partition = {o.partition: c for o, c in zip(source.opened, source.calls, strict=True)}
         assert by_partition[HIGH].cancelled.is_set()
         assert not by_partition[LOW].cancelled.is_set()
@@ -298,14 +299,14 @@ def test_more_partitions_than_streams_take_turns(
     monkeypatch.setattr("penstock.io.bigtable.pool._TURN_SECONDS", 0.02)
     for partition in (LOW, HIGH):
         source.will_say(partition, say.change("x"))
-    with Readers(pool(max_streams=1)) as readers:
+    with Prefetcher(pool(max_concurrent_partitions=1)) as prefetcher:
         ready = {LOW: Opening(LOW, (), 0), HIGH: Opening(HIGH, (), 0)}
         seen = set()
         until = time.monotonic() + PATIENCE_SECONDS
         while len(seen) < 2:
             assert time.monotonic() < until
-            readers.read(ready)
-            batch = readers.take(0.05)
+            prefetcher.read(ready)
+            batch = prefetcher.take(0.05)
             if batch is not None:
                 step = batch.step(0)
                 batch.claimed = len(batch.steps)
@@ -318,22 +319,22 @@ def test_what_is_read_ahead_stays_within_the_budget(source: Any, say: Any, pool:
     message.data_change.chunks[0].mutation.set_cell.value = b"x" * 1000
     source.will_say(EVERYTHING, *[message] * 50)
     bounded = pool(buffer_bytes=5000)
-    with Readers(bounded) as readers:
-        readers.read({EVERYTHING: START})
+    with Prefetcher(bounded) as prefetcher:
+        prefetcher.read({EVERYTHING: START})
         wait_until(lambda: bounded.shared.queued_bytes >= 4000)
         time.sleep(0.05)
         assert 4000 <= bounded.shared.queued_bytes <= 5000
-        assert len(taken(readers, 50)) == 50
+        assert len(taken(prefetcher, 50)) == 50
     assert bounded.shared.queued_bytes == 0
 
 
 def test_steps_that_were_not_claimed_come_again(source: Any, say: Any, pool: Any) -> None:
     source.will_say(EVERYTHING, *[say.change(str(number)) for number in range(4)])
-    with Readers(pool()) as readers:
-        readers.read({EVERYTHING: START})
-        assert [step.token for step in taken(readers, 1)] == ["0"]
+    with Prefetcher(pool()) as prefetcher:
+        prefetcher.read({EVERYTHING: START})
+        assert [step.token for step in taken(prefetcher, 1)] == ["0"]
         time.sleep(0.05)
-        batch = readers.take(1)
+        batch = prefetcher.take(1)
         assert isinstance(batch, Batch)
         batch.claimed = 1
-        assert [step.token for step in taken(readers, 2)] == ["2", "3"]
+        assert [step.token for step in taken(prefetcher, 2)] == ["2", "3"]

@@ -9,11 +9,11 @@ import pytest
 
 from penstock.io.bigtable.frontier import Advanced, Closed, Frontier, Step
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
-from penstock.io.bigtable.pool import Limits, Pool
+from penstock.io.bigtable.pool import Limits, StreamPool
 from penstock.io.bigtable.prefetch import MOST_IN_RUN
 from penstock.io.bigtable.read import ReadChangeStreamFn
 from penstock.io.bigtable.tracker import BigtableTracker
-from penstock.io.change_streams.tracker import FrontierWatermarkEstimator, Tick, beam_watermark
+from penstock.io.change_streams.tracker import FrontierWatermarkEstimator, Poll, beam_watermark
 
 LOW, HIGH = KeyRange(b"", b"m"), KeyRange(b"m", b"")
 LIMITS = Limits(5.0, 8, 1 << 20, 5.0, 0.05)
@@ -34,7 +34,7 @@ class Cutting:
     def try_claim(self, step: Any) -> bool:
         if not self._tracker.try_claim(step):
             return False
-        if type(step) is not Tick:
+        if type(step) is not Poll:
             self.steps.append(step)
             if self._cut(self.steps):
                 self.defer_remainder(None)
@@ -46,14 +46,14 @@ class Cutting:
 
 
 @pytest.fixture
-def pool(source: Any) -> Iterator[Pool]:
-    made = Pool(source, LIMITS, None, True)
+def pool(source: Any) -> Iterator[StreamPool]:
+    made = StreamPool(source, LIMITS, None, True)
     yield made
     made.clear()
 
 
 @pytest.fixture
-def fn(pool: Pool) -> ReadChangeStreamFn:
+def fn(pool: StreamPool) -> ReadChangeStreamFn:
     made = ReadChangeStreamFn(None)  # type: ignore[arg-type] - the pool is here already
     made._pool = lambda element: pool  # type: ignore[method-assign]
     return made

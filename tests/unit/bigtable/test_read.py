@@ -33,9 +33,9 @@ NAMES: dict[str, Any] = {"project": "p", "instance": "i", "table": "t"}
         ({"row_range": (b"b", b"a")}, "must end after its start"),
         ({"families": "cf"}, r"pass \['cf'\]"),
         ({"columns": ["cf"]}, "has no family"),
-        ({"heartbeat": 0.01}, "heartbeat=0.01 is out of range"),
-        ({"max_streams": 0}, "max_streams=0 is out of range"),
-        ({"reopen_after": 0}, "reopen_after=0 is out of range"),
+        ({"heartbeat_seconds": 0.01}, "heartbeat_seconds=0.01 is out of range"),
+        ({"max_concurrent_partitions": 0}, "max_concurrent_partitions=0 is out of range"),
+        ({"merge_wait_seconds": 0}, "merge_wait_seconds=0 is out of range"),
     ],
 )
 def test_a_wrong_argument_is_refused_with_the_fix(wrong: dict[str, Any], message: str) -> None:
@@ -105,10 +105,10 @@ def test_importing_the_package_imports_no_cloud_client() -> None:
 
 
 def test_neither_row_keys_nor_values_are_shown() -> None:
-    from penstock.io.bigtable.keys import shown
+    from penstock.io.bigtable.keys import abbreviate
     from penstock.io.bigtable.record import MutationType, SetCell
 
     entry = SetCell("f", b"q", 0, b"secret")
     record = ChangeStreamMutation(b"secret", MutationType.USER, "c", 1, 0, "t", 1, (entry,))
     assert "secret" not in repr(record)
-    assert shown(KeyRange(b"secret-key", b"")) == "['secret…', end)"
+    assert abbreviate(KeyRange(b"secret-key", b"")) == "['secret…', end)"

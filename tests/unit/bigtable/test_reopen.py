@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
-from penstock.io.bigtable.reopen import LONGEST_WAIT, Stalls
+from penstock.io.bigtable.reopen import LONGEST_WAIT, ReopenSchedule
 
 LOW = KeyRange(b"", b"m")
 
 
-def seconds_until_due(stalls: Stalls, now: list[float], waiting: dict[KeyRange, KeyRange]) -> float:
+def seconds_until_due(stalls: ReopenSchedule, now: list[float], waiting: dict[KeyRange, KeyRange]) -> float:
     started = now[0]
     while not stalls.due(waiting):
         now[0] += 0.01
@@ -16,7 +16,7 @@ def seconds_until_due(stalls: Stalls, now: list[float], waiting: dict[KeyRange, 
 
 def test_a_segment_asks_after_the_first_wait_and_each_time_in_vain_after_twice_as_long() -> None:
     now = [0.0]
-    stalls = Stalls(0.05, lambda: now[0])
+    stalls = ReopenSchedule(0.05, lambda: now[0])
     waits = [seconds_until_due(stalls, now, {LOW: EVERYTHING}) for _ in range(9)]
     assert [round(wait, 1) for wait in waits[:5]] == [0.1, 0.1, 0.2, 0.4, 0.8]
     assert LONGEST_WAIT <= waits[-1] <= LONGEST_WAIT + 0.02
@@ -24,7 +24,7 @@ def test_a_segment_asks_after_the_first_wait_and_each_time_in_vain_after_twice_a
 
 def test_another_target_is_asked_for_after_the_first_wait_again() -> None:
     now = [0.0]
-    stalls = Stalls(0.05, lambda: now[0])
+    stalls = ReopenSchedule(0.05, lambda: now[0])
     for _ in range(5):
         seconds_until_due(stalls, now, {LOW: EVERYTHING})
     assert seconds_until_due(stalls, now, {LOW: KeyRange(b"", b"z")}) < 0.07
@@ -32,7 +32,7 @@ def test_another_target_is_asked_for_after_the_first_wait_again() -> None:
 
 def test_what_has_not_waited_for_long_is_forgotten() -> None:
     now = [0.0]
-    stalls = Stalls(0.05, lambda: now[0])
+    stalls = ReopenSchedule(0.05, lambda: now[0])
     stalls.due({KeyRange(b"", bytes([n, 1])): EVERYTHING for n in range(200)})
     now[0] = 60
     stalls.due({LOW: EVERYTHING})

@@ -7,11 +7,11 @@ from penstock.io.bigtable.keys import EVERYTHING, KeyRange, tiles
 from penstock.io.bigtable.snapshot import TableRowCoder, between
 
 
-@pytest.mark.parametrize("asked", [EVERYTHING, KeyRange(b"b", b"m"), KeyRange(b"c", b"")])
-def test_sampled_keys_cut_the_range_and_lose_nothing(asked: KeyRange) -> None:
-    parts = between(asked, [b"c", b"b", b"x", b"x", b""])
-    assert tiles(asked, parts)
-    assert len(parts) == {EVERYTHING: 4, KeyRange(b"b", b"m"): 2}.get(asked, 2)
+@pytest.mark.parametrize("row_range", [EVERYTHING, KeyRange(b"b", b"m"), KeyRange(b"c", b"")])
+def test_sampled_keys_cut_the_range_and_lose_nothing(row_range: KeyRange) -> None:
+    parts = between(row_range, [b"c", b"b", b"x", b"x", b""])
+    assert tiles(row_range, parts)
+    assert len(parts) == {EVERYTHING: 4, KeyRange(b"b", b"m"): 2}.get(row_range, 2)
 
 
 def test_a_row_survives_its_coder() -> None:

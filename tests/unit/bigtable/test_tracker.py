@@ -9,7 +9,7 @@ from penstock.errors import LineageError
 from penstock.io.bigtable.frontier import Advanced, Finished, Frontier, Segment
 from penstock.io.bigtable.keys import KeyRange
 from penstock.io.bigtable.tracker import BigtableTracker, FrontierCoder
-from penstock.io.change_streams.tracker import FrontierWatermarkEstimator, Tick, beam_watermark
+from penstock.io.change_streams.tracker import FrontierWatermarkEstimator, Poll, beam_watermark
 
 LOW, HIGH = KeyRange(b"", b"m"), KeyRange(b"m", b"")
 
@@ -26,7 +26,7 @@ def test_a_cut_leaves_exactly_what_was_not_claimed() -> None:
     assert split is not None
     primary, residual = split
     assert primary.done
-    assert residual.ready()[LOW].tokens == ((LOW, "b"),)
+    assert residual.openings[LOW].tokens == ((LOW, "b"),)
     assert not tracked.try_claim(Advanced(LOW, "c", 8))
     assert tracked.check_done()
 
@@ -34,9 +34,9 @@ def test_a_cut_leaves_exactly_what_was_not_claimed() -> None:
 def test_a_cut_waits_for_the_first_step_or_a_tick_that_expects_nothing() -> None:
     tracked = tracker()
     assert tracked.try_split(0) is None
-    assert tracked.try_claim(Tick(expecting=True))
+    assert tracked.try_claim(Poll(data_expected=True))
     assert tracked.try_split(0) is None
-    assert tracked.try_claim(Tick())
+    assert tracked.try_claim(Poll())
     assert tracked.try_split(0) is not None
 
 
@@ -47,7 +47,7 @@ def test_a_part_that_only_waits_can_be_cut_at_once() -> None:
 
 def test_only_a_fraction_of_zero_is_granted() -> None:
     tracked = tracker()
-    tracked.try_claim(Tick())
+    tracked.try_claim(Poll())
     assert tracked.try_split(0.5) is None
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import UnavailableError
-from penstock.io.change_streams.backoff import LONGEST_PAUSE, Outage
+from penstock.io.change_streams.backoff import LONGEST_PAUSE, Backoff
 
 
 class Clock:
@@ -13,13 +13,13 @@ class Clock:
         return self.now
 
 
-def outage() -> tuple[Outage, Clock]:
+def new_backoff() -> tuple[Backoff, Clock]:
     clock = Clock()
-    return Outage("Spanner", UnavailableError, clock, draw=lambda low, high: high), clock
+    return Backoff("Spanner", UnavailableError, clock, draw=lambda low, high: high), clock
 
 
 def test_pauses_double_up_to_the_longest() -> None:
-    service, clock = outage()
+    service, clock = new_backoff()
     pauses = []
     for _ in range(9):
         service.failed("gone", 1e9)
@@ -29,7 +29,7 @@ def test_pauses_double_up_to_the_longest() -> None:
 
 
 def test_failures_of_other_threads_during_a_pause_do_not_lengthen_it() -> None:
-    service, clock = outage()
+    service, clock = new_backoff()
     service.failed("gone", 1e9)
     clock.now += 0.01
     service.failed("gone", 1e9)
@@ -37,7 +37,7 @@ def test_failures_of_other_threads_during_a_pause_do_not_lengthen_it() -> None:
 
 
 def test_an_answer_ends_the_outage() -> None:
-    service, clock = outage()
+    service, clock = new_backoff()
     service.failed("gone", 5)
     service.answered()
     assert service.remaining_pause() == 0
@@ -47,10 +47,10 @@ def test_an_answer_ends_the_outage() -> None:
 
 
 def test_the_timeout_counts_from_the_first_failure() -> None:
-    service, clock = outage()
+    service, clock = new_backoff()
     service.failed("refused", 5)
     clock.now += 4.9
     service.failed("refused", 5)
     clock.now += 0.1
-    with pytest.raises(UnavailableError, match=r"not answered for 5 s \(unavailable_timeout=5\).*refused"):
+    with pytest.raises(UnavailableError, match=r"not answered for 5 s \(unavailable_seconds=5\).*refused"):
         service.failed("refused", 5)

@@ -85,7 +85,7 @@ def test_a_template_without_values_names_all_that_it_needs() -> None:
 def test_a_valid_configuration_is_shown_whole() -> None:
     done = penstock("validate", "spanner-to-files", *VALID)
     assert done.exit_code == Exit.DONE
-    assert "  poll_ms: 200" in done.output
+    assert "  poll_seconds: 0.2" in done.output
 
 
 def test_what_only_the_transforms_refuse_is_found_by_validate_too() -> None:
@@ -134,7 +134,7 @@ def test_flags_win_over_set_the_environment_the_file_and_defaults(
     (configuration,) = launched
     parameters, runner = configuration.parameters, configuration.runner
     assert (parameters["database"], parameters["instance"]) == ("flagged", "from-env")
-    assert (parameters["project"], parameters["poll_ms"]) == ("my-project", 200)
+    assert (parameters["project"], parameters["poll_seconds"]) == ("my-project", 0.2)
     assert (runner["epoch_seconds"], runner["epoch_retries"], runner["conf"]) == (3.0, 8, ("a=b",))
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import ChangeStreamError, PositionLostError, SetupError
-from penstock.io.spanner.errors import Reaction, judge
+from penstock.io.spanner.errors import Reaction, classify_status
 
 STREAM = "change stream S of projects/p/instances/i/databases/d"
 
@@ -12,7 +12,7 @@ STREAM = "change stream S of projects/p/instances/i/databases/d"
     "code", ["UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "INTERNAL", "RESOURCE_EXHAUSTED"]
 )
 def test_passing_statuses_are_tried_again(code: str) -> None:
-    assert judge(code, "whatever", STREAM, "now") is Reaction.RETRY
+    assert classify_status(code, "whatever", STREAM, "now") is Reaction.RETRY
 
 
 REFUSED = (
@@ -24,15 +24,15 @@ OUT_OF_REACH = (
 
 
 def test_refused_credentials_are_said_at_once_and_an_unreachable_token_endpoint_is_tried_again() -> None:
-    error = judge("UNAVAILABLE", REFUSED, STREAM, "now")
+    error = classify_status("UNAVAILABLE", REFUSED, STREAM, "now")
     assert isinstance(error, SetupError)
     assert "application-default login" in str(error)
-    assert judge("UNAVAILABLE", OUT_OF_REACH, STREAM, "now") is Reaction.RETRY
+    assert classify_status("UNAVAILABLE", OUT_OF_REACH, STREAM, "now") is Reaction.RETRY
 
 
 def test_a_forgotten_session_is_replaced() -> None:
     details = "Session not found: projects/p/instances/i/databases/d/sessions/0"
-    assert judge("NOT_FOUND", details, STREAM, "now") is Reaction.NEW_SESSION
+    assert classify_status("NOT_FOUND", details, STREAM, "now") is Reaction.NEW_SESSION
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_forgotten_session_is_replaced() -> None:
 def test_errors_name_the_stream_the_position_and_the_fix(
     code: str, details: str, kind: type[Exception], advice: str
 ) -> None:
-    error = judge(code, details, STREAM, "2026-01-01T00:00:00.000000000Z in the root partition")
+    error = classify_status(code, details, STREAM, "2026-01-01T00:00:00.000000000Z in the root partition")
     assert type(error) is kind
     message = str(error)
     assert message.startswith(f"{STREAM}, read at 2026-01-01T00:00:00.000000000Z in the root partition: ")

@@ -249,7 +249,9 @@ def test_ten_thousand_partitions_are_dealt_joined_and_stored_in_four_megabytes()
 
 def test_in_step_a_child_waits_for_every_partition_that_stands_below_its_start(children: Any) -> None:
     split = children(20, ("c", ("a",)))
-    frontier = replace(opened("a", "b"), in_step=True).apply(Announced("a", split)).apply(Finished("a"))
+    frontier = (
+        replace(opened("a", "b"), globally_ordered=True).apply(Announced("a", split)).apply(Finished("a"))
+    )
     assert frontier.open.keys() == {"b"}
     assert frontier.apply(Advanced("b", Position(19))).open.keys() == {"b"}
     assert frontier.apply(Advanced("b", Position(20))).open.keys() == {"b", "c"}
@@ -257,7 +259,7 @@ def test_in_step_a_child_waits_for_every_partition_that_stands_below_its_start(c
 
 
 def test_in_step_a_dealt_part_opens_nothing_and_the_join_does(children: Any) -> None:
-    parts = replace(opened("a", "b"), in_step=True).deal(2)
+    parts = replace(opened("a", "b"), globally_ordered=True).deal(2)
     for part in parts:
         (token,) = part.open
         child = children(20, (token * 2, (token,)))

@@ -10,8 +10,8 @@ import pytest
 
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner.frontier import Advanced, Announced, Position, Step
-from penstock.io.spanner.pool import Pool
-from penstock.io.spanner.prefetch import Readers
+from penstock.io.spanner.pool import StreamPool
+from penstock.io.spanner.prefetch import Prefetcher
 from tests.unit.spanner.windows import (
     MILLI,
     Answer,
@@ -20,42 +20,42 @@ from tests.unit.spanner.windows import (
     children,
     heartbeat,
     limits,
-    outage,
+    new_backoff,
     reader_threads,
     windows_of,
 )
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
-Make = Callable[..., tuple[Pool, list[tuple[str, int, int]]]]
+Make = Callable[..., tuple[StreamPool, list[tuple[str, int, int]]]]
 
 
 @pytest.fixture
 def pool() -> Iterator[Make]:
-    made: list[Readers] = []
+    made: list[Prefetcher] = []
 
-    def make(answer: Answer, **changed: Any) -> tuple[Pool, list[tuple[str, int, int]]]:
+    def make(answer: Answer, **changed: Any) -> tuple[StreamPool, list[tuple[str, int, int]]]:
         ask, asked, _ = windows_of(answer)
 
-        def readers() -> Readers:
-            made.append(Readers(ask, outage(), limits(**changed), None))
+        def prefetcher() -> Prefetcher:
+            made.append(Prefetcher(ask, new_backoff(), limits(**changed), None))
             return made[-1]
 
-        return Pool(readers), asked
+        return StreamPool(prefetcher), asked
 
     yield make
-    for readers in made:
-        readers.close()
+    for prefetcher in made:
+        prefetcher.close()
     assert reader_threads() == []
 
 
-def steps_of(readers: Readers, partitions: Mapping[str, Position], count: int) -> list[Step]:
+def steps_of(prefetcher: Prefetcher, partitions: Mapping[str, Position], count: int) -> list[Step]:
     """Claim so many steps, one after another, and return them."""
-    readers.read(partitions)
+    prefetcher.read(partitions)
     found: list[Step] = []
     until = time.monotonic() + PATIENCE_SECONDS
     while len(found) < count:
         assert time.monotonic() < until, f"only {found} came"
-        batch = readers.take(0.02)
+        batch = prefetcher.take(0.02)
         if batch is not None:
             new = [step for _, step in batch.steps][: count - len(found)]
             batch.claimed = len(new)
@@ -87,8 +87,8 @@ def test_the_next_bundle_goes_on_with_what_was_read_ahead(pool: Make) -> None:
     found: list[Step] = []
     at = Position(start)
     for _ in range(3):
-        with kept.lend({"p": at}) as readers:
-            found += steps_of(readers, {"p": at}, 2)
+        with kept.checkout({"p": at}) as prefetcher:
+            found += steps_of(prefetcher, {"p": at}, 2)
             at = position(found[-1])
     assert found == [Advanced("p", Position(start + number)) for number in range(1, 7)]
     assert [begin for _, begin, _ in asked].count(start) == 1
@@ -96,10 +96,10 @@ def test_the_next_bundle_goes_on_with_what_was_read_ahead(pool: Make) -> None:
 
 def test_a_bundle_ends_without_waiting_for_its_windows(pool: Make) -> None:
     at = Position(time.time_ns())
-    kept, _ = pool(beats, poll_ms=10_000)
+    kept, _ = pool(beats, poll_seconds=10)
     begun = time.monotonic()
-    with kept.lend({"p": at}) as readers:
-        steps_of(readers, {"p": at}, 1)
+    with kept.checkout({"p": at}) as prefetcher:
+        steps_of(prefetcher, {"p": at}, 1)
     assert time.monotonic() - begun < 5
     (thread,) = reader_threads()
     assert thread.is_alive()
@@ -108,12 +108,12 @@ def test_a_bundle_ends_without_waiting_for_its_windows(pool: Make) -> None:
 def test_a_partition_that_stands_elsewhere_is_asked_anew_and_the_others_go_on(pool: Make) -> None:
     begin = Position(time.time_ns())
     kept, asked = pool(beats)
-    with kept.lend({"a": begin, "b": begin}) as readers:
-        steps = steps_of(readers, {"a": begin, "b": begin}, 4)
+    with kept.checkout({"a": begin, "b": begin}) as prefetcher:
+        steps = steps_of(prefetcher, {"a": begin, "b": begin}, 4)
     at = {step.token: position(step) for step in steps}
     assert set(at) == {"a", "b"}
-    with kept.lend({"a": at["a"], "b": begin}) as again:  # b's bundle is repeated from its last record
-        assert again is readers
+    with kept.checkout({"a": at["a"], "b": begin}) as again:  # b's bundle is repeated from its last record
+        assert again is prefetcher
         again_steps = steps_of(again, {"a": at["a"], "b": begin}, 6)
     first = {step.token: position(step) for step in reversed(again_steps)}
     assert first["a"] > at["a"]
@@ -124,11 +124,11 @@ def test_a_partition_that_stands_elsewhere_is_asked_anew_and_the_others_go_on(po
 def test_what_is_no_longer_asked_for_is_dropped_with_its_credit(pool: Make) -> None:
     begin = Position(time.time_ns())
     kept, asked = pool(beats)
-    with kept.lend({"a": begin, "b": begin}) as readers:
-        steps = steps_of(readers, {"a": begin, "b": begin}, 4)
+    with kept.checkout({"a": begin, "b": begin}) as prefetcher:
+        steps = steps_of(prefetcher, {"a": begin, "b": begin}, 4)
     at = {step.token: position(step) for step in steps}
-    with kept.lend({"a": at["a"]}) as again:
-        assert again is readers
+    with kept.checkout({"a": at["a"]}) as again:
+        assert again is prefetcher
         steps_of(again, {"a": at["a"]}, 3)
         time.sleep(0.1)
         count = sum(token == "b" for token, _, _ in asked)
@@ -150,27 +150,27 @@ def test_a_bundle_repeated_from_before_an_announcement_hears_of_the_child_again(
         yield heartbeat(start + 2)
 
     kept, _ = pool(splits)
-    with kept.lend({"p": Position(start)}) as readers:
-        (advanced,) = steps_of(readers, {"p": Position(start)}, 1)
+    with kept.checkout({"p": Position(start)}) as prefetcher:
+        (advanced,) = steps_of(prefetcher, {"p": Position(start)}, 1)
     at = {"p": position(advanced)}
-    with kept.lend(at) as readers:
-        announced, *_ = steps_of(readers, at, 1 + further)
+    with kept.checkout(at) as prefetcher:
+        announced, *_ = steps_of(prefetcher, at, 1 + further)
     assert isinstance(announced, Announced)
     again = {"p": Position(start + 1 + further)}  # the bundle was lost, and with it that the child is known
-    with kept.lend(again) as readers:
-        assert steps_of(readers, again, 1) == [announced]
+    with kept.checkout(again) as prefetcher:
+        assert steps_of(prefetcher, again, 1) == [announced]
 
 
 def test_two_bundles_at_once_have_readings_of_their_own(pool: Make) -> None:
     a, b = {"a": Position(time.time_ns())}, {"b": Position(time.time_ns())}
     kept, _ = pool(beats)
-    with kept.lend(a) as first, kept.lend(b) as second:
+    with kept.checkout(a) as first, kept.checkout(b) as second:
         assert first is not second
         at_a = {"a": position(steps_of(first, a, 1)[0])}
         at_b = {"b": position(steps_of(second, b, 1)[0])}
-    with kept.lend(at_b) as again:
+    with kept.checkout(at_b) as again:
         assert again is second
-        with kept.lend(at_a) as other:
+        with kept.checkout(at_a) as other:
             assert other is first
 
 
@@ -178,14 +178,14 @@ def test_a_bundle_of_another_part_ends_what_was_kept(pool: Make) -> None:
     """Whoever has that part now reads it; two would ask for everything twice."""
     a, b = {"a": Position(time.time_ns())}, {"b": Position(time.time_ns())}
     kept, asked = pool(beats)
-    with kept.lend(a) as readers:
-        steps_of(readers, a, 1)
-    with kept.lend(b) as other:
+    with kept.checkout(a) as prefetcher:
+        steps_of(prefetcher, a, 1)
+    with kept.checkout(b) as other:
         time.sleep(0.1)  # what it asked last may still run
         count = sum(token == "a" for token, _, _ in asked)
         steps_of(other, b, 5)
     assert sum(token == "a" for token, _, _ in asked) == count
-    assert readers.ended
+    assert prefetcher.ended
 
 
 def test_what_lies_behind_is_not_read_on_for_nobody() -> None:
@@ -203,24 +203,24 @@ def test_what_lies_behind_is_not_read_on_for_nobody() -> None:
         return [window for (token, _, _), window in zip(asked, windows, strict=True) if token == "behind"]
 
     ask, asked, windows = windows_of(answer)
-    kept = Pool(lambda: Readers(ask, outage(), limits(), None))
+    kept = StreamPool(lambda: Prefetcher(ask, new_backoff(), limits(), None))
     partitions = {"behind": Position(time.time_ns() - 60_000 * MILLI), "live": Position(time.time_ns())}
-    with kept.lend(partitions) as readers:
-        at = {step.token: position(step) for step in steps_of(readers, partitions, 3)}
+    with kept.checkout(partitions) as prefetcher:
+        at = {step.token: position(step) for step in steps_of(prefetcher, partitions, 3)}
         assert not of_behind()[0].cancelled_at
     time.sleep(0.1)
     (window,) = of_behind()
     assert window.cancelled_at
-    with kept.lend({**partitions, **at}) as again:
-        assert again is readers
-    readers.close()
+    with kept.checkout({**partitions, **at}) as again:
+        assert again is prefetcher
+    prefetcher.close()
 
 
 def test_an_error_in_the_bundle_ends_its_threads(pool: Make) -> None:
     at = {"p": Position(time.time_ns())}
     kept, _ = pool(beats)
-    with pytest.raises(ArithmeticError), kept.lend(at) as readers:
-        steps_of(readers, at, 1)
+    with pytest.raises(ArithmeticError), kept.checkout(at) as prefetcher:
+        steps_of(prefetcher, at, 1)
         raise ArithmeticError
     assert reader_threads() == []
 
@@ -234,10 +234,10 @@ def test_a_failure_while_nobody_reads_is_heard_of_by_the_next_bundle(pool: Make)
         raise LookupError("broken window")
 
     kept, _ = pool(breaks)
-    with kept.lend({"p": Position(start)}) as readers:
-        (step,) = steps_of(readers, {"p": Position(start)}, 1)
+    with kept.checkout({"p": Position(start)}) as prefetcher:
+        (step,) = steps_of(prefetcher, {"p": Position(start)}, 1)
     time.sleep(0.2)
-    with pytest.raises(LookupError, match="broken window"), kept.lend({"p": position(step)}) as again:
+    with pytest.raises(LookupError, match="broken window"), kept.checkout({"p": position(step)}) as again:
         steps_of(again, {"p": position(step)}, 1)
 
 
@@ -248,26 +248,26 @@ def test_a_reading_that_nobody_asks_for_ends_by_itself_and_holds_nothing(pool: M
             yield heartbeat(begin + step)
 
     at = {"p": Position(time.time_ns() - 1_000 * MILLI)}
-    kept, _ = pool(many, keep_seconds=0.2, buffer_bytes=2_000)
-    with kept.lend(at) as readers:
-        (step,) = steps_of(readers, at, 1)
+    kept, _ = pool(many, idle_stream_seconds=0.2, buffer_bytes=2_000)
+    with kept.checkout(at) as prefetcher:
+        (step,) = steps_of(prefetcher, at, 1)
     wait_until(lambda: not reader_threads(), reader_threads)
-    assert readers._queued_bytes == 0
-    with kept.lend({"p": position(step)}) as again:
-        assert again is not readers
+    assert prefetcher._queued_bytes == 0
+    with kept.checkout({"p": position(step)}) as again:
+        assert again is not prefetcher
 
 
 def test_nothing_is_kept_when_told_so_or_when_nothing_is_left(pool: Make) -> None:
     at = {"p": Position(time.time_ns())}
-    kept, _ = pool(beats, keep_seconds=0)
-    with kept.lend(at) as readers:
-        steps_of(readers, at, 1)
+    kept, _ = pool(beats, idle_stream_seconds=0)
+    with kept.checkout(at) as prefetcher:
+        steps_of(prefetcher, at, 1)
     assert reader_threads() == []
 
     def ends(token: str, begin: int, end: int) -> Iterator[Any]:
         yield children(begin, "p", "child")
 
     kept, _ = pool(ends)
-    with kept.lend(at) as readers:
-        steps_of(readers, at, 2)
+    with kept.checkout(at) as prefetcher:
+        steps_of(prefetcher, at, 2)
     assert reader_threads() == []

@@ -12,7 +12,7 @@ import pytest
 from penstock.errors import UnavailableError
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner.frontier import Advanced, Ended, Frontier, Position
-from penstock.io.spanner.prefetch import Readers
+from penstock.io.spanner.prefetch import Prefetcher
 from penstock.io.spanner.read import _steps
 from penstock.io.spanner.tracker import SpannerTracker
 from tests.unit.spanner.windows import (
@@ -21,8 +21,8 @@ from tests.unit.spanner.windows import (
     beats,
     heartbeat,
     limits,
+    new_backoff,
     opened,
-    outage,
     reader_threads,
     taken,
     windows_of,
@@ -32,10 +32,10 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 
 def test_an_idle_partition_is_asked_again_where_its_heartbeat_stood() -> None:
     start = time.time_ns()
-    readers, asked, _ = opened(beats)
-    with closing(readers):
-        readers.read({"p": Position(start)})
-        batches = taken(readers, 0.3)
+    prefetcher, asked, _ = opened(beats)
+    with closing(prefetcher):
+        prefetcher.read({"p": Position(start)})
+        batches = taken(prefetcher, 0.3)
     assert all(isinstance(step, Advanced) for batch in batches for _, step in batch.steps)
     assert [begin for _, begin, _ in asked] == [start, *[end for _, _, end in asked[:-1]]]
     assert 4 <= len(asked) <= 9, "one query per poll, neither idle nor spinning"
@@ -44,11 +44,11 @@ def test_an_idle_partition_is_asked_again_where_its_heartbeat_stood() -> None:
 def test_what_has_passed_is_asked_for_by_itself_and_then_windows_look_ahead() -> None:
     """A window of the emulator sends at its end: what is there already must not wait for what may come."""
     start = time.time_ns() - 5_000 * MILLI
-    readers, asked, _ = opened(beats, poll_ms=100)
-    with closing(readers):
-        readers.read({"p": Position(start)})
+    prefetcher, asked, _ = opened(beats, poll_seconds=0.1)
+    with closing(prefetcher):
+        prefetcher.read({"p": Position(start)})
         begun = time.time_ns()
-        taken(readers, 0.4)
+        taken(prefetcher, 0.4)
     passed = [end for _, _, end in asked if end < begun + 50 * MILLI]
     assert len(passed) == 2, "two seconds of history, then the rest of it"
     later = [(begin, end) for _, begin, end in asked if end not in passed]
@@ -58,31 +58,31 @@ def test_what_has_passed_is_asked_for_by_itself_and_then_windows_look_ahead() ->
 
 def test_all_partitions_are_read_with_fewer_threads_than_partitions() -> None:
     start = time.time_ns()
-    readers, _, _ = opened(beats, max_queries=2)
-    with closing(readers):
-        readers.read({f"p{number}": Position(start) for number in range(6)})
+    prefetcher, _, _ = opened(beats, max_concurrent_partitions=2)
+    with closing(prefetcher):
+        prefetcher.read({f"p{number}": Position(start) for number in range(6)})
         assert len(reader_threads()) == 2
-        tokens = {batch.token for batch in taken(readers, 0.6)}
+        tokens = {batch.token for batch in taken(prefetcher, 0.6)}
     assert tokens == {f"p{number}" for number in range(6)}
 
 
 def test_the_lowest_partition_is_taken_first() -> None:
     now = time.time_ns()
-    readers, _, _ = opened(beats)
-    with closing(readers):
-        readers.read({"high": Position(now - 5 * MILLI), "low": Position(now - 9_000 * MILLI)})
+    prefetcher, _, _ = opened(beats)
+    with closing(prefetcher):
+        prefetcher.read({"high": Position(now - 5 * MILLI), "low": Position(now - 9_000 * MILLI)})
         time.sleep(0.15)
-        first = readers.take(0.5)
+        first = prefetcher.take(0.5)
     assert first is not None
     assert first.token == "low"
 
 
 def test_a_partition_read_to_the_end_is_not_asked_again() -> None:
     end = time.time_ns()
-    readers, asked, _ = opened(beats, end=end)
-    with closing(readers):
-        readers.read({"p": Position(end - MILLI)})
-        steps = [step for batch in taken(readers, 0.2) for _, step in batch.steps]
+    prefetcher, asked, _ = opened(beats, end=end)
+    with closing(prefetcher):
+        prefetcher.read({"p": Position(end - MILLI)})
+        steps = [step for batch in taken(prefetcher, 0.2) for _, step in batch.steps]
     assert steps == [Advanced("p", Position(end)), Ended("p")]
     assert len(asked) == 1
 
@@ -92,20 +92,20 @@ def test_an_error_of_a_thread_is_raised_in_the_consumer() -> None:
         yield heartbeat(end)
         raise LookupError("broken window")
 
-    readers, _, _ = opened(fails)
-    with closing(readers):
-        readers.read({"p": Position(time.time_ns())})
+    prefetcher, _, _ = opened(fails)
+    with closing(prefetcher):
+        prefetcher.read({"p": Position(time.time_ns())})
         with pytest.raises(LookupError, match="broken window"):
-            taken(readers, 1.0)
+            taken(prefetcher, 1.0)
     assert not reader_threads()
 
 
 def test_closing_ends_every_thread_soon_and_cancels_no_running_query() -> None:
-    readers, _, windows = opened(beats, poll_ms=100)
-    readers.read({f"p{number}": Position(time.time_ns()) for number in range(4)})
-    taken(readers, 0.25)
+    prefetcher, _, windows = opened(beats, poll_seconds=0.1)
+    prefetcher.read({f"p{number}": Position(time.time_ns()) for number in range(4)})
+    taken(prefetcher, 0.25)
     begun = time.monotonic()
-    readers.close()
+    prefetcher.close()
     assert time.monotonic() - begun < 5
     assert not reader_threads()
     assert not any(window.cancelled_at for window in windows)
@@ -117,10 +117,10 @@ def test_a_query_that_does_not_end_by_itself_is_broken_off_after_its_end() -> No
             time.sleep(0.01)
             yield heartbeat(time.time_ns())
 
-    readers, _, windows = opened(endless)
-    readers.read({"p": Position(time.time_ns())})
-    taken(readers, 0.1)
-    readers.close()
+    prefetcher, _, windows = opened(endless)
+    prefetcher.read({"p": Position(time.time_ns())})
+    taken(prefetcher, 0.1)
+    prefetcher.close()
     assert not reader_threads()
     (window,) = windows
     assert window.cancelled_at > window._end
@@ -133,10 +133,10 @@ def test_a_silent_query_is_broken_off_after_its_grace() -> None:
         raise UnreachableError("cancelled")
         yield
 
-    readers, _, windows = opened(silent)
-    readers.read({"p": Position(time.time_ns())})
+    prefetcher, _, windows = opened(silent)
+    prefetcher.read({"p": Position(time.time_ns())})
     time.sleep(0.05)
-    readers.close()
+    prefetcher.close()
     assert not reader_threads()
     assert windows[0].cancelled_at > windows[0]._end + 400 * MILLI
 
@@ -146,11 +146,11 @@ def test_closing_frees_threads_that_wait_for_credit() -> None:
         for step in range(1, 100_000):
             yield heartbeat(start + step)
 
-    readers, _, _ = opened(floods, buffer_bytes=2_000)
-    readers.read({"p": Position(time.time_ns() - 1_000 * MILLI)})
+    prefetcher, _, _ = opened(floods, buffer_bytes=2_000)
+    prefetcher.read({"p": Position(time.time_ns() - 1_000 * MILLI)})
     time.sleep(0.2)
-    assert readers._queued_bytes < 4_000
-    readers.close()
+    assert prefetcher._queued_bytes < 4_000
+    prefetcher.close()
     assert not reader_threads()
 
 
@@ -159,16 +159,16 @@ def test_what_is_read_ahead_stays_within_the_budget() -> None:
         for step in range(1, 300):
             yield heartbeat(start + step)
 
-    readers, asked, _ = opened(many, buffer_bytes=4_000, max_queries=2)
-    with closing(readers):
-        readers.read({f"p{number}": Position(time.time_ns() - 1_000 * MILLI) for number in range(20)})
+    prefetcher, asked, _ = opened(many, buffer_bytes=4_000, max_concurrent_partitions=2)
+    with closing(prefetcher):
+        prefetcher.read({f"p{number}": Position(time.time_ns() - 1_000 * MILLI) for number in range(20)})
         time.sleep(0.2)
-        assert readers._queued_bytes < 4_000 + 2 * 2_000
+        assert prefetcher._queued_bytes < 4_000 + 2 * 2_000
         assert len(asked) < 20, "no query may start while the budget is used up"
         positions: dict[str, int] = {}
         deadline = time.monotonic() + 30
         while len(positions) < 20 and time.monotonic() < deadline:
-            for batch in taken(readers, 0.5):
+            for batch in taken(prefetcher, 0.5):
                 positions[batch.token] = positions.get(batch.token, 0) + len(batch.steps)
     assert len(positions) == 20, "everybody gets a turn when the consumer takes"
 
@@ -181,12 +181,12 @@ def test_passing_errors_are_asked_again_from_the_last_record_with_pauses() -> No
         yield heartbeat(end)
 
     start = time.time_ns() - 50 * MILLI
-    readers, asked, _ = opened(breaks_once)
-    with closing(readers):
-        readers.read({"p": Position(start)})
-        taken(readers, 0.5)
+    prefetcher, asked, _ = opened(breaks_once)
+    with closing(prefetcher):
+        prefetcher.read({"p": Position(start)})
+        taken(prefetcher, 0.5)
     assert [begin for _, begin, _ in asked[:3]] == [start, start + 1, start + 2]
-    assert readers.uncounted() == (len(asked), 2)
+    assert prefetcher.uncounted() == (len(asked), 2)
 
 
 def test_a_dead_service_is_asked_seldom_and_given_up_after_the_timeout() -> None:
@@ -194,11 +194,11 @@ def test_a_dead_service_is_asked_seldom_and_given_up_after_the_timeout() -> None
         raise UnreachableError("connection refused")
         yield
 
-    readers, asked, _ = opened(dead, unavailable_timeout=0.8)
-    with closing(readers):
-        readers.read({f"p{number}": Position(time.time_ns()) for number in range(8)})
+    prefetcher, asked, _ = opened(dead, unavailable_seconds=0.8)
+    with closing(prefetcher):
+        prefetcher.read({f"p{number}": Position(time.time_ns()) for number in range(8)})
         with pytest.raises(UnavailableError, match="connection refused"):
-            taken(readers, 5)
+            taken(prefetcher, 5)
     assert len(asked) < 60
 
 
@@ -208,14 +208,14 @@ def test_a_partition_that_alone_is_refused_is_asked_with_growing_pauses(after: f
         if token == "bad":
             time.sleep(after)
             raise UnreachableError("not now")
-        pacing.answered()  # as the client does
+        backoff.answered()  # as the client does
         yield heartbeat(end)
 
-    pacing = outage()
+    backoff = new_backoff()
     ask, asked, _ = windows_of(refused)
-    with closing(Readers(ask, pacing, limits(unavailable_timeout=60), None)) as readers:
-        readers.read({"bad": Position(time.time_ns() - MILLI), "good": Position(time.time_ns())})
-        taken(readers, 1.0)
+    with closing(Prefetcher(ask, backoff, limits(unavailable_seconds=60), None)) as prefetcher:
+        prefetcher.read({"bad": Position(time.time_ns() - MILLI), "good": Position(time.time_ns())})
+        taken(prefetcher, 1.0)
     queries = [token for token, _, _ in asked]
     assert 3 <= queries.count("bad") <= 12
     assert queries.count("good") >= 8, "the others go on"
@@ -229,13 +229,13 @@ def test_a_bundle_is_not_cut_before_the_partition_that_lies_lowest_has_come_on()
 
     position = Position(time.time_ns() - 5000 * MILLI)
     tracker = SpannerTracker(Frontier({"slow": position, "quick": Position(time.time_ns())}, {}))
-    readers, _, _ = opened(slow_history)
-    with closing(readers):
-        readers.read(tracker.current_restriction().open)
+    prefetcher, _, _ = opened(slow_history)
+    with closing(prefetcher):
+        prefetcher.read(tracker.current_restriction().open)
         residual, quick = None, 0
         until = time.monotonic() + PATIENCE_SECONDS
         while residual is None and time.monotonic() < until:
-            for _, step in _steps(readers, until):
+            for _, step in _steps(prefetcher, until):
                 assert tracker.try_claim(step)
                 quick += isinstance(step, Advanced) and step.token == "quick"
             residual = (tracker.try_split(0) or (None, None))[1]
@@ -249,13 +249,13 @@ def test_a_lowest_partition_that_is_refused_holds_up_no_cut() -> None:
         raise UnreachableError("not now")
         yield
 
-    pacing = outage()
+    backoff = new_backoff()
     ask, asked, _ = windows_of(refused)
-    with closing(Readers(ask, pacing, limits(unavailable_timeout=60), None)) as readers:
-        readers.read({"bad": Position(time.time_ns() - 5000 * MILLI)})
+    with closing(Prefetcher(ask, backoff, limits(unavailable_seconds=60), None)) as prefetcher:
+        prefetcher.read({"bad": Position(time.time_ns() - 5000 * MILLI)})
         wait_until(lambda: len(asked) > 1)
-        pacing.answered()  # by another partition
-        assert not readers.owing
+        backoff.answered()  # by another partition
+        assert not prefetcher.first_record_pending
 
 
 def test_a_clock_behind_the_service_does_not_make_the_reader_spin() -> None:
@@ -272,7 +272,7 @@ def test_a_clock_behind_the_service_does_not_make_the_reader_spin() -> None:
         asked.append(end)
         return Instant(ends_at_once(token, start, end), end)
 
-    with closing(Readers(ask, outage(), limits(), None)) as readers:
-        readers.read({"p": Position(time.time_ns())})
-        taken(readers, 0.4)
+    with closing(Prefetcher(ask, new_backoff(), limits(), None)) as prefetcher:
+        prefetcher.read({"p": Position(time.time_ns())})
+        taken(prefetcher, 0.4)
     assert 5 <= len(asked) <= 12

@@ -35,9 +35,7 @@ def reading(**changes: Any) -> ReadFromSpannerChangeStream:
 
 
 def test_importing_the_package_imports_no_google_cloud_client() -> None:
-    program = (
-        "import sys, penstock.io.spanner\nprint([m for m in sys.modules if m.startswith('google.cloud.')])"
-    )
+    program = "import sys, penstock.io.spanner\nprint([m for m in sys.modules if m.startswith('google.cloud.spanner')])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -73,19 +71,17 @@ def test_start_and_end_may_be_text_datetimes_or_nanoseconds(moment: Any) -> None
         ({"start": "yesterday"}, "start: .* not an RFC 3339 timestamp"),
         ({"end": "2026-01-01Z"}, "end: .* not an RFC 3339 timestamp"),
         ({"start": 1767225600.0}, "start is a float: pass an aware datetime.* or integer nanoseconds"),
-        ({"poll_ms": "200"}, "poll_ms='200' is out of range: pass a number"),
+        ({"poll_seconds": "0.2"}, "poll_seconds='0.2' is out of range: pass a number"),
         ({"credentials": "key.json"}, "credentials must be a google.auth credentials object, not a str"),
         ({"plain_text": True}, "plain_text is for an api_endpoint"),
         ({"emulator_host": "localhost:1", "api_endpoint": "host:1"}, "pass one of them"),
         ({"start": time.time_ns() + 3600 * SECOND}, "lies in the future"),
         ({"start": 20, "end": 10}, "end .* lies before start"),
-        ({"heartbeat_ms": 10}, "heartbeat_ms=10 is out of range: pass a number from 1,000 to 300,000"),
-        ({"poll_ms": 1}, "poll_ms=1 is out of range"),
-        ({"poll_ms": 100.5}, "poll_ms=100.5 is no whole number: pass one from 10 to 60,000"),
-        ({"heartbeat_ms": 1000.5}, "heartbeat_ms=1000.5 is no whole number"),
-        ({"max_queries": 1.5}, "max_queries=1.5 is no whole number"),
-        ({"unavailable_timeout": -1}, "unavailable_timeout=-1 is out of range"),
-        ({"max_queries": 0}, "max_queries=0 is out of range"),
+        ({"heartbeat_seconds": 0.1}, "heartbeat_seconds=0.1 is out of range: pass a number from 1 to 300"),
+        ({"poll_seconds": 0.001}, "poll_seconds=0.001 is out of range"),
+        ({"max_concurrent_partitions": 1.5}, "max_concurrent_partitions=1.5 is no whole number"),
+        ({"unavailable_seconds": -1}, "unavailable_seconds=-1 is out of range"),
+        ({"max_concurrent_partitions": 0}, "max_concurrent_partitions=0 is out of range"),
         ({"buffer_bytes": 1}, "buffer_bytes=1 is out of range"),
     ],
 )

@@ -4,13 +4,13 @@ from typing import Any
 
 from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, Position
 from penstock.io.spanner.record import HeartbeatRecord
-from penstock.io.spanner.steps import follow, last_step
+from penstock.io.spanner.steps import last_step, to_steps
 
 
 def test_records_become_steps_and_repeated_ones_are_left_out(data: Any, children: Any) -> None:
     first, again, second = data(10, "t", 0), data(10, "t", 0), data(10, "t", 1)
     end = children(20, ("c", ("p",)))
-    steps, position = follow(
+    steps, position = to_steps(
         "p", Position(5), [first, again, second, HeartbeatRecord(12), HeartbeatRecord(12), end]
     )
     assert steps == [

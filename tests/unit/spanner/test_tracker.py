@@ -13,7 +13,7 @@ from penstock.errors import LineageError
 from penstock.io.change_streams.tracker import (
     FrontierWatermarkEstimator,
     FrontierWatermarkEstimatorProvider,
-    Tick,
+    Poll,
     beam_watermark,
 )
 from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, Frontier, Position, Waiting
@@ -39,9 +39,9 @@ def test_residual_is_the_frontier_after_the_last_claimed_record(data: Any) -> No
 
 def test_nothing_is_claimed_after_a_split() -> None:
     tracker = SpannerTracker(frontier())
-    assert tracker.try_claim(Tick())
+    assert tracker.try_claim(Poll())
     tracker.try_split(0)
-    assert not tracker.try_claim(Tick())
+    assert not tracker.try_claim(Poll())
     assert not tracker.try_claim(Advanced("a", Position(20)))
     assert tracker.try_split(0) is None
 
@@ -49,9 +49,9 @@ def test_nothing_is_claimed_after_a_split() -> None:
 def test_a_split_is_put_off_until_a_step_is_claimed_or_none_is_expected() -> None:
     tracker = SpannerTracker(frontier())
     assert tracker.try_split(0) is None, "the reader has not begun"
-    tracker.try_claim(Tick(expecting=True))
+    tracker.try_claim(Poll(data_expected=True))
     assert tracker.try_split(0) is None, "the service is at work"
-    tracker.try_claim(Tick())
+    tracker.try_claim(Poll())
     split = tracker.try_split(0)
     assert split is not None
     assert split[1] == frontier()
@@ -59,10 +59,10 @@ def test_a_split_is_put_off_until_a_step_is_claimed_or_none_is_expected() -> Non
 
 def test_a_split_is_put_off_while_the_lowest_partition_owes_a_step() -> None:
     tracker = SpannerTracker(frontier())
-    tracker.try_claim(Tick(owing=True))
+    tracker.try_claim(Poll(first_record_pending=True))
     tracker.try_claim(Advanced("a", Position(20)))
     assert tracker.try_split(0) is None
-    tracker.try_claim(Tick())
+    tracker.try_claim(Poll())
     assert tracker.try_split(0) is not None
 
 
@@ -77,7 +77,7 @@ def test_a_part_that_only_waits_can_be_deferred_at_once() -> None:
 def test_splits_at_other_fractions_are_refused(fraction: float) -> None:
     tracker = SpannerTracker(frontier())
     assert tracker.try_split(fraction) is None
-    assert tracker.try_claim(Tick())
+    assert tracker.try_claim(Poll())
 
 
 def test_claims_of_lineage_see_the_records_claimed_before(children: Any) -> None:
@@ -95,7 +95,7 @@ def test_record_of_a_partition_that_is_not_open_is_refused() -> None:
 
 def test_progress_is_never_complete_while_anything_is_left() -> None:
     tracker = SpannerTracker(frontier(end=99))
-    for step in (Tick(), Advanced("a", Position(99)), Ended("a"), Tick()):
+    for step in (Poll(), Advanced("a", Position(99)), Ended("a"), Poll()):
         tracker.try_claim(step)
         progress = tracker.current_progress()
         assert isinstance(progress, RestrictionProgress)
@@ -132,7 +132,7 @@ def test_frontier_survives_its_coder() -> None:
         {"m": Waiting(20, frozenset(("x", "y")))},
         end=99,
         dealt=True,
-        in_step=True,
+        globally_ordered=True,
     )
     coder = FrontierCoder()
     assert coder.decode(coder.encode(value)) == value
@@ -142,7 +142,7 @@ def test_frontier_survives_its_coder() -> None:
 def test_encoded_frontier_is_the_documented_json() -> None:
     value = Frontier({"b": Position(10, {"t": ((0, 3),)})}, {"m": Waiting(20, frozenset("yx"))}, None)
     assert FrontierCoder().encode(value) == (
-        b'{"dealt":false,"end":null,"in_step":false,"open":[["b",10,{"t":[[0,3]]}]],"v":1,"waiting":[["m",20,["x","y"]]]}'
+        b'{"dealt":false,"end":null,"globally_ordered":false,"open":[["b",10,{"t":[[0,3]]}]],"v":1,"waiting":[["m",20,["x","y"]]]}'
     )
 
 

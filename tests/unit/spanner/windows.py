@@ -1,4 +1,4 @@
-"""Windows made by hand instead of queries, and readers over them."""
+"""Windows made by hand instead of queries, and prefetcher over them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from google.cloud.spanner_v1.types import result_set
 
 from penstock.errors import UnavailableError
-from penstock.io.change_streams.backoff import Outage
-from penstock.io.spanner.prefetch import Ask, Batch, Limits, Readers
+from penstock.io.change_streams.backoff import Backoff
+from penstock.io.spanner.prefetch import Ask, Batch, Limits, Prefetcher
 from penstock.timestamps import format_timestamp
 
 PartialResultSet = result_set.PartialResultSet.pb()
@@ -80,24 +80,24 @@ def windows_of(answer: Answer) -> tuple[Ask, list[tuple[str, int, int]], list[Fa
     return ask, asked, windows
 
 
-def opened(answer: Answer, **changed: Any) -> tuple[Readers, list[tuple[str, int, int]], list[FakeWindow]]:
-    """Return readers over windows of `answer`, what they asked, and the windows."""
+def opened(answer: Answer, **changed: Any) -> tuple[Prefetcher, list[tuple[str, int, int]], list[FakeWindow]]:
+    """Return prefetcher over windows of `answer`, what they asked, and the windows."""
     ask, asked, windows = windows_of(answer)
     end = changed.pop("end", None)
-    return Readers(ask, outage(), limits(**changed), end), asked, windows
+    return Prefetcher(ask, new_backoff(), limits(**changed), end), asked, windows
 
 
 def limits(**changed: Any) -> Limits:
     """Return small limits, some of them changed."""
     given: dict[str, Any] = {
-        "poll_ms": 40, "unavailable_timeout": 1.0, "max_queries": 4, "buffer_bytes": 1 << 20,
-        "keep_seconds": 5.0,
+        "poll_seconds": 0.04, "unavailable_seconds": 1.0, "max_concurrent_partitions": 4, "buffer_bytes": 1 << 20,
+        "idle_stream_seconds": 5.0,
     }  # fmt: skip
     return Limits(**{**given, **changed})
 
 
-def outage() -> Outage:
-    return Outage("Spanner", UnavailableError)
+def new_backoff() -> Backoff:
+    return Backoff("Spanner", UnavailableError)
 
 
 def beats(token: str, start: int, end: int) -> Iterator[Any]:
@@ -108,11 +108,11 @@ def reader_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("penstock-spanner-reader")]
 
 
-def taken(readers: Readers, seconds: float) -> list[Batch]:
+def taken(prefetcher: Prefetcher, seconds: float) -> list[Batch]:
     until = time.monotonic() + seconds
     batches = []
     while time.monotonic() < until:
-        batch = readers.take(0.02)
+        batch = prefetcher.take(0.02)
         if batch is not None:
             batch.claimed = len(batch.steps)
             batches.append(batch)
