@@ -68,6 +68,23 @@ class LocalFolder:
 
     path: str
 
+    def check_location(self) -> None:
+        """Check that the folder is there, or can be created, and may be written; create and change nothing.
+
+        A full disk or a file system that takes no folders is found by `check_writable` only.
+
+        Raises:
+            OutputError: a part of the path is a file, or the nearest existing folder may not be written.
+        """
+        with _explained("write to the output", self.path):
+            existing = self.path
+            while not os.path.lexists(existing):
+                existing = os.path.dirname(existing)
+            if not os.path.isdir(existing):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), existing)
+            if not os.access(existing, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), existing)
+
     def check_writable(self) -> None:
         """Create the folder and its staging folder if need be, and write a file there for a moment.
 

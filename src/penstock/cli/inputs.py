@@ -1,4 +1,4 @@
-"""Values as they were given, each with the place that gave it: flags, the environment, a job file.
+"""Raw values of parameters and options, each with its origin: flags, environment variables, a job file.
 
     template: spanner-to-files
     parameters:
@@ -7,8 +7,8 @@
     runner:
       checkpoint_dir: /data/checkpoints/orders
 
-A job file is read as its YAML nodes, not as Python objects: every scalar keeps its own text (`0123` stays
-`0123`) and every mistake has a line.
+A job file is read as YAML nodes, not as Python objects. So every scalar keeps its own text (`0123` stays `0123`)
+and every problem has a line. This module is pure: its functions get the environment and the text as arguments.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ruamel.yaml import YAML
+from ruamel.yaml.composer import MaxDepthExceededError
 from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
@@ -24,12 +25,20 @@ from ruamel.yaml.reader import ReaderError
 from penstock.suggestions import did_you_mean
 
 SECTIONS = ("template", "parameters", "runner")
+
+MAX_JOB_CHARACTERS = 64 * 1024
+"""Longest accepted job file. A complete one has about 3,000 characters; the pure Python parser needs 2 s for this."""
+MAX_NESTING = 8
+"""Deepest accepted nesting. A correct job file has three levels: the file, a section, a list of values."""
+MAX_NAMES = 200
+"""Most names in one section. Each unknown name costs a search for similar names and a long message."""
+
 _NULL = "tag:yaml.org,2002:null"
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake in a configuration: where it stands ('' when something is missing) and what to do."""
+    """One mistake in a configuration: its place ('' for a value that is missing) and what to do about it."""
 
     where: str
     text: str
@@ -39,27 +48,27 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """The text or texts given for one parameter, and where."""
+class RawValue:
+    """The text or texts that one origin has for one parameter, before the parameter's type reads them."""
 
     texts: tuple[str, ...]
     where: str
     listed: bool = False
-    """Given as a list (several flags, a YAML sequence), which only a repeated parameter takes."""
+    """True for a YAML sequence and for a repeated flag. Only repeated parameters accept those."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a job file says. `template` is None where the file does not name a usable one."""
+    """The content of a job file. `template` is None if the file does not contain a usable name."""
 
-    template: Given | None
-    parameters: Mapping[str, Given]
-    runner: Mapping[str, Given]
+    template: RawValue | None
+    parameters: Mapping[str, RawValue]
+    runner: Mapping[str, RawValue]
     problems: tuple[Problem, ...]
 
 
-def from_flags(pairs: Iterable[str]) -> tuple[dict[str, Given], list[Problem]]:
-    """Return what `--set name=value` flags give; a name given again adds a value, commas mean nothing."""
+def from_flags(pairs: Iterable[str]) -> tuple[dict[str, RawValue], list[Problem]]:
+    """Return the values of `--set name=value` flags. A repeated name adds a value; commas have no meaning."""
     texts: dict[str, list[str]] = {}
     problems = []
     for pair in pairs:
@@ -68,32 +77,39 @@ def from_flags(pairs: Iterable[str]) -> tuple[dict[str, Given], list[Problem]]:
             problems.append(Problem("--set", f"{name!r} has no value; write --set name=value"))
         else:
             texts.setdefault(name, []).append(text)
-    given = {name: Given(tuple(all_), f"--set {name}", len(all_) > 1) for name, all_ in texts.items()}
-    return given, problems
+    values = {
+        name: RawValue(tuple(each), f"--set {name}", listed=len(each) > 1) for name, each in texts.items()
+    }
+    return values, problems
 
 
-def from_environment(environment: Mapping[str, str], names: Iterable[str]) -> dict[str, Given]:
-    """Return what PENSTOCK_<NAME> variables give for `names`; an empty variable counts as not set."""
+def from_environment(environment: Mapping[str, str], names: Iterable[str]) -> dict[str, RawValue]:
+    """Return the values of the variables PENSTOCK_<NAME> for `names`. An empty variable counts as not set."""
     variables = {name: f"PENSTOCK_{name.upper()}" for name in names}
     return {
-        name: Given((environment[variable],), f"environment {variable}")
+        name: RawValue((environment[variable],), f"environment {variable}")
         for name, variable in variables.items()
         if environment.get(variable)
     }
 
 
 def read_job(text: str, file: str) -> Job:
-    """Return what a job file says, and every mistake of its form; `file` is its name in messages."""
+    """Return the content of a job file and all problems of its form; messages call the file `file`."""
     return _JobReader(file).read(text)
 
 
 class _JobReader:
+    """Reads one job file and collects its problems."""
+
     def __init__(self, file: str) -> None:
         self._file = file
         self._problems: list[Problem] = []
 
     def read(self, text: str) -> Job:
-        sections = self._sections(text)
+        root = self._root(text)
+        if root is None:  # the file as a whole is unusable, so its sections are not reported as missing
+            return Job(None, {}, {}, tuple(self._problems))
+        sections = self._sections(root)
         return Job(
             template=self._template(sections.get("template")),
             parameters=self._values(sections.get("parameters"), "parameters"),
@@ -101,21 +117,30 @@ class _JobReader:
             problems=tuple(self._problems),
         )
 
-    def _sections(self, text: str) -> dict[str, Node]:
+    def _root(self, text: str) -> MappingNode | None:
+        if len(text) > MAX_JOB_CHARACTERS:
+            found = f"is longer than {MAX_JOB_CHARACTERS:,} characters, so it is not read; is it a job file?"
+            self._problems.append(Problem(self._file, found))
+            return None
+        yaml = YAML(typ="safe", pure=True)  # only the pure Python parser has `max_depth`
+        yaml.max_depth = MAX_NESTING
         try:
-            root = YAML(typ="safe", pure=True).compose(text)
+            root = yaml.compose(text)
+        except MaxDepthExceededError as error:
+            self._report(
+                error.problem_mark, f"is nested deeper than {MAX_NESTING} levels; a job file has three"
+            )
         except MarkedYAMLError as error:
             self._report(error.problem_mark or error.context_mark, f"not YAML: {error.problem}")
-            return {}
         except ReaderError as error:
-            before = text[: error.position].split("\n")
-            place = f"{self._file}:{len(before)}:{len(before[-1]) + 1}"
-            forbidden = text[error.position]
-            self._problems.append(Problem(place, f"not YAML: the character {forbidden!r} is not allowed"))
-            return {}
-        if not isinstance(root, MappingNode):
+            self._report_character(text, error.position)
+        else:
+            if isinstance(root, MappingNode):
+                return root
             self._report(getattr(root, "start_mark", None), f"a job file has {', '.join(SECTIONS)}")
-            return {}
+        return None
+
+    def _sections(self, root: MappingNode) -> dict[str, Node]:
         sections = {}
         for name, key, node in self._entries(root):
             if name in SECTIONS:
@@ -124,47 +149,56 @@ class _JobReader:
                 self._report(key.start_mark, f"{name!r} is unknown here{did_you_mean(name, SECTIONS)}")
         return sections
 
-    def _template(self, node: Node | None) -> Given | None:
+    def _template(self, node: Node | None) -> RawValue | None:
         if node is None:
             self._problems.append(Problem(self._file, "names no template; add a line 'template: NAME'"))
             return None
         if not isinstance(node, ScalarNode) or node.tag == _NULL:
             self._report(node.start_mark, "'template' must be the name of a template")
             return None
-        return Given((node.value,), self._place(node.start_mark))
+        return RawValue((node.value,), self._place(node.start_mark))
 
-    def _values(self, node: Node | None, section: str) -> dict[str, Given]:
+    def _values(self, node: Node | None, section: str) -> dict[str, RawValue]:
         if node is None or node.tag == _NULL:
             return {}
         if not isinstance(node, MappingNode):
             self._report(node.start_mark, f"{section!r} must be a mapping of names to values")
             return {}
-        found = {name: self._given(name, value) for name, _, value in self._entries(node)}
-        return {name: given for name, given in found.items() if given is not None}
+        values = {name: self._value(name, value) for name, _, value in self._entries(node)}
+        return {name: value for name, value in values.items() if value is not None}
 
-    def _given(self, name: str, node: Node) -> Given | None:
+    def _value(self, name: str, node: Node) -> RawValue | None:
         place = self._place(node.start_mark)
         if isinstance(node, ScalarNode):
-            return None if node.tag == _NULL else Given((node.value,), place)
+            return None if node.tag == _NULL else RawValue((node.value,), place)
         if isinstance(node, SequenceNode) and all(isinstance(item, ScalarNode) for item in node.value):
-            return Given(tuple(item.value for item in node.value), place, listed=True)
+            return RawValue(tuple(item.value for item in node.value), place, listed=True)
         self._report(node.start_mark, f"{name!r} must be one value or a list of values")
         return None
 
     def _entries(self, node: MappingNode) -> Iterator[tuple[str, Node, Node]]:
-        """Yield (name, key node, value node); of a name that stands twice, only the first, and a problem."""
+        """Yield (name, key node, value node). Of a repeated name only the first is yielded, with a problem."""
+        if len(node.value) > MAX_NAMES:
+            self._report(node.start_mark, f"has {len(node.value):,} names here; at most {MAX_NAMES} are read")
         seen: dict[str, Node] = {}
-        for key, value in node.value:
-            name = str(key.value)
-            if name in seen:
-                first = seen[name].start_mark.line + 1
-                self._report(key.start_mark, f"{name!r} stands here again; the first is in line {first}")
+        for key, value in node.value[:MAX_NAMES]:
+            # The text of a key that is itself a list or mapping could be huge: aliases in it expand exponentially.
+            if not isinstance(key, ScalarNode):
+                self._report(key.start_mark, "a name must be plain text, not a list or a mapping")
+            elif key.value in seen:
+                first = seen[key.value].start_mark.line + 1
+                self._report(key.start_mark, f"{key.value!r} is given twice; the first is in line {first}")
             else:
-                seen[name] = key
-                yield name, key, value
+                seen[key.value] = key
+                yield key.value, key, value
 
     def _report(self, mark: object, text: str) -> None:
         self._problems.append(Problem(self._place(mark), text))
+
+    def _report_character(self, text: str, position: int) -> None:
+        before = text[:position].split("\n")
+        place = f"{self._file}:{len(before)}:{len(before[-1]) + 1}"
+        self._problems.append(Problem(place, f"not YAML: the character {text[position]!r} is not allowed"))
 
     def _place(self, mark: object) -> str:
         line, column = getattr(mark, "line", 0), getattr(mark, "column", 0)

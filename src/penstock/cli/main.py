@@ -27,7 +27,15 @@ from penstock import __version__
 from penstock.cli.configuration import Configuration, ConfigurationError, configure, runner_flag
 from penstock.cli.console import Reporter, ignore_import_warnings, send_logs_to, style_for
 from penstock.cli.describe import as_text, job_file
-from penstock.cli.inputs import Given, Job, Problem, from_environment, from_flags, read_job
+from penstock.cli.inputs import (
+    MAX_JOB_CHARACTERS,
+    Job,
+    Problem,
+    RawValue,
+    from_environment,
+    from_flags,
+    read_job,
+)
 from penstock.cli.launch import Exit, build, launch
 from penstock.cli.runner_options import ONCE, RUNNER
 from penstock.templates.template import Template, UnknownTemplateError, template_named, templates
@@ -228,9 +236,12 @@ def _job(what: str) -> Job:
     """Return the job that WHAT stands for: a file where it looks like a path, else just a template."""
     path = Path(what)
     if path.suffix not in (".yaml", ".yml") and path.name == what:
-        return Job(Given((what,), ""), {}, {}, ())
+        return Job(RawValue((what,), ""), {}, {}, ())
     try:
-        return read_job(path.read_text("utf-8"), what)
+        with path.open(
+            encoding="utf-8"
+        ) as file:  # one character too many is enough to see that it is too long
+            return read_job(file.read(MAX_JOB_CHARACTERS + 1), what)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         return Job(None, {}, {}, (Problem(what, f"cannot be read: {reason}"),))
@@ -255,13 +266,13 @@ def _misplaced(job: Job) -> list[Problem]:
     ]
 
 
-def _from_options(flags: Mapping[str, Any]) -> dict[str, Given]:
+def _from_options(flags: Mapping[str, Any]) -> dict[str, RawValue]:
     """Return what the flags of `_runner_options` give, as texts like everything else."""
     given = {}
     for name, value in flags.items():
         if value is not None and value != ():
             texts = value if isinstance(value, tuple) else ("true" if value is True else value,)
-            given[name] = Given(texts, runner_flag(name), len(texts) > 1)
+            given[name] = RawValue(texts, runner_flag(name), len(texts) > 1)
     return given
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from penstock.cli.configuration import Configuration, ConfigurationError, configure
-from penstock.cli.inputs import Given, Problem
+from penstock.cli.inputs import Problem, RawValue
 from penstock.cli.runner_options import RUNNER
 from penstock.templates.parameter import Parameter
 from penstock.templates.template import Template, templates
@@ -25,8 +25,8 @@ def template(streaming: bool = False, **parameters: Parameter) -> Template:
     )
 
 
-def layer(where: str, **texts: str) -> Mapping[str, Given]:
-    return {name: Given((text,), where) for name, text in texts.items()}
+def layer(where: str, **texts: str) -> Mapping[str, RawValue]:
+    return {name: RawValue((text,), where) for name, text in texts.items()}
 
 
 def problems_of(*arguments: object, **more: object) -> list[str]:
@@ -91,10 +91,19 @@ def test_a_name_on_the_wrong_side_says_where_it_belongs() -> None:
 
 
 def test_a_list_is_for_repeated_parameters_only() -> None:
-    twice = {"a": Given(("1", "2"), "--set a", listed=True), "b": Given(("1", "2"), "--set b", listed=True)}
+    twice = {
+        "a": RawValue(("1", "2"), "--set a", listed=True),
+        "b": RawValue(("1", "2"), "--set b", listed=True),
+    }
     assert problems_of(template(a=TEXT, b=MANY), [twice], []) == [
-        "--set a: parameter 'a': takes one value, and 2 are given"
+        "--set a: parameter 'a': takes one value, but 2 were given"
     ]
+
+
+@pytest.mark.parametrize("texts", [(), ("1",)])
+def test_a_list_of_one_value_is_refused_as_a_list(texts: tuple[str, ...]) -> None:
+    raw = {"a": RawValue(texts, "f:1:2", listed=True)}
+    assert problems_of(template(a=TEXT), [raw], []) == ["f:1:2: parameter 'a': takes one value, not a list"]
 
 
 def test_all_mistakes_come_at_once_with_those_found_before() -> None:
@@ -113,10 +122,10 @@ def test_one_problem_and_several_are_counted_in_words_that_fit() -> None:
 
 def test_runner_options_become_arguments_of_beam_with_their_names_there() -> None:
     given = {
-        "master": Given(("local[1,4]",), "--master"),
-        "conf": Given(("a.b=c,d", "e.f=g"), "--conf", listed=True),
-        "fresh": Given(("true",), "--fresh"),
-        "epoch_seconds": Given(("0.5",), "--epoch-seconds"),
+        "master": RawValue(("local[1,4]",), "--master"),
+        "conf": RawValue(("a.b=c,d", "e.f=g"), "--conf", listed=True),
+        "fresh": RawValue(("true",), "--fresh"),
+        "epoch_seconds": RawValue(("0.5",), "--epoch-seconds"),
     }
     configuration: Configuration = configure(template(), [], [given])
     assert configuration.runner_arguments() == [

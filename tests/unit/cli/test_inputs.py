@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cli.inputs import Given, from_environment, from_flags, read_job
+from penstock.cli.inputs import (
+    MAX_JOB_CHARACTERS,
+    MAX_NAMES,
+    RawValue,
+    from_environment,
+    from_flags,
+    read_job,
+)
 
 
 def problems_of(text: str) -> list[str]:
@@ -13,13 +20,13 @@ def problems_of(text: str) -> list[str]:
 
 def test_a_value_given_by_a_flag_is_never_split() -> None:
     given, problems = from_flags(["filter=a,b=c"])
-    assert given == {"filter": Given(("a,b=c",), "--set filter")}
+    assert given == {"filter": RawValue(("a,b=c",), "--set filter")}
     assert not problems
 
 
 def test_a_flag_given_again_adds_a_value() -> None:
     given, _ = from_flags(["table=a", "table=b"])
-    assert given["table"] == Given(("a", "b"), "--set table", listed=True)
+    assert given["table"] == RawValue(("a", "b"), "--set table", listed=True)
 
 
 @pytest.mark.parametrize("pair", ["table", "=x"])
@@ -32,19 +39,19 @@ def test_a_flag_without_name_or_value_is_a_problem(pair: str) -> None:
 def test_the_environment_gives_only_known_names_and_no_empty_values() -> None:
     environment = {"PENSTOCK_PROJECT": "p", "PENSTOCK_OTHER": "x", "PENSTOCK_OUTPUT": "", "PROJECT": "y"}
     given = from_environment(environment, ["project", "output"])
-    assert given == {"project": Given(("p",), "environment PENSTOCK_PROJECT")}
+    assert given == {"project": RawValue(("p",), "environment PENSTOCK_PROJECT")}
 
 
 def test_scalars_of_a_job_file_keep_their_text_and_place() -> None:
     job = read_job("template: t\nparameters:\n  database: on\n  project: 0123\n", "job.yaml")
-    assert job.template == Given(("t",), "job.yaml:1:11")
-    assert job.parameters["database"] == Given(("on",), "job.yaml:3:13")
+    assert job.template == RawValue(("t",), "job.yaml:1:11")
+    assert job.parameters["database"] == RawValue(("on",), "job.yaml:3:13")
     assert job.parameters["project"].texts == ("0123",)
 
 
 def test_a_list_in_a_job_file_is_a_list_even_of_one() -> None:
     job = read_job("template: t\nrunner:\n  conf: [a=b]\n  drop_state:\n    - Old\n    - Older\n", "job.yaml")
-    assert job.runner["conf"] == Given(("a=b",), "job.yaml:3:9", listed=True)
+    assert job.runner["conf"] == RawValue(("a=b",), "job.yaml:3:9", listed=True)
     assert job.runner["drop_state"].texts == ("Old", "Older")
 
 
@@ -68,7 +75,7 @@ def test_a_name_without_a_value_is_not_given() -> None:
         ),
         (
             "template: t\nparameters:\n  a: 1\n  a: 2\n",
-            "job.yaml:4:3: 'a' stands here again; the first is in line 3",
+            "job.yaml:4:3: 'a' is given twice; the first is in line 3",
         ),
         ("- a\n", "job.yaml:1:1: a job file has template, parameters, runner"),
     ],
@@ -93,3 +100,35 @@ def test_an_empty_file_is_a_mistake_and_not_a_crash() -> None:
 
 def test_all_mistakes_are_found_at_once() -> None:
     assert len(problems_of("paramters: 1\nrunner: 2\nrunner: 3\n")) == 4
+
+
+def test_a_file_that_is_not_yaml_has_one_problem() -> None:
+    """Its template may well be there, so the file is not said to name none."""
+    assert len(problems_of("template: t\nparameters: [a\n")) == 1
+
+
+def test_a_key_full_of_aliases_is_refused_without_expanding_them() -> None:
+    lists = "".join(f"  a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
+    text = f"template: t\nparameters:\n  a0: &a0 [x, x]\n{lists}  ? *a39\n  : 1\n"
+    assert "a name must be plain text, not a list or a mapping" in problems_of(text)[-1]
+
+
+def test_deep_nesting_is_refused_with_its_place() -> None:
+    assert problems_of("template: t\nparameters: {a: " + "[" * 20_000) == [
+        "job.yaml:2:23: is nested deeper than 8 levels; a job file has three"
+    ]
+
+
+def test_a_file_that_is_too_long_is_refused_unread() -> None:
+    assert problems_of("#" * (MAX_JOB_CHARACTERS + 1)) == [
+        "job.yaml: is longer than 65,536 characters, so it is not read; is it a job file?"
+    ]
+
+
+def test_a_section_with_too_many_names_is_one_problem_more() -> None:
+    names = "".join(f"  name{n}: 1\n" for n in range(MAX_NAMES + 50))
+    job = read_job(f"template: t\nparameters:\n{names}", "job.yaml")
+    assert len(job.parameters) == MAX_NAMES
+    assert [str(problem) for problem in job.problems] == [
+        "job.yaml:3:3: has 250 names here; at most 200 are read"
+    ]

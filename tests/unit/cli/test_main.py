@@ -103,6 +103,20 @@ def test_an_output_that_cannot_be_written_is_found_by_validate_too(tmp_path: Pat
     assert "Choose an output that is a folder" in done.output
 
 
+def test_validate_creates_no_folder(tmp_path: Path) -> None:
+    folders = [
+        word.replace("=/tmp/out", f"={tmp_path}/out").replace("/tmp/c", f"{tmp_path}/c") for word in VALID
+    ]
+    assert penstock("validate", "spanner-to-files", *folders).exit_code == Exit.DONE
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_file_without_end_is_refused() -> None:
+    done = penstock("validate", "/dev/zero")
+    assert done.exit_code == Exit.CONFIGURATION
+    assert "is longer than 65,536 characters" in done.output
+
+
 def test_problems_as_json_have_their_place(job: Path) -> None:
     job.write_text(job.read_text() + "  epoch_seconds: soon\n")
     done = penstock("validate", str(job), "--json")

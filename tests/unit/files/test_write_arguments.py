@@ -39,21 +39,33 @@ def test_an_output_that_cannot_be_written_is_refused_when_the_pipeline_is_built(
         lines | WriteJsonLines(tmp_path / "file" / "out", table="t")
 
 
-def test_a_full_disk_is_found_when_the_pipeline_is_built(tmp_path, monkeypatch):
+def test_building_a_pipeline_creates_no_folder(tmp_path):
+    lines = beam.Pipeline(runner="DirectRunner") | beam.Create(["x"])
+    lines | WriteJsonLines(tmp_path / "new" / "out", table="t")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_that_may_not_be_written_is_refused_when_the_pipeline_is_built(tmp_path, monkeypatch):
+    monkeypatch.setattr(local.os, "access", lambda *_: False)
+    lines = beam.Pipeline(runner="DirectRunner") | beam.Create(["x"])
+    with pytest.raises(OutputError, match=r"Permission denied\. Give the user .* write access"):
+        lines | WriteJsonLines(tmp_path / "out", table="t")
+
+
+def test_the_check_before_a_start_finds_a_full_disk(tmp_path, monkeypatch):
     def full(*_args: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    lines = beam.Pipeline(runner="DirectRunner") | beam.Create(["x"])
     monkeypatch.setattr(local.os, "mkdir", full)
     with pytest.raises(OutputError, match=r"No space left.*Free space"):
-        lines | WriteJsonLines(tmp_path / "o", table="t")
+        WriteJsonLines(tmp_path / "o", table="t").check()
 
 
 def test_a_relative_output_means_the_folder_in_which_the_pipeline_was_built(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write = WriteJsonLines("out", table="t")
     monkeypatch.chdir("/")
-    beam.Pipeline(runner="DirectRunner") | beam.Create(["x"]) | write
+    write.check()
     assert (tmp_path / "out").is_dir()
 
 

