@@ -1,0 +1,115 @@
+"""From Spanner's `DataChangeRecord` to `ChangeEvent`s: one for each mod. Pure.
+
+Which columns an image has depends on the capture type:
+
+| capture type | `before` of an UPDATE | `after` of an UPDATE | `before` of a DELETE |
+|---|---|---|---|
+| OLD_AND_NEW_VALUES | the changed columns | the changed columns | all watched columns |
+| NEW_VALUES | None | the changed columns | None |
+| NEW_ROW | None | all watched columns | None |
+| NEW_ROW_AND_OLD_VALUES | the changed columns | all watched columns | all watched columns |
+
+Every image that exists also holds the key columns. A column of the record's schema that an image lacks was not sent.
+
+Source: Cloud Spanner documentation, "Change streams partitions, records, and queries" (Data change records) and
+"Change streams overview" (Value capture type).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from penstock.event import ChangeEvent, Column, Op, Source, TableSchema, Transaction, Version
+from penstock.io.spanner import record as native
+from penstock.io.spanner.record import DataChangeRecord
+from penstock.io.spanner.values import RowDecoder, column_type
+
+_OPS = {"INSERT": Op.CREATE, "UPDATE": Op.UPDATE, "DELETE": Op.DELETE}
+
+
+class EventConverter:
+    """Converts the records of one change stream. Each event's source has its `server`, `database` and `stream`."""
+
+    def __init__(self, server: str = "", database: str = "", stream: str = "") -> None:
+        self._server, self._database, self._stream = server, database, stream
+        self._tables: dict[tuple[Any, ...], _Table] = {}
+
+    def __call__(self, record: DataChangeRecord) -> list[ChangeEvent]:
+        """Return the events of a record, in the order of its mods.
+
+        Raises:
+            ValueError: a value does not have the form of its type; the message names table and column, not the value.
+        """
+        about = (record.table_name, record.value_capture_type, record.column_types)
+        table = self._tables.get(about)
+        if table is None:
+            table = self._tables[about] = self._table(record)
+        transaction = Transaction(
+            record.server_transaction_id,
+            record.number_of_records_in_transaction,
+            record.number_of_partitions_in_transaction,
+            record.is_last_record_in_transaction_in_partition,
+            record.transaction_tag,
+            "",
+            record.is_system_transaction,
+        )
+        return table.events(record, _OPS[record.mod_type], transaction)
+
+    def _table(self, record: DataChangeRecord) -> _Table:
+        # A named schema is part of the table name: "sales.Orders".
+        schema, _, table = record.table_name.rpartition(".")
+        capture = record.value_capture_type
+        source = Source("spanner", self._server, self._database, schema, table, self._stream, capture)
+        return _Table(source, record.table_name, table_schema(record.column_types))
+
+
+class _Table:
+    """All that is the same for the records of one table with the same columns."""
+
+    def __init__(self, source: Source, name: str, schema: TableSchema) -> None:
+        self.source, self.name, self.schema = source, name, schema
+        self.decode = RowDecoder(name, schema)
+
+    def events(self, record: DataChangeRecord, op: Op, transaction: Transaction) -> list[ChangeEvent]:
+        decode, source, schema = self.decode, self.source, self.schema
+        commit, sequence = record.commit_timestamp, record.record_sequence
+        ordered = len(schema.key_columns) > 1
+        texts = iter(record.mods.texts)
+        events = []
+        for index, (key_text, new_text, old_text) in enumerate(zip(texts, texts, texts, strict=True)):
+            key = decode(key_text)
+            if ordered:  # the service's JSON has the members of an object in any order
+                key = {column.name: key[column.name] for column in schema.key_columns if column.name in key}
+            new = decode(new_text) if len(new_text) > 2 else None  # "" is NULL, "{}" has no column
+            old = decode(old_text) if len(old_text) > 2 else None
+            if op is Op.DELETE:
+                before, after = (None if old is None else key | old), None
+            else:
+                before = None if old is None or op is Op.CREATE else key | old
+                after = key if new is None else key | new
+            version = Version(commit, transaction.id, sequence, index)
+            events.append(ChangeEvent(source, op, commit, key, before, after, version, schema, transaction))
+        return events
+
+
+@lru_cache(maxsize=4096)
+def table_schema(columns: tuple[native.ColumnType, ...]) -> TableSchema:
+    """Return the schema of a record's columns, in the order of the table.
+
+    Spanner names the columns of a record only: the key and those that the capture type sends. It does not say where a
+    column is in the primary key, so key columns are numbered by their place in the table.
+    """
+    ordered = sorted(columns, key=lambda column: column.ordinal_position)
+    keys = [column.name for column in ordered if column.is_primary_key]
+    return TableSchema(
+        tuple(
+            Column(
+                column.name,
+                column_type(column.type),
+                None,
+                keys.index(column.name) + 1 if column.is_primary_key else None,
+            )
+            for column in ordered
+        )
+    )
