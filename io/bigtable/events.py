@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from penstock.column_types import ColumnType, Kind
-from penstock.event import (
+from penstock.event.column_types import ColumnType, Kind
+from penstock.event.model import (
     CellChange,
     ChangeEvent,
     Column,

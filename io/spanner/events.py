@@ -20,7 +20,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from penstock.event import ChangeEvent, Column, Op, Source, TableSchema, Transaction, Version
+from penstock.event.model import ChangeEvent, Column, Op, Source, TableSchema, Transaction, Version
 from penstock.io.spanner import record as native
 from penstock.io.spanner.record import DataChangeRecord
 from penstock.io.spanner.values import RowDecoder, column_type

@@ -18,8 +18,8 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from penstock.column_types import ColumnType, Field, Interval, Kind
-from penstock.event import Image, TableSchema
+from penstock.event.column_types import ColumnType, Field, Interval, Kind
+from penstock.event.model import Image, TableSchema
 from penstock.timestamps import parse_timestamp
 
 _EPOCH_DAY = date(1970, 1, 1).toordinal()

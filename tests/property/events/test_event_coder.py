@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.column_types import ColumnType, Interval, Kind
-from penstock.event import ChangeEvent, Column, Message, Op, Source, TableSchema, Transaction, Version
-from penstock.event_coder import ChangeEventCoder, decode_event, encode_event
+from penstock.event.coder import ChangeEventCoder, decode_event, encode_event
+from penstock.event.column_types import ColumnType, Interval, Kind
+from penstock.event.model import ChangeEvent, Column, Message, Op, Source, TableSchema, Transaction, Version
 
 integers = st.integers(-(2**70), 2**70)
 texts = st.text(st.characters(codec="utf-8"))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.event import CellChange, Op
-from penstock.event_coder import decode_event, encode_event
+from penstock.event.coder import decode_event, encode_event
+from penstock.event.model import CellChange, Op
 from penstock.io.bigtable.events import EventConverter
 from penstock.io.bigtable.record import (
     AddToCell,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock.column_types import Interval, Kind
-from penstock.event import Op, Version
-from penstock.event_coder import decode_event, encode_event
+from penstock.event.coder import decode_event, encode_event
+from penstock.event.column_types import Interval, Kind
+from penstock.event.model import Op, Version
 from penstock.io.spanner.events import EventConverter
 from penstock.io.spanner.record import ColumnType, DataChangeRecord, Mod, Mods
 from penstock.io.spanner.values import column_type

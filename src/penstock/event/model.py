@@ -1,12 +1,4 @@
-"""The event model: one `ChangeEvent` per changed row, whichever database the change comes from. Pure.
-
-    events = records | ToChangeEvents(database="shop")       # penstock.transforms
-    prices = events | beam.Map(lambda event: event.after and event.after.get("Price"))
-
-Three things are kept apart up to the sink: a column that is NULL (`None` in the image), a column that is empty
-(`""`, `b""`, `[]`), and a column that the source did not send (absent from the image, and listed in
-`ChangeEvent.unavailable`). `penstock.column_types` says which Python value stands for which type.
-"""
+"""`ChangeEvent` and the values it consists of. Pure; `penstock.event` is the public name of all of them."""
 
 from __future__ import annotations
 
@@ -17,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.column_types import ColumnType
+from penstock.event.column_types import ColumnType
 
 
 class Op(StrEnum):
@@ -137,7 +129,7 @@ class TableSchema:
     key_columns: tuple[Column, ...]
     """The columns of the primary key, in the order of the key."""
     encoded: bytes | None
-    """For `penstock.event_coder` only."""
+    """For `penstock.event.coder` only."""
 
     def __init__(self, columns: tuple[Column, ...]) -> None:
         self.columns = tuple(columns)

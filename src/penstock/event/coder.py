@@ -19,8 +19,8 @@ import msgspec
 from apache_beam import coders
 
 from penstock.coders import VersionedCoder
-from penstock.column_types import ColumnType, Interval, Kind
-from penstock.event import (
+from penstock.event.column_types import ColumnType, Interval, Kind
+from penstock.event.model import (
     CellChange,
     ChangeEvent,
     Column,
@@ -131,7 +131,7 @@ def _enc_hook(value: Any) -> Any:
     if isinstance(value, Interval):
         return msgspec.msgpack.Ext(_INTERVAL, _encode(value.parts()))
     raise NotImplementedError(
-        f"an image holds a {type(value).__name__}; penstock.column_types lists the types of values"
+        f"an image holds a {type(value).__name__}; penstock.event.column_types lists the types of values"
     )
 
 
