@@ -20,7 +20,7 @@ from apache_beam.transforms import environments
 
 from penstock.attempt import Attempt
 from penstock.runner.driver.cleanup import clean_ups
-from penstock.runner.driver.compatibility import refuse_misfit
+from penstock.runner.driver.compatibility import check_compatibility
 from penstock.runner.driver.driver import Driver
 from penstock.runner.driver.residuals import Residuals
 from penstock.runner.harness.bundle import KNOWN_BEAM, PlanContext
@@ -29,7 +29,7 @@ from penstock.runner.planning import graph
 from penstock.runner.planning.checks import refuse_unsupported
 from penstock.runner.planning.plan import Plan
 from penstock.runner.protocol.coordinator import Coordinator
-from penstock.runner.protocol.errors import CheckpointError, EpochAborted, EpochFailed
+from penstock.runner.protocol.errors import CheckpointError, EpochAbortedError, EpochFailedError
 from penstock.runner.protocol.loop import run_epochs
 from penstock.runner.protocol.record import CommitRecord, EpochState
 from penstock.runner.result import PySparkPipelineResult
@@ -109,7 +109,7 @@ class PySparkRunner(PipelineRunner):
     def _start_stream(self, plan: Plan, settings: PySparkOptions) -> PySparkPipelineResult:
         checkpoint = opened_checkpoint(settings)
         planned = PlanContext(plan)
-        refuse_misfit(checkpoint.last_record(), planned, settings.drop_state or ())
+        check_compatibility(checkpoint.last_record(), planned, settings.drop_state or ())
         spark = self._context(settings)
         result = PySparkPipelineResult(Residuals(planned))
         work = _Work(spark, plan, settings, result)
@@ -163,7 +163,7 @@ class _Work:
             checkpoint = Checkpoint.open(f"{folder}/checkpoint", fresh=True, key_groups=KEY_GROUPS)
             try:
                 return self.stream(checkpoint, retries=0)
-            except EpochFailed as error:
+            except EpochFailedError as error:
                 raise error.__cause__ or error from None
 
     def stream(self, checkpoint: Any, retries: int | None = None) -> str:
@@ -211,7 +211,7 @@ class _Work:
             residuals,
             partitions=min(settings.spark_parallelism or slots(self._spark), KEY_GROUPS),
             limits=EpochLimits(settings.epoch_seconds, settings.epoch_max_records, settings.epoch_max_bytes),
-            folder=folder,
+            state_folder=folder,
             name="penstock",
             dropped=dropped,
             draining=lambda: self._result.draining,
@@ -223,10 +223,10 @@ class _Work:
             attempt = Attempt(self._job, 1, record.number + 1, uuid.uuid4().hex[:12])
             try:
                 return driver(record, attempt)
-            except EpochAborted as error:
+            except EpochAbortedError as error:
                 aborted = error
                 logger.warning("try %d was aborted: %s", tried + 1, error)
-        raise EpochFailed(f"aborted {self._settings.epoch_retries + 1} times") from aborted
+        raise EpochFailedError(f"aborted {self._settings.epoch_retries + 1} times") from aborted
 
     def _clean_up(self, record: CommitRecord) -> None:
         """Let sinks delete what failed epochs staged; only called after a commit of our own."""

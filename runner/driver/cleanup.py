@@ -1,4 +1,4 @@
-"""Lets post-commit DoFns delete what failed epochs staged (see `penstock.publish.CleansUp`)."""
+"""Calls the clean-up of post-commit DoFns: they delete what failed epochs staged (`penstock.publish.CleansUp`)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from penstock.runner.protocol.record import CommitRecord
 
 
 def clean_ups(plan: Plan, record: CommitRecord) -> Iterator[Callable[[str], None]]:
-    """Yield, for each post-commit step that cleans up, a function of the job's name that does it.
+    """Yield for each post-commit step with a clean-up a function that runs it, given the job's name.
 
-    `record` must be one that this driver has committed itself.
+    This driver must have committed `record` itself.
     """
     context = PlanContext(plan)
     for stage in plan.stages:

@@ -1,51 +1,38 @@
-"""The driver's part of an epoch: from the last record to the tasks' input, from reports to the next state.
+"""`Driver` runs single epochs of a plan: `protocol.loop.run_epochs` calls it for each try.
 
-`Driver` is what `protocol.loop.run_epochs` calls for each try. It is a function of the record: nothing that
-matters for the next epoch is kept beside it.
+    record ─► Schedule: is there work? ─► EpochInputs ─► Engine (Spark) ─► NextStates ─► state of the next record
+
+The result depends on the record alone. The driver remembers only the last epoch that it ran, for metrics and for
+bundle finalizers; a driver that takes over after a crash continues without that.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from penstock.attempt import Attempt
-from penstock.runner.driver.compatibility import drop_steps, pending_impulses
-from penstock.runner.driver.merge_reports import (
-    metrics_after,
-    raise_failure,
-    runs_after,
-    state_of,
-    timers_after,
-    watermarks_after,
-)
+from penstock.runner.driver import schedule as due_rules
+from penstock.runner.driver.compatibility import state_for_plan
+from penstock.runner.driver.epoch_input import EpochInputs
+from penstock.runner.driver.merge_reports import raise_failure
+from penstock.runner.driver.next_state import NextStates
 from penstock.runner.driver.residuals import Residuals
+from penstock.runner.driver.schedule import Schedule
 from penstock.runner.driver.state_schema import state_schemas
-from penstock.runner.driver.teststream import Event, Script
-from penstock.runner.planning.plan import Plan, Routing
-from penstock.runner.protocol.record import (
-    CommitRecord,
-    EpochState,
-    Publication,
-    Residual,
-    WatermarkKey,
-)
-from penstock.runner.tasks import worker_warnings as warned
-from penstock.runner.tasks.epoch import (
-    BEGINNING_US,
-    MAX_US,
-    EpochInput,
-    EpochLimits,
-    TaskInput,
-    TaskReport,
-    TestStreamBlock,
-)
+from penstock.runner.driver.teststream import TestStreamEvent, TestStreamSource
+from penstock.runner.planning.plan import Plan
+from penstock.runner.protocol.record import CommitRecord, EpochState, Residual
+from penstock.runner.tasks import worker_warnings
+from penstock.runner.tasks.epoch import EpochInput, EpochLimits, TaskReport
 
 logger = logging.getLogger(__name__)
 
-_IDLE_S = 0.2
+_IDLE_SECONDS = 0.2
+"""Longest pause of a driver without work. It then checks again, and notices a stop or a newer driver."""
 
 
 class Engine(Protocol):
@@ -55,8 +42,24 @@ class Engine(Protocol):
         """Run all levels and return the reports of one consistent run."""
 
 
+@dataclass(frozen=True, slots=True)
+class _LastEpoch:
+    """The last epoch that this driver ran. It is committed if the record has its number.
+
+    `nonces` are those of its tasks. Tasks of the next epoch get them, so that workers run the bundle finalizers
+    of bundles that were committed.
+    """
+
+    number: int = 0
+    nonces: frozenset[str] = frozenset()
+    metrics: tuple[bytes, ...] = ()
+
+
 class Driver:
-    """Runs single epochs of a plan."""
+    """Runs single epochs of a plan.
+
+    `dropped` are steps whose state is deleted (`--drop_state`). `draining` says whether a drain was requested.
+    """
 
     def __init__(
         self,
@@ -66,7 +69,7 @@ class Driver:
         *,
         partitions: int,
         limits: EpochLimits,
-        folder: str,
+        state_folder: str,
         name: str,
         dropped: Collection[str] = (),
         draining: Callable[[], bool] = lambda: False,
@@ -76,233 +79,99 @@ class Driver:
         self._plan = plan
         self._engine = engine
         self._residuals = residuals
-        self._schemas = state_schemas(residuals.context)
-        self._partitions = partitions
-        self._limits = limits
-        self._folder = folder
         self._name = name
         self._dropped = frozenset(dropped)
         self._draining = draining
         self._now_us = now_us
         self._pause = pause
-        self._script = Script(residuals.context)
-        self._ran: tuple[int, frozenset[str]] = (0, frozenset())
-        """The last epoch that was run, and its tasks: bundles are finalized, as well as can be, after the commit."""
-        self._measured: tuple[bytes, ...] = ()
+        self._schedule = Schedule(plan)
+        self._test_stream = TestStreamSource(residuals.context)
+        self._inputs = EpochInputs(
+            plan, residuals, partitions=partitions, limits=limits, state_folder=state_folder
+        )
+        self._next_states = NextStates(
+            plan, self._schedule, residuals, state_schemas(residuals.context), now_us
+        )
+        self._last = _LastEpoch()
 
     def __call__(self, record: CommitRecord, attempt: Attempt) -> EpochState | None:
-        """Run one try of the epoch that follows `record`; None when there is nothing to do yet.
+        """Run one try of the epoch that follows `record`; None if there is no work yet.
 
         Raises:
             the user's exception, with the worker's traceback and the place as notes.
-            EpochAborted: the tasks did not work on the same data.
+            EpochAbortedError: the tasks did not work on the same data.
         """
-        state = drop_steps(record.state, self._dropped)
-        drain = state.draining or self._draining()
-        residuals = list(state.residuals)
-        if drain and not state.draining:
-            residuals = self._residuals.truncated(residuals)
-        now = self._due_until_us(
-            record
-        )  # asked once: between two answers a residual would be neither due nor waiting
-        due = [r for r in residuals if r.not_before_us <= now]
-        event = None if self._busy(state, due) else self._script.next_event(state) or self._leap(state)
+        state = state_for_plan(record.state, self._plan, self._dropped)
+        drain_begins = self._draining() and not state.draining
+        if drain_begins:
+            residuals = tuple(self._residuals.truncate(state.residuals))
+            state = replace(state, draining=True, residuals=residuals)
+        # Read the clock once: with two readings a residual could be neither due nor waiting, and would be lost.
+        until_us = due_rules.residuals_due_until_us(self._now_us(), record.committed_us)
+        due, waiting = due_rules.split_by_due(state.residuals, until_us)
+        event = self._next_event(state, due)
         if event is not None:
-            state = self._script.played(state, event)
-        elif not self._anything_to_do(state, due, drain):
-            self._pause(min(_IDLE_S, max(0.0, self._next_due_s(state))))
+            state = self._test_stream.apply(state, event)
+        elif not (drain_begins or self._schedule.needs_epoch(state, due, self._processing_time_us(state))):
+            self._pause(min(_IDLE_SECONDS, due_rules.seconds_until_next_due(state, self._now_us())))
             return None
-        dealt = self._residuals.dealt(residuals, self._partitions) if due else residuals
-        running = [r for r in dealt if r.not_before_us <= now]
-        waiting = [r for r in dealt if r.not_before_us > now]
-        number, nonces = self._ran
-        committed = nonces if number == record.number else frozenset()
-        epoch = self._input(state, attempt, running, waiting, committed, event)
-        description = f"{self._name}: epoch {attempt.epoch}"
-        reports = self._engine.run(epoch, description, f"penstock-{attempt.job}")
-        warned.show(warning for report in reports for warning in report.warnings)
-        raise_failure(reports, attempt.epoch)
-        self._ran = attempt.epoch, frozenset(report.nonce for report in reports)
-        self._measured = tuple(info for report in reports for info in report.metrics)
-        return self._next_state(state, attempt, reports, waiting, drain)
+        if due:
+            rebalanced = self._residuals.rebalance(state.residuals, self._inputs.partitions)
+            due, waiting = due_rules.split_by_due(rebalanced, until_us)
+        reports = self._run(record, attempt, state, due, waiting, event)
+        input_complete = self._test_stream.next_event(state) is None and self._schedule.input_complete(state)
+        return self._next_states.make(state, attempt, reports, waiting, input_complete=input_complete)
 
     def measured(self, epoch: int) -> tuple[bytes, ...]:
-        """The serialised `MonitoringInfo`s of an epoch's tasks; nothing if it is not the last one that ran here."""
-        return self._measured if self._ran[0] == epoch else ()
+        """Return the serialized `MonitoringInfo`s of an epoch; empty unless it is the last one that ran here."""
+        return self._last.metrics if self._last.number == epoch else ()
 
-    # Before the tasks.
-
-    def _due_until_us(self, record: CommitRecord) -> int:
-        """Up to which time residuals are due: now, or all of them if the clock was set back since the last commit.
-
-        A moment that one asked to wait would else be as long as the step, and nothing would be read meanwhile.
-        """
-        now = self._now_us()
-        return now if now >= record.committed_us else MAX_US
-
-    def _busy(self, state: EpochState, due: Sequence[Residual]) -> bool:
-        """Whether something is left of what earlier epochs began."""
-        return bool(due or state.publications or self._to_start(state)) or self._rings(state)
-
-    def _anything_to_do(self, state: EpochState, due: Sequence[Residual], drain: bool) -> bool:
-        if self._busy(state, due):
-            return True
-        if drain and not state.draining:
-            return True
-        return not state.residuals and not (self._settled(state) and any(t.pending for t in state.timers))
-
-    def _rings(self, state: EpochState) -> bool:
-        """Whether a processing-time timer is due."""
-        clock = self._script.clock_us(state)
-        now = self._now_us() if clock is None else clock
-        return any(t.processing_us is not None and t.processing_us <= now for t in state.timers)
-
-    def _leap(self, state: EpochState) -> Event | None:
-        """When the script is over and only its clock would bring something: the clock leaps to the next timer."""
-        clock = self._script.clock_us(state)
-        times = [t.processing_us for t in state.timers if t.processing_us is not None]
-        if clock is None or not times or state.residuals or not self._settled(state):
+    def _next_event(self, state: EpochState, due: Sequence[Residual]) -> TestStreamEvent | None:
+        """The event of a TestStream to apply in this epoch: only once earlier epochs left no work."""
+        clock_us = self._test_stream.clock_us(state)
+        if clock_us is None or self._schedule.is_busy(state, due, clock_us):
             return None
-        return Event(advance_us=min(times) - clock)
+        event = self._test_stream.next_event(state)
+        if event is None:  # after the last event only the clock can make a timer due, so let it advance
+            advance_us = self._schedule.advance_clock_to_next_timer(state, clock_us)
+            return None if advance_us is None else TestStreamEvent(advance_us=advance_us)
+        return event
 
-    def _to_start(self, state: EpochState) -> tuple[str, ...]:
-        return pending_impulses(state, self._plan)
+    def _processing_time_us(self, state: EpochState) -> int:
+        clock_us = self._test_stream.clock_us(state)
+        return self._now_us() if clock_us is None else clock_us
 
-    def _through(self, state: EpochState) -> bool:
-        """Whether nothing can reach a step any more that the record carries elements to."""
-        return self._script.next_event(state) is None and all(
-            state.watermarks.get(WatermarkKey.carried(edge.name), BEGINNING_US) >= MAX_US
-            for edge in self._plan.edges
-            if edge.routing.carried
-        )
-
-    def _settled(self, state: EpochState) -> bool:
-        """Whether an epoch has seen the watermarks of all that the record carries elements to.
-
-        If nothing else is left, another epoch would move no watermark: only the clock can bring anything.
-        """
-        keys = [WatermarkKey.carried(edge.name) for edge in self._plan.edges if edge.routing.carried]
-        return all(
-            key in state.watermarks and state.observed_watermarks.get(key) == state.watermarks[key]
-            for key in keys
-        )
-
-    def _carried_watermarks(self, state: EpochState) -> dict[WatermarkKey, int]:
-        keys = [WatermarkKey.carried(edge.name) for edge in self._plan.edges if edge.routing.carried]
-        return {key: state.watermarks[key] for key in keys if key in state.watermarks}
-
-    def _next_due_s(self, state: EpochState) -> float:
-        times = [r.not_before_us for r in state.residuals]
-        times += [t.processing_us for t in state.timers if t.processing_us is not None]
-        return (min(times, default=0) - self._now_us()) / 1e6
-
-    def _input(
+    def _run(
         self,
-        state: EpochState,
+        record: CommitRecord,
         attempt: Attempt,
-        running: Sequence[Residual],
-        waiting: Sequence[Residual],
-        committed: frozenset[str],
-        event: Event | None,
-    ) -> EpochInput:
-        holds: dict[str, int] = {}
-        for residual in waiting:
-            mark = residual.watermark_us
-            holds[residual.transform] = min(mark, holds.get(residual.transform, mark))
-        return EpochInput(
-            attempt=attempt,
-            partitions=self._partitions,
-            limits=self._limits,
-            inputs=tuple(self._task_input(p, state, running, event) for p in range(self._partitions)),
-            watermarks=dict(state.watermarks),
-            state=state_of(state),
-            waiting_residuals_us=holds,
-            earliest_window_end_us=self._residuals.open_windows([*running, *waiting]),
-            state_folder=self._folder,
-            committed_nonces=committed,
-            test_clock_us=self._script.clock_us(state),
-        )
-
-    def _task_input(
-        self, partition: int, state: EpochState, running: Sequence[Residual], event: Event | None
-    ) -> TaskInput:
-        mine = slice(partition, None, self._partitions)
-        played = event is not None and event.step and partition == 0
-        return TaskInput(
-            impulses=self._to_start(state) if partition == 0 else (),
-            residuals=tuple(running[mine]),
-            publications=tuple(state.publications[mine]),
-            test_stream=(TestStreamBlock(event.step, event.block),) if event and played else (),
-        )
-
-    # After the tasks.
-
-    def _next_state(
-        self,
         state: EpochState,
-        attempt: Attempt,
-        reports: Sequence[TaskReport],
+        due: Sequence[Residual],
         waiting: Sequence[Residual],
-        drain: bool,
-    ) -> EpochState:
-        arrived = self._arrived(state, attempt, reports)
-        if drain:
-            arrived = self._residuals.truncated(arrived)
-        residuals = [*waiting, *self._left(reports), *arrived]
-        publications = self._publications(reports)
+        event: TestStreamEvent | None,
+    ) -> list[TaskReport]:
+        epoch = self._inputs.make(
+            attempt,
+            state,
+            due,
+            waiting,
+            event=event,
+            committed_nonces=self._last.nonces if self._last.number == record.number else frozenset(),
+            test_clock_us=self._test_stream.clock_us(state),
+        )
+        # A batch pipeline runs its epochs too, but its user never hears of epochs.
+        place = f"epoch {attempt.epoch}" if self._plan.streaming else ""
+        description = f"{self._name}: {place}" if place else self._name
+        reports = self._engine.run(epoch, description, f"penstock-{attempt.job}")
+        worker_warnings.show(warning for report in reports for warning in report.warnings)
+        raise_failure(reports, place)
+        self._last = _LastEpoch(
+            attempt.epoch,
+            frozenset(report.nonce for report in reports),
+            tuple(info for report in reports for info in report.metrics),
+        )
         if late := sum(report.dropped for report in reports):
-            logger.warning("epoch %d dropped %d elements that came after their window", attempt.epoch, late)
-        timers = timers_after(state.timers, reports)
-        pending = any(t.pending for t in timers)
-        fed = self._plan.fed_by_impulse()
-        fired = {name: tuple(sorted(fed[name])) for name in self._to_start(state)}
-        return EpochState(
-            residuals=tuple(residuals),
-            publications=publications,
-            state_runs=runs_after(state.state_runs, reports),
-            timers=timers,
-            watermarks=watermarks_after(state.watermarks, reports),
-            observed_watermarks=self._carried_watermarks(state),
-            fired_impulses={**state.fired_impulses, **fired},
-            schemas=self._schemas,
-            metrics=metrics_after(state.metrics, reports),
-            draining=drain,
-            test_events_applied=state.test_events_applied,
-            test_clock_us=state.test_clock_us,
-            done=self._through(state) and not (residuals or publications or pending),
-        )
-
-    def _left(self, reports: Iterable[TaskReport]) -> list[Residual]:
-        now = self._now_us()
-        return [
-            Residual(left.step, left.element_id, left.element, left.watermark_us, now + left.delay_us)
-            if left.delay_us
-            else Residual(left.step, left.element_id, left.element, left.watermark_us, 0)
-            for report in reports
-            for left in report.residuals
-        ]
-
-    def _arrived(self, state: EpochState, attempt: Attempt, reports: Iterable[TaskReport]) -> list[Residual]:
-        """New elements of splittable DoFns; the id is minted here, so two equal elements stay two."""
-        arrived = [pair for report in reports for pair in report.carried if self._reads(pair.step)]
-        return [
-            Residual(
-                transform=carried.step,
-                element_id=f"{attempt.epoch}.{index}",
-                element=carried.element,
-                watermark_us=state.watermarks.get(WatermarkKey.carried(carried.step), BEGINNING_US),
-                not_before_us=0,
+            logger.warning(
+                "dropped %d elements that arrived after their window%s", late, place and f" ({place})"
             )
-            for index, carried in enumerate(arrived)
-        ]
-
-    def _publications(self, reports: Iterable[TaskReport]) -> tuple[Publication, ...]:
-        return tuple(
-            Publication(carried.step, carried.element)
-            for report in reports
-            for carried in report.carried
-            if not self._reads(carried.step)
-        )
-
-    def _reads(self, step: str) -> bool:
-        return any(e.name == step and e.routing is Routing.RESIDUAL for e in self._plan.edges)
+        return reports

@@ -1,7 +1,7 @@
-"""What the tasks of an epoch report, put together: the failure of one, or the parts of the next record's state. Pure.
+"""Merges the reports of an epoch's tasks: the failure of one, or the parts of the next record's state. Pure.
 
-A task reports for its key groups only. Of all others, and of stages that it had no reason to look at, the record
-keeps what it has.
+A task reports only for its key groups. Entries for other key groups, and for stages the task did not run, are
+copied from the previous record.
 """
 
 from __future__ import annotations
@@ -12,42 +12,34 @@ from dataclasses import replace
 from typing import TypeVar
 
 from penstock.runner import metrics
-from penstock.runner.protocol.record import EarliestTimers, EpochState, StateRun, WatermarkKey
-from penstock.runner.tasks.epoch import Failure, StepState, TaskReport
+from penstock.runner.protocol.record import EarliestTimers, StateRun, WatermarkKey
+from penstock.runner.tasks.epoch import Failure, TaskReport
 
 _Ranged = TypeVar("_Ranged", StateRun, EarliestTimers)
 
 
-def raise_failure(reports: Iterable[TaskReport], epoch: int) -> None:
-    """Raise what a task failed with: the user's own exception, where it pickles."""
+def raise_failure(reports: Iterable[TaskReport], place: str) -> None:
+    """Raise the error that a task failed with: the user's own exception, if it pickles.
+
+    Its first note says where it was raised: the step, the element that was read, and `place` (the epoch).
+    """
     for report in reports:
         if report.failure is not None:
-            raise _error_of(report.failure, epoch)
+            raise _error_of(report.failure, place)
 
 
-def _error_of(failure: Failure, epoch: int) -> BaseException:
+def _error_of(failure: Failure, place: str) -> BaseException:
     pickled = failure.error
     error: BaseException = RuntimeError(failure.summary) if pickled is None else pickle.loads(pickled)
-    error.add_note(f"in {failure.where}, epoch {epoch}; in the worker:\n{failure.trace}")
+    where = f"{failure.where}, {place}" if place else failure.where
+    error.add_note(f"in {where}; in the worker:\n{failure.trace}")
     return error
-
-
-def state_of(state: EpochState) -> dict[str, StepState]:
-    """Return the stored state by the name of its step."""
-    names = {run.stage for run in state.state_runs} | {t.stage for t in state.timers}
-    return {
-        name: StepState(
-            runs=tuple(run for run in state.state_runs if run.stage == name),
-            timers=tuple(t for t in state.timers if t.stage == name),
-        )
-        for name in names
-    }
 
 
 def timers_after(
     before: Iterable[EarliestTimers], reports: Iterable[TaskReport]
 ) -> tuple[EarliestTimers, ...]:
-    """The earliest timers that tasks report, and the old ones of key groups that no task looked at."""
+    """Return the timers that tasks report, and the previous ones of key groups that no task reports."""
     after = list(before)
     for report in reports:
         for reported in report.timers.values():
@@ -57,7 +49,7 @@ def timers_after(
 
 
 def runs_after(runs: Iterable[StateRun], reports: Iterable[TaskReport]) -> tuple[StateRun, ...]:
-    """The runs that tasks report for their key groups, and the old ones of all other groups."""
+    """Return the runs that tasks report for their key groups, and the previous ones of all other groups."""
     after = list(runs)
     for report in reports:
         for name, sealed in report.runs.items():
@@ -77,7 +69,7 @@ def _without_groups(entries: Iterable[_Ranged], stage: str, first: int, last: in
 
 
 def _outside(ranged: _Ranged, first: int, last: int) -> list[_Ranged]:
-    """The parts of a range of key groups that lie outside `first` to `last` (inclusive)."""
+    """Return the parts of a range of key groups outside `first` to `last` (inclusive)."""
     parts = []
     if ranged.first_key_group < first:
         parts.append(replace(ranged, last_key_group=min(ranged.last_key_group, first - 1)))
@@ -89,7 +81,7 @@ def _outside(ranged: _Ranged, first: int, last: int) -> list[_Ranged]:
 def watermarks_after(
     before: Mapping[WatermarkKey, int], reports: Iterable[TaskReport]
 ) -> dict[WatermarkKey, int]:
-    """For each key the lowest watermark of all partitions, but never lower than before."""
+    """Return for each key the lowest watermark of all partitions, but never a lower one than before."""
     lowest: dict[WatermarkKey, int] = {}
     for report in reports:
         for key, mark in report.watermarks.items():
@@ -98,7 +90,7 @@ def watermarks_after(
 
 
 def metrics_after(before: Iterable[bytes], reports: Iterable[TaskReport]) -> tuple[bytes, ...]:
-    """Users' metrics of the job: those of the last record, and what the tasks of the epoch measured."""
+    """Return the users' metrics of the job: those of the last record merged with those of the epoch's tasks."""
     infos = metrics.deserialized(before)
     for report in reports:
         infos.extend(metrics.user_metrics(report.metrics))

@@ -1,12 +1,12 @@
-"""Residuals at rest: decoded, dealt out anew between epochs, truncated when the pipeline drains.
+"""Residuals between epochs: decode them, rebalance them, truncate them when the pipeline drains.
 
-`rebalance` is the runner's one extension of Beam's model. A restriction cannot talk to another one while
-both run; between epochs all of them are durable and at rest, and a restriction provider that has
+`rebalance` is the runner's one extension of Beam's model. While two restrictions are processed they cannot
+exchange work. Between epochs all restrictions are stored, and a restriction provider with the method
 
     rebalance(element, [(restriction, watermark_state)], n) -> [(restriction, watermark_state)]
 
-may join all residuals of one element and deal them out again over n slots. Only residuals of the same
-transform, element id, window, timestamp and pane meet; the hold of what was joined never goes back.
+may join all residuals of one element and divide them again into at most n. Only residuals of the same transform,
+element id, window, timestamp and pane are joined. The result keeps the lowest watermark hold of what was joined.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from penstock.runner.protocol.record import Residual
 
 @dataclass(frozen=True, slots=True)
 class ResidualView:
-    """A residual as a person may look at it: step, element, restriction, watermark in µs."""
+    """A decoded residual, for people and for progress: step, element, restriction, watermark in µs."""
 
     transform: str
     element_id: str
@@ -51,7 +51,7 @@ class _Reader:
 
 
 class Residuals:
-    """Works on the residuals of a plan's steps, on the driver."""
+    """Decodes and changes the residuals of a plan's steps. Used by the driver only."""
 
     def __init__(self, context: PlanContext) -> None:
         self.context = context
@@ -61,48 +61,48 @@ class Residuals:
             if stage.origin is Origin.RESIDUAL
         }
 
-    def dealt(self, residuals: Iterable[Residual], parts: int) -> list[Residual]:
-        """Join and deal out what the providers can; all else stays as it is."""
-        dealt: list[Residual] = []
+    def rebalance(self, residuals: Iterable[Residual], parts: int) -> list[Residual]:
+        """Return the residuals, rebalanced where the restriction provider supports it."""
+        rebalanced: list[Residual] = []
         groups: dict[Any, list[Residual]] = collections.defaultdict(list)
         for residual in residuals:
             if hasattr(self._readers[residual.transform].provider, "rebalance"):
                 groups[self._identity(residual)].append(residual)
             else:
-                dealt.append(residual)
+                rebalanced.append(residual)
         for group in groups.values():
-            dealt.extend(self._rebalanced(group, parts))
-        return dealt
+            rebalanced.extend(self._rebalance_group(group, parts))
+        return rebalanced
 
-    def truncated(self, residuals: Iterable[Residual]) -> list[Residual]:
-        """What is still to be read in a drain: bounded restrictions, unless a provider says otherwise."""
+    def truncate(self, residuals: Iterable[Residual]) -> list[Residual]:
+        """Return what a drain still reads: bounded restrictions, unless a provider says otherwise."""
         kept = []
         for residual in residuals:
             reader = self._readers[residual.transform]
-            value, (element, restriction, state) = self._opened(residual)
+            value, (element, restriction, state) = self._decode(residual)
             rest = reader.provider.truncate(element, restriction)
             if rest is not None:
-                kept.append(replace(residual, element=self._closed(reader, value, element, rest, state)))
+                kept.append(replace(residual, element=self._encode(reader, value, element, rest, state)))
         return kept
 
-    def open_windows(self, residuals: Iterable[Residual]) -> dict[str, int]:
-        """For each step that has side inputs: the last timestamp, in µs, of the earliest window it still reads in."""
+    def earliest_window_ends_us(self, residuals: Iterable[Residual]) -> dict[str, int]:
+        """Return by step with side inputs the last timestamp (µs) of the earliest window that it still reads in."""
         sides = {s.step for s in self.context.plan.stages if s.origin is Origin.RESIDUAL and s.sides}
         earliest: dict[str, int] = {}
         for residual in residuals:
             if residual.transform in sides:
-                value, _ = self._opened(residual)
+                value, _ = self._decode(residual)
                 end = min(window.max_timestamp().micros for window in value.windows)
                 earliest[residual.transform] = min(end, earliest.get(residual.transform, end))
         return earliest
 
     def views(self, residuals: Iterable[Residual]) -> tuple[ResidualView, ...]:
-        """Residuals with their restrictions decoded; those of steps that were dropped are left out."""
+        """Return the residuals with decoded restrictions, without those of dropped steps."""
         views = []
         for residual in residuals:
             if residual.transform not in self._readers:
                 continue
-            _, (element, restriction, _) = self._opened(residual)
+            _, (element, restriction, _) = self._decode(residual)
             views.append(
                 ResidualView(
                     residual.transform, residual.element_id, element, restriction, residual.watermark_us
@@ -110,17 +110,17 @@ class Residuals:
             )
         return tuple(views)
 
-    def _rebalanced(self, group: list[Residual], parts: int) -> list[Residual]:
+    def _rebalance_group(self, group: list[Residual], parts: int) -> list[Residual]:
         reader = self._readers[group[0].transform]
-        opened = [self._opened(residual) for residual in group]
-        value, (element, _, _) = opened[0]
-        given = [(restriction, state) for _, (_, restriction, state) in opened]
+        decoded = [self._decode(residual) for residual in group]
+        value, (element, _, _) = decoded[0]
+        given = [(restriction, state) for _, (_, restriction, state) in decoded]
         hold = min(residual.watermark_us for residual in group)
         due = min(residual.not_before_us for residual in group)
         return [
             replace(
                 group[0],
-                element=self._closed(reader, value, element, restriction, state),
+                element=self._encode(reader, value, element, restriction, state),
                 watermark_us=hold,
                 not_before_us=due,
             )
@@ -128,16 +128,16 @@ class Residuals:
         ]
 
     def _identity(self, residual: Residual) -> Any:
-        value, _ = self._opened(residual)
+        value, _ = self._decode(residual)
         return residual.transform, residual.element_id, value.windows, value.timestamp, value.pane_info
 
-    def _opened(self, residual: Residual) -> tuple[WindowedValue, tuple[Any, Any, Any]]:
+    def _decode(self, residual: Residual) -> tuple[WindowedValue, tuple[Any, Any, Any]]:
         value = self._readers[residual.transform].coder.decode_nested(residual.element)
         (element, (restriction, state)), _size = value.value
         return value, (element, restriction, state)
 
     @staticmethod
-    def _closed(reader: _Reader, value: WindowedValue, element: Any, restriction: Any, state: Any) -> bytes:
+    def _encode(reader: _Reader, value: WindowedValue, element: Any, restriction: Any, state: Any) -> bytes:
         size = reader.provider.restriction_size(element, restriction)
         whole = value.with_value(((element, (restriction, state)), size))
         encoded: bytes = reader.coder.encode_nested(whole)

@@ -1,11 +1,11 @@
-"""In which form each step keeps what a checkpoint holds for it: its coders, kinds of state, timers and windows.
+"""The schema of each step's state in a checkpoint: coders, kinds of state, timers and windows.
 
-A checkpoint outlives the program that wrote it. Bytes that another coder wrote may still decode, to other values;
-state under a key that is encoded otherwise is never found again. So the record says how each step keeps things,
-and a pipeline that would keep them in another way is refused.
+A checkpoint outlives the program that wrote it. Bytes written by one coder may decode with another coder, but to
+other values; state under a key that is now encoded differently is never found again. So the record stores the
+schema of each step, and a pipeline with another schema is rejected.
 
-A form is words, for comparing and for people. Coders are named by their classes alone: what is inside a pickled
-coder differs from run to run, and a row may get new fields.
+A schema is text, for comparing and for people. Coders are named by their classes alone: the content of a pickled
+coder differs from run to run, and a row type may get new fields.
 """
 
 from __future__ import annotations
@@ -20,93 +20,94 @@ from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning.plan import Stage
 
 StepSchema = Mapping[str, str]
-"""For each part of what a step keeps, the words that say how."""
+"""For each part of a step's state ("keys", "windows", "state 'count'"), the text that describes its encoding."""
 
 _TIMER = "timer"
-_FAMILY = "ts-"
-"""What Beam puts before the name of a timer."""
+_FAMILY_PREFIX = "ts-"
+"""Beam puts this before the name of a timer (`userstate.TimerSpec`, read in Beam 2.77)."""
 
 
 def state_schemas(context: PlanContext) -> dict[str, StepSchema]:
-    """The form of everything that the steps of a plan may keep in a checkpoint, by durable name."""
-    found: dict[str, StepSchema] = {}
+    """Return the schema of everything that the steps of a plan may store in a checkpoint, by durable name."""
+    schemas: dict[str, StepSchema] = {}
     for stage in context.plan.stages:
         if stage.state:
-            found[stage.state] = dict(_state(context, stage))
+            schemas[stage.state] = dict(_stateful_step(context, stage))
         if stage.waiting:
-            found[stage.waiting] = _elements(context, stage.collection)
+            schemas[stage.waiting] = _elements(context, stage.collection)
     for edge in context.plan.edges:
         if edge.routing.carried:
-            found[edge.name] = _elements(context, edge.collection)
+            schemas[edge.name] = _elements(context, edge.collection)
         elif edge.side:
-            found[edge.side.state] = _elements(context, edge.collection)
-    return found
+            schemas[edge.side.state] = _elements(context, edge.collection)
+    return schemas
 
 
 def changed_schema(
     before: Mapping[str, StepSchema],
     after: Mapping[str, StepSchema],
-    holding: Collection[str],
-    ringing: Collection[str],
+    with_state: Collection[str],
+    with_timers: Collection[str],
 ) -> Iterator[str]:
-    """Say how names that hold something would be read otherwise than they were written, a line each.
+    """Yield one line for each part of stored state that would be decoded differently.
 
-    `holding` are the names that hold anything, `ringing` those whose timers are set. A state that is gone may be
-    left behind; a timer may not, since it fires.
+    `with_state` are the names that have stored state, `with_timers` those that have timers set. A state that the
+    step no longer declares may stay unread; a timer may not, since it fires.
     """
-    for name in sorted(holding):
-        was, now = before.get(name, {}), after.get(name, {})
-        for part in sorted(was.keys() & now.keys()):
-            if was[part] != now[part]:
-                yield f"{name}: {part}: {was[part]} wrote it, {now[part]} would read it"
-        for part in sorted(was.keys() - now.keys()):
-            if name in ringing and part.startswith(_TIMER):
-                yield f"{name}: {part} is set, and nobody would hear it"
+    for name in sorted(with_state):
+        old, new = before.get(name, {}), after.get(name, {})
+        for part in sorted(old.keys() & new.keys()):
+            if old[part] != new[part]:
+                yield f"{name}: {part}: written by {old[part]}, would be read by {new[part]}"
+        for part in sorted(old.keys() - new.keys()):
+            if name in with_timers and part.startswith(_TIMER):
+                yield f"{name}: {part} is set, and the step no longer has a callback for it"
 
 
 def _elements(context: PlanContext, collection: str) -> StepSchema:
     coder = context.coder(collection)
     return {
-        "elements": _named(coder.wrapped_value_coder),
+        "elements": _coder_name(coder.wrapped_value_coder),
         "windows": _windows(context, collection),
     }
 
 
-def _state(context: PlanContext, stage: Stage) -> Iterator[tuple[str, str]]:
+def _stateful_step(context: PlanContext, stage: Stage) -> Iterator[tuple[str, str]]:
     collection = stage.grouped or stage.collection
     pair = context.coder(collection).wrapped_value_coder
     yield "step", "grouping" if stage.grouped else "stateful DoFn"
-    yield "keys", _named(pair.key_coder())
+    yield "keys", _coder_name(pair.key_coder())
     yield "windows", _windows(context, collection)
     if stage.grouped:
-        yield "values", _named(pair.value_coder())
+        yield "values", _coder_name(pair.value_coder())
     for data in stage.transforms.values():
         transform = api.PTransform.FromString(data)
         if transform.unique_name == stage.state and transform.spec.payload and not stage.grouped:
             payload = api.ParDoPayload.FromString(transform.spec.payload)
             for name, spec in payload.state_specs.items():
-                yield f"state {name!r}", _spec(context, spec)
+                yield f"state {name!r}", _state_spec(context, spec)
             for family, timer in payload.timer_family_specs.items():
                 yield (
-                    f"{_TIMER} {family.removeprefix(_FAMILY)!r}",
+                    f"{_TIMER} {family.removeprefix(_FAMILY_PREFIX)!r}",
                     api.TimeDomain.Enum.Name(timer.time_domain),
                 )
 
 
-def _spec(context: PlanContext, spec: api.StateSpec) -> str:
-    """The kind of a state and its coder, as "bag of VarIntCoder"."""
+def _state_spec(context: PlanContext, spec: api.StateSpec) -> str:
+    """The kind of a state and its coders, for example "bag of VarIntCoder"."""
     kind = spec.WhichOneof("spec")
     ids = [value for field, value in getattr(spec, kind).ListFields() if field.name.endswith("coder_id")]
-    kinds = kind.removesuffix("_spec").replace("_", " ")
-    return " of ".join([kinds, *(_named(context.coder_by_id(each)) for each in ids)])
+    words = kind.removesuffix("_spec").replace("_", " ")
+    return " of ".join([words, *(_coder_name(context.coder_by_id(each)) for each in ids)])
 
 
 def _windows(context: PlanContext, collection: str) -> str:
     merging = "merging " if context.windowing(collection).windowfn.is_merging() else ""
-    return merging + _named(context.coder(collection).window_coder)
+    return merging + _coder_name(context.coder(collection).window_coder)
 
 
-def _named(coder: coders.Coder) -> str:
+def _coder_name(coder: coders.Coder) -> str:
+    # Beam has no public access to the coders inside a coder.
     parts: list[Any] = list(coder._get_component_coders())
-    inner = f"[{', '.join(_named(part) for part in parts)}]" if parts else ""
+    inner = f"[{', '.join(_coder_name(part) for part in parts)}]" if parts else ""
     return type(coder).__name__ + inner

@@ -1,10 +1,11 @@
-"""Beam's TestStream: a source whose elements, watermarks and clock are written down beforehand.
+"""Beam's TestStream: a source whose elements, watermarks and processing time are listed in the program.
 
-Each event is an epoch of its own, and the next one waits until nothing is left to do; the commit record says how
-many have been played. Where a pipeline has a script, its processing time is the script's, which begins at 0.
+Each event is an epoch of its own. The driver applies an event when earlier epochs left no work; the record counts
+the events that were applied. In a pipeline with a TestStream the processing time is that of the TestStream, and
+begins at 0.
 
-A TestStream that names a service gets its events from there, all of them before the first is played; a driver that
-takes over asks again, and must get the same.
+A TestStream with the address of a service reads its events from that service, all of them before the first is
+applied. A driver that takes over reads them again, and must get the same events.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ from penstock.runner.protocol.record import EpochState, WatermarkKey
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TestStreamEvent:
     """One event: encoded elements of a step, watermarks of steps (µs), or how far the clock advances (µs)."""
+
+    __test__ = False  # pytest collects classes whose names begin with "Test"
 
     step: str = ""
     block: bytes = b""
@@ -37,11 +40,13 @@ class Event:
     advance_us: int = 0
 
 
-class Script:
+class TestStreamSource:
     """The events of a plan's TestStream, in order; after the last one every watermark is at the end of time.
 
-    How far it has been played, and what its clock says, is in the record's state.
+    The number of applied events and the time of the clock are in the record's state.
     """
+
+    __test__ = False
 
     def __init__(self, context: PlanContext) -> None:
         plan = context.plan
@@ -50,19 +55,19 @@ class Script:
             for stage in plan.stages
             if stage.origin is Origin.SCRIPT
         }
-        self._all = tuple(self._events(plan, context)) if self._steps else ()
+        self._all_events = tuple(self._events(plan, context)) if self._steps else ()
 
-    def next_event(self, state: EpochState) -> Event | None:
-        """The event to play next; None when all have been played, or there is no script."""
-        played = state.test_events_applied
-        return self._all[played] if played < len(self._all) else None
+    def next_event(self, state: EpochState) -> TestStreamEvent | None:
+        """Return the next event; None if all were applied, or if there is no TestStream."""
+        applied = state.test_events_applied
+        return self._all_events[applied] if applied < len(self._all_events) else None
 
     def clock_us(self, state: EpochState) -> int | None:
-        """The processing time as the script has it; None when there is none."""
-        return state.test_clock_us if self._all else None
+        """Return the processing time of the TestStream; None if there is no TestStream."""
+        return state.test_clock_us if self._all_events else None
 
-    def played(self, state: EpochState, event: Event) -> EpochState:
-        """The state with an event played: its watermarks set and its clock advanced."""
+    def apply(self, state: EpochState, event: TestStreamEvent) -> EpochState:
+        """Return the state with the watermarks set and the clock advanced; a task emits the elements."""
         marks = {WatermarkKey.carried(step): mark for step, mark in (event.watermarks or {}).items()}
         return replace(
             state,
@@ -71,24 +76,26 @@ class Script:
             test_clock_us=state.test_clock_us + event.advance_us,
         )
 
-    def _events(self, plan: Plan, context: PlanContext) -> Iterator[Event]:
+    def _events(self, plan: Plan, context: PlanContext) -> Iterator[TestStreamEvent]:
         payload = api.TestStreamPayload.FromString(plan.script)
         coder = context.coder_by_id(payload.coder_id)
         us = 1 if payload.endpoint.url else 1000  # the payload counts milliseconds, a service microseconds
-        for event in _written_down(payload, [step.rpartition("/")[2] for step in self._steps]):
+        for event in _events_of(payload, [step.rpartition("/")[2] for step in self._steps]):
             kind = event.WhichOneof("event")
             if kind == "element_event":
-                (step,) = self._named(event.element_event.tag)
-                yield Event(step=step, block=self._block(step, coder, event.element_event, us))
+                (step,) = self._steps_of(event.element_event.tag)
+                yield TestStreamEvent(step=step, block=self._block(step, coder, event.element_event, us))
             elif kind == "watermark_event":
                 mark = event.watermark_event
-                yield Event(watermarks=dict.fromkeys(self._named(mark.tag), mark.new_watermark * us))
+                yield TestStreamEvent(
+                    watermarks=dict.fromkeys(self._steps_of(mark.tag), mark.new_watermark * us)
+                )
             else:
-                yield Event(advance_us=event.processing_time_event.advance_duration * us)
-        yield Event(watermarks=dict.fromkeys(self._steps, MAX_TIMESTAMP.micros))
+                yield TestStreamEvent(advance_us=event.processing_time_event.advance_duration * us)
+        yield TestStreamEvent(watermarks=dict.fromkeys(self._steps, MAX_TIMESTAMP.micros))
 
-    def _named(self, tag: str) -> list[str]:
-        """The steps of a tag; of a watermark without one, all."""
+    def _steps_of(self, tag: str) -> list[str]:
+        """The steps of a tag. A watermark without a tag is for all steps."""
         tagged = [step for step in self._steps if step.endswith(f"/{tag}")]
         return tagged or list(self._steps)
 
@@ -97,25 +104,25 @@ class Script:
     ) -> bytes:
         encode = self._steps[step].encode_nested
         return b"".join(
-            encode(_placed(coder.decode(element.encoded_element), element.timestamp * us))
+            encode(_windowed(coder.decode(element.encoded_element), element.timestamp * us))
             for element in event.elements
         )
 
 
-def _placed(value: object, at_us: int) -> WindowedValue:
-    """An element in the global window, which is that of every TestStream; a holder brings its own time and pane."""
+def _windowed(value: object, at_us: int) -> WindowedValue:
+    """An element in the global window, as every TestStream has it. A holder has its own timestamp and pane."""
     if isinstance(value, WindowedValueHolder):
         held = value.windowed_value
         return WindowedValue(held.value, held.timestamp, (GlobalWindow(),), held.pane_info)
     return WindowedValue(value, Timestamp(micros=at_us), (GlobalWindow(),))
 
 
-def _written_down(
+def _events_of(
     payload: api.TestStreamPayload, outputs: Sequence[str]
 ) -> Sequence[api.TestStreamPayload.Event]:
-    """The events of the payload, or those of its service until that ends."""
+    """The events of the payload, or all events of its service."""
     if not payload.endpoint.url:
         return payload.events
     with grpc.insecure_channel(payload.endpoint.url) as channel:
-        asked = interactive.EventsRequest(output_ids=outputs)
-        return tuple(services.TestStreamServiceStub(channel).Events(asked))
+        request = interactive.EventsRequest(output_ids=outputs)
+        return tuple(services.TestStreamServiceStub(channel).Events(request))

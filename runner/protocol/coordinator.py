@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from penstock.attempt import Attempt
-from penstock.runner.protocol.errors import CheckpointError, Superseded
+from penstock.runner.protocol.errors import CheckpointError, SupersededError
 from penstock.runner.protocol.exactly_once_put import create_for_certain, look_for_certain
 from penstock.runner.protocol.names import run_age
 from penstock.runner.protocol.record import (
@@ -62,7 +62,7 @@ def describe_writer(now_us: int, nonce: str) -> str:
 class Coordinator:
     """One driver's hold on a checkpoint.
 
-    Until `take_over` has returned, nothing may be published or deleted. After `Superseded` the coordinator is
+    Until `take_over` has returned, nothing may be published or deleted. After `SupersededError` the coordinator is
     of no use any more.
     """
 
@@ -104,7 +104,7 @@ class Coordinator:
         wins.
 
         Raises:
-            Superseded: a still newer driver has taken over meanwhile.
+            SupersededError: a still newer driver has taken over meanwhile.
             CheckpointError: the last record cannot be read.
             OSError: the record could not be created.
         """
@@ -136,8 +136,8 @@ class Coordinator:
         """Commit what `attempt` made of the last record, as one atomic step.
 
         Raises:
-            Superseded: another driver has taken over; nothing of this attempt counts.
-            CommitUnknown: storage never said what became of the record. Stop; the next take-over finds out.
+            SupersededError: another driver has taken over; nothing of this attempt counts.
+            CommitUnknownError: storage never said what became of the record. Stop; the next take-over finds out.
             CheckpointError: the last record is gone, and nobody has committed a later one.
             OSError: the record was not created; the epoch may be repeated.
             ValueError: `attempt` is not a try of the next epoch.
@@ -166,9 +166,9 @@ class Coordinator:
         """Look for a record above the own one (an idle driver does so too).
 
         Raises:
-            Superseded: there is one.
+            SupersededError: there is one.
             CheckpointError: there is none, and the own one is gone.
-            CommitUnknown: storage never said so.
+            CommitUnknownError: storage never said so.
         """
         self._look_above(self._held.record.number)
         self._require_own()
@@ -241,8 +241,8 @@ class Coordinator:
         what = f"which records {self._store.folder} holds"
         return max(look_for_certain(self._store.record_numbers, what, self._pause), default=0)
 
-    def _superseded(self, number: int) -> Superseded:
-        return Superseded(
+    def _superseded(self, number: int) -> SupersededError:
+        return SupersededError(
             f"another driver has taken over {self._store.folder}: {self._who(number)}. This driver "
             "stops; what it did since its last record does not count. Let one driver at a time use a "
             "--checkpoint_dir"

@@ -1,17 +1,15 @@
-"""What can go wrong with an epoch, each with its own answer.
+"""The errors of the epoch protocol, and what the driver does about each.
 
-| error | what it means | what the driver does |
+| error | meaning | what the driver does |
 |---|---|---|
-| `EpochAborted` | this try of the epoch is void (a task ran twice with other data, ...) | repeats the epoch |
-| `EpochFailed` | the epoch failed more often than `--epoch_retries` allows | the pipeline is FAILED |
-| `Superseded` | a newer driver has taken the checkpoint over | stops at once, touches nothing more |
+| `EpochAbortedError` | this try is void, for example because a task ran twice with other data | repeats the epoch |
+| `EpochFailedError` | the epoch failed, and no try is left (`--epoch_retries`) or can help | the pipeline is FAILED |
+| `SupersededError` | a newer driver has taken over the checkpoint | stops at once, publishes and deletes nothing more |
 | `CheckpointError` | the checkpoint folder cannot be used as asked | tells the user what to do |
-| `NotWritten` | storage did not take a file (a full disk) | repeats the epoch |
-| `OutcomeUnknown` | storage did not say whether a create took place | puts the same bytes again |
-| `CommitUnknown` | storage never said so, or which records there are | stops; the next take-over finds out |
+| `NotWrittenError` | the storage refused a file (for example: the disk is full) | repeats the epoch |
+| `OutcomeUnknownError` | the storage did not say whether it created a file | creates it again with the same bytes |
+| `CommitUnknownError` | the storage repeatedly gave no answer | stops; the next take-over reads the outcome |
 """
-
-# ruff: noqa: N818  (these are the words of the design; "SupersededError" would say no more)
 
 from __future__ import annotations
 
@@ -19,36 +17,47 @@ from penstock.errors import PenstockError, ServiceError
 
 
 class CheckpointError(ServiceError):
-    """The checkpoint folder is missing something, damaged, or not what the caller takes it for."""
+    """The checkpoint folder is incomplete, damaged, or does not fit the pipeline or the options."""
 
 
-class RunMissing(CheckpointError):
-    """A state run that a record names is not there.
+class RunMissingError(CheckpointError):
+    """A state run that a record names does not exist.
 
-    Either the record is old and a newer driver has cleaned up (then the driver is `Superseded`; it finds out
-    by looking), or somebody has removed the file.
+    Either a newer driver has deleted it, and this driver is superseded (it checks that next). Or someone deleted
+    the file by hand.
     """
 
 
-class Superseded(PenstockError):
-    """Another driver has taken over this checkpoint; this one must stop and must not delete or publish."""
+class SupersededError(PenstockError):
+    """Another driver has taken over this checkpoint. This one must stop, and must not delete or publish."""
 
 
-class EpochAborted(PenstockError):
-    """What this try of the epoch made does not fit together; nothing of it was committed, so repeat it."""
+class EpochAbortedError(PenstockError):
+    """The results of this try of the epoch do not belong together. Nothing was committed; repeat the epoch."""
 
 
-class EpochFailed(PenstockError):
-    """An epoch failed on every try; the last failure is the cause (`__cause__`)."""
+class EpochFailedError(PenstockError):
+    """An epoch failed on its last try. `__cause__` is the error of that try.
+
+    The message ends with the text of the cause. `redacted` leaves that text out if it is not from Penstock.
+    """
+
+    def __init__(self, message: str, redacted: str | None = None) -> None:
+        super().__init__(message)
+        self._redacted = message if redacted is None else redacted
+
+    @property
+    def redacted(self) -> str:
+        return self._redacted
 
 
-class NotWritten(OSError, ServiceError):
-    """The storage did not take a file, and nothing of it is there; later it may."""
+class NotWrittenError(OSError, ServiceError):
+    """The storage refused a file, and nothing of it exists. A later try may succeed."""
 
 
-class OutcomeUnknown(OSError, ServiceError):
-    """The storage may or may not have done what it was asked; asking again with the same bytes tells."""
+class OutcomeUnknownError(OSError, ServiceError):
+    """The storage may or may not have done what was asked. Ask again with the same bytes to find out."""
 
 
-class CommitUnknown(PenstockError):
-    """Nobody knows whether the last record was committed, so this driver must stop; a new start finds out."""
+class CommitUnknownError(PenstockError):
+    """It is unknown whether the last record was committed, so this driver must stop. The next start finds out."""

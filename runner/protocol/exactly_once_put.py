@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from penstock.runner.protocol.errors import CommitUnknown, OutcomeUnknown
+from penstock.runner.protocol.errors import CommitUnknownError, OutcomeUnknownError
 
 PUT_TRIES = 8
 """How often the storage is asked until it answers, with pauses of 0.1 s to 12.8 s after each."""
@@ -26,9 +26,9 @@ def create_for_certain(
     it is ours if and only if it is equal: bytes that name their writer cannot be equal by chance.
 
     Raises:
-        CommitUnknown: the storage gave no answer, again and again.
+        CommitUnknownError: the storage gave no answer, again and again.
     """
-    if _ask(create, f"whether {what} was created", pause, OutcomeUnknown):
+    if _ask(create, f"whether {what} was created", pause, OutcomeUnknownError):
         return True
     try:
         return read() == data
@@ -40,7 +40,7 @@ def look_for_certain(look: Callable[[], Seen], what: str, pause: Callable[[float
     """Return what a look at the storage shows; one that fails is repeated. `what` is what it is to tell.
 
     Raises:
-        CommitUnknown: the storage gave no answer, again and again.
+        CommitUnknownError: the storage gave no answer, again and again.
     """
     return _ask(look, what, pause, OSError)
 
@@ -52,7 +52,7 @@ def _ask(ask: Callable[[], Seen], what: str, pause: Callable[[float], None], pas
         except passing as error:
             unknown = error
             pause(0.1 * 2**tried)
-    raise CommitUnknown(
+    raise CommitUnknownError(
         f"the storage did not say, {PUT_TRIES} times, {what}. Once it answers again, "
         "start the pipeline again: it finds out and goes on"
     ) from unknown

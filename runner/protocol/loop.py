@@ -16,9 +16,9 @@ from typing import Protocol
 from penstock.attempt import Attempt
 from penstock.runner.protocol.coordinator import Coordinator, Swept
 from penstock.runner.protocol.errors import (
-    CommitUnknown,
-    EpochFailed,
-    Superseded,
+    CommitUnknownError,
+    EpochFailedError,
+    SupersededError,
 )
 from penstock.runner.protocol.record import CommitRecord, EpochState
 
@@ -71,9 +71,9 @@ def run_epochs(
     Returns the last record.
 
     Raises:
-        EpochFailed: an epoch failed on every try; the cause is chained.
-        Superseded: another driver has taken over.
-        CommitUnknown: nobody knows whether the last commit took place; starting again finds out.
+        EpochFailedError: an epoch failed on every try; the cause is chained.
+        SupersededError: another driver has taken over.
+        CommitUnknownError: nobody knows whether the last commit took place; starting again finds out.
     """
     record = coordinator.record
     since_sweep = 0
@@ -108,7 +108,7 @@ def _run_epoch(
     while True:
         try:
             return _try_epoch(coordinator, epoch)
-        except (Superseded, CommitUnknown):
+        except (SupersededError, CommitUnknownError):
             raise
         except Exception as error:
             coordinator.check_superseded()  # what failed may be missing because a newer driver has cleaned up
@@ -138,8 +138,8 @@ def _try_epoch(coordinator: Coordinator, epoch: Epoch) -> CommitRecord | None:
     return coordinator.commit(attempt, state)
 
 
-def _failed(number: int, tries: int, error: Exception) -> EpochFailed:
-    return EpochFailed(
+def _failed(number: int, tries: int, error: Exception) -> EpochFailedError:
+    return EpochFailedError(
         f"epoch {number} failed {tries} times in a row, at last with {type(error).__name__}{_place(error)}. "
         f"Record {number - 1} stands: once the cause is gone, start the pipeline again and it goes on from there"
     )

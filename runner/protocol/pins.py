@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.runner.protocol.errors import EpochAborted
+from penstock.runner.protocol.errors import EpochAbortedError
 
 Task = tuple[int, int]
 """(level, partition)."""
@@ -49,7 +49,7 @@ def pinned(
     several blocks) counts once.
 
     Raises:
-        EpochAborted: two attempts of one task were seen, a control record or report is missing or belongs to
+        EpochAbortedError: two attempts of one task were seen, a control record or report is missing or belongs to
             an attempt that is not part of the epoch, or a task is outside of `shape`.
     """
     pins = _one_control_per_task(controls)
@@ -63,7 +63,7 @@ def _one_control_per_task(controls: Iterable[TaskResult]) -> dict[Task, TaskResu
     for control in controls:
         first = pins.setdefault((control.level, control.partition), control)
         if first.nonce != control.nonce:
-            raise EpochAborted(
+            raise EpochAbortedError(
                 f"{_name(control.level, control.partition)} ran twice, and both attempts were used"
             )
     return pins
@@ -72,9 +72,11 @@ def _one_control_per_task(controls: Iterable[TaskResult]) -> dict[Task, TaskResu
 def _check_all_there(pins: dict[Task, TaskResult], shape: Sequence[int]) -> None:
     tasks = {(level, partition) for level, count in enumerate(shape) for partition in range(count)}
     if missing := tasks - pins.keys():
-        raise EpochAborted(f"no control record came from {_names(missing)}")
+        raise EpochAbortedError(f"no control record came from {_names(missing)}")
     if foreign := pins.keys() - tasks:
-        raise EpochAborted(f"a control record came from {_names(foreign)}, which the epoch does not have")
+        raise EpochAbortedError(
+            f"a control record came from {_names(foreign)}, which the epoch does not have"
+        )
 
 
 def _check_reports(pins: dict[Task, TaskResult], taken: set[BlockReceipt], shape: Sequence[int]) -> None:
@@ -83,7 +85,7 @@ def _check_reports(pins: dict[Task, TaskResult], taken: set[BlockReceipt], shape
     for report in taken:
         consumer = attempts.get(report.by)
         if consumer is None or consumer[0] != report.level + 1:
-            raise EpochAborted(
+            raise EpochAbortedError(
                 f"a block of {_name(report.level, report.partition)} was taken by an attempt that is not "
                 "part of the epoch"
             )
@@ -95,7 +97,7 @@ def _check_reports(pins: dict[Task, TaskResult], taken: set[BlockReceipt], shape
 def _check_pin(pins: dict[Task, TaskResult], report: BlockReceipt, consumer: Task) -> None:
     pin = pins.get((report.level, report.partition))
     if pin is None or pin.nonce != report.nonce:
-        raise EpochAborted(
+        raise EpochAbortedError(
             f"{_name(*consumer)} took its block of {_name(report.level, report.partition)} from another "
             "attempt than the one whose control record came"
         )
@@ -106,7 +108,7 @@ def _check_complete(seen: set[tuple[Task, Task]], shape: Sequence[int]) -> None:
         for consumer in range(shape[level + 1]):
             for producer in range(shape[level]):
                 if ((level, producer), (level + 1, consumer)) not in seen:
-                    raise EpochAborted(
+                    raise EpochAbortedError(
                         f"{_name(level + 1, consumer)} got no block of {_name(level, producer)}"
                     )
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.runner.planning.plan import Plan
-from penstock.runner.protocol.errors import EpochAborted
+from penstock.runner.protocol.errors import EpochAbortedError
 from penstock.runner.protocol.frames import Frame
 from penstock.runner.protocol.pins import BlockReceipt, TaskResult, pinned
 from penstock.runner.spark.freeze import settle
@@ -40,7 +40,7 @@ class SparkEngine:
         """Run one epoch; return the reports of all its tasks.
 
         Raises:
-            EpochAborted: the tasks did not all work on the same attempts of each other.
+            EpochAbortedError: the tasks did not all work on the same attempts of each other.
             py4j errors: Spark failed.
         """
         self._context.setJobGroup(group, description, interruptOnCancel=True)
@@ -90,7 +90,7 @@ def checked(frames: Iterable[Frame], shape: list[int]) -> list[TaskReport]:
     A report of a failure is handed on whatever else is missing: below a failed task nothing is complete.
 
     Raises:
-        EpochAborted: see `pinned`; or a task says that its input did not fit together.
+        EpochAbortedError: see `pinned`; or a task says that its input did not fit together.
     """
     controls = [TaskResult(f.level, f.partition, f.nonce, pickle.loads(f.payload)) for f in frames]
     failed = [c.payload for c in controls if c.payload.failure is not None]
@@ -111,7 +111,7 @@ def refuse_problems(reports: Iterable[TaskReport]) -> None:
     """Abort the epoch if a task's input did not fit together."""
     for report in reports:
         if report.problem:
-            raise EpochAborted(report.problem)
+            raise EpochAbortedError(report.problem)
 
 
 def _as_is(target: int) -> int:

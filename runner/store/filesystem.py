@@ -14,7 +14,7 @@ import uuid
 from pathlib import Path
 from typing import Protocol
 
-from penstock.runner.protocol.errors import NotWritten, OutcomeUnknown
+from penstock.runner.protocol.errors import NotWrittenError, OutcomeUnknownError
 
 PRIVATE_FOLDER = 0o700
 PRIVATE_FILE = 0o600
@@ -30,7 +30,7 @@ class FileSystem(Protocol):
         False also promises that the existing file is durable.
 
         Raises:
-            OutcomeUnknown: it may or may not have happened, or may still happen. Ask again with the same
+            OutcomeUnknownError: it may or may not have happened, or may still happen. Ask again with the same
             bytes.
             OSError: nothing was created.
         """
@@ -91,7 +91,7 @@ class LocalFileSystem:
         try:
             _sync_folder(folder)
         except OSError as error:
-            raise OutcomeUnknown(error.errno, f"{path} may not be durable: {error.strerror}") from error
+            raise OutcomeUnknownError(error.errno, f"{path} may not be durable: {error.strerror}") from error
         return created
 
     def write(self, path: str, data: bytes) -> None:
@@ -162,7 +162,7 @@ def _write_new(path: str, data: bytes) -> None:
     except FileExistsError:
         raise
     except OSError as error:
-        raise NotWritten(
+        raise NotWrittenError(
             error.errno,
             f"cannot write {path}: {error.strerror}. Free space on that file system, or let this user write to the "
             "folder; the pipeline goes on from its checkpoint",

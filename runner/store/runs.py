@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from penstock.runner.protocol.errors import CheckpointError, RunMissing
+from penstock.runner.protocol.errors import CheckpointError, RunMissingError
 from penstock.runner.protocol.names import run_age
 from penstock.runner.protocol.record import StateRun
 from penstock.runner.store.filesystem import FileSystem
@@ -174,7 +174,7 @@ def open_run(filesystem: FileSystem, path: str, run: StateRun) -> Run:
     """Open a run's file and check that it is the one that the commit record means.
 
     Raises:
-        RunMissing: there is no such file.
+        RunMissingError: there is no such file.
         CheckpointError: the file was cut off or changed.
     """
     local = filesystem.local_path(path)
@@ -183,7 +183,7 @@ def open_run(filesystem: FileSystem, path: str, run: StateRun) -> Run:
             return _open_in_place(local, path, run)
         data = filesystem.read(path)
     except FileNotFoundError as error:
-        raise RunMissing(
+        raise RunMissingError(
             f"the state run {path} of {run.stage!r} is gone. If another driver has taken over, this one "
             "stops; otherwise restore the checkpoint folder from a backup, or start anew in another one"
         ) from error

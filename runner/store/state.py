@@ -103,7 +103,7 @@ class StateStore:
         """Return the value, None if there is none.
 
         Raises:
-            RunMissing, CheckpointError: a run cannot be read; every reading method may raise them.
+            RunMissingError, CheckpointError: a run cannot be read; every reading method may raise them.
         """
         wanted = self._key(key_group, key)
         if wanted in self._buffer:

@@ -17,6 +17,8 @@ catch them too. Messages say what was given, what was expected and what to do. T
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 __all__ = [
     "ChangeStreamError",
     "DecodeError",
@@ -32,11 +34,24 @@ __all__ = [
 
 
 class PenstockError(Exception):
-    """Base class of all errors that Penstock raises on purpose."""
+    """Base class of all errors that Penstock raises on purpose.
+
+    `retryable` says whether the same work may succeed if it is tried again. The runner does not repeat an epoch
+    that failed with an error that is not.
+    """
+
+    retryable: ClassVar[bool] = True
+
+    @property
+    def redacted(self) -> str:
+        """The message without text from other libraries or from users' code, which may contain values of rows."""
+        return str(self)
 
 
 class UsageError(PenstockError, ValueError):
     """The caller passed something that cannot work. Nothing was started."""
+
+    retryable = False
 
 
 class ServiceError(PenstockError, RuntimeError):
@@ -54,9 +69,13 @@ class ChangeStreamError(ServiceError):
 class SetupError(ChangeStreamError):
     """The change stream does not exist, is not supported, or the credentials may not read it."""
 
+    retryable = False
+
 
 class PositionLostError(ChangeStreamError):
     """The service no longer has the changes after the reader's position."""
+
+    retryable = False
 
 
 class UnavailableError(ChangeStreamError):

@@ -36,7 +36,7 @@ def run_batch(build: Callable[[beam.Pipeline], Any], partitions: int = 2) -> Non
         Residuals(PlanContext(plan)),
         partitions=partitions,
         limits=EpochLimits(0.5, 100_000, 64 << 20),
-        folder="",
+        state_folder="",
         name="test",
     )
     record = CommitRecord(1, 1, "batch", None, 0, "epoch", 0, EpochState())

@@ -58,7 +58,7 @@ def run_stream(
             Residuals(PlanContext(plan)),
             partitions=partitions,
             limits=limits,
-            folder=checkpoint.state_folder,
+            state_folder=checkpoint.state_folder,
             name="test",
             dropped=dropped,
             now_us=now_us,

@@ -17,7 +17,7 @@ from penstock.errors import (
 from penstock.io import bigtable, spanner
 from penstock.io.files import OutputError
 from penstock.runner import UnsupportedPipelineError
-from penstock.runner.protocol.errors import CheckpointError, EpochFailed, NotWritten
+from penstock.runner.protocol.errors import CheckpointError, EpochFailedError, NotWrittenError
 from penstock.runner.spark.java import JavaNotFoundError
 from penstock.templates import UnknownTemplateError
 
@@ -40,8 +40,8 @@ def test_errors_of_every_source_are_the_same_classes(source: object) -> None:
         (ChangeStreamError, ServiceError),
         (OutputError, ServiceError),
         (CheckpointError, ServiceError),
-        (NotWritten, ServiceError),
-        (EpochFailed, PenstockError),
+        (NotWrittenError, ServiceError),
+        (EpochFailedError, PenstockError),
     ],
 )
 def test_each_error_is_below_the_branch_that_says_whose_fault_it_is(
@@ -55,7 +55,7 @@ def test_each_error_is_below_the_branch_that_says_whose_fault_it_is(
 def test_callers_that_know_only_pythons_own_classes_catch_them() -> None:
     assert issubclass(UsageError, ValueError)
     assert issubclass(ServiceError, RuntimeError)
-    assert NotWritten(28, "no space left on device").errno == 28
+    assert NotWrittenError(28, "no space left on device").errno == 28
 
 
 def test_an_error_survives_the_way_from_a_worker() -> None:

@@ -145,7 +145,7 @@ def test_an_executor_that_dies_between_read_and_process_voids_the_epoch_and_lose
     _kill(_one_that_read_and_waits(tmp_path, child))
     assert child.wait(240) == 0, (tmp_path / "errors").read_text()[-3000:]
     _exact(tmp_path)
-    assert "EpochAborted" in (tmp_path / "errors").read_text()
+    assert "EpochAbortedError" in (tmp_path / "errors").read_text()
 
 
 def test_a_killed_python_worker_costs_nothing(

@@ -19,7 +19,7 @@ from apache_beam.utils.timestamp import Timestamp
 
 from penstock.publish import PublishAfterCommit
 from penstock.runner import PySparkRunner
-from penstock.runner.protocol.errors import CheckpointError, EpochFailed
+from penstock.runner.protocol.errors import CheckpointError, EpochFailedError
 from tests.integration.runner.sources import AppendFn, CountFn, Endless, FailingFn
 
 pytestmark = pytest.mark.spark
@@ -149,7 +149,7 @@ def test_a_failing_publication_is_retried_and_at_last_fails_the_pipeline(
         _ = done | "And then" >> PublishAfterCommit(AppendFn(str(published)))
 
     failed = start(build, "--epoch_retries=1")
-    with pytest.raises(EpochFailed) as caught:
+    with pytest.raises(EpochFailedError) as caught:
         failed.wait_until_finish(120_000)
     assert failed.state == "FAILED"
     assert isinstance(caught.value.__cause__, OSError)

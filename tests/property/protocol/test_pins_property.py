@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.runner.protocol import BlockReceipt, EpochAborted, TaskResult, pinned
+from penstock.runner.protocol import BlockReceipt, EpochAbortedError, TaskResult, pinned
 
 SHAPES = st.lists(st.integers(1, 3), min_size=1, max_size=3)
 
@@ -44,7 +44,7 @@ def test_an_epoch_counts_exactly_when_everyone_met_the_attempts_of_the_control_r
     if all(t.nonce == nonces[t.level, t.partition] for t in taken):
         assert pinned(controls, taken, shape) == {(c.level, c.partition): c for c in controls}
     else:
-        with pytest.raises(EpochAborted):
+        with pytest.raises(EpochAbortedError):
             pinned(controls, taken, shape)
 
 
@@ -53,7 +53,7 @@ def test_an_epoch_with_anything_missing_never_counts(epoch, data):
     shape, controls, taken = epoch
     lost = data.draw(st.integers(0, len(controls) + len(taken) - 1))
     kept = [x for index, x in enumerate([*controls, *taken]) if index != lost]
-    with pytest.raises(EpochAborted):
+    with pytest.raises(EpochAbortedError):
         pinned(
             [x for x in kept if isinstance(x, TaskResult)],
             [x for x in kept if isinstance(x, BlockReceipt)],

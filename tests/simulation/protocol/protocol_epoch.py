@@ -31,13 +31,13 @@ from penstock.runner.protocol import (
     CommitRecord,
     Coordinator,
     EarliestTimers,
-    EpochAborted,
-    EpochFailed,
+    EpochAbortedError,
+    EpochFailedError,
     EpochState,
     Publication,
     Residual,
     RunName,
-    Superseded,
+    SupersededError,
     TaskResult,
     pinned,
     run_epochs,
@@ -75,10 +75,10 @@ class Driver:
         """Take over and run epochs; ends when all is done, or when another driver is newer."""
         try:
             self._run()
-        except Superseded:
+        except SupersededError:
             self.world.schedule.say("superseded")
-        except EpochFailed as failed:
-            if not isinstance(failed.__cause__, (InjectedError, EpochAborted, OSError)):
+        except EpochFailedError as failed:
+            if not isinstance(failed.__cause__, (InjectedError, EpochAbortedError, OSError)):
                 raise
 
     def _run(self) -> None:

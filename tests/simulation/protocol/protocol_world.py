@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from protocol_scheduler import Scheduler, Violation
 
-from penstock.runner.protocol import CommitRecord, OutcomeUnknown, Publication
+from penstock.runner.protocol import CommitRecord, OutcomeUnknownError, Publication
 from penstock.runner.protocol.names import run_age
 from penstock.runner.protocol.record import decode_record, record_digest
 from penstock.runner.store import StateStore
@@ -174,13 +174,13 @@ class SharedFiles(QuietFiles):
         world = self._world
         world.schedule.point(f"create {path}")
         if world.schedule.fault("no answer, nothing happened"):
-            raise OutcomeUnknown
+            raise OutcomeUnknownError
         if world.schedule.fault("no answer, the request is still under way"):
             world.schedule.later(f"late create of {path}", lambda: self._create(path, data) and None)
-            raise OutcomeUnknown
+            raise OutcomeUnknownError
         created = self._create(path, data)
         if world.schedule.fault("no answer, but it happened"):
-            raise OutcomeUnknown
+            raise OutcomeUnknownError
         return created
 
     def _create(self, path: str, data: bytes) -> bool:

@@ -63,7 +63,7 @@ def run_many(campaign, salt: str, runs: int, *, drivers: int) -> dict[str, int]:
         figures["steps"] += len(trace)
         figures["crashed"] += sum(line.endswith(": crashed") for line in trace)
         figures["superseded"] += sum(line.endswith(": superseded") for line in trace)
-        figures["aborted"] += sum(": failed EpochAborted" in line for line in trace)
+        figures["aborted"] += sum(": failed EpochAbortedError" in line for line in trace)
         figures["unknown"] += sum(": ! no answer" in line for line in trace)
         figures["cleaned up"] += sum(": delete " in line for line in trace)
     return dict(figures)

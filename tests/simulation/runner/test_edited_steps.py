@@ -1,4 +1,4 @@
-"""A step that keeps things in another form than the checkpoint has is refused before anything is read or written."""
+"""A pipeline that is not compatible with its checkpoint is rejected before anything is read or written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from penstock.publish import PublishAfterCommit
 from penstock.runner import PySparkRunner
 from penstock.runner.protocol.errors import CheckpointError
 from penstock.runner.protocol.record import CommitRecord
+from penstock.runner.result import Progress, PySparkPipelineResult
 from penstock.runner.store.checkpoint import Checkpoint
+from penstock.runner.tasks.epoch import MAX_US
 from tests.integration.runner.sources import CountFn
 from tests.simulation.stream import run_stream
 
@@ -31,6 +33,10 @@ def numbers(p: beam.Pipeline, key: type = str) -> beam.PCollection:
 
 def grouped(windows: window.WindowFn, key: type = str, **firing: Any) -> Build:
     return lambda p: numbers(p, key) | beam.WindowInto(windows, **firing) | "Group" >> beam.GroupByKey()
+
+
+def grouped_as(name: str) -> Build:
+    return lambda p: numbers(p) | beam.WindowInto(window.FixedWindows(10**6)) | name >> beam.GroupByKey()
 
 
 def regrouped(p: beam.Pipeline) -> None:
@@ -98,33 +104,63 @@ COUNTED = {**EARLY, "trigger": trigger.Repeatedly(trigger.AfterCount(1000))}
 @pytest.mark.parametrize(
     ("before", "after", "line"),
     [
-        (grouped(FIXED), grouped(SESSIONS), "Group: windows: IntervalWindowCoder wrote it, merging Interval"),
-        (grouped(SESSIONS), grouped(FIXED), "Group: windows: merging IntervalWindowCoder wrote it, Interval"),
-        (grouped(GLOBAL, **COUNTED), grouped(FIXED), "Group: windows: GlobalWindowCoder wrote it, Interval"),
-        (grouped(FIXED), grouped(FIXED, int), "Group: keys: StrUtf8Coder wrote it, VarIntCoder"),
-        (kept(VarIntCoder()), kept(StrUtf8Coder()), "Keep: state 'kept': read modify write of VarIntCoder"),
+        (
+            grouped(FIXED),
+            grouped(SESSIONS),
+            "Group: windows: written by IntervalWindowCoder, would be read by merging Interval",
+        ),
+        (
+            grouped(SESSIONS),
+            grouped(FIXED),
+            "Group: windows: written by merging IntervalWindowCoder, would be read by Interval",
+        ),
+        (
+            grouped(GLOBAL, **COUNTED),
+            grouped(FIXED),
+            "Group: windows: written by GlobalWindowCoder, would be read by Interval",
+        ),
+        (
+            grouped(FIXED),
+            grouped(FIXED, int),
+            "Group: keys: written by StrUtf8Coder, would be read by VarIntCoder",
+        ),
+        (
+            kept(VarIntCoder()),
+            kept(StrUtf8Coder()),
+            "Keep: state 'kept': written by read modify write of VarIntCoder",
+        ),
         (
             kept(VarIntCoder()),
             kept(VarIntCoder(), userstate.BagStateSpec),
-            "VarIntCoder wrote it, bag of VarInt",
+            "of VarIntCoder, would be read by bag of VarInt",
         ),
-        (kept(VarIntCoder()), kept(VarIntCoder(), key=int), "Keep: keys: StrUtf8Coder wrote it"),
-        (ringing("one"), ringing("two"), "Keep: timer 'one' is set, and nobody would hear it"),
-        (ringing("one"), kept(VarIntCoder()), "Keep: timer 'one' is set, and nobody would hear it"),
-        (kept(VarIntCoder()), regrouped, "Keep: step: stateful DoFn wrote it, grouping would read it"),
-        (published("text"), published(b"bytes"), "elements: StrUtf8Coder wrote it, BytesCoder would read it"),
+        (kept(VarIntCoder()), kept(VarIntCoder(), key=int), "Keep: keys: written by StrUtf8Coder"),
+        (
+            ringing("one"),
+            ringing("two"),
+            "Keep: timer 'one' is set, and the step no longer has a callback for it",
+        ),
+        (
+            ringing("one"),
+            kept(VarIntCoder()),
+            "Keep: timer 'one' is set, and the step no longer has a callback for it",
+        ),
+        (kept(VarIntCoder()), regrouped, "Keep: step: written by stateful DoFn, would be read by grouping"),
+        (
+            published("text"),
+            published(b"bytes"),
+            "elements: written by StrUtf8Coder, would be read by BytesCoder",
+        ),
     ],
 )
-def test_what_a_step_would_read_as_something_else_is_refused_by_name(
+def test_a_step_that_would_decode_its_state_differently_is_rejected_by_name(
     before: Build, after: Build, line: str, tmp_path: Path
 ) -> None:
     stood = run_stream(before, folder=tmp_path, stop=holds_something)
-    with pytest.raises(CheckpointError, match="would read as something else") as refused:
+    with pytest.raises(CheckpointError, match="would decode parts of the checkpoint differently") as refused:
         resume(after, tmp_path)
     assert line in str(refused.value)
-    assert "give them other names, and forget what the old ones left with --drop_state NAME" in str(
-        refused.value
-    )
+    assert "give them other names, and delete the old state with --drop_state NAME" in str(refused.value)
     assert Checkpoint.open(f"{tmp_path}/checkpoint").last_record() == stood, "nothing was taken over"
 
 
@@ -138,13 +174,13 @@ def test_what_a_step_would_read_as_something_else_is_refused_by_name(
         (kept(VarIntCoder()), lambda p: kept(VarIntCoder())(p) | "More" >> beam.Map(print)),
     ],
 )
-def test_an_edit_that_changes_no_form_goes_on(before: Build, after: Build, tmp_path: Path) -> None:
+def test_an_edit_that_changes_no_schema_is_accepted(before: Build, after: Build, tmp_path: Path) -> None:
     run_stream(before, folder=tmp_path, stop=holds_something)
     with pytest.raises(Accepted):
         resume(after, tmp_path)
 
 
-def test_a_step_that_holds_nothing_may_change_its_form(tmp_path: Path) -> None:
+def test_a_step_without_stored_state_may_change_its_schema(tmp_path: Path) -> None:
     run_stream(kept(VarIntCoder()), folder=tmp_path, stop=lambda record: record.epochs >= 1)
     with pytest.raises(Accepted):
         resume(kept(StrUtf8Coder()), tmp_path)
@@ -152,9 +188,7 @@ def test_a_step_that_holds_nothing_may_change_its_form(tmp_path: Path) -> None:
 
 def test_a_step_that_the_pipeline_has_cannot_be_dropped(tmp_path: Path) -> None:
     run_stream(kept(VarIntCoder()), folder=tmp_path, stop=holds_something)
-    with pytest.raises(
-        CheckpointError, match="this pipeline has Keep, Read: what it keeps would be forgotten"
-    ):
+    with pytest.raises(CheckpointError, match="this pipeline has Keep, Read: their state would be deleted"):
         resume(kept(VarIntCoder()), tmp_path, "--drop_state=Keep", "--drop_state=Read", "--drop_state=Gone")
 
 
@@ -185,7 +219,7 @@ def grouped_at_once(*publish: str) -> Build:
 @pytest.mark.parametrize(
     ("before", "after", "line"),
     [
-        (read("Read"), read("Read", "New"), "New: Create/Impulse has fired before, and feeds it no more"),
+        (read("Read"), read("Read", "New"), "New: Create/Impulse has already fired and does not fire again"),
         (
             read("Read"),
             read("Read", create="C"),
@@ -194,22 +228,24 @@ def grouped_at_once(*publish: str) -> Build:
         (
             grouped_at_once(),
             grouped_at_once("New"),
-            "New/Publish: Create/Impulse has fired before, and feeds it no more",
+            "New/Publish: Create/Impulse has already fired and does not fire again",
         ),
         (read("Read", end=9), and_more, "Create more/Impulse: the pipeline has ended or is being drained"),
     ],
 )
-def test_a_step_that_would_get_nothing_or_the_same_again_is_refused(
+def test_a_step_that_would_get_no_input_or_the_same_input_twice_is_rejected(
     before: Build, after: Build, line: str, tmp_path: Path
 ) -> None:
     stood = run_stream(before, folder=tmp_path, stop=lambda record: record.epochs >= 4)
-    with pytest.raises(CheckpointError, match="would get no elements, or get them twice") as refused:
+    with pytest.raises(
+        CheckpointError, match="would get no elements, or get the same elements twice"
+    ) as refused:
         resume(after, tmp_path)
     assert f"- {line}" in str(refused.value)
     assert Checkpoint.open(f"{tmp_path}/checkpoint").last_record() == stood, "nothing was taken over"
 
 
-def test_a_drain_that_was_interrupted_begins_no_new_source(tmp_path: Path) -> None:
+def test_an_interrupted_drain_starts_no_new_source(tmp_path: Path) -> None:
     asked = itertools.count()
     run_stream(
         kept(VarIntCoder()),
@@ -231,13 +267,13 @@ def test_a_drain_that_was_interrupted_begins_no_new_source(tmp_path: Path) -> No
         (read("Renamed", create="C"), ["--drop_state=Read"]),
     ],
 )
-def test_a_source_that_is_new_or_begins_anew_is_read(after: Build, flags: list[str], tmp_path: Path) -> None:
+def test_a_source_that_is_new_or_was_dropped_is_read(after: Build, flags: list[str], tmp_path: Path) -> None:
     run_stream(read("Read"), folder=tmp_path, stop=lambda record: record.epochs >= 4)
     with pytest.raises(Accepted):
         resume(after, tmp_path, *flags)
 
 
-def test_a_step_that_was_dropped_begins_anew_under_its_old_name(tmp_path: Path) -> None:
+def test_a_dropped_step_is_not_fed_again_under_its_old_name(tmp_path: Path) -> None:
     def once_more(record: CommitRecord) -> bool:
         return record.epochs >= 8
 
@@ -245,7 +281,7 @@ def test_a_step_that_was_dropped_begins_anew_under_its_old_name(tmp_path: Path) 
     run_stream(both, folder=tmp_path, stop=lambda record: record.epochs >= 4)
     run_stream(one, folder=tmp_path, stop=once_more, dropped=["Dropped"])
     with pytest.raises(
-        CheckpointError, match="Dropped: Create/Impulse has fired before, and feeds it no more"
+        CheckpointError, match="Dropped: Create/Impulse has already fired and does not fire again"
     ):
         resume(both, tmp_path)
 
@@ -268,3 +304,27 @@ def resume(build: Build, folder: Path, *flags: str) -> None:
     pipeline = beam.Pipeline(runner=PySparkRunner(spark=NoSpark()), options=options)
     build(pipeline)
     pipeline.run()
+
+
+def progress_of(record: CommitRecord) -> Progress:
+    result = PySparkPipelineResult()
+    result.committed(record)
+    return result.progress()
+
+
+@pytest.mark.parametrize(
+    ("after", "dropped"),
+    [
+        (grouped_as("Renamed"), ["Old"]),
+        (numbers, ["Old"]),
+    ],
+    ids=["renamed", "dropped"],
+)
+def test_the_watermark_of_a_step_that_is_gone_does_not_hold_back_the_progress(
+    after: Build, dropped: list[str], tmp_path: Path
+) -> None:
+    before = run_stream(grouped_as("Old"), folder=tmp_path, stop=lambda record: record.epochs >= 4)
+    resumed = run_stream(after, folder=tmp_path, dropped=dropped)
+    assert progress_of(before).watermark_us is not None
+    assert {key.step for key in resumed.state.watermarks if key.step == "Old"} == set()
+    assert progress_of(resumed).watermark_us == MAX_US

@@ -8,7 +8,7 @@ from typing import Any
 import apache_beam as beam
 import pytest
 
-from penstock.runner.protocol.errors import RunMissing
+from penstock.runner.protocol.errors import RunMissingError
 from penstock.runner.tasks import task
 from tests.simulation.batch import run_batch
 
@@ -29,10 +29,10 @@ def _told(p: beam.Pipeline) -> None:
 
 def test_a_stage_that_cannot_begin_fails_with_its_own_error(monkeypatch: Any) -> None:
     def run_of(processor: Any, setting: Any) -> Any:
-        raise RunMissing("the state run is gone")
+        raise RunMissingError("the state run is gone")
 
     monkeypatch.setattr(task, "run_of", run_of)
-    with pytest.raises(RunMissing, match="is gone"):
+    with pytest.raises(RunMissingError, match="is gone"):
         run_batch(_told)
 
 

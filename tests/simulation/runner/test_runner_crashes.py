@@ -29,7 +29,7 @@ from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning.graph import build_plan
 from penstock.runner.planning.plan import Plan
 from penstock.runner.protocol.coordinator import Coordinator
-from penstock.runner.protocol.errors import EpochAborted, EpochFailed
+from penstock.runner.protocol.errors import EpochAbortedError, EpochFailedError
 from penstock.runner.protocol.frames import Frame, Kind
 from penstock.runner.protocol.loop import run_epochs
 from penstock.runner.store.checkpoint import Checkpoint
@@ -205,7 +205,7 @@ class _FragileEngine(InProcessEngine):
     def run(self, epoch: EpochInput, description: str, group: str) -> list[TaskReport]:
         self._chance.die()
         if self._chance.rng.random() < 0.1:
-            raise EpochAborted("an executor is gone")
+            raise EpochAbortedError("an executor is gone")
         reports = super().run(epoch, description, group)
         self._chance.die()
         return reports
@@ -229,7 +229,7 @@ def _one_driver(plan: Plan, folder: Path, chance: _Chance) -> None:
         Residuals(PlanContext(plan)),
         partitions=chance.rng.randint(1, 3),
         limits=EpochLimits(seconds=0.02, max_records=chance.rng.randint(5, 40), max_bytes=1 << 20),
-        folder=checkpoint.state_folder,
+        state_folder=checkpoint.state_folder,
         name="simulation",
     )
     run_epochs(coordinator, driver, retries=5, back_off=lambda failures: 0.0, sweep_every=3)
@@ -292,7 +292,7 @@ def _campaign(folder: Path, seeds: range, campaign: Any, *, windowed: bool) -> i
             _check(output)
             if windowed:
                 _check_windows(output)
-        except (AssertionError, EpochFailed) as error:
+        except (AssertionError, EpochFailedError) as error:
             raise AssertionError(f"seed {seed} of {campaign.seed}") from error
         deaths += chance.deaths
     return deaths
@@ -344,10 +344,10 @@ def test_a_block_of_another_attempt_or_a_missing_one_voids_the_epoch(tmp_path: P
         Residuals(PlanContext(plan)),
         partitions=2,
         limits=EpochLimits(0.02, 20, 1 << 20),
-        folder=checkpoint.state_folder,
+        state_folder=checkpoint.state_folder,
         name="simulation",
     )
-    with pytest.raises(EpochFailed) as caught:
+    with pytest.raises(EpochFailedError) as caught:
         run_epochs(coordinator, driver, retries=1, back_off=lambda failures: 0.0)
-    assert isinstance(caught.value.__cause__, EpochAborted)
+    assert isinstance(caught.value.__cause__, EpochAbortedError)
     assert not _rows(tmp_path / "out")

@@ -9,13 +9,13 @@ import pytest
 
 from penstock.runner.protocol import (
     CheckpointError,
-    CommitUnknown,
+    CommitUnknownError,
     EpochState,
-    OutcomeUnknown,
+    OutcomeUnknownError,
     Publication,
     RunName,
     StateRun,
-    Superseded,
+    SupersededError,
 )
 from penstock.runner.protocol.record import record_digest
 from penstock.runner.store import Checkpoint, LocalFileSystem
@@ -37,7 +37,7 @@ class Flaky(LocalFileSystem):
         answer = self.answers.pop(0) if self.answers else "tell"
         created = answer != "nothing" and super().create_if_absent(path, data)
         if answer != "tell":
-            raise OutcomeUnknown
+            raise OutcomeUnknownError
         return created
 
 
@@ -90,7 +90,7 @@ def test_the_newer_driver_goes_on_and_the_older_one_stops(driver):
     old.take_over()
     new.take_over()
     with pytest.raises(
-        Superseded, match=r"record 2 is by new, at 1970-01-01T00:00:01Z.*one driver at a time"
+        SupersededError, match=r"record 2 is by new, at 1970-01-01T00:00:01Z.*one driver at a time"
     ):
         commit(old)
     assert commit(new).number == 3
@@ -115,7 +115,7 @@ def test_an_idle_driver_finds_out_by_looking(driver):
     old.take_over()
     old.check_superseded()
     new.take_over()
-    with pytest.raises(Superseded, match=r"record 2 is by new"):
+    with pytest.raises(SupersededError, match=r"record 2 is by new"):
         old.check_superseded()
 
 
@@ -125,7 +125,7 @@ def test_a_paused_driver_whose_record_number_was_cleaned_away_still_finds_out(dr
     paused = old.begin()
     new.take_over(), commit(new), new.sweep()
     assert Checkpoint.open(folder).record_numbers() == [3]
-    with pytest.raises(Superseded, match=r"record 3 is by new"):
+    with pytest.raises(SupersededError, match=r"record 3 is by new"):
         old.commit(paused, PENDING)
     assert new.record == Checkpoint.open(folder).last_record()
 
@@ -144,7 +144,7 @@ def test_a_commit_that_never_gets_an_answer_stops_the_driver(driver, folder):
     first = driver("first", Checkpoint.open(folder, filesystem=storage), pause=pauses.append)
     first.take_over()
     storage.answers = ["nothing"] * 100
-    with pytest.raises(CommitUnknown, match=r"8 times, whether record 2 .* start the pipeline again"):
+    with pytest.raises(CommitUnknownError, match=r"8 times, whether record 2 .* start the pipeline again"):
         commit(first)
     assert pauses == sorted(pauses)
     assert 20 < sum(pauses) < 30
@@ -158,7 +158,7 @@ def test_a_record_of_another_driver_after_a_lost_answer_is_not_taken_for_the_own
     new = driver("new")
     storage.answers = ["nothing"]
     old._pause = lambda seconds: new.take_over()
-    with pytest.raises(Superseded, match=r"record 2 is by new"):
+    with pytest.raises(SupersededError, match=r"record 2 is by new"):
         old.commit(attempt, PENDING)
 
 

@@ -8,12 +8,12 @@ import logging
 import pytest
 
 from penstock.runner.protocol import (
-    CommitUnknown,
-    EpochFailed,
+    CommitUnknownError,
+    EpochFailedError,
     EpochState,
-    OutcomeUnknown,
+    OutcomeUnknownError,
     Publication,
-    Superseded,
+    SupersededError,
     run_epochs,
 )
 from penstock.runner.protocol.loop import back_off_s
@@ -80,7 +80,7 @@ def test_retries_count_for_each_epoch_anew(coordinator):
 def test_an_epoch_that_fails_on_every_try_is_failed_never_done(coordinator, folder):
     failure = RuntimeError("the user's code")
     with pytest.raises(
-        EpochFailed, match=r"epoch 2 failed 3 times in a row, at last with RuntimeError.*Record 1 stands"
+        EpochFailedError, match=r"epoch 2 failed 3 times in a row, at last with RuntimeError.*Record 1 stands"
     ):
         run_epochs(coordinator, script(failure, failure, failure), retries=2, pause=lambda s: None)
     assert Checkpoint.open(folder).last_record().number == 1
@@ -88,7 +88,7 @@ def test_an_epoch_that_fails_on_every_try_is_failed_never_done(coordinator, fold
 
 def test_the_last_failure_is_the_cause(coordinator):
     failure = RuntimeError("second")
-    with pytest.raises(EpochFailed) as raised:
+    with pytest.raises(EpochFailedError) as raised:
         run_epochs(coordinator, script(RuntimeError("first"), failure), retries=1, pause=lambda s: None)
     assert raised.value.__cause__ is failure
 
@@ -110,7 +110,7 @@ def test_an_idle_driver_stops_when_another_has_taken_over(coordinator, driver):
     def epoch(record, attempt):
         driver("new").take_over()
 
-    with pytest.raises(Superseded, match=r"by new"):
+    with pytest.raises(SupersededError, match=r"by new"):
         run_epochs(coordinator, epoch, retries=5)
 
 
@@ -122,7 +122,7 @@ def test_a_failure_under_a_newer_driver_means_stop_not_repeat(coordinator, drive
         driver("new").take_over()
         raise FileNotFoundError("a state run that the newer driver has cleaned up")
 
-    with pytest.raises(Superseded, match=r"by new"):
+    with pytest.raises(SupersededError, match=r"by new"):
         run_epochs(coordinator, epoch, retries=5, pause=lambda s: None)
     assert len(calls) == 1
 
@@ -164,17 +164,17 @@ def test_a_folder_that_cannot_be_listed_for_a_moment_stops_nobody(coordinator, m
 
 def test_a_folder_that_can_never_be_listed_is_not_taken_for_another_driver(coordinator, monkeypatch):
     unlisted(monkeypatch, range(1, 1000))
-    with pytest.raises(CommitUnknown, match="start the pipeline again"):
+    with pytest.raises(CommitUnknownError, match="start the pipeline again"):
         run_epochs(coordinator, script(DONE), retries=3, pause=lambda s: None)
 
 
 def test_an_unknown_commit_is_never_repeated_as_another_epoch(coordinator, monkeypatch):
     def create_record(self, number, data):
-        raise OutcomeUnknown
+        raise OutcomeUnknownError
 
     monkeypatch.setattr(Checkpoint, "create_record", create_record)
     epoch = script(DONE)
-    with pytest.raises(CommitUnknown):
+    with pytest.raises(CommitUnknownError):
         run_epochs(coordinator, epoch, retries=5)
     assert len(epoch.calls) == 1
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from penstock.runner.protocol import BlockReceipt, EpochAborted, TaskResult, pinned
+from penstock.runner.protocol import BlockReceipt, EpochAbortedError, TaskResult, pinned
 
 SHAPE = (2, 3, 1)
 
@@ -44,7 +44,7 @@ def test_an_epoch_of_one_level_needs_no_reports():
 
 
 def test_two_attempts_of_a_task_abort():
-    with pytest.raises(EpochAborted, match=r"task 1 of level 0 ran twice, and both attempts were used"):
+    with pytest.raises(EpochAbortedError, match=r"task 1 of level 0 ran twice, and both attempts were used"):
         pinned([*controls(), TaskResult(0, 1, "again")], reports(), SHAPE)
 
 
@@ -53,13 +53,15 @@ def test_a_missing_control_record_aborts(missing):
     left = controls()
     gone = left.pop(missing)
     with pytest.raises(
-        EpochAborted, match=rf"no control record came from task {gone.partition} of level {gone.level}"
+        EpochAbortedError, match=rf"no control record came from task {gone.partition} of level {gone.level}"
     ):
         pinned(left, reports(), SHAPE)
 
 
 def test_the_control_record_of_a_task_that_is_not_there_aborts():
-    with pytest.raises(EpochAborted, match=r"came from task 9 of level 0, which the epoch does not have"):
+    with pytest.raises(
+        EpochAbortedError, match=r"came from task 9 of level 0, which the epoch does not have"
+    ):
         pinned([*controls(), TaskResult(0, 9, "x")], reports(), SHAPE)
 
 
@@ -69,7 +71,8 @@ def test_a_block_of_another_attempt_than_the_control_record_aborts(index):
     was = taken[index]
     taken[index] = BlockReceipt(was.level, was.partition, "another", was.by)
     with pytest.raises(
-        EpochAborted, match=rf"its block of task {was.partition} of level {was.level} from another attempt"
+        EpochAbortedError,
+        match=rf"its block of task {was.partition} of level {was.level} from another attempt",
     ):
         pinned(controls(), taken, SHAPE)
 
@@ -78,15 +81,17 @@ def test_a_block_of_another_attempt_than_the_control_record_aborts(index):
 def test_a_missing_block_aborts(index):
     taken = reports()
     was = taken.pop(index)
-    with pytest.raises(EpochAborted, match=rf"got no block of task {was.partition} of level {was.level}"):
+    with pytest.raises(
+        EpochAbortedError, match=rf"got no block of task {was.partition} of level {was.level}"
+    ):
         pinned(controls(), taken, SHAPE)
 
 
 def test_a_report_of_an_attempt_that_does_not_count_aborts():
-    with pytest.raises(EpochAborted, match=r"taken by an attempt that is not part of the epoch"):
+    with pytest.raises(EpochAbortedError, match=r"taken by an attempt that is not part of the epoch"):
         pinned(controls(), [*reports(), BlockReceipt(0, 0, "0.0", "lost attempt")], SHAPE)
 
 
 def test_a_report_from_the_wrong_level_aborts():
-    with pytest.raises(EpochAborted, match=r"taken by an attempt that is not part of the epoch"):
+    with pytest.raises(EpochAbortedError, match=r"taken by an attempt that is not part of the epoch"):
         pinned(controls(), [*reports(), BlockReceipt(0, 0, "0.0", "2.0")], SHAPE)

@@ -66,7 +66,7 @@ def _driver(plan: Plan, engine: _NoTasks, now_us: Callable[[], int]) -> Driver:
         Residuals(PlanContext(plan)),
         partitions=2,
         limits=EpochLimits(0.1, 100, 1 << 20),
-        folder="",
+        state_folder="",
         name="test",
         now_us=now_us,
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.runner.protocol import NotWritten, OutcomeUnknown
+from penstock.runner.protocol import NotWrittenError, OutcomeUnknownError
 from penstock.runner.store import LocalFileSystem, filesystem
 
 FILES = LocalFileSystem()
@@ -51,7 +51,7 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     for call in (FILES.create_if_absent, FILES.write):
         with pytest.raises(
-            NotWritten, match=rf"cannot write {tmp_path}.*: No space left.*\. Free space on that file"
+            NotWrittenError, match=rf"cannot write {tmp_path}.*: No space left.*\. Free space on that file"
         ):
             call(f"{tmp_path}/file", b"data")
     assert os.listdir(tmp_path) == []
@@ -67,7 +67,7 @@ def test_a_folder_that_cannot_be_synced_leaves_the_outcome_unknown_until_asked_a
         sync(folder)
 
     monkeypatch.setattr(filesystem, "_sync_folder", sync_folder)
-    with pytest.raises(OutcomeUnknown, match=r"Input/output error"):
+    with pytest.raises(OutcomeUnknownError, match=r"Input/output error"):
         FILES.create_if_absent(f"{tmp_path}/record", b"mine")
     assert not FILES.create_if_absent(f"{tmp_path}/record", b"mine")
     assert FILES.read(f"{tmp_path}/record") == b"mine"

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from penstock.runner.protocol import CheckpointError, RunMissing, RunName, StateRun
+from penstock.runner.protocol import CheckpointError, RunMissingError, RunName, StateRun
 from penstock.runner.store import LocalFileSystem, StateStore
 from penstock.runner.store.runs import RunCache
 
@@ -231,7 +231,7 @@ def test_a_failed_attempt_s_state_is_never_read_by_the_next_one(tmp_path):
 def test_a_missing_run_is_noticed_when_it_is_read(tmp_path):
     runs = sealed(tmp_path, {(0, b"k"): b"1"})
     os.unlink(f"{tmp_path}/{runs[0].name}")
-    with pytest.raises(RunMissing, match=r"'Count' is gone"):
+    with pytest.raises(RunMissingError, match=r"'Count' is gone"):
         opened(tmp_path, runs).get(0, b"k")
 
 

@@ -1,0 +1,88 @@
+"""From the last record to the input of an epoch's tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from penstock.attempt import Attempt
+from penstock.runner.driver.compatibility import pending_impulses
+from penstock.runner.driver.residuals import Residuals
+from penstock.runner.driver.teststream import TestStreamEvent
+from penstock.runner.planning.plan import Plan
+from penstock.runner.protocol.record import EpochState, Residual
+from penstock.runner.tasks.epoch import EpochInput, EpochLimits, StepState, TaskInput, TestStreamBlock
+
+
+class EpochInputs:
+    """Makes the input of each epoch of a plan.
+
+    `partitions` is the number of tasks per level. `state_folder` is where tasks find state runs; empty in batch.
+    """
+
+    def __init__(
+        self, plan: Plan, residuals: Residuals, *, partitions: int, limits: EpochLimits, state_folder: str
+    ) -> None:
+        self._plan = plan
+        self._residuals = residuals
+        self._limits = limits
+        self._state_folder = state_folder
+        self.partitions = partitions
+
+    def make(
+        self,
+        attempt: Attempt,
+        state: EpochState,
+        due: Sequence[Residual],
+        waiting: Sequence[Residual],
+        *,
+        event: TestStreamEvent | None,
+        committed_nonces: frozenset[str],
+        test_clock_us: int | None,
+    ) -> EpochInput:
+        """Return the input of a try of the epoch that follows `state`: it reads `due`, and `waiting` is kept."""
+        return EpochInput(
+            attempt=attempt,
+            partitions=self.partitions,
+            limits=self._limits,
+            inputs=tuple(self._task_input(p, state, due, event) for p in range(self.partitions)),
+            watermarks=dict(state.watermarks),
+            state=stored_state(state),
+            waiting_residuals_us=_lowest_watermarks(waiting),
+            earliest_window_end_us=self._residuals.earliest_window_ends_us([*due, *waiting]),
+            state_folder=self._state_folder,
+            committed_nonces=committed_nonces,
+            test_clock_us=test_clock_us,
+        )
+
+    def _task_input(
+        self, partition: int, state: EpochState, due: Sequence[Residual], event: TestStreamEvent | None
+    ) -> TaskInput:
+        share = slice(partition, None, self.partitions)
+        # An Impulse and an event of a TestStream are one element each, so one task takes them: that of partition 0.
+        first = partition == 0
+        return TaskInput(
+            impulses=pending_impulses(state, self._plan) if first else (),
+            residuals=tuple(due[share]),
+            publications=tuple(state.publications[share]),
+            test_stream=(TestStreamBlock(event.step, event.block),) if event and event.step and first else (),
+        )
+
+
+def stored_state(state: EpochState) -> dict[str, StepState]:
+    """Return the state runs and timers of a record by the name of their step."""
+    names = {run.stage for run in state.state_runs} | {timers.stage for timers in state.timers}
+    return {
+        name: StepState(
+            runs=tuple(run for run in state.state_runs if run.stage == name),
+            timers=tuple(timers for timers in state.timers if timers.stage == name),
+        )
+        for name in names
+    }
+
+
+def _lowest_watermarks(residuals: Iterable[Residual]) -> dict[str, int]:
+    lowest: dict[str, int] = {}
+    for residual in residuals:
+        mark = residual.watermark_us
+        lowest[residual.transform] = min(mark, lowest.get(residual.transform, mark))
+    return lowest

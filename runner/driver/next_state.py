@@ -1,0 +1,107 @@
+"""From the reports of an epoch's tasks to the state that the next record holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from penstock.attempt import Attempt
+from penstock.runner.driver.compatibility import pending_impulses
+from penstock.runner.driver.merge_reports import metrics_after, runs_after, timers_after, watermarks_after
+from penstock.runner.driver.residuals import Residuals
+from penstock.runner.driver.schedule import Schedule
+from penstock.runner.planning.plan import Plan, Routing
+from penstock.runner.protocol.record import EpochState, Publication, Residual, WatermarkKey
+from penstock.runner.tasks.epoch import BEGINNING_US, CarriedElement, TaskReport
+
+
+class NextStates:
+    """Makes the state after each epoch of a plan. `schemas` says how its steps encode what the record holds."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        schedule: Schedule,
+        residuals: Residuals,
+        schemas: Mapping[str, Mapping[str, str]],
+        now_us: Callable[[], int],
+    ) -> None:
+        self._plan = plan
+        self._schedule = schedule
+        self._residuals = residuals
+        self._schemas = schemas
+        self._now_us = now_us
+        self._readers = {edge.name for edge in plan.edges if edge.routing is Routing.RESIDUAL}
+
+    def make(
+        self,
+        state: EpochState,
+        attempt: Attempt,
+        reports: Sequence[TaskReport],
+        waiting: Sequence[Residual],
+        *,
+        input_complete: bool,
+    ) -> EpochState:
+        """Return the state after the epoch that started from `state`; `waiting` are the residuals it did not read.
+
+        `input_complete` says that nothing new could reach the carried steps in this epoch. The pipeline is done
+        if then nothing is left over either.
+        """
+        carried = [element for report in reports for element in report.carried]
+        new = self._new_residuals(state, attempt, [each for each in carried if each.step in self._readers])
+        if state.draining:
+            new = self._residuals.truncate(new)
+        residuals = (*waiting, *self._reported_residuals(reports), *new)
+        publications = tuple(
+            Publication(each.step, each.element) for each in carried if each.step not in self._readers
+        )
+        timers = timers_after(state.timers, reports)
+        left_over = residuals or publications or any(each.pending for each in timers)
+        return EpochState(
+            residuals=residuals,
+            publications=publications,
+            state_runs=runs_after(state.state_runs, reports),
+            timers=timers,
+            watermarks=watermarks_after(state.watermarks, reports),
+            observed_watermarks=self._schedule.carried_watermarks(state),
+            fired_impulses={**state.fired_impulses, **self._now_fired(state)},
+            schemas=self._schemas,
+            metrics=metrics_after(state.metrics, reports),
+            draining=state.draining,
+            test_events_applied=state.test_events_applied,
+            test_clock_us=state.test_clock_us,
+            done=input_complete and not left_over,
+        )
+
+    def _now_fired(self, state: EpochState) -> dict[str, tuple[str, ...]]:
+        fed = self._plan.fed_by_impulse()
+        return {name: tuple(sorted(fed[name])) for name in pending_impulses(state, self._plan)}
+
+    def _reported_residuals(self, reports: Iterable[TaskReport]) -> list[Residual]:
+        """The rest of what was read. A delay counts from now; without one the residual is due at once."""
+        now_us = self._now_us()
+        return [
+            Residual(
+                transform=left.step,
+                element_id=left.element_id,
+                element=left.element,
+                watermark_us=left.watermark_us,
+                not_before_us=now_us + left.delay_us if left.delay_us else 0,
+            )
+            for report in reports
+            for left in report.residuals
+        ]
+
+    def _new_residuals(
+        self, state: EpochState, attempt: Attempt, elements: Iterable[CarriedElement]
+    ) -> list[Residual]:
+        """New elements of splittable DoFns. Each gets an id here, so that two equal elements stay two."""
+        return [
+            Residual(
+                transform=each.step,
+                element_id=f"{attempt.epoch}.{index}",
+                element=each.element,
+                watermark_us=state.watermarks.get(WatermarkKey.carried(each.step), BEGINNING_US),
+                not_before_us=0,
+            )
+            for index, each in enumerate(elements)
+        ]

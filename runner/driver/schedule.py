@@ -1,0 +1,105 @@
+"""What is due, and when. Pure: functions of the state of a record, the plan and a time.
+
+The driver asks before each epoch: is there work for an epoch now, and if not, how long to wait? Residuals and
+processing-time timers are due at a time. Publications, pending Impulses and events of a TestStream are due at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from penstock.runner.driver.compatibility import pending_impulses
+from penstock.runner.planning.plan import Plan
+from penstock.runner.protocol.record import EpochState, Residual, WatermarkKey
+from penstock.runner.tasks.epoch import BEGINNING_US, MAX_US
+
+
+def residuals_due_until_us(now_us: int, committed_us: int) -> int:
+    """Return the time up to which residuals are due (inclusive).
+
+    That is `now_us`. But if the wall clock was set back since the last commit, `not_before_us` may be far in the
+    future, so every residual is treated as due. Otherwise reading would stop until the clock catches up.
+    """
+    return now_us if now_us >= committed_us else MAX_US
+
+
+def split_by_due(residuals: Iterable[Residual], until_us: int) -> tuple[list[Residual], list[Residual]]:
+    """Return the residuals that are due, and those that must wait."""
+    due: list[Residual] = []
+    waiting: list[Residual] = []
+    for residual in residuals:
+        (due if residual.not_before_us <= until_us else waiting).append(residual)
+    return due, waiting
+
+
+class Schedule:
+    """What is due in the pipeline of a plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._carried = tuple(WatermarkKey.carried(edge.name) for edge in plan.edges if edge.routing.carried)
+
+    def is_busy(self, state: EpochState, due: Sequence[Residual], now_us: int) -> bool:
+        """Whether earlier epochs left work that is due: residuals, Publications, Impulses or timers."""
+        return bool(
+            due
+            or state.publications
+            or pending_impulses(state, self._plan)
+            or processing_timer_due(state, now_us)
+        )
+
+    def needs_epoch(self, state: EpochState, due: Sequence[Residual], now_us: int) -> bool:
+        """Whether to run an epoch now.
+
+        Also without work that is due, as long as another epoch can advance a watermark or find that the pipeline
+        is done. It cannot while residuals wait, nor when only timers are left and the watermarks are settled.
+        """
+        if self.is_busy(state, due, now_us):
+            return True
+        if state.residuals:
+            return False
+        return not (self.watermarks_settled(state) and any(timers.pending for timers in state.timers))
+
+    def watermarks_settled(self, state: EpochState) -> bool:
+        """Whether the last epoch already started from the current watermarks of all carried steps.
+
+        If so, another epoch advances no watermark, and only the clock can make something due.
+        """
+        return all(
+            key in state.watermarks and state.observed_watermarks.get(key) == state.watermarks[key]
+            for key in self._carried
+        )
+
+    def carried_watermarks(self, state: EpochState) -> dict[WatermarkKey, int]:
+        """Return the watermarks of carried steps that the state has."""
+        return {key: state.watermarks[key] for key in self._carried if key in state.watermarks}
+
+    def input_complete(self, state: EpochState) -> bool:
+        """Whether no element can reach a carried step any more: all their watermarks are at the end of time."""
+        return all(state.watermarks.get(key, BEGINNING_US) >= MAX_US for key in self._carried)
+
+    def advance_clock_to_next_timer(self, state: EpochState, clock_us: int) -> int | None:
+        """Return by how much the clock of a TestStream must advance, in µs, to make the next timer due.
+
+        None if there is no processing-time timer, or if an epoch without a clock event may still do something.
+        """
+        times = _processing_times(state)
+        if not times or state.residuals or not self.watermarks_settled(state):
+            return None
+        return min(times) - clock_us
+
+
+def processing_timer_due(state: EpochState, now_us: int) -> bool:
+    """Whether the processing time of a timer has come."""
+    return any(time_us <= now_us for time_us in _processing_times(state))
+
+
+def seconds_until_next_due(state: EpochState, now_us: int) -> float:
+    """Return the time until the next residual or processing-time timer is due; infinity if there is none."""
+    times = [residual.not_before_us for residual in state.residuals] + _processing_times(state)
+    return max(0.0, (min(times) - now_us) / 1e6) if times else math.inf
+
+
+def _processing_times(state: EpochState) -> list[int]:
+    return [timers.processing_us for timers in state.timers if timers.processing_us is not None]
