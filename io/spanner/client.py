@@ -24,16 +24,20 @@ from penstock.errors import UnavailableError
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.process_local import ProcessLocal
 from penstock.io.change_streams.status import UnreachableError
+from penstock.io.spanner.clock import ServiceClock
 from penstock.io.spanner.decode import merge_chunk
 from penstock.io.spanner.errors import Reaction, classify_status
-from penstock.io.spanner.query import Query
+from penstock.io.spanner.query import CURRENT_TIME, Query
 from penstock.io.spanner.source import ChangeStream, Connection
+from penstock.timestamps import parse_timestamp
 
 _LOGGER = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 60.0
 """How long after its end_timestamp a query may go on sending before it counts as hung."""
 _SESSION_SECONDS = 10.0
 """How long a session may take to come: all threads wait for it, and a bundle that is cut waits for them."""
+_CLOCK_SECONDS = 5.0
+"""How long the service's time may take to come: the bundle that asks for it waits."""
 
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
@@ -83,6 +87,7 @@ class Client:
 
     def __init__(self, stream: ChangeStream, connection: Connection) -> None:
         self.backoff = Backoff("Spanner", UnavailableError)
+        self.clock = ServiceClock(self._time)
         self._stream = stream
         self._role = connection.database_role
         self._lock = threading.Lock()
@@ -98,8 +103,12 @@ class Client:
             request_serializer=_ExecuteSqlRequest.SerializeToString,
         )  # the messages stay bytes: see `decode`
 
-    def ask(self, query: Query, position: str, seconds: float = 0.0) -> Call:
-        """Start a query that is expected to take `seconds`; `position` says in errors where the reader is.
+    def ask(
+        self, query: Query, position: str, seconds: float = 0.0, patience: float = _PATIENCE_SECONDS
+    ) -> Call:
+        """Start a query that is expected to take `seconds`, and fails `patience` seconds after that.
+
+        `position` says in errors where the reader is.
 
         Raises:
             UnreachableError: there is no session, and none can be had now.
@@ -115,15 +124,15 @@ class Client:
             else:
                 request.params.fields[name].string_value = text
         call = self._execute(
-            request, timeout=seconds + _PATIENCE_SECONDS, metadata=self._headers(f"session={session}")
+            request, timeout=seconds + patience, metadata=self._headers(f"session={session}")
         )
         return Call(self, call, session, position)
 
-    def rows(self, query: Query) -> list[list[str]]:
+    def rows(self, query: Query, patience: float = _PATIENCE_SECONDS) -> list[list[str]]:
         """Return the rows of a small query as text, NULL as the empty string. Raises what `Call` raises."""
         values: list[Any] = []
         columns, cut = 1, False
-        for message in map(_PartialResultSet.FromString, self.ask(query, "preflight")):
+        for message in map(_PartialResultSet.FromString, self.ask(query, "preflight", patience=patience)):
             if message.HasField("metadata"):
                 columns = len(message.metadata.row_type.fields)
             fresh = list(message.values)
@@ -133,6 +142,10 @@ class Client:
             cut = message.chunked_value
         texts = [value.string_value for value in values]
         return [texts[i : i + columns] for i in range(0, len(texts), columns)]
+
+    def _time(self) -> int:
+        ((text,),) = self.rows(Query(CURRENT_TIME), _CLOCK_SECONDS)
+        return parse_timestamp(text)
 
     def verdict(self, error: Any, session: str | None, position: str) -> Exception:
         """Return the exception that a failed call means, and drop the session if that is what failed."""

@@ -26,8 +26,12 @@ from penstock.io.spanner.prefetch import Prefetcher
 class StreamPool:
     """The readings of one change stream in one process. Safe for threads; several bundles may borrow at once."""
 
-    def __init__(self, make: Callable[[], Prefetcher]) -> None:
+    def __init__(
+        self, make: Callable[[], Prefetcher], synchronize_clock: Callable[[], None] = lambda: None
+    ) -> None:
+        """`synchronize_clock` is called before each loan, and sets the clock that the readers plan by."""
         self._make = make
+        self._synchronize_clock = synchronize_clock
         self._lock = threading.Lock()
         self._parked: list[Prefetcher] = []
 
@@ -38,6 +42,7 @@ class StreamPool:
         After an error in the `with` it is closed, and else kept. One that has failed meanwhile is lent too, so
         that somebody hears of it.
         """
+        self._synchronize_clock()
         readers = self._resumed(partitions) or self._make()
         try:
             yield readers

@@ -133,10 +133,13 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, 
             query = change_stream_query(
                 stream.change_stream, token, start_timestamp, end_timestamp, self._settings.heartbeat_ms
             )
-            ahead = max(0, end_timestamp - time.time_ns()) / NANOS
+            ahead = max(0, end_timestamp - client.clock.now()) / NANOS
             return client.ask(query, f"{format_timestamp(start_timestamp)} in {abbreviate(token)}", ahead)
 
-        return StreamPool(lambda: Prefetcher(ask, client.backoff, self._settings.limits, end))
+        def prefetcher() -> Prefetcher:
+            return Prefetcher(ask, client.backoff, self._settings.limits, end, client.clock.now)
+
+        return StreamPool(prefetcher, client.clock.synchronize)
 
     def _client(self, stream: ChangeStream) -> Client:
         from penstock.io.spanner.client import client_for  # google-cloud is needed from here on
