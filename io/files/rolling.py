@@ -63,6 +63,10 @@ class RollRule:
         """Return an empty file that is opened now."""
         return OpenFile(0, (1 << 63) - 1, now_us + self.after_us if self.after_us else 0)
 
+    def due_us(self, file: OpenFile, now_us: int) -> int:
+        """Return when the file rolls. If the clock was set back, `file.due_us` may be too far ahead."""
+        return min(file.due_us, now_us + self.after_us)
+
     def is_full(self, file: OpenFile) -> bool:
         """Return whether the file rolls at once."""
         return file.length >= self.at_bytes

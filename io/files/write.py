@@ -211,7 +211,8 @@ class RollFn(beam.DoFn):
     ) -> Iterator[TimestampedValue]:
         where, block = element
         before: OpenFile | None = opened.read()
-        file = before or self._rule.open(int(self._clock() * 1e6))
+        now_us = int(self._clock() * 1e6)
+        file = before or self._rule.open(now_us)
         file = file.with_block(len(block), timestamp.micros)
         lines.add(block)
         if self._rule.is_full(file):
@@ -222,7 +223,7 @@ class RollFn(beam.DoFn):
         opened.write(file)
         if before is None or file.earliest_us < before.earliest_us:
             # Beam holds the watermark of a processing-time timer at the element that sets it.
-            roll.set(Timestamp(micros=file.due_us))
+            roll.set(Timestamp(micros=self._rule.due_us(file, now_us)))
             end.set(GlobalWindow().max_timestamp())
             if self._in_order:
                 passed.clear()
@@ -286,10 +287,11 @@ class RollFn(beam.DoFn):
         file, watermark_us = opened.read(), current_watermark_us()
         if file is None or watermark_us is None:
             return
-        if file.due_us <= int(self._clock() * 1e6):
+        now_us = int(self._clock() * 1e6)
+        if (due_us := self._rule.due_us(file, now_us)) <= now_us:
             yield from self._take_passed(where, file, watermark_us, lines, opened, roll, passed, end)
         else:
-            roll.set(Timestamp(micros=file.due_us))
+            roll.set(Timestamp(micros=due_us))
 
     @on_timer(END)
     def on_end(

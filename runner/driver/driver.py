@@ -107,18 +107,28 @@ class Driver:
             residuals = tuple(self._residuals.truncate(state.residuals))
             state = replace(state, draining=True, residuals=residuals)
         # Read the clock once: with two readings a residual could be neither due nor waiting, and would be lost.
-        until_us = due_rules.residuals_due_until_us(self._now_us(), record.committed_us)
+        now_us = self._now_us()
+        until_us = due_rules.residuals_due_until_us(now_us, record.committed_us)
+        set_back_us = (
+            due_rules.timers_set_back_us(state, now_us, record.committed_us)
+            if self._test_stream.clock_us(state) is None
+            else 0
+        )
         due, waiting = due_rules.split_by_due(state.residuals, until_us)
         event = self._next_event(state, due)
         if event is not None:
             state = self._test_stream.apply(state, event)
-        elif not (drain_begins or self._schedule.needs_epoch(state, due, self._processing_time_us(state))):
+        elif not (
+            drain_begins
+            or set_back_us
+            or self._schedule.needs_epoch(state, due, self._processing_time_us(state))
+        ):
             self._pause(min(_IDLE_SECONDS, due_rules.seconds_until_next_due(state, self._now_us())))
             return None
         if due:
             rebalanced = self._residuals.rebalance(state.residuals, self._inputs.partitions)
             due, waiting = due_rules.split_by_due(rebalanced, until_us)
-        reports = self._run(record, attempt, state, due, waiting, event)
+        reports = self._run(record, attempt, state, due, waiting, event, set_back_us)
         input_complete = self._test_stream.next_event(state) is None and self._schedule.input_complete(state)
         return self._next_states.make(state, attempt, reports, waiting, input_complete=input_complete)
 
@@ -149,6 +159,7 @@ class Driver:
         due: Sequence[Residual],
         waiting: Sequence[Residual],
         event: TestStreamEvent | None,
+        set_back_us: int,
     ) -> list[TaskReport]:
         epoch = self._inputs.make(
             attempt,
@@ -158,6 +169,7 @@ class Driver:
             event=event,
             committed_nonces=self._last.nonces if self._last.number == record.number else frozenset(),
             test_clock_us=self._test_stream.clock_us(state),
+            set_back_us=set_back_us,
         )
         # A batch pipeline runs its epochs too, but its user never hears of epochs.
         place = f"epoch {attempt.epoch}" if self._plan.streaming else ""

@@ -38,6 +38,7 @@ class EpochInputs:
         event: TestStreamEvent | None,
         committed_nonces: frozenset[str],
         test_clock_us: int | None,
+        set_back_us: int = 0,
     ) -> EpochInput:
         """Return the input of a try of the epoch that follows `state`: it reads `due`, and `waiting` is kept."""
         return EpochInput(
@@ -52,6 +53,7 @@ class EpochInputs:
             state_folder=self._state_folder,
             committed_nonces=committed_nonces,
             test_clock_us=test_clock_us,
+            set_back_us=set_back_us,
         )
 
     def _task_input(

@@ -24,6 +24,16 @@ def residuals_due_until_us(now_us: int, committed_us: int) -> int:
     return now_us if now_us >= committed_us else MAX_US
 
 
+def timers_set_back_us(state: EpochState, now_us: int, committed_us: int) -> int:
+    """Return by how much the tasks must move pending processing-time timers back; 0: not at all.
+
+    If the wall clock was set back since the last commit, timers would wait as much longer. They keep the delay
+    that they had left instead. An epoch must move them at once, because the next commit has the time of the new
+    clock: after it the step is no longer known.
+    """
+    return max(0, committed_us - now_us) if _processing_times(state) else 0
+
+
 def split_by_due(residuals: Iterable[Residual], until_us: int) -> tuple[list[Residual], list[Residual]]:
     """Return the residuals that are due, and those that must wait."""
     due: list[Residual] = []

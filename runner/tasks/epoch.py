@@ -96,6 +96,7 @@ class EpochInput:
     - `state_folder`: where state runs are stored; empty in batch.
     - `committed_nonces`: nonces of the tasks whose work the last record holds, as far as this driver ran them.
     - `test_clock_us`: the processing time, if a TestStream controls it.
+    - `set_back_us`: by how much the wall clock was set back since the last commit; 0 if it was not.
     """
 
     attempt: Attempt
@@ -109,6 +110,7 @@ class EpochInput:
     state_folder: str = ""
     committed_nonces: frozenset[str] = frozenset()
     test_clock_us: int | None = None
+    set_back_us: int = 0
 
     def now_us(self) -> int:
         """Return the processing time."""

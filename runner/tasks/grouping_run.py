@@ -108,6 +108,9 @@ class PanesRun(StoredRun):
         self._grouping.close()
         super().discard()
 
+    def _set_back(self, step_us: int) -> None:
+        self._panes().set_back(step_us)
+
     def _panes(self) -> Panes:
         return Panes(
             self.processor.windowing,

@@ -12,7 +12,7 @@ timestamp, a user's timer when the watermark has reached it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from apache_beam.utils.windowed_value import WindowedValue
@@ -20,6 +20,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from penstock.runner.harness.bundle import Budget, Cut, StageProcessor
 from penstock.runner.harness.operations import Send
 from penstock.runner.store.cells import EVENT, HOLD, PROCESSING, Cells, Store, Timers
+from penstock.runner.tasks.epoch import MAX_US
 
 
 class StateAccess(Protocol):
@@ -37,6 +38,7 @@ class Setting:
     `first` and `last` are the key groups of the task (inclusive); `now_us` is asked when timers fire.
     `event_due_us` and `processing_due_us` are the earliest pending timers of the task's key groups, None if
     there are none; `bounded` means that processing time is over when the input is (batch).
+    `set_back_us` is by how much pending processing-time timers move back before anything else happens.
     """
 
     partition: int
@@ -51,6 +53,7 @@ class Setting:
     bounded: bool
     event_due_us: int | None = None
     processing_due_us: int | None = None
+    set_back_us: int = 0
 
 
 @dataclass(slots=True)
@@ -124,6 +127,13 @@ class StoredRun(StageRun):
             store = self._setting.state.open(self.processor.stage.state)
             self._cells = Cells(store)
             self._timers = Timers(store, self._setting.first, self._setting.last)
+            if self._setting.set_back_us:
+                self._set_back(self._setting.set_back_us)
+
+    def _set_back(self, step_us: int) -> None:
+        """Move pending processing-time timers back, as the wall clock was: they keep the delay they had left."""
+        for timer in self._timers.due(PROCESSING, MAX_US):
+            self._timers.set(replace(timer, fire_us=timer.fire_us - step_us))
 
     def _due(self, watermark_us: int) -> bool:
         s = self._setting
@@ -131,7 +141,9 @@ class StoredRun(StageRun):
             return True
         if s.event_due_us is not None and s.event_due_us <= watermark_us:
             return True
-        return s.processing_due_us is not None and s.processing_due_us <= s.now_us()
+        if s.processing_due_us is None:
+            return False
+        return s.set_back_us > 0 or s.processing_due_us <= s.now_us()
 
     def _outcome(self, watermark_us: int, metrics: list[bytes]) -> Outcome:
         if not self._opened:

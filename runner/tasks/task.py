@@ -253,6 +253,7 @@ class _Task:
             bounded=not self.plan.streaming,
             event_due_us=known.event_us,
             processing_due_us=known.processing_us,
+            set_back_us=self.epoch.set_back_us,
         )
 
     def _known_timers(self, stage: Stage) -> EarliestTimers:
@@ -294,7 +295,9 @@ class _Task:
         known = self._known_timers(stage)
         if known.event_us is not None and known.event_us <= watermark:
             return True
-        return known.processing_us is not None and known.processing_us <= self.epoch.now_us()
+        if known.processing_us is None:
+            return False
+        return self.epoch.set_back_us > 0 or known.processing_us <= self.epoch.now_us()
 
     def _output_watermark(self, stage: Stage, watermark: int, hold: int | None) -> int:
         if hold is not None:

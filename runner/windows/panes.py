@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from apache_beam.transforms.core import Windowing
@@ -172,6 +172,15 @@ class Panes:
                 return
             for timer in due:
                 self._ring(timer, watermark_us)
+
+    def set_back(self, step_us: int) -> None:
+        """Move what the clock brings to an earlier time, as the wall clock was set back by `step_us`."""
+        for timer in self._timers.due(PROCESSING, MAX_US):
+            here = _Place(timer.key_group, timer.key, timer.window)
+            state = self._load(here)
+            self._tree.set_back(state.trigger, step_us)
+            self._cells.replace(here.key_group, here.key, here.window, _PANE, state.pack())
+            self._timers.set(replace(timer, fire_us=timer.fire_us - step_us))
 
     def tidy(self) -> None:
         """Forget the values that have been emitted for the last time: from here on nobody reads a pane any more."""

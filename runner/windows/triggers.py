@@ -98,6 +98,12 @@ class TriggerTree:
         times = (node.due_us(state) for node in self._nodes)
         return min((time for time in times if time is not None and time > now_us), default=None)
 
+    def set_back(self, state: TriggerState, step_us: int) -> None:
+        """Move processing times to earlier ones, as the wall clock was set back by `step_us`."""
+        for node in self._nodes:
+            if node.due_us(state) is not None:
+                state.numbers[node.index] -= step_us
+
 
 class _Node(ABC):
     """One trigger. What it does to a state concerns its own entry and those of its subtriggers only."""

@@ -15,6 +15,13 @@ def test_no_wait_means_due_in_the_past():
     assert RollRule(after_us=0, at_bytes=100).open(now_us=1_700_000_000_000_000).due_us == 0
 
 
+def test_a_file_is_due_after_one_wait_at_most_when_the_clock_was_set_back():
+    rule = RollRule(after_us=10_000_000, at_bytes=100)
+    file = rule.open(now_us=86_400_000_000)
+    assert rule.due_us(file, now_us=86_403_000_000) == file.due_us
+    assert rule.due_us(file, now_us=3_000_000) == 13_000_000
+
+
 def test_a_file_is_full_at_its_limit_not_below():
     rule = RollRule(after_us=0, at_bytes=100)
     file = rule.open(0).with_block(99, 0)

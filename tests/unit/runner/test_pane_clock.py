@@ -22,6 +22,7 @@ EVERY_TEN_SECONDS = beam.WindowInto(
     trigger=t.Repeatedly(t.AfterProcessingTime(10)),
     accumulation_mode=t.AccumulationMode.DISCARDING,
 ).windowing
+_CODER = coders.GlobalWindowCoder().get_impl()
 
 
 class Window:
@@ -33,11 +34,17 @@ class Window:
         """How many values each pane had."""
 
     def epoch(self, elements: int, clock: Iterator[int]) -> None:
-        coder = coders.GlobalWindowCoder().get_impl()
-        panes = Panes(
+        panes = self._panes(clock)
+        if elements:
+            window = _CODER.encode_nested(GlobalWindow())
+            panes.arrived(b"k", [Complete(b"k", window, 0, 0, [b"v"] * elements, elements)])
+        panes.advance(0)
+
+    def _panes(self, clock: Iterator[int]) -> Panes:
+        return Panes(
             EVERY_TEN_SECONDS,
             TriggerTree(EVERY_TEN_SECONDS.triggerfn.to_runner_api(None), merging=False),
-            coder,
+            _CODER,
             Cells(self._store),
             Timers(self._store, 0, KEY_GROUPS - 1),
             self._emit,
@@ -45,10 +52,9 @@ class Window:
             output_us=0,
             now_us=lambda: next(clock),
         )
-        if elements:
-            window = coder.encode_nested(GlobalWindow())
-            panes.arrived(b"k", [Complete(b"k", window, 0, 0, [b"v"] * elements, elements)])
-        panes.advance(0)
+
+    def set_back(self, step_us: int) -> None:
+        self._panes(iter(())).set_back(step_us)
 
     def _emit(self, pane: Pane) -> None:
         self.fired.append(pane.count)
@@ -66,3 +72,13 @@ def test_a_pane_that_falls_due_while_an_element_is_taken_in_fires() -> None:
         window.epoch(1, ticking(10 * SECOND_US - microseconds_before))
         window.epoch(0, ticking(11 * SECOND_US))
         assert window.fired == [2]
+
+
+def test_a_pane_keeps_the_delay_that_it_had_left_when_the_clock_is_set_back() -> None:
+    window = Window()
+    window.epoch(1, ticking(86_400 * SECOND_US))
+    window.set_back(86_390 * SECOND_US)
+    window.epoch(0, ticking(19 * SECOND_US))
+    assert window.fired == []
+    window.epoch(0, ticking(21 * SECOND_US))
+    assert window.fired == [1]

@@ -11,6 +11,7 @@ from penstock.runner.driver.schedule import (
     residuals_due_until_us,
     seconds_until_next_due,
     split_by_due,
+    timers_set_back_us,
 )
 from penstock.runner.planning.plan import Edge, Origin, Plan, Routing, Stage
 from penstock.runner.protocol.record import (
@@ -120,3 +121,11 @@ def test_the_next_due_time_is_the_earliest_of_residuals_and_timers() -> None:
     assert seconds_until_next_due(state, now_us=1_000_000) == 3.0
     assert seconds_until_next_due(state, now_us=9_000_000) == 0.0
     assert seconds_until_next_due(_state(), now_us=0) == math.inf
+
+
+def test_timers_move_back_with_the_clock_and_only_then() -> None:
+    timers = (EarliestTimers("Count", 0, 127, processing_us=4_000_000),)
+    state = _state(timers=timers)
+    assert timers_set_back_us(state, now_us=1_000_000, committed_us=3_500_000) == 2_500_000
+    assert timers_set_back_us(state, now_us=3_500_001, committed_us=3_500_000) == 0
+    assert timers_set_back_us(_state(), now_us=1_000_000, committed_us=3_500_000) == 0
