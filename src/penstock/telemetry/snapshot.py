@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 _YEAR_9999_US = 253_370_764_800_000_000
+_SAME_TIME_SECONDS = 1.0
 LINEAGE = ("splits", "merges", "moves")
 COUNTED = {"mods": "changes", "entries": "changes", **{name: name for name in ("records", *LINEAGE)}}
 """What is shown of the counters that sources keep in a namespace `penstock.io.<system>`, and under which name."""
@@ -56,8 +57,8 @@ class Snapshot:
 
     @property
     def lag(self) -> float | None:
-        """Seconds that the watermark is behind `at`; never negative, since commit clocks may run ahead."""
-        return None if self.watermark is None else max(0.0, self.at - self.watermark)
+        """Seconds that the watermark is behind `at`; negative if this computer's clock is behind the source's."""
+        return None if self.watermark is None else self.at - self.watermark
 
     @property
     def changes(self) -> int:
@@ -88,13 +89,13 @@ def rate(before: Snapshot, now: Snapshot) -> float:
 def as_line(before: Snapshot, now: Snapshot) -> str:
     """Return the line that a person watches."""
     parts = [f"{rate(before, now):,.0f}/s", f"{now.changes:,} in all"]
-    parts.append("watermark -" if now.lag is None else f"watermark {_span(now.lag)} behind")
+    parts.append("watermark -" if now.lag is None else f"watermark {_distance(now.lag)}")
     if now.open is not None:
         parts.append(f"partitions {now.open} open, {now.waiting} waiting")
         parts.append(", ".join(f"{now.counters.get(name, 0)} {name}" for name in LINEAGE))
     parts.append(f"{now.epochs} epochs")
     if now.committed_at is not None:
-        parts.append(f"checkpoint {_span(max(0.0, now.at - now.committed_at))} ago")
+        parts.append(f"checkpoint {_distance(now.at - now.committed_at, 'ago')}")
     return " | ".join(parts)
 
 
@@ -144,6 +145,13 @@ def _sums(counters: Iterable[tuple[str, str, int]]) -> dict[str, int]:
         if name in COUNTED and namespace.startswith("penstock.io."):
             sums[COUNTED[name]] = sums.get(COUNTED[name], 0) + value
     return sums
+
+
+def _distance(seconds: float, behind: str = "behind") -> str:
+    """Return how far a time is behind the clock of this computer, or ahead of it by more than clocks differ."""
+    if seconds > -_SAME_TIME_SECONDS:
+        return f"{_span(max(0.0, seconds))} {behind}"
+    return f"{_span(-seconds)} ahead of this computer's clock"
 
 
 def _span(seconds: float) -> str:

@@ -74,9 +74,9 @@ def test_counters_of_our_sources_are_added_up_and_those_of_users_left_out() -> N
     assert look(1000.0, FakeProgress(), COUNTERS).counters == {"changes": 52, "records": 30, "splits": 5}
 
 
-def test_the_lag_is_the_watermark_behind_now_and_never_negative() -> None:
+def test_the_lag_is_the_watermark_behind_now_and_negative_when_the_clock_of_this_computer_is_behind() -> None:
     assert look(1000.0, FakeProgress(), []).lag == pytest.approx(2.0)
-    assert snapshot(watermark=1000.5).lag == 0.0
+    assert snapshot(watermark=1000.5).lag == -0.5
     assert snapshot(watermark=None).lag is None
 
 
@@ -149,3 +149,15 @@ def test_what_is_not_known_is_null_in_json() -> None:
         "waiting_partitions",
         "last_checkpoint",
     ]
+
+
+def test_a_clock_that_was_set_back_is_shown_as_such() -> None:
+    day_later = snapshot(watermark=1000.0 + 86_400, committed_at=1000.0 + 7200)
+    line = as_line(day_later, day_later)
+    assert "watermark 24.0 h ahead of this computer's clock" in line
+    assert "checkpoint 2.0 h ahead of this computer's clock" in line
+    assert as_fields(day_later, day_later)["watermark_lag_seconds"] == -86_400
+
+
+def test_clocks_that_differ_by_less_than_a_second_show_no_lag() -> None:
+    assert "watermark 0.0 s behind" in as_line(snapshot(), snapshot(watermark=1000.5))
