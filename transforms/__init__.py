@@ -1,1 +1,65 @@
-"""Source-neutral transforms."""
+"""Transforms over the changes of any source.
+
+    events = (
+        changes
+        | ToChangeEvents(server="my-project/main", database="shop")
+        | FilterEvents(tables="Orders")
+        | MaskColumns({"Email": hashed(secret)})
+    )
+
+Each transform's docstring says which order it keeps, what may repeat after a crash, what holds the watermark back, and
+which state grows. Names are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.transforms.change_events import ToChangeEvents
+    from penstock.transforms.columns import (
+        Mask,
+        MaskColumns,
+        RenameColumns,
+        SelectColumns,
+        hashed,
+        redacted,
+        truncated,
+    )
+    from penstock.transforms.filter import FilterEvents
+    from penstock.transforms.routing import RouteEvents, ShardByKey
+
+__all__ = [
+    "FilterEvents",
+    "Mask",
+    "MaskColumns",
+    "RenameColumns",
+    "RouteEvents",
+    "SelectColumns",
+    "ShardByKey",
+    "ToChangeEvents",
+    "hashed",
+    "redacted",
+    "truncated",
+]
+
+_HOMES = {
+    "FilterEvents": "filter",
+    "Mask": "columns",
+    "MaskColumns": "columns",
+    "RenameColumns": "columns",
+    "RouteEvents": "routing",
+    "SelectColumns": "columns",
+    "ShardByKey": "routing",
+    "ToChangeEvents": "change_events",
+    "hashed": "columns",
+    "redacted": "columns",
+    "truncated": "columns",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,246 @@
+"""Choose, rename and mask columns of events. The rules are pure functions of one event."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from penstock.errors import UsageError
+from penstock.event import ChangeEvent, Column, ColumnType, Image, Kind, TableSchema
+from penstock.transforms.element_transform import ElementTransform
+from penstock.transforms.tables import TablePattern, matches
+
+
+class SelectColumns(ElementTransform):
+    """Keeps only some columns of the images and of the schema.
+
+        events | SelectColumns(only=["Id", "State"], table="Orders")
+        events | SelectColumns(without=["Note"])
+
+    Give `only` or `without`. Key columns always stay, because an event without its key cannot be applied. Events of
+    tables that `table` (a name, a glob such as ``sales.*``, or several) does not match pass unchanged.
+    """
+
+    def __init__(
+        self,
+        *,
+        only: Iterable[str] | None = None,
+        without: Iterable[str] | None = None,
+        table: TablePattern = "*",
+    ) -> None:
+        if (only is None) == (without is None):
+            raise UsageError("SelectColumns: give either only=[…] or without=[…]")
+        self._given = {"only": tuple(only or ()), "without": tuple(without or ())}
+        super().__init__(
+            _Select(frozenset(only or ()), only is not None, frozenset(without or ()), table), ChangeEvent
+        )
+
+    def display_data(self) -> dict[str, Any]:
+        return {name: ", ".join(columns) for name, columns in self._given.items() if columns}
+
+
+class RenameColumns(ElementTransform):
+    """Renames columns in the key, the images and the schema.
+
+        events | RenameColumns({"OrderId": "order_id"}, table="Orders")
+
+    Raises UsageError if two columns get one name, and ValueError while running if a new name is already that of another
+    column of the table.
+    """
+
+    def __init__(self, names: Mapping[str, str], *, table: TablePattern = "*") -> None:
+        if len(set(names.values())) != len(names):
+            raise UsageError(f"RenameColumns gives two columns one name: {dict(names)}")
+        self._names = dict(names)
+        super().__init__(_Rename(self._names, table), ChangeEvent)
+
+    def display_data(self) -> dict[str, Any]:
+        return self._names
+
+
+class MaskColumns(ElementTransform):
+    """Hides values of columns: hashed with a key, redacted, or truncated.
+
+        events | MaskColumns({"Email": hashed(b"key"), "Note": redacted(), "Phone": truncated(4)})
+
+    NULL stays NULL, and a column that was not sent stays unsent. A masked column of the primary key is masked in
+    the key too: use `hashed`, which keeps different keys different. Hashed and truncated columns become STRING
+    columns.
+    """
+
+    def __init__(self, masks: Mapping[str, Mask], *, table: TablePattern = "*") -> None:
+        self._names = tuple(masks)
+        super().__init__(_Mask(dict(masks), table), ChangeEvent)
+
+    def display_data(self) -> dict[str, Any]:
+        return {"columns": ", ".join(self._names)}  # no masks: a mask holds its secret key
+
+
+class Mask(msgspec.Struct, frozen=True):
+    """How a value is hidden; made by `hashed`, `redacted` and `truncated`."""
+
+    apply: Callable[[Any], Any]
+
+    def __repr__(self) -> str:
+        return "<mask>"
+
+
+def hashed(key: bytes) -> Mask:
+    """Return a mask that replaces a value by the HMAC-SHA-256 of its text, 64 hexadecimal digits.
+
+    Equal values have equal hashes, so the column can still be joined on. Without the secret `key` of at least 16
+    bytes nobody can try values. Integers, decimals, texts and bytes are hashed as text or bytes, everything else by
+    its `repr`.
+    """
+    if len(key) < 16:
+        raise UsageError(f"hashed() needs a secret key of at least 16 bytes; this one has {len(key)}")
+    return Mask(_Hash(key))
+
+
+def redacted(text: str = "***") -> Mask:
+    """Return a mask that replaces each value by `text`."""
+    return Mask(_Constant(text))
+
+
+def truncated(length: int) -> Mask:
+    """Return a mask that keeps the first `length` characters of a value's text."""
+    if length < 0:
+        raise UsageError(f"truncated() needs a length of at least 0, not {length}")
+    return Mask(_Truncate(length))
+
+
+class _Hash:
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def __call__(self, value: Any) -> str:
+        return hmac.new(self._key, _as_bytes(value), hashlib.sha256).hexdigest()
+
+
+class _Constant:
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __call__(self, value: Any) -> str:
+        return self._text
+
+
+class _Truncate:
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def __call__(self, value: Any) -> str:
+        text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+        return text[: self._length]
+
+
+def _as_bytes(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    # The text of a decimal keeps its scale: 1.50 and 1.5 are two values of PostgreSQL's numeric.
+    return (value if isinstance(value, str) else str(value)).encode("utf-8", "surrogatepass")
+
+
+class _Select:
+    def __init__(
+        self, only: frozenset[str], has_only: bool, without: frozenset[str], table: TablePattern
+    ) -> None:
+        self._only, self._has_only, self._without, self._table = only, has_only, without, table
+
+    def __call__(self, event: ChangeEvent) -> list[ChangeEvent]:
+        if not matches(self._table, event.source):
+            return [event]
+        dropped = self._dropped(event.schema)
+        if not dropped:
+            return [event]
+        schema = _without_columns(event.schema, dropped)
+        before, after = _without_values(event.before, dropped), _without_values(event.after, dropped)
+        return [msgspec.structs.replace(event, schema=schema, before=before, after=after)]
+
+    def _dropped(self, schema: TableSchema) -> frozenset[str]:
+        return frozenset(
+            column.name
+            for column in schema
+            if column.key_position is None
+            and (column.name not in self._only if self._has_only else column.name in self._without)
+        )
+
+
+class _Rename:
+    def __init__(self, names: dict[str, str], table: TablePattern) -> None:
+        self._names, self._table = names, table
+
+    def __call__(self, event: ChangeEvent) -> list[ChangeEvent]:
+        if not matches(self._table, event.source):
+            return [event]
+        schema = _renamed_schema(event.schema, tuple(self._names.items()))
+        images = (self._image(event.key), self._image(event.before), self._image(event.after))
+        key, before, after = images
+        return [msgspec.structs.replace(event, schema=schema, key=key, before=before, after=after)]
+
+    def _image(self, image: Image | None) -> Image | None:
+        return (
+            None if image is None else {self._names.get(name, name): value for name, value in image.items()}
+        )
+
+
+class _Mask:
+    def __init__(self, masks: dict[str, Mask], table: TablePattern) -> None:
+        self._masks, self._table = masks, table
+
+    def __call__(self, event: ChangeEvent) -> list[ChangeEvent]:
+        if not matches(self._table, event.source):
+            return [event]
+        schema = _text_columns(event.schema, frozenset(self._masks))
+        key, before, after = self._image(event.key), self._image(event.before), self._image(event.after)
+        return [msgspec.structs.replace(event, schema=schema, key=key, before=before, after=after)]
+
+    def _image(self, image: Image | None) -> Image | None:
+        if image is None:
+            return None
+        masked = dict(image)
+        for name, mask in self._masks.items():
+            if masked.get(name) is not None:
+                masked[name] = mask.apply(masked[name])
+        return masked
+
+
+def _without_values(image: Image | None, dropped: frozenset[str]) -> Image | None:
+    return None if image is None else {name: value for name, value in image.items() if name not in dropped}
+
+
+# A table has one schema for millions of events, so each changed schema is made once.
+@lru_cache(maxsize=1024)
+def _without_columns(schema: TableSchema, dropped: frozenset[str]) -> TableSchema:
+    return TableSchema(tuple(column for column in schema if column.name not in dropped))
+
+
+@lru_cache(maxsize=1024)
+def _renamed_schema(schema: TableSchema, names: tuple[tuple[str, str], ...]) -> TableSchema:
+    new_names = dict(names)
+    columns = tuple(
+        msgspec.structs.replace(column, name=new_names.get(column.name, column.name)) for column in schema
+    )
+    if len({column.name for column in columns}) != len(columns):
+        raise ValueError(
+            f"RenameColumns gives a column a name that the table already has: {schema.names} with {new_names}"
+        )
+    return TableSchema(columns)
+
+
+@lru_cache(maxsize=1024)
+def _text_columns(schema: TableSchema, masked: frozenset[str]) -> TableSchema:
+    text = ColumnType(Kind.STRING, "masked")
+    return TableSchema(
+        tuple(
+            Column(column.name, text, column.nullable, column.key_position)
+            if column.name in masked
+            else column
+            for column in schema
+        )
+    )

@@ -1,0 +1,73 @@
+"""`FilterEvents`: keep the events of some tables, operations or rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from penstock.errors import UsageError
+from penstock.event import ChangeEvent, Op
+from penstock.transforms.element_transform import ElementTransform
+from penstock.transforms.tables import TablePattern, matches
+
+
+class FilterEvents(ElementTransform):
+    """Keeps the events that meet every given condition.
+
+        events | FilterEvents(tables=["Orders", "sales.*"], ops=["CREATE", "UPDATE"], where=is_large)
+
+    `tables` and `without_tables` are names or globs; `ops` are operations; `where` is a function of the event;
+    `without_tags` are transaction tags whose changes are dropped, such as those of a backfill.
+    An empty list keeps nothing and is refused.
+    """
+
+    def __init__(
+        self,
+        *,
+        tables: TablePattern | None = None,
+        without_tables: TablePattern | None = None,
+        ops: Iterable[Op | str] | None = None,
+        without_tags: Iterable[str] = (),
+        where: Callable[[ChangeEvent], Any] | None = None,
+    ) -> None:
+        chosen = None if ops is None else frozenset(map(_op, ops))
+        for name, value in {"tables": tables, "ops": chosen}.items():
+            if value is not None and not value:
+                raise UsageError(f"FilterEvents({name}=…) is empty and would drop every event: leave it out")
+        self._given = {"tables": tables, "without_tables": without_tables, "ops": chosen}
+        super().__init__(_Filter(tables, without_tables, chosen, frozenset(without_tags), where), ChangeEvent)
+
+    def display_data(self) -> dict[str, Any]:
+        return {name: str(value) for name, value in self._given.items() if value is not None}
+
+
+class _Filter:
+    def __init__(
+        self,
+        tables: TablePattern | None,
+        without_tables: TablePattern | None,
+        ops: frozenset[Op] | None,
+        without_tags: frozenset[str],
+        where: Callable[[ChangeEvent], Any] | None,
+    ) -> None:
+        self._tables, self._without_tables = tables, without_tables
+        self._ops, self._without_tags, self._where = ops, without_tags, where
+
+    def __call__(self, event: ChangeEvent) -> tuple[ChangeEvent, ...]:
+        return (event,) if self._keeps(event) else ()
+
+    def _keeps(self, event: ChangeEvent) -> bool:
+        return (
+            (self._ops is None or event.op in self._ops)
+            and (self._tables is None or matches(self._tables, event.source))
+            and (self._without_tables is None or not matches(self._without_tables, event.source))
+            and (event.transaction is None or event.transaction.tag not in self._without_tags)
+            and (self._where is None or bool(self._where(event)))
+        )
+
+
+def _op(name: Op | str) -> Op:
+    try:
+        return Op(str(name).upper())
+    except ValueError:
+        raise UsageError(f"{name!r} is not an operation: use one of {', '.join(Op)}") from None

@@ -1,0 +1,106 @@
+"""`RouteEvents` and `ShardByKey`: which destination and which shard an event goes to. Pure rules."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from penstock.errors import UsageError
+from penstock.event import ChangeEvent, Interval
+from penstock.transforms.element_transform import ElementTransform
+from penstock.transforms.tables import matches, table_name
+
+
+class RouteEvents(ElementTransform):
+    """Pairs each event with the name of its destination: (destination, event).
+
+        events | RouteEvents({"Orders": "orders", "sales.*": "sales_{table}"})
+        events | RouteEvents(lambda event: f"{event.source.table}-{event.op}")
+
+    A mapping goes from table patterns to names; the first pattern that matches counts, and ``{table}``,
+    ``{schema}`` and ``{database}`` are filled in. An event that no pattern matches raises a ValueError, because it
+    would be lost: add ``"*"``, or filter it before.
+    """
+
+    def __init__(self, routes: Mapping[str, str] | Callable[[ChangeEvent], str]) -> None:
+        if not callable(routes) and not routes:
+            raise UsageError('RouteEvents has no route: give at least {"*": "{table}"}')
+        rule = routes if callable(routes) else _Routes(tuple(routes.items()))
+        super().__init__(_WithDestination(rule), tuple[str, ChangeEvent])
+
+
+class ShardByKey(ElementTransform):
+    """Pairs each event with a shard number: (shard, event), 0 <= shard < `shards`.
+
+    Events of one key have one shard, so their order stays if each shard is processed in order. The number depends
+    on table and key only, not on the process or the version of Python. Events without a key go to the shard of
+    their table.
+    """
+
+    def __init__(self, shards: int) -> None:
+        if shards < 1:
+            raise UsageError(f"ShardByKey needs at least 1 shard, not {shards}")
+        self._shards = shards
+        super().__init__(_WithShard(shards), tuple[int, ChangeEvent])
+
+    def display_data(self) -> dict[str, Any]:
+        return {"shards": self._shards}
+
+
+def key_bytes(event: ChangeEvent) -> bytes:
+    """Return bytes that are equal for events of one row and different for all others: the table and its key values."""
+    values = None if event.key is None else tuple(event.key.values())
+    source = event.source
+    return _encode((source.system, source.server, source.database, source.schema, source.table, values))
+
+
+def shard_of(event: ChangeEvent, shards: int) -> int:
+    """Return the shard of an event, by the CRC-32 of `key_bytes`."""
+    return zlib.crc32(key_bytes(event)) % shards
+
+
+def _enc_hook(value: Any) -> Any:
+    if isinstance(value, Interval):
+        return value.parts()
+    raise NotImplementedError(f"a key holds a {type(value).__name__}")
+
+
+_msgpack = msgspec.msgpack.Encoder(enc_hook=_enc_hook)
+
+
+def _encode(value: tuple[Any, ...]) -> bytes:
+    try:
+        return _msgpack.encode(value)
+    except OverflowError:  # an integer beyond 64 bits, such as a timestamp of the year 1 in nanoseconds
+        return repr(value).encode()
+
+
+class _Routes:
+    def __init__(self, routes: tuple[tuple[str, str], ...]) -> None:
+        self._routes = routes
+
+    def __call__(self, event: ChangeEvent) -> str:
+        source = event.source
+        for pattern, name in self._routes:
+            if matches(pattern, source):
+                return name.format(table=source.table, schema=source.schema, database=source.database)
+        raise ValueError(f'no route for table {table_name(source)}: add one, or "*" for all other tables')
+
+
+class _WithDestination:
+    def __init__(self, rule: Callable[[ChangeEvent], str]) -> None:
+        self._rule = rule
+
+    def __call__(self, event: ChangeEvent) -> Iterable[tuple[str, ChangeEvent]]:
+        return ((self._rule(event), event),)
+
+
+class _WithShard:
+    def __init__(self, shards: int) -> None:
+        self._shards = shards
+
+    def __call__(self, event: ChangeEvent) -> Iterable[tuple[int, ChangeEvent]]:
+        return ((shard_of(event, self._shards), event),)
