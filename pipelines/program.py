@@ -1,113 +1,125 @@
-"""A pipeline's build function as a program: its keyword arguments become flags, all other flags go to Beam.
+"""Runs a pipeline's build function as a program: its keyword arguments become flags, all other flags go to Beam.
 
     --project=p --output=/data --checkpoint_dir=/checkpoints --epoch_seconds=1
 
-The runner is `PySparkRunner` unless `--runner` says otherwise. A flag that neither knows is refused: Beam would go on
-without it.
+The runner is `PySparkRunner` unless `--runner` names another. Signals, messages and exit codes are those of the
+`penstock` command, because both use `penstock.launch.run`.
 """
 
 from __future__ import annotations
 
 import argparse
-import difflib
 import inspect
-import logging
-import signal
+import types
+import typing
 from collections.abc import Callable, Sequence
-from types import FrameType
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from penstock.preflight import preflight
+from penstock.launch.folders import folder_conflict
+from penstock.launch.reporter import standard_error_reporter
+from penstock.launch.run import Continuation, run_pipeline
+from penstock.suggestions import did_you_mean
 
 DEFAULT_RUNNER = "penstock.runner.PySparkRunner"
+_CONTINUATION = Continuation("to continue, start the same program with the same flags, without --fresh")
 
 
 def run_program(build: Callable[..., Any], arguments: Sequence[str] | None = None) -> int:
-    """Build a pipeline from command-line arguments (None: those of this process), run it, wait until it ends.
+    """Build a pipeline from command-line arguments (None: those of this process), run it, wait for its end.
 
-    SIGINT and SIGTERM stop it with a checkpoint where the runner can, and cancel it elsewhere. Returns the
-    exit code 0; every failure raises, and what argparse refuses exits with 2.
+    SIGINT, SIGTERM and SIGHUP stop it with a checkpoint if the runner can do that, otherwise they cancel it. Returns
+    the exit code of `penstock.launch.run`. Wrong flags end the process with 2, as argparse does.
     """
-    logging.basicConfig(level=logging.WARNING)
-    logging.getLogger("penstock").setLevel(logging.INFO)
     parser = _parser(build)
-    given, rest = parser.parse_known_args(arguments)
+    ours, rest = parser.parse_known_args(arguments)
     beam_arguments = with_runner(rest)
-    pipeline = beam.Pipeline(options=PipelineOptions(beam_arguments))  # and with it the runner's own options
-    if unknown := _unknown(parser, beam_arguments):
+    options = PipelineOptions(beam_arguments)
+    pipeline = beam.Pipeline(options=options)  # imports the runner, and its options with it
+    if unknown := _unknown_flags(parser, beam_arguments):
         parser.error("; ".join(unknown))
-    build(pipeline, **{name: value for name, value in vars(given).items() if value is not None})
-    preflight(pipeline)
-    result = pipeline.run()
-    _stop_on_signals(getattr(result, "stop", result.cancel))
-    result.wait_until_finish()
-    return 0
+    values = {name: value for name, value in vars(ours).items() if value is not None}
+    debug, progress = values.pop("debug"), values.pop("progress")
+    _refuse_folder_conflict(parser, values.get("output"), options.get_all_options().get("checkpoint_dir"))
 
+    def built() -> beam.Pipeline:
+        build(pipeline, **values)
+        return pipeline
 
-def _stop_on_signals(stop: Callable[[], object]) -> None:
-    """Call `stop` on SIGINT and SIGTERM; Spark's own handler would cancel an epoch that can be committed."""
-
-    def received(number: int, frame: FrameType | None) -> None:
-        stop()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, received)
+    with standard_error_reporter(progress) as reporter:
+        return int(run_pipeline(built, reporter, _CONTINUATION, debug=debug))
 
 
 def with_runner(arguments: Sequence[str]) -> list[str]:
-    """Return Beam's arguments with our runner in front, where they name none."""
+    """Return the arguments for Beam, with our runner first unless they name a runner."""
     named = any(each == "--runner" or each.startswith("--runner=") for each in arguments)
     return list(arguments) if named else [f"--runner={DEFAULT_RUNNER}", *arguments]
 
 
 def _parser(build: Callable[..., Any]) -> argparse.ArgumentParser:
-    """Return a parser for the keyword arguments of `build`; one without a default is required.
+    """Return a parser for the keyword arguments of `build`. One without a default is required.
 
-    A flag is never abbreviated: Beam has hundreds, and `--s` must not become one of ours.
+    Flags cannot be abbreviated: Beam has hundreds, and `--s` must not become one of ours.
     """
     summary = (inspect.getdoc(build) or "").partition("\n")[0]
     parser = argparse.ArgumentParser(description=summary, allow_abbrev=False)
-    for name, parameter in inspect.signature(build).parameters.items():
+    for name, parameter in inspect.signature(build, eval_str=True).parameters.items():
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
             required = parameter.default is inspect.Parameter.empty
-            parser.add_argument(f"--{name}", required=required, **_reading(parameter))
+            parser.add_argument(f"--{name}", required=required, **_flag_type(parameter.annotation))
+    styles = ["live", "line", "json", "none"]
+    parser.add_argument(
+        "--progress", choices=styles, default="none", help="How to show progress (default: none)."
+    )
+    debug = "Also show the traceback of an error. It may contain values of rows."
+    parser.add_argument("--debug", action="store_true", help=debug)
     return parser
 
 
-def _unknown(ours: argparse.ArgumentParser, arguments: Sequence[str]) -> list[str]:
-    """Return a sentence for each of Beam's arguments that no options class knows; their values are not abbreviate."""
-    found: list[str] = []
+def _unknown_flags(ours: argparse.ArgumentParser, arguments: Sequence[str]) -> list[str]:
+    """Return a sentence for each of `arguments` that no options class of Beam knows, without its value.
 
-    def look(beams: argparse.ArgumentParser) -> None:
+    Beam itself ignores unknown flags, so a misspelled option would silently have no effect.
+    """
+    problems: list[str] = []
+
+    def check(beams: argparse.ArgumentParser) -> None:
+        # argparse has no public list of a parser's flags.
         flags = [
             flag for parser in (ours, beams) for action in parser._actions for flag in action.option_strings
         ]
         for argument in beams.parse_known_args(arguments)[1]:
             if argument.startswith("-"):
-                name = argument.partition("=")[0]
-                near = difflib.get_close_matches(name, flags, 1)
-                found.append(f"there is no flag {name}" + (f"; did you mean {near[0]}?" if near else ""))
+                flag = argument.partition("=")[0]
+                problems.append(f"there is no flag {flag}{did_you_mean(flag, flags)}")
 
-    # Only Beam knows all its options; asked to keep what is unknown, it does not warn of it as well.
-    PipelineOptions(list(arguments)).get_all_options(add_extra_args_fn=look, retain_unknown_options=True)
-    return found
-
-
-def _reading(parameter: inspect.Parameter) -> dict[str, Any]:
-    """Return how a flag is read, by the parameter's annotation (which is text: it is lazy)."""
-    ways: dict[str, dict[str, Any]] = {
-        "int": {"type": int},
-        "float": {"type": float},
-        "bool": {"type": _truth, "metavar": "true|false"},
-        "Sequence[str]": {"action": "append"},
-    }
-    return ways.get(str(parameter.annotation).removesuffix(" | None"), {})
+    # Beam calls `check` with the one parser that has the options of all its classes. Without `retain_unknown_options`
+    # it would also log a warning about the unknown ones.
+    PipelineOptions(list(arguments)).get_all_options(add_extra_args_fn=check, retain_unknown_options=True)
+    return problems
 
 
-def _truth(text: str) -> bool:
+def _refuse_folder_conflict(
+    parser: argparse.ArgumentParser, output: str | None, checkpoint_dir: str | None
+) -> None:
+    if output and checkpoint_dir and (conflict := folder_conflict(output, checkpoint_dir)):
+        parser.error(conflict)
+
+
+def _flag_type(annotation: Any) -> dict[str, Any]:
+    """Return the arguments for argparse that read a flag of this type. `X | None` is read as X."""
+    if isinstance(annotation, types.UnionType):
+        (annotation,) = (each for each in typing.get_args(annotation) if each is not types.NoneType)
+    if typing.get_origin(annotation) is Sequence:
+        return {"action": "append"}
+    if annotation is bool:
+        return {"type": _read_boolean, "metavar": "true|false"}
+    return {"type": annotation} if annotation in (int, float) else {}
+
+
+def _read_boolean(text: str) -> bool:
     known = {"true": True, "false": False}
     if text.lower() not in known:
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")

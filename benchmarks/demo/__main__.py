@@ -1,7 +1,7 @@
-"""The story of `make run`, in order: start, write, watch, kill, resume, stop, prove.
+"""The steps of `make run`: start, write, watch, kill, resume, stop, prove.
 
-Options are for the curious (`make run ARGS="--seconds 120"`); without any it takes about two minutes. The
-exit status is 0 if the proof holds, 1 if not; what differs is printed.
+It takes about two minutes (`make run ARGS="--seconds 120"` for longer). The exit status is 0 if the proof holds, 1 if
+it does not (the differences are printed), 3 if the machine lacks something (the remedy is printed).
 """
 
 from __future__ import annotations
@@ -23,25 +23,34 @@ from typing import Any
 from benchmarks.demo import bank
 from benchmarks.demo.proof import Proof, prove
 from benchmarks.demo.writers import connect
-from penstock.emulators.spanner import SpannerEmulator
+from penstock.emulators.spanner import EmulatorNotFoundError, EmulatorStartError, SpannerEmulator
+from penstock.launch.run import ExitCode
 from tests.oracle.kill import Run
 from tests.oracle.lines import visible_files
 
 PROJECT, INSTANCE, DATABASE = "penstock-demo", "demo", "bank"
 LEAST_MODS, LEAST_EVENTS = 20_000, 15
 EPOCH_SECONDS = "1"
-"""Longer than the default of 0.5: on a busy machine the emulator answers late, and what lies behind is asked anew."""
+"""Longer than the default of 0.5 s: on a busy machine the emulator answers late, and short epochs repeat queries."""
 PATIENCE_SECONDS = 180.0
 """How long the demo waits for the first file, and for the last ones."""
 
 
-def say(text: str) -> None:
-    """Print a line of the story between the pipeline's own lines."""
+class PipelineEndedError(RuntimeError):
+    """The pipeline ended although nobody stopped it; it has printed the reason."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"the pipeline ended with status {status}; its last message has the reason")
+        self.status = status
+
+
+def announce(text: str) -> None:
+    """Print the next step between the pipeline's own lines."""
     print(f"\n==> {text}", flush=True)
 
 
 class Pipeline:
-    """The pipeline as a user starts it: `penstock run spanner-to-files`, again and again with one command."""
+    """The pipeline as a user starts it: `penstock run spanner-to-files`, each time with the same command."""
 
     def __init__(self, folder: Path, start: datetime, environment: dict[str, str]) -> None:
         self.output = folder / "output"
@@ -62,17 +71,17 @@ class Pipeline:
         self._command += ["--epoch-seconds", EPOCH_SECONDS]
 
     def start(self) -> Run:
-        """Start it, or start it again where it was."""
+        """Start it, or continue it from its checkpoint."""
         return Run(self._command, environment=self._environment)
 
     def lines(self) -> int:
-        """How many lines are published."""
+        """Return the number of published lines."""
         return sum(path.read_bytes().count(b"\n") for path in visible_files(self.output))
 
 
 @contextmanager
 def writing(environment: dict[str, str], seed: int) -> Iterator[subprocess.Popen[str]]:
-    """A child that writes until its standard input is closed."""
+    """Run a child process that writes until its standard input is closed."""
     command = [sys.executable, "-m", "benchmarks.demo.writers", PROJECT, INSTANCE, DATABASE]
     child = subprocess.Popen(
         [*command, str(seed), str(LEAST_MODS)],
@@ -93,12 +102,13 @@ def wait_for_lines(pipeline: Pipeline, run: Run, count: int) -> None:
     """Wait until `count` lines are published.
 
     Raises:
-        RuntimeError: the pipeline ended, or published nothing new for `PATIENCE_SECONDS`.
+        PipelineEndedError: the pipeline ended.
+        RuntimeError: it published nothing new for `PATIENCE_SECONDS`.
     """
     seen, since = 0, time.monotonic()
     while (now := pipeline.lines()) < count:
         if not run.alive():
-            raise RuntimeError(f"the pipeline ended by itself with status {run.wait(0)}")
+            raise PipelineEndedError(run.wait(0))
         if now > seen:
             seen, since = now, time.monotonic()
         if time.monotonic() - since > PATIENCE_SECONDS:
@@ -112,7 +122,9 @@ def run_killed_in_the_middle(pipeline: Pipeline, seconds: float) -> Run:
         wait_for_lines(pipeline, run, 1)
         time.sleep(seconds / 2)
         died = run.kill()
-    say(f"SIGKILL: the driver, its JVM and all workers, {died} processes. Starting the same command again.")
+    announce(
+        f"SIGKILL: the driver, its JVM and all workers, {died} processes. Starting the same command again."
+    )
     run = pipeline.start()
     try:
         wait_for_lines(pipeline, run, pipeline.lines() + 1)
@@ -124,17 +136,17 @@ def run_killed_in_the_middle(pipeline: Pipeline, seconds: float) -> Run:
 
 
 def stop(run: Run) -> None:
-    """Ctrl-C, as a user stops it."""
+    """Stop it with SIGINT, as Ctrl-C does."""
     run.send(signal.SIGINT)
     status = run.wait(PATIENCE_SECONDS)
     if status != 130:
         raise RuntimeError(f"after Ctrl-C the pipeline ended with status {status}, not 130")
 
 
-def tell(proof: Proof, folder: Path) -> int:
-    """Print what was proved or what is wrong; returns the exit status."""
+def report(proof: Proof, folder: Path) -> int:
+    """Print what was proved, or the differences; return the exit status."""
     events = proof.stream.events
-    say(
+    announce(
         f"{proof.mods:,} changes of {proof.transactions:,} transactions in {proof.files} files; partitions: "
         f"{events['splits']} splits, {events['merges']} merges, {events['moves']} moves"
     )
@@ -149,16 +161,27 @@ def tell(proof: Proof, folder: Path) -> int:
         print(f"    {len(wrong)} findings. Files and checkpoint: {folder}")
         return 1
     print(f"    Replaying the files gives the tables' {proof.rows:,} rows, column by column.")
-    print("    Every transaction is whole, nothing is doubled, each key is in commit order,")
+    print("    Every transaction is complete, no change is duplicated, each key is in commit order,")
     print("    and after every transaction the accounts add up.")
     print(f"    Files: {folder / 'output'}")
     return 0
 
 
 def main() -> int:
-    arguments = _arguments()
+    """Run the demo and return its exit status."""
+    try:
+        return _demo(_arguments())
+    except (EmulatorNotFoundError, EmulatorStartError) as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return ExitCode.PREFLIGHT
+    except PipelineEndedError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return error.status or 1  # a pipeline without an end must not be done
+
+
+def _demo(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.folder or tempfile.mkdtemp(prefix="penstock-demo-")).resolve()
-    say("Starting the Spanner emulator (partitions live two to four seconds) and making a bank")
+    announce("Starting the Spanner emulator (partitions live two to four seconds) and making a bank")
     with SpannerEmulator.start(token_life_seconds=2) as emulator:
         emulator.create_database(PROJECT, INSTANCE, DATABASE, list(bank.DDL))
         os.environ.update(emulator.environment())
@@ -174,20 +197,22 @@ def _with_a_bank(
     opened = bank.open_accounts(database)
     pipeline = Pipeline(folder, start, environment)
     with writing(environment, seed) as writers:
-        say(f"Writing, and running spanner-to-files on Spark for {seconds:g} seconds; SIGKILL in the middle")
+        announce(
+            f"Writing, and running spanner-to-files on Spark for {seconds:g} seconds; SIGKILL in the middle"
+        )
         with run_killed_in_the_middle(pipeline, seconds) as run:
             written = _finish(writers)
             total = written["mods"] + opened
-            say(f"The writers stopped after {written['transactions']:,} transactions; catching up")
+            announce(f"The writers stopped after {written['transactions']:,} transactions; catching up")
             wait_for_lines(pipeline, run, total)
-            say("Everything is published: stopping with Ctrl-C")
+            announce("Everything is published: stopping with Ctrl-C")
             stop(run)
-    say("Comparing the files with the tables, by a checker that shares no code with Penstock")
-    return tell(prove(pipeline.output, database, start, datetime.now(UTC)), folder)
+    announce("Comparing the files with the tables, by a checker that shares no code with Penstock")
+    return report(prove(pipeline.output, database, start, datetime.now(UTC)), folder)
 
 
 def _finish(writers: subprocess.Popen[str]) -> dict[str, Any]:
-    """Let the writers end; return what they say they did."""
+    """Let the writers end; return the counts that they print."""
     out, _ = writers.communicate(timeout=PATIENCE_SECONDS)
     if writers.returncode != 0:
         raise RuntimeError("the writers failed; see above")

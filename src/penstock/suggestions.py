@@ -1,4 +1,4 @@
-"""The name that was probably meant."""
+"""Suggests the known name that is most similar to a wrong one."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from difflib import get_close_matches
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Return `; did you mean '…'?` for the known name nearest to `given`, or nothing if none is near.
+    """Return `; did you mean '…'?` with the most similar known name, or an empty text if none is similar.
 
-    Case, and `-` for `_`, do not count as a difference.
+    Case is ignored, and `-` is equal to `_`.
     """
     names = {_plain(name): name for name in known}
     near = get_close_matches(_plain(given), names, n=1, cutoff=0.6)

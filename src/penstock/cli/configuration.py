@@ -1,7 +1,6 @@
-"""From what was given to what runs: precedence, and every mistake at once.
+"""Turns raw values into a configuration: precedence, defaults, and every problem in one error. Pure.
 
-Flags win over the environment, that over the job file, that over defaults. Pure: the environment and the
-file's text come in as arguments.
+The order is: flags, environment variables, the job file, defaults. The first that has a value wins.
 """
 
 from __future__ import annotations
@@ -18,10 +17,11 @@ from penstock.templates.parameter import Parameter, Value
 from penstock.templates.template import Template
 
 Layer: TypeAlias = Mapping[str, RawValue]
+"""Raw values of one origin, by name."""
 
 
 class ConfigurationError(UsageError):
-    """The configuration cannot run; `problems` are all that is wrong with it, one sentence each."""
+    """The configuration cannot run. `problems` holds every problem that was found, one sentence each."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -32,7 +32,7 @@ class ConfigurationError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A template, a value for each of its parameters that has one, and the runner's options likewise."""
+    """A template with the values of its parameters and of the runner's options. Values that are not set are absent."""
 
     template: Template
     parameters: Values
@@ -46,18 +46,17 @@ class Configuration:
 def configure(
     template: Template, parameters: Sequence[Layer], runner: Sequence[Layer], problems: Iterable[Problem] = ()
 ) -> Configuration:
-    """Settle each value by the first layer that gives it, then by its default.
+    """Return the configuration in which each value comes from the first layer that has one, or is the default.
 
-    `parameters` and `runner` are the layers of each, strongest first; `problems` are mistakes already found
-    while reading them.
+    `parameters` and `runner` are layers in order of precedence. `problems` were found while the layers were read.
 
     Raises:
         ConfigurationError: with `problems` and all others.
     """
-    names = _Names(template.parameters, _needed(template))
-    values, wrong = _settle("parameter", names.parameters, parameters, names)
-    options, also_wrong = _settle("runner option", names.runner, runner, names)
-    if found := [*problems, *wrong, *also_wrong]:
+    names = _Names(template.parameters, _runner_options(template))
+    values, wrong = _resolve_layers("parameter", names.parameters, parameters, names)
+    options, wrong_options = _resolve_layers("runner option", names.runner, runner, names)
+    if found := [*problems, *wrong, *wrong_options]:
         raise ConfigurationError(found)
     return Configuration(template, values, options)
 
@@ -67,59 +66,59 @@ def runner_flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _needed(template: Template) -> dict[str, Parameter]:
-    """The runner's options; a pipeline that does not end by itself needs a place to go on from."""
-    required = RUNNER["checkpoint_dir"].model_copy(update={"required": template.streaming})
-    return {**RUNNER, "checkpoint_dir": required}
+def _runner_options(template: Template) -> dict[str, Parameter]:
+    """Return the runner's options. A streaming template requires a checkpoint folder to continue from."""
+    checkpoint_dir = RUNNER["checkpoint_dir"].model_copy(update={"required": template.streaming})
+    return {**RUNNER, "checkpoint_dir": checkpoint_dir}
 
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """Which names there are, and on which side."""
+    """The known names of both sides, for advice about an unknown or missing one."""
 
     parameters: Mapping[str, Parameter]
     runner: Mapping[str, Parameter]
 
-    def how_to_give(self, name: str) -> str:
+    def how_to_set(self, name: str) -> str:
         if name in self.runner:
             return f"pass {runner_flag(name)} VALUE, or put it under 'runner' in the job file"
         return f"pass --set {name}=VALUE, or put it under 'parameters' in the job file"
 
-    def correct(self, name: str, known: Mapping[str, Parameter]) -> str:
-        """Say what to do about a name that is not in `known`."""
+    def advice(self, name: str, known: Mapping[str, Parameter]) -> str:
+        """Return what to do about a name that is not in `known`."""
         if name in self.parameters or name in self.runner:
-            return f" here; {self.how_to_give(name)}"
-        return did_you_mean(name, known) or f"; there are {', '.join(known)}"
+            return f" here; {self.how_to_set(name)}"
+        return did_you_mean(name, known) or f"; known names: {', '.join(known)}"
 
 
-def _settle(
+def _resolve_layers(
     noun: str, known: Mapping[str, Parameter], layers: Sequence[Layer], names: _Names
 ) -> tuple[Values, list[Problem]]:
-    found = [
-        Problem(given.where, f"{noun} {name!r} is unknown{names.correct(name, known)}")
+    problems = [
+        Problem(raw.where, f"{noun} {name!r} is unknown{names.advice(name, known)}")
         for layer in layers
-        for name, given in layer.items()
+        for name, raw in layer.items()
         if name not in known
     ]
     values: dict[str, Value | tuple[Value, ...]] = {}
     for name, parameter in known.items():
-        given = next((layer[name] for layer in layers if name in layer), None)
-        if given is not None:
+        raw = next((layer[name] for layer in layers if name in layer), None)
+        if raw is not None:
             try:
-                values[name] = _read(parameter, given)
+                values[name] = _read(parameter, raw)
             except ValueError as error:
-                found.append(Problem(given.where, f"{noun} {name!r}: {error}"))
+                problems.append(Problem(raw.where, f"{noun} {name!r}: {error}"))
         elif parameter.required:
-            found.append(Problem("", f"{noun} {name!r} is required; {names.how_to_give(name)}"))
+            problems.append(Problem("", f"{noun} {name!r} is required; {names.how_to_set(name)}"))
         elif parameter.default is not None:
             values[name] = parameter.default
-    return values, found
+    return values, problems
 
 
-def _read(parameter: Parameter, given: RawValue) -> Value | tuple[Value, ...]:
+def _read(parameter: Parameter, raw: RawValue) -> Value | tuple[Value, ...]:
     if parameter.repeated:
-        return tuple(parameter.read(text) for text in given.texts)
-    if given.listed:
-        got = f"but {len(given.texts)} were given" if len(given.texts) > 1 else "not a list"
+        return tuple(parameter.read(text) for text in raw.texts)
+    if raw.listed:
+        got = f"but {len(raw.texts)} were given" if len(raw.texts) > 1 else "not a list"
         raise ValueError(f"takes one value, {got}")
-    return parameter.read(given.texts[0])
+    return parameter.read(raw.texts[0])

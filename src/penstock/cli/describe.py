@@ -1,11 +1,11 @@
-"""A template in words, and as a job file to fill in. Pure."""
+"""Describes a template to a person: as text, and as a job file to fill in. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from textwrap import fill, indent
 
-from penstock.cli.runner_options import ONCE, RUNNER
+from penstock.cli.runner_options import ONE_SHOT_OPTIONS, RUNNER
 from penstock.templates.parameter import Parameter, show
 from penstock.templates.template import Template
 
@@ -13,7 +13,7 @@ WIDTH = 100
 
 
 def as_text(template: Template) -> str:
-    """Return what a person reads before using the template."""
+    """Return the template's description, guarantees and parameters as text."""
     blocks = [
         f"{template.name}: {template.summary}",
         "\n\n".join(fill(text, WIDTH) for text in template.description.strip().split("\n\n")),
@@ -25,15 +25,12 @@ def as_text(template: Template) -> str:
 
 
 def job_file(template: Template) -> str:
-    """Return a job file: what is required filled with examples, the rest as comments with its defaults.
-
-    It is a valid configuration as it stands.
-    """
+    """Return a valid job file: required parameters have example values, the others are comments with defaults."""
     lines = [f"# {template.summary}", f"template: {template.name}", "", "parameters:"]
     lines += [line for name, each in template.parameters.items() for line in _setting(name, each)]
     lines += ["", "runner:"]
     for name, each in RUNNER.items():
-        if name not in ONCE:
+        if name not in ONE_SHOT_OPTIONS:
             needed = template.streaming and name == "checkpoint_dir"
             lines += _setting(name, each.model_copy(update={"required": needed}))
     return "\n".join(lines) + "\n"

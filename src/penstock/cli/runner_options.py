@@ -1,6 +1,6 @@
-"""The runner's options as parameters of their own: the same rules, help and messages as a template's.
+"""The runner's options as parameters, with the same rules and messages as a template's parameters.
 
-`PySparkRunner` is named here and nowhere imported: Beam loads it by its name when a pipeline is made.
+The command line never imports `PySparkRunner`: Beam imports it by name when a pipeline is made.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ Values: TypeAlias = Mapping[str, Value | tuple[Value, ...]]
 
 RUNNER_NAME = "penstock.runner.PySparkRunner"
 
-ONCE = frozenset({"fresh", "drop_state"})
-"""Options that are right for one start only: given as flags, never by a file or the environment."""
+ONE_SHOT_OPTIONS = frozenset({"fresh", "drop_state"})
+"""Options that are valid for one start only. Flags can set them; job files and the environment cannot."""
 
 RUNNER: Mapping[str, Parameter] = {
     "checkpoint_dir": Parameter(
-        help="Folder of the pipeline's progress and state; started again with it, the pipeline goes on.",
+        help="Folder of the pipeline's position and state. A pipeline that is started again with it continues there.",
         example="/data/checkpoints/orders",
         pattern="(?!.*://).+",
-        pattern_help="a folder of a file system (a URL is none)",
+        pattern_help="a folder of a file system (not a URL)",
     ),
     "fresh": Parameter(
         type="boolean",
         default=False,
-        help="Start anew; refused if the checkpoint folder already holds something.",
+        help="Start from the beginning. Refused if the checkpoint folder is not empty.",
     ),
     "drop_state": Parameter(
         repeated=True,
-        help="Name of a step that is gone from the pipeline and whose state may be dropped.",
+        help="Name of a step that was removed from the pipeline; its state is deleted.",
     ),
     "master": Parameter(
-        help="Spark master. Left out: local[*,4], or what spark-submit says.", example="local[4,4]"
+        help="Spark master. Default: local[*,4], or the master of spark-submit.", example="local[4,4]"
     ),
     "conf": Parameter(
         repeated=True,
@@ -47,38 +47,38 @@ RUNNER: Mapping[str, Parameter] = {
         type="integer",
         minimum=1,
         maximum=128,
-        help="Tasks that work side by side. Left out: as many as Spark has slots.",
+        help="Number of tasks that run at the same time. Default: the number of Spark's slots.",
     ),
     "epoch_seconds": Parameter(
         type="number",
         minimum=0.01,
-        help="How long an epoch reads, in seconds, before it commits. Left out: 0.5.",
+        help="Seconds that an epoch reads before it commits. Default: 0.5.",
     ),
     "epoch_max_records": Parameter(
         type="integer",
         minimum=1,
-        help="How many records one task reads in an epoch before it commits. Left out: 200000.",
+        help="Records that one task reads in an epoch at most. Default: 200000.",
     ),
     "epoch_max_bytes": Parameter(
         type="integer",
         minimum=1,
-        help="How many bytes one task reads in an epoch before it commits. Left out: 64 MiB.",
+        help="Bytes that one task reads in an epoch at most. Default: 64 MiB.",
     ),
     "epoch_retries": Parameter(
         type="integer",
         minimum=0,
-        help="How often a failed epoch is repeated before the pipeline fails. Left out: 3.",
+        help="Times that a failed epoch is repeated before the pipeline fails. Default: 3.",
     ),
 }
 
 _FLAGS = {"master": "spark_master", "conf": "spark_conf", "parallelism": "spark_parallelism"}
-"""Options whose name in Beam differs: there, every pipeline's options share one space of names."""
+"""Options with another name in Beam, where the options of all pipelines and runners share one namespace."""
 
 
 def runner_arguments(values: Values) -> list[str]:
     """Return `values` as arguments for Beam's `PipelineOptions`, the runner's name first.
 
-    A boolean is a flag that stands there or not; a repeated option stands there once for each value.
+    A boolean is a flag that is present or absent. A repeated option is present once for each value.
     """
     arguments = [f"--runner={RUNNER_NAME}"]
     for name, value in values.items():

@@ -66,7 +66,7 @@ class Snapshot:
         return self.counters.get("changes", self.counters.get("records", 0))
 
 
-def look(at: float, progress: Progress, counters: Iterable[tuple[str, str, int]]) -> Snapshot:
+def take_snapshot(at: float, progress: Progress, counters: Iterable[tuple[str, str, int]]) -> Snapshot:
     """Return what `progress` and the committed counters (namespace, name, value) say at time `at`."""
     parts = [part for residual in progress.residuals if (part := _partitions(residual.restriction))]
     return Snapshot(

@@ -77,7 +77,7 @@ def test_an_unknown_name_says_which_one_was_probably_meant() -> None:
 
 def test_an_unknown_name_with_nothing_near_lists_what_there_is() -> None:
     assert problems_of(template(a=TEXT, b=TEXT), [layer("f:1:2", zzz="x")], []) == [
-        "f:1:2: parameter 'zzz' is unknown; there are a, b"
+        "f:1:2: parameter 'zzz' is unknown; known names: a, b"
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 import apache_beam as beam
 import pytest
 
+from penstock.launch.run import ExitCode
 from penstock.pipelines.program import run_program, with_runner
 
 ON_BEAM = "--runner=apache_beam.runners.direct.DirectRunner"
@@ -33,11 +35,16 @@ def build(
 
 
 @pytest.fixture(autouse=True)
-def _handlers() -> Any:
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+def _process_settings() -> Any:
+    """`run_program` changes signal handlers, logging and sys.stderr of its process."""
+    root, stderr = logging.getLogger(), sys.stderr
+    handlers, level = list(root.handlers), root.level
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+    root.handlers[:], root.level, sys.stderr = handlers, level, stderr
+    logging.captureWarnings(False)
 
 
 def test_keyword_arguments_become_flags_of_their_types() -> None:
@@ -76,7 +83,7 @@ def test_a_flag_that_neither_the_pipeline_nor_beam_knows_is_refused(
     assert caught.value.code == 2
     said = capsys.readouterr().err
     assert f"there is no flag {wrong.partition('=')[0]}" in said
-    assert right is None or f"did you mean {right}?" in said
+    assert right is None or f"did you mean '{right}'?" in said
     assert "/secret" not in said
 
 
@@ -102,8 +109,8 @@ def test_a_signal_stops_the_pipeline_with_a_checkpoint(tmp_path: Path) -> None:
                 self.stopped.set()
             def wait_until_finish(self, duration=None):
                 print("running", flush=True)
-                self.stopped.wait()
-                print("stopped", flush=True)
+                if self.stopped.wait(duration and duration / 1000):
+                    self._state = "STOPPED"
 
         class Runner(PipelineRunner):
             def run_pipeline(self, pipeline, options):
@@ -117,9 +124,32 @@ def test_a_signal_stops_the_pipeline_with_a_checkpoint(tmp_path: Path) -> None:
         sys.exit(run_program(build, ["--runner=fake_runners.Runner"]))
         """
     )
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "running\n"
     os.kill(process.pid, signal.SIGTERM)
-    assert process.communicate(timeout=60)[0] == "stopped\n"
-    assert process.returncode == 0
+    _, messages = process.communicate(timeout=60)
+    assert process.returncode == ExitCode.INTERRUPTED
+    assert "stopped with a checkpoint" in messages
+    assert "to continue, start the same program" in messages
+
+
+def test_a_failure_is_one_message_and_the_exit_code_of_the_command(capfd: pytest.CaptureFixture[str]) -> None:
+    def refuse(pipeline: beam.Pipeline, *, name: str) -> None:
+        """Refuse every name."""
+        raise ValueError(f"name {name!r} is not known; pass another")
+
+    assert run_program(refuse, ["--name=x", ON_BEAM]) == ExitCode.CONFIGURATION
+    assert capfd.readouterr().err == "configuration: name 'x' is not known; pass another\n"
+
+
+def test_an_output_inside_the_checkpoint_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    def write(pipeline: beam.Pipeline, *, output: str) -> None:
+        """Write somewhere."""
+
+    with pytest.raises(SystemExit) as caught:
+        run_program(write, ["--output=/data/c/out", "--checkpoint_dir=/data/c"])
+    assert caught.value.code == ExitCode.CONFIGURATION
+    assert "output /data/c/out is inside checkpoint_dir /data/c" in capsys.readouterr().err

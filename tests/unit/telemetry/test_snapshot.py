@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.telemetry.snapshot import Snapshot, as_fields, as_json, as_line, look, rate
+from penstock.telemetry.snapshot import Snapshot, as_fields, as_json, as_line, rate, take_snapshot
 
 
 @dataclass
@@ -60,29 +60,33 @@ def test_partitions_of_all_dealt_frontiers_are_counted_each_once() -> None:
         FakeResidual(FakeFrontier(("d",), ("c",))),
         FakeResidual("the restriction of some other source"),
     )
-    seen = look(1000.0, FakeProgress(residuals=residuals), [])
+    seen = take_snapshot(1000.0, FakeProgress(residuals=residuals), [])
     assert (seen.open, seen.waiting) == (3, 1)
 
 
 def test_a_source_without_partitions_shows_none() -> None:
-    seen = look(1000.0, FakeProgress(residuals=(FakeResidual(5),)), [])
+    seen = take_snapshot(1000.0, FakeProgress(residuals=(FakeResidual(5),)), [])
     assert seen.open is None
     assert "partitions" not in as_line(seen, seen)
 
 
 def test_counters_of_our_sources_are_added_up_and_those_of_users_left_out() -> None:
-    assert look(1000.0, FakeProgress(), COUNTERS).counters == {"changes": 52, "records": 30, "splits": 5}
+    assert take_snapshot(1000.0, FakeProgress(), COUNTERS).counters == {
+        "changes": 52,
+        "records": 30,
+        "splits": 5,
+    }
 
 
 def test_the_lag_is_the_watermark_behind_now_and_negative_when_the_clock_of_this_computer_is_behind() -> None:
-    assert look(1000.0, FakeProgress(), []).lag == pytest.approx(2.0)
+    assert take_snapshot(1000.0, FakeProgress(), []).lag == pytest.approx(2.0)
     assert snapshot(watermark=1000.5).lag == -0.5
     assert snapshot(watermark=None).lag is None
 
 
 @pytest.mark.parametrize("watermark_us", [-9_223_372_036_854_775_000, 9_223_372_036_854_775_000])
 def test_beams_lowest_and_highest_watermark_are_no_moments(watermark_us: int) -> None:
-    seen = look(1000.0, FakeProgress(watermark_us=watermark_us), [])
+    seen = take_snapshot(1000.0, FakeProgress(watermark_us=watermark_us), [])
     assert seen.watermark is None
     assert "watermark -" in as_line(seen, seen)
     assert as_fields(seen, seen)["watermark"] is None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from penstock import __version__
-from penstock.cli import main as cli_module
+from penstock.cli import commands
+from penstock.cli.commands import cli
 from penstock.cli.configuration import Configuration
-from penstock.cli.launch import Exit
-from penstock.cli.main import cli, resume_command
+from penstock.cli.redaction import resume_command
+from penstock.launch.run import ExitCode
 
 REQUIRED = ("project=my-project", "instance=main", "database=orders", "change_stream=All", "output=/tmp/out")
 VALID = [word for pair in REQUIRED for word in ("--set", pair)] + ["--checkpoint-dir", "/tmp/c"]
@@ -25,15 +28,16 @@ def penstock(*arguments: str, **environment: str) -> Result:
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[Configuration]:
-    """What `penstock run` would have started."""
+    """The configurations that `penstock run` would have started."""
     started: list[Configuration] = []
 
-    def launch(configuration: Configuration, *_: Any, **__: Any) -> Exit:
-        started.append(configuration)
-        return Exit.DONE
+    def run_pipeline(build: Callable[[], Any], *_: Any, **__: Any) -> ExitCode:
+        build()
+        return ExitCode.DONE
 
-    monkeypatch.setattr(cli_module, "launch", launch)
-    monkeypatch.setattr(cli_module, "send_logs_to", lambda reporter: None)
+    monkeypatch.setattr(commands, "run_pipeline", run_pipeline)
+    monkeypatch.setattr(commands, "build", started.append)
+    monkeypatch.setattr(commands, "standard_error_reporter", contextlib.nullcontext)
     return started
 
 
@@ -66,32 +70,32 @@ def test_list_and_describe_speak_json() -> None:
 def test_the_example_of_describe_is_a_job_that_validates(tmp_path: Path) -> None:
     file = tmp_path / "example.yaml"
     file.write_text(penstock("describe", "spanner-to-files", "--example").output)
-    assert penstock("validate", str(file)).exit_code == Exit.DONE
+    assert penstock("validate", str(file)).exit_code == ExitCode.DONE
 
 
 def test_an_unknown_template_is_a_configuration_error() -> None:
     done = penstock("run", "spaner-to-files")
-    assert done.exit_code == Exit.CONFIGURATION
+    assert done.exit_code == ExitCode.CONFIGURATION
     assert "did you mean 'spanner-to-files'?" in done.output
 
 
 def test_a_template_without_values_names_all_that_it_needs() -> None:
     done = penstock("validate", "spanner-to-files")
-    assert done.exit_code == Exit.CONFIGURATION
+    assert done.exit_code == ExitCode.CONFIGURATION
     for name in ("project", "instance", "database", "change_stream", "output", "checkpoint_dir"):
         assert f"{name!r} is required" in done.output
 
 
 def test_a_valid_configuration_is_shown_whole() -> None:
     done = penstock("validate", "spanner-to-files", *VALID)
-    assert done.exit_code == Exit.DONE
+    assert done.exit_code == ExitCode.DONE
     assert "  poll_seconds: 0.2" in done.output
 
 
 def test_what_only_the_transforms_refuse_is_found_by_validate_too() -> None:
     times = ("start=2026-01-02T00:00:00Z", "end=2026-01-01T00:00:00Z")
     done = penstock("validate", "spanner-to-files", *VALID, *[f"--set={time}" for time in times])
-    assert done.exit_code == Exit.CONFIGURATION
+    assert done.exit_code == ExitCode.CONFIGURATION
     assert "lies before start" in done.output
 
 
@@ -99,7 +103,7 @@ def test_an_output_that_cannot_be_written_is_found_by_validate_too(tmp_path: Pat
     (tmp_path / "out").write_text("a file")
     given = [word.replace("=/tmp/out", f"={tmp_path}/out") for word in VALID]
     done = penstock("validate", "spanner-to-files", *given)
-    assert done.exit_code == Exit.CONFIGURATION, done.exception
+    assert done.exit_code == ExitCode.CONFIGURATION, done.exception
     assert "Choose an output that is a folder" in done.output
 
 
@@ -107,27 +111,36 @@ def test_validate_creates_no_folder(tmp_path: Path) -> None:
     folders = [
         word.replace("=/tmp/out", f"={tmp_path}/out").replace("/tmp/c", f"{tmp_path}/c") for word in VALID
     ]
-    assert penstock("validate", "spanner-to-files", *folders).exit_code == Exit.DONE
+    assert penstock("validate", "spanner-to-files", *folders).exit_code == ExitCode.DONE
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_job_file_without_end_is_refused() -> None:
     done = penstock("validate", "/dev/zero")
-    assert done.exit_code == Exit.CONFIGURATION
+    assert done.exit_code == ExitCode.CONFIGURATION
     assert "is longer than 65,536 characters" in done.output
+
+
+def test_an_output_inside_the_checkpoint_folder_is_a_configuration_error(tmp_path: Path) -> None:
+    folders = [
+        word.replace("=/tmp/out", f"={tmp_path}/c/out").replace("/tmp/c", f"{tmp_path}/c") for word in VALID
+    ]
+    done = penstock("validate", "spanner-to-files", *folders)
+    assert done.exit_code == ExitCode.CONFIGURATION
+    assert f"output {tmp_path}/c/out is inside checkpoint_dir {tmp_path}/c" in done.output
 
 
 def test_problems_as_json_have_their_place(job: Path) -> None:
     job.write_text(job.read_text() + "  epoch_seconds: soon\n")
     done = penstock("validate", str(job), "--json")
-    assert done.exit_code == Exit.CONFIGURATION
+    assert done.exit_code == ExitCode.CONFIGURATION
     (problem,) = json.loads(done.output)["problems"]
     assert problem["where"] == f"{job}:11:18"
 
 
 def test_a_job_file_that_is_not_there_says_so(tmp_path: Path) -> None:
     done = penstock("run", str(tmp_path / "job.yaml"))
-    assert done.exit_code == Exit.CONFIGURATION
+    assert done.exit_code == ExitCode.CONFIGURATION
     assert "cannot be read: No such file or directory" in done.output
 
 
@@ -144,7 +157,7 @@ def test_flags_win_over_set_the_environment_the_file_and_defaults(
         PENSTOCK_EPOCH_SECONDS="9",
         PENSTOCK_EPOCH_RETRIES="8",
     )
-    assert done.exit_code == Exit.DONE, done.output
+    assert done.exit_code == ExitCode.DONE, done.output
     (configuration,) = launched
     parameters, runner = configuration.parameters, configuration.runner
     assert (parameters["database"], parameters["instance"]) == ("flagged", "from-env")
@@ -154,9 +167,9 @@ def test_flags_win_over_set_the_environment_the_file_and_defaults(
 
 def test_commas_in_a_value_mean_nothing(launched: list[Configuration]) -> None:
     done = penstock("run", "spanner-to-files", *VALID, "--set", "output=/tmp/a,b", "--conf", "x=1,2")
-    assert done.exit_code == Exit.CONFIGURATION
+    assert done.exit_code == ExitCode.CONFIGURATION
     done = penstock("run", "spanner-to-files", *VALID[:-4], *VALID[-2:], "--set", "output=/tmp/a,b=c")
-    assert done.exit_code == Exit.DONE, done.output
+    assert done.exit_code == ExitCode.DONE, done.output
     assert launched[0].parameters["output"] == "/tmp/a,b=c"
 
 
@@ -164,25 +177,25 @@ def test_commas_in_a_value_mean_nothing(launched: list[Configuration]) -> None:
 def test_what_is_right_for_one_start_only_has_no_place_in_a_file(job: Path, setting: str) -> None:
     job.write_text(job.read_text() + f"  {setting}\n")
     done = penstock("run", str(job))
-    assert done.exit_code == Exit.CONFIGURATION
-    assert "is right for one start only and has no place in a file; pass --" in done.output
+    assert done.exit_code == ExitCode.CONFIGURATION
+    assert "is valid for one start only, so a job file may not contain it; pass --" in done.output
 
 
 def test_what_is_right_for_one_start_only_is_not_taken_from_the_environment(
     job: Path, launched: list[Configuration]
 ) -> None:
-    assert penstock("run", str(job), PENSTOCK_FRESH="true").exit_code == Exit.DONE
+    assert penstock("run", str(job), PENSTOCK_FRESH="true").exit_code == ExitCode.DONE
     assert launched[0].runner["fresh"] is False
 
 
 def test_the_exit_code_is_how_the_pipeline_ended(monkeypatch: pytest.MonkeyPatch, job: Path) -> None:
-    monkeypatch.setattr(cli_module, "launch", lambda *_, **__: Exit.FAILED)
-    monkeypatch.setattr(cli_module, "send_logs_to", lambda reporter: None)
+    monkeypatch.setattr(commands, "run_pipeline", lambda *_, **__: ExitCode.FAILED)
+    monkeypatch.setattr(commands, "standard_error_reporter", contextlib.nullcontext)
     assert penstock("run", str(job)).exit_code == 4
 
 
 def test_an_unknown_flag_is_a_usage_error() -> None:
-    assert penstock("run", "spanner-to-files", "--spark-masterr", "x").exit_code == Exit.CONFIGURATION
+    assert penstock("run", "spanner-to-files", "--spark-masterr", "x").exit_code == ExitCode.CONFIGURATION
 
 
 @pytest.mark.parametrize(
@@ -221,7 +234,7 @@ def test_the_command_that_goes_on_shows_no_secret(given: list[str], shown: str) 
 def test_a_valid_configuration_is_shown_without_the_secrets_of_spark(style: tuple[str, ...]) -> None:
     conf = ("--conf", "spark.ssl.keyPassword=tiger", "--conf", "spark.executor.memory=4g")
     done = penstock("validate", "spanner-to-files", *VALID, *conf, *style)
-    assert done.exit_code == Exit.DONE, done.output
+    assert done.exit_code == ExitCode.DONE, done.output
     assert "tiger" not in done.output
     assert "spark.executor.memory=4g" in done.output
 
@@ -230,6 +243,6 @@ def test_a_valid_configuration_is_shown_without_the_secrets_of_spark(style: tupl
 def test_urls_are_found_out_before_anything_starts(template: str) -> None:
     folders = ("--set", "output=s3://bucket/out", "--checkpoint-dir", "gs://bucket/checkpoint")
     done = penstock("validate", template, *folders)
-    assert done.exit_code == Exit.CONFIGURATION
-    assert "'s3://bucket/out' is not a folder of a file system (a URL is none)" in done.output
-    assert "'gs://bucket/checkpoint' is not a folder of a file system (a URL is none)" in done.output
+    assert done.exit_code == ExitCode.CONFIGURATION
+    assert "'s3://bucket/out' is not a folder of a file system" in done.output
+    assert "'gs://bucket/checkpoint' is not a folder of a file system (not a URL)" in done.output

@@ -1,4 +1,4 @@
-"""How a run ends: what is said, and with which exit code. The pipeline is a fake that does as it is told."""
+"""How a run ends: its messages and its exit code. The pipeline is a fake that follows a script."""
 
 from __future__ import annotations
 
@@ -6,31 +6,18 @@ import io
 import json
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from penstock.cli import launch as launch_module
-from penstock.cli.configuration import Configuration
-from penstock.cli.console import Reporter, Style
-from penstock.cli.launch import Exit, launch, running_message
-from penstock.templates.template import Template
+from penstock.launch import run as run_module
+from penstock.launch.reporter import Reporter, Style
+from penstock.launch.run import Continuation, ExitCode, run_pipeline
 
-RESUME = "penstock run t --checkpoint-dir /c"
-TEMPLATE = Template(
-    name="t",
-    summary="For this test.",
-    description="",
-    pipeline="a:b",
-    streaming=True,
-    guarantees=(),
-    parameters={},
-)
+COMMAND = "penstock run t --checkpoint-dir /c"
+CONTINUATION = Continuation(f"to continue, run:\n  {COMMAND}", COMMAND)
 
 
 class FakeMetrics:
@@ -87,10 +74,10 @@ class FakePipeline:
 
 @dataclass
 class Ended:
-    code: Exit
+    code: ExitCode
     events: list[dict[str, Any]]
 
-    def said(self) -> list[str]:
+    def events_shown(self) -> list[str]:
         return [event["event"] for event in self.events if event["event"] != "progress"]
 
     def message(self, event: str) -> str:
@@ -108,18 +95,17 @@ OurError.__module__ = "penstock.somewhere"
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Launch a fake pipeline, or what raises when it is built."""
+def run() -> Run:
+    """Runs a fake pipeline, or one whose build function raises."""
 
-    def run_(pipeline: FakePipeline | Exception, debug: bool = False) -> Ended:
-        def build(configuration: Configuration) -> FakePipeline:
+    def run_(pipeline: FakePipeline | Exception, debug: bool = False, style: Style = Style.JSON) -> Ended:
+        def build() -> FakePipeline:
             if isinstance(pipeline, Exception):
                 raise pipeline
             return pipeline
 
-        monkeypatch.setattr(launch_module, "build", build)
         stream = io.StringIO()
-        code = launch(Configuration(TEMPLATE, {}, {}), Reporter(Style.JSON, stream), RESUME, debug=debug)
+        code = run_pipeline(build, Reporter(style, stream), CONTINUATION, debug=debug)
         return Ended(code, [json.loads(line) for line in stream.getvalue().splitlines()])
 
     return run_
@@ -146,12 +132,12 @@ def interrupting(number: signal.Signals) -> Callable[[], str]:
 
 def test_a_pipeline_that_is_done_ends_with_0(run: Run) -> None:
     ended = run(FakePipeline(FakeResult([step("RUNNING"), step("DONE")])))
-    assert ended.code == Exit.DONE == 0
-    assert ended.said() == ["done"]
+    assert ended.code == ExitCode.DONE == 0
+    assert ended.events_shown() == ["done"]
 
 
 def test_a_drained_pipeline_is_done(run: Run) -> None:
-    assert run(FakePipeline(FakeResult([step("DRAINED")]))).code == Exit.DONE
+    assert run(FakePipeline(FakeResult([step("DRAINED")]))).code == ExitCode.DONE
 
 
 def test_progress_is_shown_at_the_end_even_of_the_shortest_run(run: Run) -> None:
@@ -160,40 +146,40 @@ def test_progress_is_shown_at_the_end_even_of_the_shortest_run(run: Run) -> None
 
 
 @pytest.mark.parametrize("error", [ValueError("start lies before retention"), TypeError("no such argument")])
-def test_what_a_transform_refuses_to_take_is_a_configuration_error(run: Run, error: Exception) -> None:
+def test_a_value_that_a_transform_refuses_is_a_configuration_error(run: Run, error: Exception) -> None:
     ended = run(error)
-    assert ended.code == Exit.CONFIGURATION == 2
+    assert ended.code == ExitCode.CONFIGURATION == 2
     assert ended.message("error") == f"configuration: {error}"
 
 
-def test_what_cannot_be_reached_while_building_is_a_preflight_error(run: Run) -> None:
-    assert run(OSError("output cannot be written")).code == Exit.PREFLIGHT == 3
+def test_an_error_of_the_system_while_building_is_a_preflight_error(run: Run) -> None:
+    assert run(OSError("output cannot be written")).code == ExitCode.PREFLIGHT == 3
 
 
-def test_what_is_refused_before_anything_starts_is_a_preflight_error(run: Run) -> None:
+def test_a_start_that_the_runner_refuses_is_a_preflight_error(run: Run) -> None:
     ended = run(FakePipeline(RuntimeError("the checkpoint folder is not empty")))
-    assert ended.code == Exit.PREFLIGHT
+    assert ended.code == ExitCode.PREFLIGHT
     assert ended.message("error") == "not started: the checkpoint folder is not empty"
 
 
-def test_what_a_transform_finds_missing_outside_is_a_preflight_error(run: Run) -> None:
+def test_an_error_of_a_check_is_a_preflight_error(run: Run) -> None:
     ended = run(FakePipeline(FakeResult([step("DONE")]), refused=RuntimeError("there is no such stream")))
-    assert ended.code == Exit.PREFLIGHT
+    assert ended.code == ExitCode.PREFLIGHT
     assert ended.message("error") == "not started: there is no such stream"
 
 
-def test_a_failing_pipeline_is_one_message_and_how_to_go_on(run: Run) -> None:
+def test_a_failing_pipeline_gives_one_message_and_how_to_continue(run: Run) -> None:
     ended = run(FakePipeline(FakeResult([step("RUNNING"), failing(OurError("epoch 7 failed"))])))
-    assert ended.code == Exit.FAILED == 4
-    assert ended.said() == ["error", "resume"]
+    assert ended.code == ExitCode.FAILED == 4
+    assert ended.events_shown() == ["error", "resume"]
     assert ended.message("error") == "failed: epoch 7 failed"
 
 
 def test_a_pipeline_that_ends_as_failed_without_an_error_has_failed_too(run: Run) -> None:
-    assert run(FakePipeline(FakeResult([step("FAILED")]))).code == Exit.FAILED
+    assert run(FakePipeline(FakeResult([step("FAILED")]))).code == ExitCode.FAILED
 
 
-def test_an_error_that_is_not_ours_is_named_but_does_not_speak(run: Run) -> None:
+def test_an_error_that_is_not_ours_is_named_but_not_quoted(run: Run) -> None:
     secret = ValueError("row 17 has the value hunter2")
     message = run(FakePipeline(FakeResult([failing(secret)]))).message("error")
     assert message.startswith(f"failed: ValueError in {__file__}:")
@@ -206,40 +192,36 @@ def test_with_debug_the_traceback_is_shown_too(run: Run) -> None:
     assert "in the words of a user's code" in ended.message("traceback")
 
 
-def test_our_errors_and_their_causes_are_told_in_order() -> None:
-    error = OurError("epoch 7 failed")
-    error.__cause__ = OurError("step Read: the stream was dropped")
-    assert running_message(error) == "epoch 7 failed; caused by step Read: the stream was dropped"
-
-
-def test_an_error_without_words_is_named_by_its_type(run: Run) -> None:
+def test_an_error_without_a_message_is_named_by_its_type(run: Run) -> None:
     assert run(FakePipeline(RuntimeError())).message("error") == "not started: RuntimeError"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_stops_with_a_checkpoint_and_says_how_to_go_on(run: Run, number: signal.Signals) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_stops_with_a_checkpoint_and_says_how_to_continue(
+    run: Run, number: signal.Signals
+) -> None:
     result = FakeResult([step("RUNNING"), interrupting(number), step("RUNNING"), step("RUNNING")])
     ended = run(FakePipeline(result))
-    assert ended.code == Exit.INTERRUPTED == 130
+    assert ended.code == ExitCode.INTERRUPTED == 130
     assert result.calls == ["stop"]
-    assert ended.said() == ["stopping", "stopped", "resume"]
-    assert RESUME in ended.message("resume")
+    assert ended.events_shown() == ["stopping", "stopped", "resume"]
+    assert COMMAND in ended.message("resume")
 
 
-def test_a_pipeline_that_is_stopped_by_somebody_else_did_not_do_as_asked(run: Run) -> None:
-    assert run(FakePipeline(FakeResult([step("CANCELLED")]))).code == Exit.FAILED
+def test_a_pipeline_that_was_cancelled_without_a_signal_has_failed(run: Run) -> None:
+    assert run(FakePipeline(FakeResult([step("CANCELLED")]))).code == ExitCode.FAILED
 
 
 def test_a_pipeline_that_fails_while_stopping_has_failed(run: Run) -> None:
     result = FakeResult([interrupting(signal.SIGINT)])
     result.stop = lambda: result.script.append(failing(RuntimeError("disk full")))  # type: ignore[method-assign]
-    assert run(FakePipeline(result)).code == Exit.FAILED
+    assert run(FakePipeline(result)).code == ExitCode.FAILED
 
 
-def test_an_interrupt_of_the_start_itself_is_an_interrupt(run: Run) -> None:
+def test_a_keyboard_interrupt_during_the_start_is_an_interrupt(run: Run) -> None:
     ended = run(FakePipeline(KeyboardInterrupt()))
-    assert ended.code == Exit.INTERRUPTED
-    assert ended.said() == ["stopped", "resume"]
+    assert ended.code == ExitCode.INTERRUPTED
+    assert ended.events_shown() == ["stopped", "resume"]
 
 
 def test_a_start_that_fails_because_the_same_signal_ended_spark_is_an_interrupt(
@@ -251,43 +233,49 @@ def test_a_start_that_fails_because_the_same_signal_ended_spark_is_an_interrupt(
 
     monkeypatch.setattr(FakePipeline, "run", start)
     ended = run(FakePipeline(FakeResult([])))
-    assert ended.code == Exit.INTERRUPTED
-    assert ended.said() == ["stopped", "resume"]
+    assert ended.code == ExitCode.INTERRUPTED
+    assert ended.events_shown() == ["stopped", "resume"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_while_a_service_is_waited_for_ends_the_waiting(
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_ends_the_wait_for_a_service(
     run: Run, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = FakeResult([step("DONE")])
-    monkeypatch.setattr(launch_module, "_preflight", lambda pipeline: interrupting(number)())
+    monkeypatch.setattr(run_module, "_preflight", lambda pipeline: interrupting(number)())
     ended = run(FakePipeline(result))
-    assert ended.code == Exit.INTERRUPTED
-    assert ended.said() == ["stopped", "resume"]
+    assert ended.code == ExitCode.INTERRUPTED
+    assert ended.events_shown() == ["stopped", "resume"]
     assert result.script, "nothing was started"
+
+
+def test_two_signals_at_one_moment_stop_with_a_checkpoint(run: Run) -> None:
+    """GNU timeout sends SIGTERM to its child and then to the process group."""
+
+    def interrupt_twice() -> str:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return "RUNNING"
+
+    result = FakeResult([step("RUNNING"), interrupt_twice, step("RUNNING")])
+    assert run(FakePipeline(result)).code == ExitCode.INTERRUPTED
+    assert result.calls == ["stop"]
+
+
+def test_a_runner_without_stop_is_cancelled(run: Run) -> None:
+    class CancelOnly(FakeResult):
+        stop = None  # type: ignore[assignment]
+
+        def cancel(self) -> None:
+            self.calls.append("cancel")
+            self.script = [lambda: "CANCELLED"]
+
+    del CancelOnly.stop
+    result = CancelOnly([interrupting(signal.SIGINT), step("RUNNING")])
+    assert run(FakePipeline(result)).code == ExitCode.INTERRUPTED
 
 
 def test_signal_handlers_are_as_before_afterwards(run: Run) -> None:
     before = signal.getsignal(signal.SIGINT)
     run(FakePipeline(FakeResult([step("DONE")])))
     assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_a_second_interrupt_ends_the_process_at_once_and_says_how_to_go_on() -> None:
-    program = textwrap.dedent(
-        """
-        import os, signal, sys
-        from penstock.cli.console import Reporter, Style
-        from penstock.cli.launch import Interrupts, _Session
-        session = _Session(Reporter(Style.LINE), "penstock run t", debug=False)
-        with Interrupts(session.abort).installed():
-            os.kill(os.getpid(), signal.SIGINT)
-            print("still here", flush=True)
-            os.kill(os.getpid(), signal.SIGINT)
-            print("too far", flush=True)
-        """
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 130
-    assert done.stdout == "still here\n"
-    assert "go on with:\n  penstock run t" in done.stderr

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.cli.console import Reporter, Style, send_logs_to, style_for
+from penstock.launch.reporter import Reporter, Style, choose_style, send_logs_to
 from penstock.telemetry.snapshot import Snapshot
 
 
@@ -33,12 +33,12 @@ def root_logger() -> Iterator[logging.Logger]:
 
 
 def test_auto_is_live_on_a_terminal_and_json_elsewhere() -> None:
-    assert style_for(Terminal(), "auto") is Style.LIVE
-    assert style_for(io.StringIO(), "auto") is Style.JSON
+    assert choose_style("auto", is_terminal=True) is Style.LIVE
+    assert choose_style("auto", is_terminal=False) is Style.JSON
 
 
-def test_what_is_asked_for_wins() -> None:
-    assert style_for(Terminal(), "line") is Style.LINE
+def test_a_named_style_is_used_on_any_stream() -> None:
+    assert choose_style("line", is_terminal=True) is Style.LINE
 
 
 def test_progress_is_due_when_its_readers_can_use_it_again() -> None:
@@ -67,24 +67,46 @@ def test_the_rate_is_that_of_the_last_seconds_and_not_of_the_last_look() -> None
 
 def test_programs_get_every_message_as_an_event() -> None:
     stream = io.StringIO()
-    Reporter(Style.JSON, stream).say("resume", "go on with:\n  x", command="x")
+    Reporter(Style.JSON, stream).message("resume", "to continue, run:\n  x", command="x")
     event = json.loads(stream.getvalue())
     assert (event["event"], event["command"]) == ("resume", "x")
 
 
 def test_people_get_it_as_text() -> None:
     stream = io.StringIO()
-    Reporter(Style.LINE, stream).say("resume", "go on with:\n  x", command="x")
-    assert stream.getvalue() == "go on with:\n  x\n"
+    Reporter(Style.LINE, stream).message("resume", "to continue, run:\n  x", command="x")
+    assert stream.getvalue() == "to continue, run:\n  x\n"
 
 
 def test_the_live_line_shows_progress_and_keeps_messages_above_it() -> None:
     stream = Terminal()
     with Reporter(Style.LIVE, stream) as reporter:
         reporter.show(snapshot(0.0, 12))
-        reporter.say("log", "a [bracket] is no markup")
+        reporter.message("log", "a [bracket] is no markup")
     assert "12 in all" in stream.getvalue()
     assert "a [bracket] is no markup" in stream.getvalue()
+
+
+def test_control_characters_are_shown_as_text_in_every_style_for_people() -> None:
+    for style in (Style.LINE, Style.LIVE):
+        stream = Terminal()
+        with Reporter(style, stream) as reporter:
+            reporter.message("log", "table \x1b]0;owned\x07\r name")
+        assert "\\x1b]0;owned\\x07\\x0d name" in stream.getvalue()
+
+
+def test_the_last_message_before_an_abort_shows_the_cursor_again() -> None:
+    stream = Terminal()
+    reporter = Reporter(Style.LIVE, stream)
+    with reporter:
+        reporter.message_from_signal_handler("aborted", "aborted")
+        assert stream.getvalue().endswith("\x1b[?25h\naborted\n")
+
+
+def test_the_last_message_before_an_abort_is_json_where_all_others_are() -> None:
+    stream = io.StringIO()
+    Reporter(Style.JSON, stream).message_from_signal_handler("aborted", "aborted", command="x")
+    assert json.loads(stream.getvalue())["command"] == "x"
 
 
 def test_penstock_logs_from_info_on_and_others_from_error_on(root_logger: logging.Logger) -> None:

@@ -1,0 +1,62 @@
+"""Hides secrets in what is shown: the command that continues a pipeline, and its configuration. Pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from penstock.cli.configuration import Configuration, runner_flag
+from penstock.cli.runner_options import ONE_SHOT_OPTIONS, RUNNER
+
+HIDDEN = "(hidden)"
+
+_PAIR_FLAGS = ("--set", "--conf")
+"""Flags that take name=value."""
+_SECRET_SETTING = re.compile("(?i)secret|password|token|access[.]?key")
+"""Names of Spark settings to hide: the default of spark.redaction.regex."""
+
+
+def resume_command(arguments: Sequence[str], secrets: Collection[str] = ()) -> str:
+    """Return the shell command that continues the pipeline which the command `arguments` started.
+
+    It is the same command without options that are valid for one start only. Values of the parameters `secrets` and of
+    Spark's secret settings are hidden, because the command is logged.
+    """
+    program = arguments[0] if Path(arguments[0]).name == "penstock" else "penstock"
+    one_shot = {runner_flag(name): RUNNER[name].type for name in ONE_SHOT_OPTIONS}
+    kept = [program]
+    rest = iter(arguments[1:])
+    for argument in rest:
+        flag, equals, value = argument.partition("=")
+        if flag in _PAIR_FLAGS and equals:
+            kept.append(f"{flag}={redacted_pair(flag, value, secrets)}")
+        elif flag in _PAIR_FLAGS:
+            kept += [flag, *(redacted_pair(flag, pair, secrets) for pair in islice(rest, 1))]
+        elif flag not in one_shot:
+            kept.append(argument)
+        elif not equals and one_shot[flag] != "boolean":
+            next(rest, None)  # the value of the flag
+    return shlex.join(kept)
+
+
+def redacted_pair(flag: str, pair: str, secrets: Collection[str] = ()) -> str:
+    """Return the `name=value` of a flag without its value if it is secret."""
+    name, equals, _ = pair.partition("=")
+    secret = name in secrets if flag == "--set" else _SECRET_SETTING.search(name)
+    return f"{name}={HIDDEN}" if equals and secret else pair
+
+
+def redacted(configuration: Configuration) -> dict[str, dict[str, Any]]:
+    """Return the values of a configuration as they may be shown, under `parameters` and `runner`."""
+    known = configuration.template.parameters
+    parameters = {
+        name: HIDDEN if known[name].secret else each for name, each in configuration.parameters.items()
+    }
+    runner = dict(configuration.runner)
+    if isinstance(conf := runner.get("conf"), tuple):
+        runner["conf"] = tuple(redacted_pair("--conf", str(pair)) for pair in conf)
+    return {"parameters": parameters, "runner": runner}

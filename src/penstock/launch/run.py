@@ -1,0 +1,199 @@
+"""Starts a pipeline and waits for its end: progress, signals, messages, and one exit code.
+
+| code | meaning |
+|---|---|
+| 0 | done |
+| 2 | usage or configuration: a given value cannot work |
+| 3 | refused before anything was read: no access, no such stream, a checkpoint folder that does not fit |
+| 4 | the pipeline failed while it ran |
+| 130 | interrupted; committed work is safe, and the message says how to continue |
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from penstock.launch.failures import describe_failure
+from penstock.launch.reporter import Reporter
+from penstock.launch.signals import StopSignals
+from penstock.telemetry.snapshot import Snapshot, take_snapshot
+
+POLL_MS = 250
+"""How long one wait for the pipeline takes, and so how soon a signal is answered."""
+
+FINAL_STATES = frozenset({"DONE", "FAILED", "CANCELLED", "DRAINED", "STOPPED"})
+"""Beam's states in which a pipeline no longer runs, and the runner's STOPPED: stopped with a checkpoint."""
+
+
+class ExitCode(IntEnum):
+    """Exit codes; see the module's table."""
+
+    DONE = 0
+    CONFIGURATION = 2
+    PREFLIGHT = 3
+    FAILED = 4
+    INTERRUPTED = 130
+
+
+_PREFIXES = {
+    ExitCode.CONFIGURATION: "configuration",
+    ExitCode.PREFLIGHT: "not started",
+    ExitCode.FAILED: "failed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """How the user continues the pipeline: a sentence, and the shell command if it is known."""
+
+    text: str
+    command: str | None = None
+
+
+def run_pipeline(
+    build: Callable[[], Any], reporter: Reporter, continuation: Continuation, *, debug: bool = False
+) -> ExitCode:
+    """Build a Beam pipeline, run it until it ends or is interrupted, and return how it ended.
+
+    Every failure becomes one message. With `debug` its traceback is shown too, which may contain values of rows.
+    """
+    session = _Session(reporter, continuation, debug)
+    with StopSignals(session.abort).installed() as signals:
+        try:
+            result = _start(build, session, signals)
+        except KeyboardInterrupt:  # from our handler, or from the one that a new Spark context installs
+            return session.interrupted_while_starting()
+        if isinstance(result, ExitCode):
+            return result
+        signals.install()
+        return session.watch(result, signals)
+
+
+def _start(build: Callable[[], Any], session: _Session, signals: StopSignals) -> Any:
+    """Return the result of the pipeline, which is running, or the exit code if it could not start."""
+    signals.nothing_runs = True
+    try:
+        pipeline = build()
+    except (ValueError, TypeError) as error:
+        return session.fail(ExitCode.CONFIGURATION, error)
+    except Exception as error:
+        return session.fail(ExitCode.PREFLIGHT, error)
+    try:
+        _preflight(pipeline)
+        signals.nothing_runs = False
+        return pipeline.run()
+    except Exception as error:
+        if signals.requested:  # a signal to the whole process group also ends the JVM that is starting
+            return session.interrupted_while_starting()
+        return session.fail(ExitCode.PREFLIGHT, error)
+
+
+def _preflight(pipeline: Any) -> None:
+    # Imported here because it imports Beam, which takes a second that `penstock list` need not spend.
+    from penstock.preflight import preflight
+
+    preflight(pipeline)
+
+
+class _Session:
+    """One run of a pipeline, as the user sees it."""
+
+    def __init__(
+        self,
+        reporter: Reporter,
+        continuation: Continuation,
+        debug: bool,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._reporter = reporter
+        self._continuation = continuation
+        self._debug = debug
+        self._clock = clock
+
+    def watch(self, result: Any, signals: StopSignals) -> ExitCode:
+        """Show progress until the pipeline has ended; ask it to stop when a signal requests that."""
+        stop = result.stop if hasattr(result, "stop") else result.cancel  # other runners can only cancel
+        stopping = False
+        try:
+            while result.state not in FINAL_STATES:
+                _wait(result)
+                if signals.requested and not stopping:
+                    stopping = True
+                    text = "stopping at the next checkpoint; another signal after one second aborts"
+                    self._reporter.message("stopping", text)
+                    stop()
+                if self._reporter.due():
+                    self._reporter.show(self._snapshot(result))
+            result.wait_until_finish()
+        except Exception as error:
+            return self.fail(ExitCode.FAILED, error)
+        if self._reporter.shows_progress:
+            self._reporter.show(self._snapshot(result))
+        return self._end(result.state, stopping)
+
+    def fail(self, code: ExitCode, error: BaseException) -> ExitCode:
+        """Show in one message what failed and, if the error says so, what to do. Returns `code`."""
+        prefix = _PREFIXES[code]
+        text = describe_failure(error) if code is ExitCode.FAILED else str(error) or type(error).__name__
+        self._reporter.message("error", f"{prefix}: {text}", kind=prefix, exit_code=int(code))
+        if self._debug:
+            self._reporter.message("traceback", "".join(traceback.format_exception(error)).rstrip())
+        if code is ExitCode.FAILED:
+            self._show_continuation()
+        return code
+
+    def interrupted_while_starting(self) -> ExitCode:
+        """Report an interrupt that came before the pipeline ran."""
+        self._reporter.message("stopped", "interrupted while starting")
+        self._show_continuation()
+        return ExitCode.INTERRUPTED
+
+    def abort(self) -> None:
+        """End this process at once, as a crash would. A commit is one atomic step, so it is never cut in half.
+
+        Runs in a signal handler. The JVM ends when it sees that its driver is gone.
+        """
+        text = f"aborted; everything up to the last checkpoint is safe; {self._continuation.text}"
+        fields = {"command": self._continuation.command} if self._continuation.command else {}
+        self._reporter.message_from_signal_handler("aborted", text, **fields)
+        os._exit(ExitCode.INTERRUPTED)
+
+    def _end(self, state: str, stopping: bool) -> ExitCode:
+        if state in ("DONE", "DRAINED"):
+            self._reporter.message("done", "done")
+            return ExitCode.DONE
+        if state in ("STOPPED", "CANCELLED") and stopping:
+            self._reporter.message("stopped", "stopped with a checkpoint")
+            self._show_continuation()
+            return ExitCode.INTERRUPTED
+        text = f"the pipeline ended in state {state}"
+        self._reporter.message("error", text, kind="failed", exit_code=int(ExitCode.FAILED))
+        self._show_continuation()
+        return ExitCode.FAILED
+
+    def _show_continuation(self) -> None:
+        fields = {"command": self._continuation.command} if self._continuation.command else {}
+        self._reporter.message("resume", self._continuation.text, **fields)
+
+    def _snapshot(self, result: Any) -> Snapshot:
+        return take_snapshot(self._clock(), result.progress(), committed_counters(result.metrics()))
+
+
+def _wait(result: Any) -> None:
+    """Wait for the pipeline's end, at most `POLL_MS`."""
+    try:
+        result.wait_until_finish(duration=POLL_MS)
+    except NotImplementedError:  # Beam's DirectRunner cannot wait for a limited time
+        time.sleep(POLL_MS / 1000)
+
+
+def committed_counters(metrics: Any) -> list[tuple[str, str, int]]:
+    """Return (namespace, name, value) of each counter in Beam's MetricResults, as of the last commit."""
+    counters = metrics.query()["counters"]
+    return [(each.key.metric.namespace, each.key.metric.name, each.committed or 0) for each in counters]

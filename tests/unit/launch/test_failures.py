@@ -1,0 +1,30 @@
+"""How errors of a running pipeline are described."""
+
+from __future__ import annotations
+
+from penstock.errors import ServiceError
+from penstock.launch.failures import describe_failure
+
+
+def test_the_first_cause_comes_first() -> None:
+    error = ServiceError("epoch 7 failed")
+    error.__cause__ = ServiceError("step Read: the stream was dropped")
+    assert describe_failure(error) == "step Read: the stream was dropped (epoch 7 failed)"
+
+
+def test_an_error_of_other_code_is_named_by_type_and_line_and_not_quoted() -> None:
+    error = ServiceError("epoch 7 failed")
+    try:
+        raise ValueError("row 17 has the value hunter2")
+    except ValueError as cause:
+        error.__cause__ = cause
+    described = describe_failure(error)
+    assert described.startswith(f"ValueError in {__file__}:")
+    assert described.endswith(" (epoch 7 failed). Add --debug to see its message and traceback")
+    assert "hunter2" not in described
+
+
+def test_a_cycle_of_causes_ends() -> None:
+    first, second = ServiceError("first"), ServiceError("second")
+    first.__cause__, second.__cause__ = second, first
+    assert describe_failure(first) == "second (first)"

@@ -1,0 +1,42 @@
+"""The output folder and the checkpoint folder are separate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.launch.folders import folder_conflict
+
+
+@pytest.mark.parametrize(
+    ("output", "checkpoint_dir", "conflict"),
+    [
+        ("data", "data", "output and checkpoint_dir are the same folder"),
+        ("data", "./x/../data/", "output and checkpoint_dir are the same folder"),
+        ("data/out", "data", "output {root}/data/out is inside checkpoint_dir {root}/data"),
+        ("data", "data/checkpoint", "checkpoint_dir {root}/data/checkpoint is inside output {root}/data"),
+        ("/", "data", "checkpoint_dir {root}/data is inside output /"),
+    ],
+)
+def test_folders_in_each_other_are_refused(
+    output: str, checkpoint_dir: str, conflict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = folder_conflict(output, checkpoint_dir)
+    assert found is not None
+    assert found.startswith(conflict.format(root=tmp_path))
+    assert found.endswith("choose two separate folders")
+
+
+def test_a_link_to_the_other_folder_is_seen_through(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "link").symlink_to("checkpoint")
+    assert folder_conflict(str(tmp_path / "link" / "out"), str(tmp_path / "checkpoint")) is not None
+
+
+@pytest.mark.parametrize(
+    ("output", "checkpoint_dir"), [("data/out", "data/checkpoint"), ("a", "ab"), ("ab", "a")]
+)
+def test_folders_beside_each_other_are_accepted(output: str, checkpoint_dir: str) -> None:
+    assert folder_conflict(output, checkpoint_dir) is None
