@@ -19,7 +19,7 @@ import apache_beam as beam
 
 from penstock.io.bigtable import ReadFromBigtableChangeStream
 from penstock.io.bigtable.change_log import CHANGE_LOG, ROW, ChangeLogLine, change_log_lines
-from penstock.io.files import WriteJsonLines
+from penstock.io.files import WriteToJsonLines
 from penstock.pipelines.program import run_program
 
 
@@ -74,7 +74,7 @@ def bigtable_to_files(
     )
     to_lines = partial(change_log_lines, instance=instance, table=table, shape=shape, base64=base64)
     lines = changes | "ToLines" >> beam.FlatMap(to_lines).with_output_types(ChangeLogLine)
-    return lines | "WriteFiles" >> WriteJsonLines(
+    return lines | "WriteFiles" >> WriteToJsonLines(
         output, table=table, key=_key, format=_line, shards=shards, roll_seconds=roll_seconds
     )
 

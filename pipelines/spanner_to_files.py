@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import apache_beam as beam
 
-from penstock.io.files import WriteJsonLines
+from penstock.io.files import WriteToJsonLines
 from penstock.io.spanner import ReadFromSpannerChangeStream
 from penstock.io.spanner.json_lines import ModLine, mod_lines
 from penstock.pipelines.program import run_program
@@ -55,7 +55,7 @@ def spanner_to_files(
         unavailable_seconds=unavailable_seconds,
     )
     lines = records | "ToLines" >> beam.FlatMap(mod_lines).with_output_types(ModLine)
-    return lines | "WriteFiles" >> WriteJsonLines(
+    return lines | "WriteFiles" >> WriteToJsonLines(
         output, table=_table, key=_key, format=_line, shards=shards, roll_seconds=roll_seconds
     )
 

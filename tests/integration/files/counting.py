@@ -1,4 +1,4 @@
-"""A program for kill campaigns: some keys that count, keyed state, and `WriteJsonLines`.
+"""A program for kill campaigns: some keys that count, keyed state, and `WriteToJsonLines`.
 
     python -m tests.integration.files.counting OUTPUT CHECKPOINT HOOKS KEYS [runner options]
 
@@ -27,7 +27,7 @@ from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
-from penstock.io.files import WriteJsonLines
+from penstock.io.files import WriteToJsonLines
 from penstock.runner import PySparkRunner
 
 START = 1_763_740_800  # 2025-11-21T16:00:00Z
@@ -118,7 +118,7 @@ def build(pipeline: beam.Pipeline, output: str, hooks: str, keys: int) -> beam.P
         | "Keys" >> beam.WithKeys(lambda row: row["key"]).with_output_types(tuple[str, dict[str, Any]])
         | "Seen" >> beam.ParDo(SeenFn()).with_output_types(dict[str, Any])
         | "Exchanged" >> beam.ParDo(HookFn(hooks, "exchanged")).with_output_types(dict[str, Any])
-        | WriteJsonLines(output, table="counts", key=lambda row: row["key"], shards=3, roll_seconds=0.5)
+        | WriteToJsonLines(output, table="counts", key=lambda row: row["key"], shards=3, roll_seconds=0.5)
     )
 
 

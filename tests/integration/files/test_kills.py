@@ -56,7 +56,7 @@ class Folders:
         return {
             "after the read": FileAppears(self.hooks, "read-*"),
             "after the exchange": FileAppears(self.hooks, "exchanged-*"),
-            "before the commit": FileAppears(self.output, ".penstock-staging/*/*/*.jsonl"),
+            "before the commit": FileAppears(self.output, ".penstock-staging/*/*/g*"),
             "after the commit": FileAppears(self.checkpoint, "records/*.record", nth=3),
             "in the middle of publishing": FileAppears(self.output, "counts/*/*.jsonl"),
             "at the take-over": FileAppears(self.checkpoint, "records/*.record"),

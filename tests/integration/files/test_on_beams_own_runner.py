@@ -1,4 +1,4 @@
-"""`WriteJsonLines` on Beam's FnApiRunner: an ordinary Beam transform, with no runner of ours."""
+"""`WriteToJsonLines` on Beam's FnApiRunner: an ordinary Beam transform, with no runner of ours."""
 
 import json
 from collections import defaultdict
@@ -9,8 +9,8 @@ import pytest
 from apache_beam.testing.util import assert_that
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 
-from penstock.io.files import PublishedFile, WriteJsonLines
-from penstock.io.files.naming import NO_EVENT_TIME
+from penstock.io.files import PublishedFile, WriteToJsonLines
+from penstock.io.files.names import NO_EVENT_TIME
 
 START = 1_763_740_800  # 2025-11-21T16:00:00Z
 
@@ -26,7 +26,7 @@ def write(output: Path, count: int, check=lambda files: None, **arguments: objec
                 lambda i: TimestampedValue({"table": f"t{i % 2}", "key": i % 7, "i": i}, START + i * 10)
             )
             | beam.WindowInto(FixedWindows(60))
-            | WriteJsonLines(output, table=lambda row: row["table"], **settings)  # type: ignore[arg-type]
+            | WriteToJsonLines(output, table=lambda row: row["table"], **settings)  # type: ignore[arg-type]
         )
         assert_that(published, check)
 
@@ -67,7 +67,7 @@ def test_every_row_is_written_once_in_its_table_hour_and_shard_in_order_per_key(
 def test_it_emits_every_file_that_it_published(tmp_path):
     def check(files: list[PublishedFile]) -> None:
         assert {file.path for file in files} == set(map(str, tmp_path.glob("t*/*/*.jsonl")))
-        assert sum(file.lines for file in files) == 100
+        assert sum(file.records for file in files) == 100
         for file in files:
             assert Path(file.path).stat().st_size == file.length
 
@@ -83,11 +83,11 @@ def test_two_sinks_of_one_pipeline_share_an_output(tmp_path):
     """The Reshuffle is for FnApiRunner: it would mix up the timers of the two sinks in one fused stage."""
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
         rows = pipeline | beam.Create(["a", "b", "c"])
-        rows | "One" >> WriteJsonLines(tmp_path, table="t", format=str.upper)
+        rows | "One" >> WriteToJsonLines(tmp_path, table="t", format=str.upper)
         (
             rows
             | beam.Reshuffle()
-            | "Other" >> WriteJsonLines(tmp_path, table="t", format=lambda row: {"row": row})
+            | "Other" >> WriteToJsonLines(tmp_path, table="t", format=lambda row: {"row": row})
         )
     lines = [line for path in tmp_path.glob("t/*/*.jsonl") for line in path.read_text().splitlines()]
     assert sorted(lines) == ["A", "B", "C", '{"row":"a"}', '{"row":"b"}', '{"row":"c"}']
@@ -95,7 +95,7 @@ def test_two_sinks_of_one_pipeline_share_an_output(tmp_path):
 
 def test_rows_without_event_time_have_a_folder_that_says_so(tmp_path):
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
-        pipeline | beam.Create([{"a": 1}]) | WriteJsonLines(tmp_path, table="t")
+        pipeline | beam.Create([{"a": 1}]) | WriteToJsonLines(tmp_path, table="t")
     assert [path.parent.name for path in tmp_path.glob("t/*/*.jsonl")] == [NO_EVENT_TIME]
 
 
@@ -107,7 +107,7 @@ def test_a_format_that_fails_fails_the_pipeline_without_showing_the_row(tmp_path
         (
             pipeline
             | beam.Create(["secret"])
-            | WriteJsonLines(tmp_path, table="t", format=lambda row: {row: {row}})
+            | WriteToJsonLines(tmp_path, table="t", format=lambda row: {row: {row}})
         )
     assert "secret" not in str(failure.value)
     assert list(tmp_path.glob("t/*/*")) == []

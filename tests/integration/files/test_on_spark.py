@@ -1,4 +1,4 @@
-"""`WriteJsonLines` on `PySparkRunner`: when files are published, and what happens to the open ones."""
+"""`WriteToJsonLines` on `PySparkRunner`: when files are published, and what happens to the open ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import apache_beam as beam
 import pytest
 
-from penstock.io.files import WriteJsonLines
+from penstock.io.files import WriteToJsonLines
 from penstock.runner import PySparkRunner
 from tests.integration.files.counting import count_fn
 from tests.oracle.lines import read_lines
@@ -35,7 +35,7 @@ def start(spark: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
             | beam.Create(["a", "b"])
             | "Count" >> beam.ParDo(count_fn(str(tmp_path))).with_output_types(dict[str, Any])
         )
-        rows | WriteJsonLines(tmp_path / "out", table="counts", key=_key, shards=2, **settings)
+        rows | WriteToJsonLines(tmp_path / "out", table="counts", key=_key, shards=2, **settings)
         running.append(pipeline.run())
         return running[-1]
 

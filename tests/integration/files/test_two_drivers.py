@@ -54,7 +54,7 @@ def _wait(moment: Moment, run: Run, what: str, every_seconds: float = POLL_SECON
 
 def _moments(folders: Folders) -> dict[str, Moment]:
     return {
-        "just before its commit": FileAppears(folders.output, ".penstock-staging/*/*/*.jsonl"),
+        "just before its commit": FileAppears(folders.output, ".penstock-staging/*/*/g*"),
         "in the middle of publishing": FileAppears(folders.output, "counts/*/*.jsonl"),
         "in the middle of a clean-up": FileGoes(folders.checkpoint / "records"),
     }

@@ -62,9 +62,7 @@ class Folders:
             "when state is written, before the commit": FileAppears(self.checkpoint, "state/*", nth=3),
             "after the commit": FileAppears(self.checkpoint, "records/*.record", nth=4),
             "after the read": FileAppears(self.hooks, "read-*", nth=2),
-            "when files are staged, before the commit": FileAppears(
-                self.output, ".penstock-staging/*/*/*.jsonl"
-            ),
+            "when files are staged, before the commit": FileAppears(self.output, ".penstock-staging/*/*/g*"),
             "in the middle of publishing": FileAppears(self.output, "rows/*/*.jsonl"),
             "at the take-over": FileAppears(self.checkpoint, "records/*.record"),
         }

@@ -9,7 +9,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.transforms.window import FixedWindows
 
-from penstock.io.files import WriteJsonLines
+from penstock.io.files import WriteToJsonLines
 from tests.panes.book import Step, elements, script, watermark
 from tests.simulation.stream import run_stream
 
@@ -34,11 +34,11 @@ def test_a_file_that_is_full_does_not_let_the_watermark_pass_the_lines_that_it_l
         published = (
             p
             | script(*steps)
-            | WriteJsonLines(
+            | WriteToJsonLines(
                 str(tmp_path), table="t", roll_seconds=60, roll_bytes=100, in_event_time_order=in_order
             )
         )
-        by_second = published | beam.WindowInto(FixedWindows(1)) | beam.Map(lambda file: ("k", file.lines))
+        by_second = published | beam.WindowInto(FixedWindows(1)) | beam.Map(lambda file: ("k", file.records))
         _ = by_second | beam.GroupByKey() | beam.MapTuple(note)
 
     counted.clear()
@@ -89,10 +89,10 @@ def play(folder: Path, steps: list[Step], roll_seconds: float, roll_bytes: int) 
     def build(p: beam.Pipeline) -> None:
         lines = p | script(*steps, elements("marker@20"))
         _ = lines | beam.Filter(lambda line: line == "marker") | beam.Map(note_marker)
-        published = lines | WriteJsonLines(
+        published = lines | WriteToJsonLines(
             str(folder), table="t", roll_seconds=roll_seconds, roll_bytes=roll_bytes, in_event_time_order=True
         )
-        by_second = published | beam.WindowInto(FixedWindows(1)) | beam.Map(lambda file: ("k", file.lines))
+        by_second = published | beam.WindowInto(FixedWindows(1)) | beam.Map(lambda file: ("k", file.records))
         _ = by_second | beam.GroupByKey() | beam.ParDo(_NoteFn())
 
     run_stream(build)

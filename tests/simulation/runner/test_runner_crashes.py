@@ -22,7 +22,7 @@ from apache_beam.transforms import trigger, userstate, window
 from apache_beam.transforms.environments import EmbeddedPythonEnvironment
 from apache_beam.transforms.timeutil import TimeDomain
 
-from penstock.io.files import WriteJsonLines
+from penstock.io.files import WriteToJsonLines
 from penstock.runner.driver.driver import Driver
 from penstock.runner.driver.residuals import Residuals
 from penstock.runner.harness.bundle import PlanContext
@@ -132,7 +132,7 @@ def _windowed(keyed: beam.PCollection, output: Path) -> None:
     read = short | "Read" >> beam.ParDo(_ReadBesideFn(), AsSingleton(sizes))
     ends = short | "Ends" >> beam.ParDo(_AtTheEndFn())
     for table, rows in (("panes", panes), ("beside", beside), ("read", read), ("ends", ends)):
-        _ = rows | f"Write {table}" >> WriteJsonLines(output, table=table, roll_seconds=0)
+        _ = rows | f"Write {table}" >> WriteToJsonLines(output, table=table, roll_seconds=0)
 
 
 def _plan(output: Path, *, windowed: bool = False) -> Plan:
@@ -144,7 +144,7 @@ def _plan(output: Path, *, windowed: bool = False) -> Plan:
         | beam.Map(lambda pair: (f"{pair[0]}{pair[1] % KEYS}", pair))
     )
     numbers = keyed | "In order" >> beam.ParDo(_InOrderFn())
-    _ = numbers | "Lines" >> WriteJsonLines(
+    _ = numbers | "Lines" >> WriteToJsonLines(
         output,
         table="numbers",
         key=lambda row: row["n"] % KEYS,
@@ -160,7 +160,7 @@ def _plan(output: Path, *, windowed: bool = False) -> Plan:
             lambda kv, w=beam.DoFn.WindowParam: {"key": kv[0], "start": float(w.start), "count": kv[1]}
         )
     )
-    _ = counts | "Counts" >> WriteJsonLines(output, table="counts", roll_seconds=0)
+    _ = counts | "Counts" >> WriteToJsonLines(output, table="counts", roll_seconds=0)
     if windowed:
         _windowed(keyed, output)
     proto = pipeline.to_runner_api(default_environment=EmbeddedPythonEnvironment.default())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.io.files.write import json_line
+from penstock.io.files.json_lines import json_line
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
-from penstock.io.files import WriteJsonLines
+from penstock.io.files import WriteToJsonLines
 from penstock.runner import PySparkRunner
 from tests.integration.files.counting import ENDLESS, Count, HookFn
 
@@ -294,7 +294,7 @@ def build(pipeline: beam.Pipeline, output: str, hooks: str, keys: int) -> beam.P
     return (
         rows
         | "Rows" >> beam.Flatten()
-        | WriteJsonLines(output, table="rows", key=lambda row: row["key"], shards=2, roll_seconds=0.3)
+        | WriteToJsonLines(output, table="rows", key=lambda row: row["key"], shards=2, roll_seconds=0.3)
     )
 
 

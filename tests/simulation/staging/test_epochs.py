@@ -1,10 +1,10 @@
-"""The sink's own DoFns in a small model of epochs, on a real folder, crashed at every file-system call.
+"""The DoFns of staging in a small model of epochs, on a real folder, crashed at every file-system call.
 
-The model does what the runner's protocol promises and no more: state, source position and Publications live
-in a record that is replaced as a whole; a crash throws the try away; the publish step runs at the head of the
-next epoch, again and again. Around it: a consumer who takes files away, clean-ups and publish steps that were
-paused and go on much later, tasks of failed tries that go on staging. A crash kills the process: no `except`
-or `finally` of the code under test can touch the disk any more.
+The model does what the runner's protocol promises and no more. State, source position and Publications are in a record
+that is replaced as a whole. A crash discards the try. The publish step runs at the start of the next epoch, as often as
+that epoch is tried. Around it there are a consumer that takes files away, clean-ups and publish steps that were paused
+and resume much later, and tasks of failed tries that still stage files. A crash kills the process: after it no `except`
+or `finally` of the code under test can touch the disk.
 
 Each run is a function of its seed and of the call that crashes; a failure shows both.
 """
@@ -27,14 +27,20 @@ from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from penstock.attempt import Attempt, running_attempt
-from penstock.io.files import local, naming, write
-from penstock.io.files.local import LocalFolder
-from penstock.io.files.publication import Publication, PublicationCoder
-from penstock.io.files.rolling import RollRule
-from penstock.io.files.write import MoveFn, RollFn
+from penstock.io.files.json_lines import JsonLines
+from penstock.io.files.names import bucket_name
+from penstock.io.staging import local, roll
+from penstock.io.staging.blocks import RecordBlock
+from penstock.io.staging.coders import PublicationCoder
+from penstock.io.staging.local import LocalStore
+from penstock.io.staging.names import STAGING
+from penstock.io.staging.publication import Publication
+from penstock.io.staging.publish import PublishFilesFn
+from penstock.io.staging.roll import RollFilesFn
+from penstock.io.staging.rolling import RollingPolicy
 
 JOB, SINK = "job", "sink"
-LANES = [naming.lane("t", hour, shard, 2) for hour in (0, 1) for shard in (0, 1)]
+BUCKETS = [bucket_name("t", hour, shard, 2) for hour in (0, 1) for shard in (0, 1)]
 
 
 class Crash(BaseException):
@@ -79,7 +85,7 @@ class CrashingOs:
         self.dead = True
         raise Crash
 
-    def born_again(self) -> None:
+    def restart(self) -> None:
         self.dead, self.crash_at = False, None
 
 
@@ -119,37 +125,45 @@ class Timer:
 
 
 @dataclass
-class LaneState:
-    lines: Cell = field(default_factory=Cell)
-    opened: Value = field(default_factory=Value)
+class BucketState:
+    """State and timers of one bucket, in the order of the callbacks' parameters."""
+
+    records: Cell = field(default_factory=Cell)
+    open_file: Value = field(default_factory=Value)
     roll: Timer = field(default_factory=Timer)
-    end: Timer = field(default_factory=Timer)
+    full: Timer = field(default_factory=Timer)
     passed: Timer = field(default_factory=Timer)
+    end: Timer = field(default_factory=Timer)
+
+    def parameters(self) -> tuple[Any, ...]:
+        return self.records, self.open_file, *self.timers()
+
+    def timers(self) -> tuple[Timer, ...]:
+        return self.roll, self.full, self.passed, self.end
 
     def empty(self) -> bool:
-        return (
-            not self.lines.values and not self.opened.values and self.roll.at is None and self.end.at is None
-        )
+        stored = self.records.values or self.open_file.values
+        return not stored and all(timer.at is None for timer in self.timers())
 
 
 @dataclass
 class Record:
-    """What a commit makes true all at once."""
+    """What one commit replaces as a whole."""
 
     number: int = 0
     generation: int = 0
     position: int = 0
-    lanes: dict[str, LaneState] = field(default_factory=lambda: defaultdict(LaneState))
+    buckets: dict[str, BucketState] = field(default_factory=lambda: defaultdict(BucketState))
     publications: list[bytes] = field(default_factory=list)
 
 
 class Pipeline:
     """One driver over one record; the record survives it."""
 
-    def __init__(self, folder: LocalFolder, source: list[tuple[str, bytes]], rule: RollRule) -> None:
-        self.folder = folder
+    def __init__(self, store: LocalStore, source: list[tuple[str, bytes]], policy: RollingPolicy) -> None:
+        self.store = store
         self.source = source
-        self.rule = rule
+        self.policy = policy
         self.record = Record()
         self.now = 1_000.0
         self.tries = 0
@@ -157,7 +171,7 @@ class Pipeline:
     def take_over(self) -> None:
         number = self.record.number + 1
         self.record = Record(
-            number, number, self.record.position, self.record.lanes, list(self.record.publications)
+            number, number, self.record.position, self.record.buckets, list(self.record.publications)
         )
 
     def publications(self) -> list[Publication]:
@@ -169,50 +183,47 @@ class Pipeline:
         attempt = Attempt(JOB, self.record.generation, self.record.number + 1, f"n{self.tries}")
         with running_attempt(attempt):
             list(self.publish(self.publications()))
-            lanes = copy.deepcopy(self.record.lanes)
+            buckets = copy.deepcopy(self.record.buckets)
             taken = self.source[self.record.position : self.record.position + lines]
-            publications = list(self.roll(lanes, taken, drain))
+            publications = list(self.roll(buckets, taken, drain))
         self.record = Record(
             attempt.epoch,
             attempt.generation,
             self.record.position + len(taken),
-            lanes,
+            buckets,
             [PublicationCoder().encode(each) for each in publications],
         )
 
     def publish(self, publications: Iterable[Publication]) -> Iterator[None]:
-        """The post-commit step, one publication a step: whoever drives it may leave it for a while."""
-        move = MoveFn(self.folder, SINK)
-        move.start_bundle()
+        """Run the post-commit step, one publication for each `next`, so that a test can pause it."""
+        publish = PublishFilesFn(self.store, SINK)
+        publish.start_bundle()
         for publication in publications:
-            list(move.process(publication))
+            list(publish.process(publication))
             yield
-        move.finish_bundle()
+        publish.finish_bundle()
 
     def roll(
-        self, lanes: dict[str, LaneState], taken: list[tuple[str, bytes]], drain: bool
+        self, buckets: dict[str, BucketState], taken: list[tuple[str, bytes]], drain: bool
     ) -> Iterator[Publication]:
-        write._index = count()  # a task may run in a new process
-        fn = RollFn(self.folder, SINK, self.rule, clock=lambda: self.now)
+        roll._file_numbers = count()  # a task may run in a new process
+        fn = RollFilesFn(self.store, SINK, self.policy, JsonLines(), clock=lambda: self.now)
         fn.start_bundle()
-        for lane, block in taken:
-            state = lanes[lane]
-            yield from values(
-                fn.process((lane, block), Timestamp(1), state.lines, state.opened, state.roll, state.end)
-            )
-        for lane, state in lanes.items():
+        for bucket, line in taken:
+            block = RecordBlock.of([(1_000_000, line)])
+            yield from values(fn.process((bucket, block), *buckets[bucket].parameters()))
+        for bucket, state in buckets.items():
             if state.roll.at is not None and state.roll.at <= Timestamp(self.now):
-                yield from values(fn.on_roll(lane, state.lines, state.opened, state.roll, state.end))
+                yield from values(fn.on_roll(bucket, *state.parameters()))
             if drain and state.end.at is not None:
                 assert state.end.at == GlobalWindow().max_timestamp()
-                timers = state.roll, state.end, state.passed
-                yield from values(fn.on_end(lane, state.lines, state.opened, *timers))
+                yield from values(fn.on_end(bucket, *state.parameters()))
         fn.finish_bundle()
 
     def clean_up(self) -> Callable[[], None]:
-        """What a clean-up after this record will do, whenever it gets to run."""
-        move, record, named = MoveFn(self.folder, SINK), self.record, self.publications()
-        return lambda: move.clean_up(JOB, record.generation, record.number, named)
+        """Return a clean-up after this record, to be run at any later time."""
+        publish, record, named = PublishFilesFn(self.store, SINK), self.record, self.publications()
+        return lambda: publish.clean_up(JOB, record.generation, record.number, named)
 
 
 def values(outputs: Iterable[TimestampedValue]) -> Iterator[Publication]:
@@ -220,10 +231,10 @@ def values(outputs: Iterable[TimestampedValue]) -> Iterator[Publication]:
 
 
 class Consumer:
-    """Looks at the output now and then; remembers every file that it saw and takes some away."""
+    """Looks at the output from time to time, remembers every file that it saw, and takes some away."""
 
-    def __init__(self, folder: LocalFolder, rng: random.Random) -> None:
-        self.root = Path(folder.path)
+    def __init__(self, store: LocalStore, rng: random.Random) -> None:
+        self.root = Path(store.output)
         self.rng = rng
         self.seen: dict[str, bytes] = {}
         self.taken: set[str] = set()
@@ -243,15 +254,15 @@ class Consumer:
         assert there == set(self.seen) - self.taken, "a published file went away"
 
     def lines(self) -> dict[str, list[bytes]]:
-        """All lines of each lane, names first, then lines."""
-        lanes: dict[str, list[bytes]] = defaultdict(list)
+        """All lines of each bucket, names first, then lines."""
+        buckets: dict[str, list[bytes]] = defaultdict(list)
         for name in sorted(self.seen):
-            lanes[name.rsplit("_", 3)[0].removesuffix(f"_{JOB}")].extend(self.seen[name].splitlines())
-        return lanes
+            buckets[name.rsplit("_", 3)[0].removesuffix(f"_{JOB}")].extend(self.seen[name].splitlines())
+        return buckets
 
 
 def source_of(rng: random.Random, count: int) -> list[tuple[str, bytes]]:
-    return [(rng.choice(LANES), b"%d\n" % number) for number in range(count)]
+    return [(rng.choice(BUCKETS), b"%d\n" % number) for number in range(count)]
 
 
 def play(
@@ -259,10 +270,10 @@ def play(
 ) -> int:
     """Run one history to its end and check it; return how many file-system calls it made."""
     rng = random.Random(seed)
-    folder = LocalFolder(str(root / "out"))
+    store = LocalStore(str(root / "out"))
     lines = source_of(rng, 16)
-    rule = RollRule(after_us=rng.choice([0, 2_000_000]), at_bytes=rng.choice([6, 1_000]))
-    pipeline, consumer = Pipeline(folder, lines, rule), Consumer(folder, random.Random(seed))
+    policy = RollingPolicy(after_us=rng.choice([0, 2_000_000]), at_bytes=rng.choice([6, 1_000]))
+    pipeline, consumer = Pipeline(store, lines, policy), Consumer(store, random.Random(seed))
     fake.count, fake.crash_at, fake.before, fake.dead = 0, crash_at, before, False
     pipeline.take_over()
     late: list[Callable[[], Any]] = []
@@ -280,11 +291,11 @@ def play(
             if rng.random() < 0.5:
                 pipeline.clean_up()()
         except Crash:
-            fake.born_again()
+            fake.restart()
             pipeline.take_over()
         consumer.look()
     calls = fake.count
-    fake.born_again()
+    fake.restart()
     for each in late:
         each()
     pipeline.clean_up()()
@@ -294,7 +305,7 @@ def play(
 
 
 def abort(pipeline: Pipeline, rng: random.Random) -> None:
-    """Now and then a whole epoch is thrown away before its commit, by a driver that lives on."""
+    """Sometimes discard a whole epoch before its commit, in a driver that continues."""
     if rng.random() < 0.2:
         before = pipeline.record
         pipeline.epoch(rng.randint(0, 6))
@@ -302,7 +313,7 @@ def abort(pipeline: Pipeline, rng: random.Random) -> None:
 
 
 def paused(pipeline: Pipeline, rng: random.Random) -> list[Callable[[], Any]]:
-    """Somebody is paused here and goes on at any later time: a publish step half done, a clean-up, a task."""
+    """Pause a process here, and return how it resumes at any later time: in a publish step, a clean-up, or a task."""
     chance = rng.random()
     if chance < 0.3:
         rest = pipeline.publish(pipeline.publications())
@@ -316,15 +327,15 @@ def paused(pipeline: Pipeline, rng: random.Random) -> list[Callable[[], Any]]:
 
 
 def zombie(pipeline: Pipeline) -> Callable[[], Any]:
-    """A task of a try that failed: it stages its files whenever it wakes up, and nobody hears of them."""
+    """A task of a failed try: it stages its files whenever it resumes, and no record names them."""
     pipeline.tries += 1
     attempt = Attempt(JOB, pipeline.record.generation, pipeline.record.number + 1, f"z{pipeline.tries}")
-    lanes = copy.deepcopy(pipeline.record.lanes)
+    buckets = copy.deepcopy(pipeline.record.buckets)
     taken = pipeline.source[pipeline.record.position : pipeline.record.position + 9]
 
     def stage() -> None:
         with running_attempt(attempt):
-            list(pipeline.roll(lanes, taken, drain=True))
+            list(pipeline.roll(buckets, taken, drain=True))
 
     return stage
 
@@ -336,15 +347,15 @@ def play_late(late: list[Callable[[], Any]], rng: random.Random) -> None:
 
 def check(pipeline: Pipeline, consumer: Consumer) -> None:
     expected: dict[str, list[bytes]] = defaultdict(list)
-    for lane, line in pipeline.source:
-        expected[lane].append(line.rstrip())
+    for bucket, line in pipeline.source:
+        expected[bucket].append(line.rstrip())
     found = consumer.lines()
     doubled = [line for line, times in Counter(chain.from_iterable(found.values())).items() if times > 1]
     assert not doubled, "published twice"
     assert found == expected
     consumer.look_for_losses()
-    assert all(state.empty() for state in pipeline.record.lanes.values()), "state is left"
-    staging = Path(pipeline.folder.path, naming.STAGING)
+    assert all(state.empty() for state in pipeline.record.buckets.values()), "state is left"
+    staging = Path(pipeline.store.output, STAGING)
     assert not [path for path in staging.rglob("*") if path.is_file()], "staged files are left"
 
 

@@ -1,0 +1,60 @@
+"""Staged sinks for any file format and any store: collect, roll, stage, commit, publish.
+
+    element -> CollectRecordsFn -> (bucket, block) -> RollFilesFn -> Publication
+                                                                 = commit => PublishFilesFn -> PublishedFile
+
+`WriteStagedFiles` is these steps as one transform. Sinks that users see, such as `penstock.io.files.WriteToJsonLines`,
+are built on it. What a crash leaves behind, and what happens then, is described in docs/files.md.
+
+Names are loaded when they are first used, because most modules here need no Beam.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.io.staging.collect import CollectRecordsFn
+    from penstock.io.staging.errors import OutputError
+    from penstock.io.staging.format import FileFormat
+    from penstock.io.staging.publication import Publication, PublishedFile
+    from penstock.io.staging.publish import PublishFilesFn
+    from penstock.io.staging.roll import RollFilesFn
+    from penstock.io.staging.rolling import RollingPolicy
+    from penstock.io.staging.store import FileStore, store_of
+    from penstock.io.staging.transform import WriteStagedFiles
+
+_MODULES = {
+    "CollectRecordsFn": "collect",
+    "FileFormat": "format",
+    "FileStore": "store",
+    "OutputError": "errors",
+    "Publication": "publication",
+    "PublishFilesFn": "publish",
+    "PublishedFile": "publication",
+    "RollFilesFn": "roll",
+    "RollingPolicy": "rolling",
+    "WriteStagedFiles": "transform",
+    "store_of": "store",
+}
+
+__all__ = [
+    "CollectRecordsFn",
+    "FileFormat",
+    "FileStore",
+    "OutputError",
+    "Publication",
+    "PublishFilesFn",
+    "PublishedFile",
+    "RollFilesFn",
+    "RollingPolicy",
+    "WriteStagedFiles",
+    "store_of",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

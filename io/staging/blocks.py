@@ -1,0 +1,66 @@
+"""Records with their event times, in blocks; and which of them the watermark has passed. Pure.
+
+The records of a bucket may come from several readers, one of them ahead of another. All records below the watermark
+have arrived, so they can be sorted by event time and written: no later record belongs before them. The others wait.
+Records with the same event time keep the order in which they arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Self
+
+TimedRecord = tuple[int, bytes]
+"""Event time in µs since 1970, and the encoded record. A plain tuple, because the sink makes one for each element."""
+
+END_OF_TIME_US = (1 << 63) - 1
+"""Above every event time."""
+
+_event_time = itemgetter(0)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBlock:
+    """Records of one bucket, in order, at least one.
+
+    `times_us` and `lengths` have one entry for each record; `payload` is all records joined. So a format that only
+    joins records, such as JSON Lines, writes the payload as it is, and no step loops over the records.
+    """
+
+    times_us: tuple[int, ...]
+    lengths: tuple[int, ...]
+    payload: bytes
+
+    @classmethod
+    def of(cls, records: Sequence[TimedRecord]) -> Self:
+        """Return a block of `records`."""
+        times_us, encoded = zip(*records, strict=True)
+        return cls(times_us, tuple(map(len, encoded)), b"".join(encoded))
+
+    @property
+    def earliest_us(self) -> int:
+        """The lowest event time of the records."""
+        return min(self.times_us)
+
+    def records(self) -> Iterator[TimedRecord]:
+        """Yield the records in order."""
+        start = 0
+        for time_us, length in zip(self.times_us, self.lengths, strict=True):
+            yield time_us, self.payload[start : start + length]
+            start += length
+
+
+def split_at_watermark(
+    blocks: Iterable[RecordBlock], watermark_us: int
+) -> tuple[list[TimedRecord], list[TimedRecord]]:
+    """Return the records below the watermark by event time, and the others in the order in which they arrived."""
+    records = [record for block in blocks for record in block.records()]
+    passed = sorted((record for record in records if record[0] < watermark_us), key=_event_time)
+    return passed, [record for record in records if record[0] >= watermark_us]
+
+
+def by_event_time(blocks: Iterable[RecordBlock]) -> list[TimedRecord]:
+    """Return all records by event time."""
+    return split_at_watermark(blocks, END_OF_TIME_US)[0]

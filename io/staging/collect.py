@@ -1,0 +1,64 @@
+"""The first step of a staged sink: elements to blocks of records."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.metrics import Metrics
+from apache_beam.transforms.window import GlobalWindows, TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.windowed_value import WindowedValue
+
+from penstock.io.staging.blocks import RecordBlock, TimedRecord
+from penstock.io.staging.metrics import NAMESPACE
+
+BLOCK_BYTES = 256 * 1024
+"""A bundle emits its blocks when all of them together have this many bytes."""
+
+
+@beam.typehints.with_output_types(tuple[str, RecordBlock])
+class CollectRecordsFn(beam.DoFn):
+    """Element to (bucket, block of records). A block holds what one bundle has for a bucket.
+
+    Order: the records of a bucket keep the order of the bundle's elements. What repeats: everything, with the bundle.
+    Watermark: a block has the earliest event time of its records. State: at most `BLOCK_BYTES` of records, until the
+    bundle ends.
+
+    Args:
+        encode: a function from an element to its record.
+        bucket: a function from an element and its event time, in µs since 1970, to its bucket.
+    """
+
+    def __init__(self, encode: Callable[[Any], bytes], bucket: Callable[[Any, int], str]) -> None:
+        self._encode = encode
+        self._bucket = bucket
+        self._records: dict[str, list[TimedRecord]] = {}
+        self._bytes = 0
+        self._counter = Metrics.counter(NAMESPACE, "records")
+
+    def start_bundle(self) -> None:
+        self._records, self._bytes = defaultdict(list), 0
+
+    def process(
+        self, element: Any, timestamp: Any = beam.DoFn.TimestampParam
+    ) -> list[TimestampedValue] | None:
+        event_us = timestamp.micros
+        record = self._encode(element)
+        self._records[self._bucket(element, event_us)].append((event_us, record))
+        self._bytes += len(record)
+        return self._blocks() if self._bytes >= BLOCK_BYTES else None
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        for each in self._blocks():
+            yield GlobalWindows.windowed_value(each.value, each.timestamp)
+
+    def _blocks(self) -> list[TimestampedValue]:
+        records, self._records, self._bytes = self._records, defaultdict(list), 0
+        self._counter.inc(sum(map(len, records.values())))
+        blocks = ((bucket, RecordBlock.of(each)) for bucket, each in records.items())
+        return [
+            TimestampedValue((bucket, block), Timestamp(micros=block.earliest_us)) for bucket, block in blocks
+        ]

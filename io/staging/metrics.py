@@ -1,0 +1,3 @@
+"""Beam metrics of every staged sink: counters `records`, `staged_files`, `staged_bytes`, `published_files`."""
+
+NAMESPACE = "penstock.io.staging"

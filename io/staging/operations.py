@@ -1,0 +1,84 @@
+"""Stage, publish and clean up: what each step does to a store. No Beam.
+
+What a crash leaves, and what happens then, is described in docs/files.md, "How it works".
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from penstock.io.staging.errors import OutputError
+from penstock.io.staging.names import staged_in, staging_folder
+from penstock.io.staging.publication import Publication
+from penstock.io.staging.store import FileStore
+
+
+@dataclass(slots=True)
+class StagedContent:
+    """Counts what passes through `measured`: the bytes, and the CRC-32 of all of them."""
+
+    length: int = field(default=0, init=False)
+    crc32: int = field(default=0, init=False)
+
+    def measured(self, content: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield `content` unchanged."""
+        for part in content:
+            self.length += len(part)
+            self.crc32 = zlib.crc32(part, self.crc32)
+            yield part
+
+
+def stage(store: FileStore, name: str, content: Iterable[bytes]) -> StagedContent:
+    """Create the staged file `name` and return what was written. A failure leaves no file.
+
+    Raises:
+        OutputError: the store refused, or the name exists.
+    """
+    written = StagedContent()
+    store.create(name, written.measured(content))
+    return written
+
+
+def publish(store: FileStore, publication: Publication) -> bool:
+    """Move a staged file to its final name; return whether this call moved it.
+
+    False means that an earlier try moved it. This is also so if there is no file with the final name: a consumer has
+    taken it away, and it must not appear again. The move is durable only after `sync_published`, which is necessary
+    whether this call moved the file or not: an earlier try may have been killed before it synced.
+
+    Raises:
+        OutputError: the staged file has another length; a file that this pipeline did not write has the final name; a
+            missing staged file does not prove that it was moved; the store refused.
+    """
+    # `move` returns False if a consumer removed the folder of the final name just then, so the loop tries again.
+    while (length := store.length(publication.staged)) is not None:
+        if length != publication.length:
+            raise OutputError(
+                f"the staged file {publication.staged} in {publication.output} has {length} bytes, its publication "
+                f"says {publication.length}: something else changed it. "
+                "Restore the file, then resume the pipeline."
+            )
+        if store.move(publication.staged, publication.final):
+            return True
+    store.check_moved(publication.staged, publication.final)
+    return False
+
+
+def sync_published(store: FileStore, publications: Iterable[Publication]) -> None:
+    """Make the moves of `publications` durable, whichever try made them."""
+    store.sync(name for each in publications for name in (each.staged, each.final))
+
+
+def clean_up(store: FileStore, job: str, sink: str, upto: tuple[int, int], keep: Collection[str]) -> int:
+    """Delete the files that `sink` staged in `job` at or before (generation, epoch) `upto`, except those in `keep`.
+
+    Files of other sinks, other jobs and later epochs stay. Returns the number of deleted files. Folders stay as well:
+    during the life of a job they prove to `publish` that this is the output where the job staged its files, and a
+    clean-up may run so late that it cannot know whether the job still has something to publish.
+    """
+    staged = [(name, staged_in(name)) for name in store.names_in(staging_folder(job, sink))]
+    doomed = [name for name, origin in staged if origin is not None and origin <= upto and name not in keep]
+    store.delete(doomed)
+    return len(doomed)

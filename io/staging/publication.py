@@ -1,0 +1,42 @@
+"""What a sink puts into the commit record, and what it emits after the commit: two values. Pure."""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """One complete staged file that is to be published under its final name after the commit.
+
+    `output` is the output that `staged` and `final` are relative to: an absolute folder. A pipeline that is resumed
+    with another output publishes to the old one the files that it had staged there.
+    `length` is in bytes, `crc32` is that of the whole content, `records` is the number of records in the file.
+    """
+
+    output: str
+    staged: str
+    final: str
+    length: int
+    crc32: int
+    records: int
+
+    def published(self) -> PublishedFile:
+        """Return what readers see once this is published."""
+        path = posixpath.join(self.output, self.final)
+        return PublishedFile(path, self.length, self.crc32, self.records)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFile:
+    """A complete file that readers can see and that never changes.
+
+    `path` is absolute. A consumer may already have removed the file. `length` is in bytes, `crc32` is that of the
+    whole content, `records` is the number of records in the file.
+    """
+
+    path: str
+    length: int
+    crc32: int
+    records: int

@@ -1,0 +1,288 @@
+"""The second step of a staged sink: blocks of records to staged files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.metrics import Metrics
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
+from apache_beam.transforms.window import GlobalWindow, TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+
+from penstock.io.staging.blocks import RecordBlock, by_event_time, split_at_watermark
+from penstock.io.staging.coders import OpenFileCoder, RecordBlockCoder
+from penstock.io.staging.format import FileFormat
+from penstock.io.staging.metrics import NAMESPACE
+from penstock.io.staging.names import final_name, staged_name
+from penstock.io.staging.operations import stage
+from penstock.io.staging.publication import Publication
+from penstock.io.staging.rolling import OpenFile, RollingPolicy
+from penstock.io.staging.store import FileStore
+from penstock.publish import current_attempt, current_watermark_us
+
+RETRY_US = 500_000
+"""How long a due file waits whose earliest record is exactly at the watermark."""
+
+_file_numbers = count()
+"""Numbers the files that this process stages. Within one attempt, names of a bucket sort in the order of staging."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Bucket:
+    """State and timers of one bucket, as Beam passes them to a callback.
+
+    While a file is open, either `roll` or `passed` is set, and that timer holds the output watermark at the earliest
+    record of the file.
+    """
+
+    name: str
+    records: Any
+    """The blocks of the open file, in the order in which they arrived."""
+    open_file: Any
+    roll: Any
+    """Processing time: the file is due."""
+    full: Any
+    """Processing time, in the past: the file became full in this epoch, in event-time order."""
+    passed: Any
+    """Event time: the watermark has passed the earliest record."""
+    end: Any
+    """Event time: the input has ended or is drained."""
+
+    def clear(self) -> None:
+        """Forget the open file. A bucket without one has no state and no timer."""
+        self.records.clear()
+        self.open_file.clear()
+        for timer in (self.roll, self.full, self.passed, self.end):
+            timer.clear()
+
+
+@beam.typehints.with_output_types(Publication)
+class RollFilesFn(beam.DoFn):
+    """(Bucket, block of records) to `Publication`: keeps the open file of each bucket in state, and stages it.
+
+    Order: blocks of a bucket are kept in the order in which they arrive. With `in_event_time_order` a roll writes the
+    records that the watermark has passed, by event time, and keeps the others. What repeats: a failed try leaves staged
+    files under names of its own. Watermark: an open file holds it at its earliest event time until the file rolls.
+    State: for each bucket the records since the last roll; nothing between a roll and the next record.
+    """
+
+    ROLL = TimerSpec("roll", TimeDomain.REAL_TIME)
+    FULL = TimerSpec("full", TimeDomain.REAL_TIME)
+    PASSED = TimerSpec("passed", TimeDomain.WATERMARK)
+    END = TimerSpec("end", TimeDomain.WATERMARK)
+    # Beam reads the parameters of each callback from its signature, so each one lists all of them.
+    _records = beam.DoFn.StateParam(BagStateSpec("records", RecordBlockCoder()))
+    _open_file = beam.DoFn.StateParam(ReadModifyWriteStateSpec("open_file", OpenFileCoder()))
+    _roll = beam.DoFn.TimerParam(ROLL)
+    _full = beam.DoFn.TimerParam(FULL)
+    _passed = beam.DoFn.TimerParam(PASSED)
+    _end = beam.DoFn.TimerParam(END)
+
+    def __init__(
+        self,
+        store: FileStore,
+        sink: str,
+        policy: RollingPolicy,
+        format: FileFormat,
+        *,
+        in_event_time_order: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._sink = sink
+        self._policy = policy
+        self._format = format
+        self._in_event_time_order = in_event_time_order
+        self._clock = clock
+        self._staged: list[str] = []
+        self._files = Metrics.counter(NAMESPACE, "staged_files")
+        self._bytes = Metrics.counter(NAMESPACE, "staged_bytes")
+
+    def start_bundle(self) -> None:
+        self._staged = []
+
+    def process(
+        self,
+        element: tuple[str, RecordBlock],
+        records: Any = _records,
+        open_file: Any = _open_file,
+        roll: Any = _roll,
+        full: Any = _full,
+        passed: Any = _passed,
+        end: Any = _end,
+    ) -> Iterator[TimestampedValue]:
+        name, block = element
+        bucket = _Bucket(name, records, open_file, roll, full, passed, end)
+        before: OpenFile | None = open_file.read()
+        file = (before or self._policy.open(self._now_us())).with_block(block)
+        records.add(block)
+        if self._policy.is_full(file):
+            if not self._in_event_time_order:
+                yield self._close(bucket, file)
+                return
+            # A timer in the past fires in this epoch, after all elements. `roll` stays as it is: it may hold the
+            # watermark at an earlier record.
+            full.set(Timestamp(0))
+        open_file.write(file)
+        if before is None or file.earliest_us < before.earliest_us:
+            # Beam holds the watermark of a processing-time timer at the element that sets it, which is the earliest
+            # record of this block.
+            roll.set(Timestamp(micros=file.due_us))
+            end.set(GlobalWindow().max_timestamp())
+            if self._in_event_time_order:
+                passed.clear()
+
+    @on_timer(ROLL)
+    def on_roll(
+        self,
+        name: str = beam.DoFn.KeyParam,
+        records: Any = _records,
+        open_file: Any = _open_file,
+        roll: Any = _roll,
+        full: Any = _full,
+        passed: Any = _passed,
+        end: Any = _end,
+    ) -> Iterator[TimestampedValue]:
+        """Roll the file, which is due."""
+        bucket = _Bucket(name, records, open_file, roll, full, passed, end)
+        file = open_file.read()
+        if file is None:
+            return
+        if self._in_event_time_order and (watermark_us := current_watermark_us()) is not None:
+            yield from self._roll_passed(bucket, file, watermark_us)
+        else:
+            yield self._close(bucket, file)
+
+    @on_timer(FULL)
+    def on_full(
+        self,
+        name: str = beam.DoFn.KeyParam,
+        records: Any = _records,
+        open_file: Any = _open_file,
+        roll: Any = _roll,
+        full: Any = _full,
+        passed: Any = _passed,
+        end: Any = _end,
+    ) -> Iterator[TimestampedValue]:
+        """Roll a full file now, or as soon as the watermark has passed its earliest record."""
+        bucket = _Bucket(name, records, open_file, roll, full, passed, end)
+        file = open_file.read()
+        if file is None or not self._policy.is_full(file):
+            return  # `roll` fired in this epoch too and has staged the records that made the file full
+        if current_watermark_us() is None:
+            yield self._close(bucket, file)
+            return
+        # `passed` fires in this epoch if the watermark is at the earliest record or above it, and rolls the file. This
+        # callback cannot set `roll`: that timer would hold the watermark at the record that filled the file.
+        open_file.write(file.due_at_once())
+        roll.clear()
+        passed.set(Timestamp(micros=file.earliest_us))
+
+    @on_timer(PASSED)
+    def on_passed(
+        self,
+        name: str = beam.DoFn.KeyParam,
+        records: Any = _records,
+        open_file: Any = _open_file,
+        roll: Any = _roll,
+        full: Any = _full,
+        passed: Any = _passed,
+        end: Any = _end,
+    ) -> Iterator[TimestampedValue]:
+        """Roll the file if it is due. If not, `roll` waits for that and holds the watermark in the meantime.
+
+        An event-time timer holds the watermark at the time at which it fires. So this callback runs at the earliest
+        record of the file, and a processing-time timer that it sets holds the watermark there.
+        """
+        bucket = _Bucket(name, records, open_file, roll, full, passed, end)
+        file, watermark_us = open_file.read(), current_watermark_us()
+        if file is None or watermark_us is None:
+            return
+        if file.due_us <= self._now_us():
+            yield from self._roll_passed(bucket, file, watermark_us)
+        else:
+            roll.set(Timestamp(micros=file.due_us))
+
+    @on_timer(END)
+    def on_end(
+        self,
+        name: str = beam.DoFn.KeyParam,
+        records: Any = _records,
+        open_file: Any = _open_file,
+        roll: Any = _roll,
+        full: Any = _full,
+        passed: Any = _passed,
+        end: Any = _end,
+    ) -> Iterator[TimestampedValue]:
+        """Roll the file: no more records will arrive."""
+        bucket = _Bucket(name, records, open_file, roll, full, passed, end)
+        if (file := open_file.read()) is not None:
+            yield self._close(bucket, file)
+
+    def finish_bundle(self) -> None:
+        self._store.sync(self._staged)
+
+    def _close(self, bucket: _Bucket, file: OpenFile) -> TimestampedValue:
+        """Stage the whole open file and forget it."""
+        blocks: Iterable[RecordBlock] = bucket.records.read()
+        if self._in_event_time_order:
+            blocks = [RecordBlock.of(by_event_time(blocks))]
+        publication = self._stage(bucket.name, blocks, file.records)
+        bucket.clear()
+        return TimestampedValue(publication, Timestamp(micros=file.earliest_us))
+
+    def _roll_passed(self, bucket: _Bucket, file: OpenFile, watermark_us: int) -> Iterator[TimestampedValue]:
+        """Stage the records that the watermark has passed; a new open file keeps the others.
+
+        Runs in a callback of the timer that holds the watermark at the earliest record.
+        """
+        ready, waiting = split_at_watermark(bucket.records.read(), watermark_us)
+        if not ready:
+            self._wait_for_watermark(bucket, file, watermark_us)
+            return
+        publication = self._stage(bucket.name, [RecordBlock.of(ready)], len(ready))
+        yield TimestampedValue(publication, Timestamp(micros=file.earliest_us))
+        if not waiting:
+            bucket.clear()
+            return
+        block = RecordBlock.of(waiting)
+        rest = self._policy.open(self._now_us()).with_block(block)
+        bucket.records.clear()
+        bucket.records.add(block)
+        bucket.open_file.write(rest)
+        # `passed` and not `roll`, which would hold the watermark at a record that is staged.
+        bucket.roll.clear()
+        bucket.passed.set(Timestamp(micros=rest.earliest_us))
+
+    def _wait_for_watermark(self, bucket: _Bucket, file: OpenFile, watermark_us: int) -> None:
+        """Set the timer that rolls a due file of which the watermark has not passed any record."""
+        if file.earliest_us > watermark_us:
+            bucket.open_file.write(file.due_at_once())
+            bucket.passed.set(Timestamp(micros=file.earliest_us))
+        else:  # the watermark is exactly at the record; `passed` would fire again and again in this epoch
+            bucket.roll.set(Timestamp(micros=self._now_us() + RETRY_US))
+
+    def _stage(self, bucket: str, blocks: Iterable[RecordBlock], records: int) -> Publication:
+        attempt, number = current_attempt(), next(_file_numbers)
+        name = staged_name(self._sink, attempt, number)
+        content = stage(self._store, name, self._format.content(blocks))
+        self._staged.append(name)
+        self._files.inc()
+        self._bytes.inc(content.length)
+        return Publication(
+            output=self._store.output,
+            staged=name,
+            final=final_name(bucket, attempt, number, self._format.suffix),
+            length=content.length,
+            crc32=content.crc32,
+            records=records,
+        )
+
+    def _now_us(self) -> int:
+        return int(self._clock() * 1e6)

@@ -1,0 +1,90 @@
+"""The interface between staging and the place where files are stored, and the store of an output.
+
+Its verbs exist on local disks and on object stores:
+
+| verb | local folder | object store |
+|---|---|---|
+| `create` | exclusive open, write, fsync | conditional put or multipart upload; 412 means that the name is taken |
+| `move` | rename | server-side copy if the target is absent, then delete of the source |
+| `delete` | unlink | delete |
+| `names_in` | names of a folder | names with a prefix |
+| `sync` | fsync of folders | nothing: names are durable at once |
+
+No store gets the same name twice from `create`, because names carry the attempt.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Protocol
+
+from penstock.io.staging.local import LocalStore
+
+
+class FileStore(Protocol):
+    """One output. Names are relative to it, with "/" between their parts; it creates folders as needed.
+
+    Every method may be repeated, by this process or by another one, and raises `OutputError` if the output refuses.
+    """
+
+    @property
+    def output(self) -> str:
+        """The absolute folder or the URL; `store_of` returns an equal store for it."""
+
+    def check_location(self) -> None:
+        """Check that the output may exist where it is, and change nothing. For a pipeline that is being built."""
+
+    def check_writable(self) -> None:
+        """Create the output if it is missing, and write a temporary file into it. For the check before a start."""
+
+    def create(self, name: str, content: Iterable[bytes]) -> None:
+        """Create the staged file `name`, whole or not at all. Its content is durable when this returns.
+
+        The name is durable only after `sync`. It is an error if the name exists.
+        """
+
+    def sync(self, names: Iterable[str]) -> None:
+        """Make durable that each of `names` was created, moved or deleted."""
+
+    def length(self, name: str) -> int | None:
+        """Return the number of bytes of a file, or None if there is no such file."""
+
+    def move(self, source: str, target: str) -> bool:
+        """Give the file `source` the name `target`, and return whether this call did it.
+
+        Returns False if `source` or the folder of `target` was removed in the meantime. Never overwrites: an existing
+        `target` while `source` exists is an error, unless an interrupted call of `move` made it from `source`.
+        """
+
+    def check_moved(self, source: str, target: str) -> None:
+        """Raise unless a missing staged file `source` proves that it was moved to `target`.
+
+        It proves nothing if the file may never have been in what is now the output, for example because a disk is
+        not mounted.
+        """
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete files. Names that do not exist are ignored."""
+
+    def names_in(self, folder: str) -> list[str]:
+        """Return the sorted names in `folder`, each with the folder's name in front. A missing folder is empty."""
+
+
+def store_of(output: str | os.PathLike[str]) -> FileStore:
+    """Return the store of an output.
+
+    A relative path is resolved here, because workers may have another working directory.
+
+    Raises:
+        ValueError: the output is empty, or a URL.
+    """
+    output = os.fspath(output)
+    if not output:
+        raise ValueError("the output is empty; pass a folder.")
+    if "://" in output:
+        raise ValueError(
+            f"the output {output} is a URL; only local folders can be written. "
+            "Pass a path that the driver and all workers share."
+        )
+    return LocalStore(os.path.abspath(output))

@@ -1,0 +1,88 @@
+"""The steps of a staged sink that writes files, as one transform."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.transforms.window import GlobalWindows
+
+from penstock.io.staging.collect import CollectRecordsFn
+from penstock.io.staging.format import FileFormat
+from penstock.io.staging.names import sink_name
+from penstock.io.staging.publication import PublishedFile
+from penstock.io.staging.publish import PublishFilesFn
+from penstock.io.staging.roll import RollFilesFn
+from penstock.io.staging.rolling import RollingPolicy
+from penstock.io.staging.store import FileStore
+from penstock.publish import PublishAfterCommit
+
+
+class WriteStagedFiles(beam.PTransform):
+    """Write elements into files of any format: collect, roll, stage, commit, publish.
+
+    A sink that stages in the same way but publishes in another way takes the first two steps, `CollectRecordsFn` and
+    `RollFilesFn`, and gives `PublishAfterCommit` a DoFn of its own.
+
+    The four answers are those of the steps.
+
+    Args:
+        store: where files are staged and published.
+        encode: a function from an element to its record.
+        bucket: a function from an element and its event time, in µs since 1970, to its bucket.
+        format: turns records into the content of a file.
+        policy: when a file rolls.
+        in_event_time_order: see `RollFilesFn`.
+    """
+
+    def __init__(
+        self,
+        store: FileStore,
+        *,
+        encode: Callable[[Any], bytes],
+        bucket: Callable[[Any, int], str],
+        format: FileFormat,
+        policy: RollingPolicy,
+        in_event_time_order: bool = False,
+    ) -> None:
+        super().__init__()
+        self._store = store
+        self._collect = CollectRecordsFn(encode, bucket)
+        self._format = format
+        self._policy = policy
+        self._in_event_time_order = in_event_time_order
+
+    def check(self) -> None:
+        """Create the output if it is missing, and write a temporary file into it; see `penstock.preflight`.
+
+        Raises:
+            OutputError: the output cannot be created or written.
+        """
+        self._store.check_writable()
+
+    def expand(self, elements: beam.PCollection[Any]) -> beam.PCollection[PublishedFile]:
+        self._store.check_location()
+        # The name of a sink must be the same after a restart, and only its full name in the pipeline is. While a
+        # transform is expanded, Beam (read in 2.77) has it on top of this stack and tells its name nowhere else.
+        sink = sink_name(elements.pipeline.transforms_stack[-1].full_label)
+        roll = RollFilesFn(
+            self._store, sink, self._policy, self._format, in_event_time_order=self._in_event_time_order
+        )
+        return (
+            elements
+            # State and timers are kept per window, and a file must not end with a window of the input.
+            | "Global" >> beam.WindowInto(GlobalWindows())
+            | "Collect" >> beam.ParDo(self._collect)
+            | "Roll" >> beam.ParDo(roll)
+            | "Publish" >> PublishAfterCommit(PublishFilesFn(self._store, sink))
+        )
+
+    def display_data(self) -> dict[str, Any]:
+        return {
+            "output": self._store.output,
+            "suffix": self._format.suffix,
+            "roll_seconds": self._policy.after_us / 1e6,
+            "roll_bytes": self._policy.at_bytes,
+            "in_event_time_order": self._in_event_time_order,
+        }
