@@ -15,6 +15,9 @@ from typing import Self
 TimedRecord = tuple[int, bytes]
 """Event time in µs since 1970, and the encoded record. A plain tuple, because the sink makes one for each element."""
 
+BLOCK_RECORDS = 4096
+"""How many records `blocks_of` puts into a block."""
+
 END_OF_TIME_US = (1 << 63) - 1
 """Above every event time."""
 
@@ -50,6 +53,12 @@ class RecordBlock:
         for time_us, length in zip(self.times_us, self.lengths, strict=True):
             yield time_us, self.payload[start : start + length]
             start += length
+
+
+def blocks_of(records: Sequence[TimedRecord]) -> Iterator[RecordBlock]:
+    """Yield `records` in blocks of a limited size, so that a large file is not copied as a whole."""
+    for start in range(0, len(records), BLOCK_RECORDS):
+        yield RecordBlock.of(records[start : start + BLOCK_RECORDS])
 
 
 def split_at_watermark(

@@ -15,7 +15,7 @@ from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateS
 from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
-from penstock.io.staging.blocks import RecordBlock, by_event_time, split_at_watermark
+from penstock.io.staging.blocks import RecordBlock, blocks_of, by_event_time, split_at_watermark
 from penstock.io.staging.coders import OpenFileCoder, RecordBlockCoder
 from penstock.io.staging.format import FileFormat
 from penstock.io.staging.metrics import NAMESPACE
@@ -232,7 +232,7 @@ class RollFilesFn(beam.DoFn):
         """Stage the whole open file and forget it."""
         blocks: Iterable[RecordBlock] = bucket.records.read()
         if self._in_event_time_order:
-            blocks = [RecordBlock.of(by_event_time(blocks))]
+            blocks = blocks_of(by_event_time(blocks))
         publication = self._stage(bucket.name, blocks, file.records)
         bucket.clear()
         return TimestampedValue(publication, Timestamp(micros=file.earliest_us))
@@ -246,15 +246,16 @@ class RollFilesFn(beam.DoFn):
         if not ready:
             self._wait_for_watermark(bucket, file, watermark_us)
             return
-        publication = self._stage(bucket.name, [RecordBlock.of(ready)], len(ready))
+        publication = self._stage(bucket.name, blocks_of(ready), len(ready))
         yield TimestampedValue(publication, Timestamp(micros=file.earliest_us))
         if not waiting:
             bucket.clear()
             return
-        block = RecordBlock.of(waiting)
-        rest = self._policy.open(self._now_us()).with_block(block)
+        rest = self._policy.open(self._now_us())
         bucket.records.clear()
-        bucket.records.add(block)
+        for block in blocks_of(waiting):
+            bucket.records.add(block)
+            rest = rest.with_block(block)
         bucket.open_file.write(rest)
         # `passed` and not `roll`, which would hold the watermark at a record that is staged.
         bucket.roll.clear()
