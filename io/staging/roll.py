@@ -120,7 +120,8 @@ class RollFilesFn(beam.DoFn):
         name, block = element
         bucket = _Bucket(name, records, open_file, roll, full, passed, end)
         before: OpenFile | None = open_file.read()
-        file = (before or self._policy.open(self._now_us())).with_block(block)
+        now_us = self._now_us()
+        file = (before or self._policy.open(now_us)).with_block(block)
         records.add(block)
         if self._policy.is_full(file):
             if not self._in_event_time_order:
@@ -133,7 +134,7 @@ class RollFilesFn(beam.DoFn):
         if before is None or file.earliest_us < before.earliest_us:
             # Beam holds the watermark of a processing-time timer at the element that sets it, which is the earliest
             # record of this block.
-            roll.set(Timestamp(micros=file.due_us))
+            roll.set(Timestamp(micros=self._policy.due_us(file, now_us)))
             end.set(GlobalWindow().max_timestamp())
             if self._in_event_time_order:
                 passed.clear()
@@ -204,10 +205,11 @@ class RollFilesFn(beam.DoFn):
         file, watermark_us = open_file.read(), current_watermark_us()
         if file is None or watermark_us is None:
             return
-        if file.due_us <= self._now_us():
+        now_us = self._now_us()
+        if (due_us := self._policy.due_us(file, now_us)) <= now_us:
             yield from self._roll_passed(bucket, file, watermark_us)
         else:
-            roll.set(Timestamp(micros=file.due_us))
+            roll.set(Timestamp(micros=due_us))
 
     @on_timer(END)
     def on_end(

@@ -65,6 +65,14 @@ class RollingPolicy:
         """Return an empty file that is opened now."""
         return OpenFile(0, 0, END_OF_TIME_US, now_us + self.after_us if self.after_us else 0)
 
+    def due_us(self, file: OpenFile, now_us: int) -> int:
+        """Return when `file` rolls.
+
+        This is `file.due_us`, but never more than `after_us` from now: the wall clock may have been set back since the
+        file was opened, and the file must not wait until the clock has caught up.
+        """
+        return min(file.due_us, now_us + self.after_us)
+
     def is_full(self, file: OpenFile) -> bool:
         """Return whether the file rolls because of its size."""
         return file.length >= self.at_bytes

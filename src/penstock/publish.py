@@ -1,6 +1,6 @@
 """Publish exactly once: a step that runs only after the commit that names its input.
 
-    staged = rows | beam.ParDo(StageFn())                # writes where no reader looks, emits Publications
+    staged = rows | beam.ParDo(StageFn())                  # writes where no reader looks, emits Publications
     staged | "Publish" >> PublishAfterCommit(PublishFn())  # runs only for Publications that a commit record names
 
 The last step of a sink must not run before the epoch that produced its input is committed, and it must run even

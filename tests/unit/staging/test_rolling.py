@@ -21,6 +21,13 @@ def test_a_policy_without_a_wait_makes_files_due_in_the_past():
     assert RollingPolicy(after_us=0, at_bytes=100).open(now_us=1_700_000_000_000_000).due_us == 0
 
 
+def test_a_file_is_due_after_one_wait_at_most_if_the_clock_was_set_back():
+    policy = RollingPolicy(after_us=10_000_000, at_bytes=100)
+    file = policy.open(now_us=86_400_000_000)
+    assert policy.due_us(file, now_us=86_403_000_000) == file.due_us
+    assert policy.due_us(file, now_us=3_000_000) == 13_000_000
+
+
 def test_a_file_is_full_at_its_limit_and_not_below():
     policy = RollingPolicy(after_us=0, at_bytes=100)
     file = policy.open(0).with_block(block(99))
