@@ -1,0 +1,1 @@
+"""A simulated Cloud Spanner with change streams, written from the service's documentation."""
