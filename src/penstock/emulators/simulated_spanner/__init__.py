@@ -1,1 +1,15 @@
-"""A simulated Cloud Spanner with change streams, written from the service's documentation."""
+"""A simulated Cloud Spanner with change streams, written from the service's documentation.
+
+    with SimulatedSpanner.start(churn_seconds=2, seed=7) as simulation:
+        simulation.create_database("my-project", "my-instance", "bank", ["CREATE TABLE …", "CREATE CHANGE …"])
+        subprocess.run(pipeline, env={**os.environ, **simulation.environment()})
+        simulation.control.add_fault(code="UNAVAILABLE", after_rows=10)
+
+Any Spanner client reaches it through SPANNER_EMULATOR_HOST. What it simulates, and what not, is in
+docs/simulated-spanner.md.
+"""
+
+from penstock.emulators.simulated_spanner.control import Control, ControlError
+from penstock.emulators.simulated_spanner.process import SimulatedSpanner, SimulationStartError
+
+__all__ = ["Control", "ControlError", "SimulatedSpanner", "SimulationStartError"]

@@ -237,6 +237,7 @@ class RunningQuery:
         ]
         if indexes:
             self.place = partition.places[indexes[-1]]
+        self.wake = now  # there is more
         if len(indexes) == len(found):
             self._finish_or_wait(partition, rows, now, safe)
         if rows:

@@ -67,6 +67,7 @@ class Database:
         self.schema = Schema(dialect)
         self.streams: dict[str, ChangeStream] = {}
         self.last = 0
+        self.root_queries = 0
         self._sequence = 0
         self._closed = 0
         self._rows: dict[str, Rows] = {}

@@ -16,8 +16,8 @@ class Fault:
     without a token), and of these the one with number `query`, counted from 1 for each token. None is any.
 
     After `after_rows` rows of the answer (0: before the first) the call waits `stall_seconds`, by the service's
-    clock, and then fails with `code` and `message`; with an empty code it goes on. With `mid_row` the next row
-    is begun and broken off. It happens `times` times.
+    clock, and then fails with `code` and `message`; with an empty code it goes on. With `mid_row`, which
+    needs a code, the next row is begun and broken off. It happens `times` times.
     """
 
     method: str = CHANGE_QUERY

@@ -109,6 +109,24 @@ class Transaction:
                 _check_not_null(change.table, change.after)
         return effects
 
+    def row(self, table: Table, order: SortKey) -> Row | None:
+        """Return a row as the mutations leave it."""
+        found = self._changes.get((table.name, order))
+        return self._read(table, order) if found is None else found.after
+
+    def scan(self, table: Table) -> list[tuple[SortKey, Row]]:
+        """Return the rows of a table as the mutations leave them, in key order."""
+        changes = [each for each in self._changes.values() if each.table.name == table.name]
+        rows = list(self._scan(table))
+        if not changes:
+            return rows
+        merged = dict(rows)
+        for change in changes:
+            merged.pop(change.order, None)
+            if change.after is not None:
+                merged[change.order] = change.after
+        return sorted(merged.items(), key=lambda item: item[0])
+
     def _change(self, table: Table, key: Key) -> Change:
         order = order_of(table, key)
         found = self._changes.get((table.name, order))
@@ -140,20 +158,9 @@ class Transaction:
     def _keys(self, table: Table, keys: KeySet) -> list[Key]:
         found = [_checked_key(table, key) for key in keys.keys]
         if keys.scans:
-            merged = dict(self._scan(table))
-            for change in self._changes.values():
-                if change.table.name == table.name:
-                    merged.pop(change.order, None)
-                    if change.after is not None:
-                        merged[change.order] = change.after
             names = [table.columns[number].name for number in table.key]
-            found += [tuple(row.get(n) for n in names) for row in keys.matching(sorted_items(merged))]
+            found += [tuple(row.get(n) for n in names) for row in keys.matching(self.scan(table))]
         return found
-
-
-def sorted_items(rows: dict[SortKey, Row]) -> list[tuple[SortKey, Row]]:
-    """Return the rows in key order."""
-    return sorted(rows.items(), key=lambda item: item[0])
 
 
 def _is_touched(change: Change) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from penstock.emulators.simulated_spanner.column_type import POSTGRESQL
 from penstock.emulators.simulated_spanner.key_ranges import ImmutableRanges, KeyRanges, MutableRanges
 from penstock.emulators.simulated_spanner.schema import DEFAULT_PLACEMENT, MUTABLE, StreamDefinition
+from penstock.emulators.simulated_spanner.timestamp import SECOND
 
 _ALPHABET = string.ascii_letters + string.digits + "-_"
 _TOKEN_LENGTH = 44
@@ -32,6 +33,7 @@ class ChangeStream:
     ) -> None:
         self.definition = definition
         self.created = created
+        self.retention_override: int | None = None
         self._new_token = _tokens(rng)
         names = [DEFAULT_PLACEMENT, *placements] if definition.has("per_placement_tvf") else [""]
         self.functions: dict[str, KeyRanges] = {}
@@ -47,7 +49,9 @@ class ChangeStream:
     @property
     def retention(self) -> int:
         """How long records can be read, in nanoseconds."""
-        return self.definition.retention_seconds * 1_000_000_000
+        if self.retention_override is not None:
+            return self.retention_override
+        return self.definition.retention_seconds * SECOND
 
     def function_name(self, placement: str, dialect: str) -> str:
         """Return the name of a function that reads the stream."""

@@ -65,7 +65,10 @@ def test_varint_is_that_of_protobuf(number: int) -> None:
 
 @given(size=st.integers(1, 300), texts=st.lists(st.text(max_size=30), min_size=1, max_size=4))
 def test_ordinary_client_puts_a_cut_change_record_together(size: int, texts: list[str]) -> None:
-    columns = (RecordColumn("Id", ColumnType("INT64"), True, 1), RecordColumn("T", ColumnType("STRING"), False, 2))
+    columns = (
+        RecordColumn("Id", ColumnType("INT64"), True, 1),
+        RecordColumn("T", ColumnType("STRING"), False, 2),
+    )
     mods = tuple(Mod({"Id": str(n)}, {"T": text}, {}) for n, text in enumerate(texts))
     records = [
         DataChange(7 * 10**18, 3, "tx", True, "Accounts", columns, mods, "INSERT", "NEW_VALUES", 1, 1, "tag"),

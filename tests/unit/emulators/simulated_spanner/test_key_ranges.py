@@ -22,7 +22,9 @@ STEP = 10
 START = 1_000
 
 
-def churned(kind: type[KeyRanges], seed: int, changes: int, initial: int = 2) -> tuple[KeyRanges, list[dict[int, str]]]:
+def churned(
+    kind: type[KeyRanges], seed: int, changes: int, initial: int = 2
+) -> tuple[KeyRanges, list[dict[int, str]]]:
     """Apply random changes, one every STEP; returns the owners of some positions after each."""
     numbers = itertools.count()
     ranges = kind(START, initial, lambda: f"t{next(numbers)}")
@@ -47,7 +49,9 @@ modes = pytest.mark.parametrize("kind", [ImmutableRanges, MutableRanges])
 
 @modes
 @given(seed=st.integers(0, 1 << 32), changes=st.integers(0, 40))
-def test_ranges_cover_the_key_space_without_gap_or_overlap(kind: type[KeyRanges], seed: int, changes: int) -> None:
+def test_ranges_cover_the_key_space_without_gap_or_overlap(
+    kind: type[KeyRanges], seed: int, changes: int
+) -> None:
     ranges, _ = churned(kind, seed, changes)
     pieces = list(ranges.ranges())
     assert pieces[0][0] == 0

@@ -1,0 +1,5 @@
+"""``python -m penstock.emulators.simulated_spanner`` starts the simulated service."""
+
+from penstock.emulators.simulated_spanner.cli import main
+
+main()

@@ -1,0 +1,200 @@
+"""The simulated service as a context manager: a process of its own on a free port of loopback."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from penstock.emulators.simulated_spanner.column_type import GOOGLESQL, POSTGRESQL
+from penstock.emulators.simulated_spanner.control import Control
+
+READY = "listening on "
+"""What the process prints, followed by ``localhost:port``, when it accepts connections."""
+
+
+class SimulationStartError(RuntimeError):
+    """The process did not listen in time."""
+
+
+class SimulatedSpanner:
+    """A running simulation.
+
+    `host` is ``localhost:port``, `control` a client of its control service. Leaving the context ends the
+    process; so does the end of the process that started it, however that comes.
+    """
+
+    def __init__(self, options: tuple[str, ...], log: Path | None) -> None:
+        """Use `start`; this only records what to run."""
+        self._options = options
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: Control | None = None
+        self.host = ""
+
+    @classmethod
+    def start(
+        cls,
+        *,
+        port: int = 0,
+        churn_seconds: float = 0,
+        seed: int = 0,
+        partitions: int = 2,
+        speed: float = 1,
+        granularity_us: int = 1,
+        log: Path | None = None,
+        timeout_seconds: float = 60.0,
+    ) -> Self:
+        """Start a simulation and return when it accepts connections.
+
+        `port` 0 is a free one. A change stream begins with `partitions` partitions; with `churn_seconds`, one
+        change of its key ranges comes every so many seconds, chosen by `seed`. The clock runs `speed` times as
+        fast as the system's; 0 stands still until `control.clock` moves it. With `granularity_us` above 1,
+        transactions share commit timestamps. What the process prints is appended to `log`, or dropped.
+
+        Raises:
+            SimulationStartError: nothing listened within `timeout_seconds`.
+        """
+        options = {
+            "--port": port,
+            "--seed": seed,
+            "--partitions": partitions,
+            "--speed": speed,
+            "--granularity-us": granularity_us,
+            "--churn-seconds": churn_seconds,
+            "--parent": os.getpid(),
+        }
+        simulation = cls(tuple(str(each) for pair in options.items() for each in pair), log)
+        simulation._launch(timeout_seconds)
+        return simulation
+
+    @property
+    def control(self) -> Control:
+        """A client of the control service; another process makes its own with `Control(host)`."""
+        if self._control is None:
+            self._control = Control(self.host)
+        return self._control
+
+    @property
+    def process_group(self) -> int:
+        """The process group of the simulation; 0 when stopped."""
+        return self._process.pid if self._process else 0
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that point Spanner clients in a child process at this simulation."""
+        return {"SPANNER_EMULATOR_HOST": self.host}
+
+    def create_database(
+        self,
+        project: str,
+        instance: str,
+        database: str,
+        ddl: Sequence[str],
+        *,
+        dialect: str = GOOGLESQL,
+        proto_descriptors: bytes = b"",
+    ) -> None:
+        """Create the instance if it is missing, and in it a new database with the statements of `ddl`.
+
+        `dialect` is GOOGLE_STANDARD_SQL or POSTGRESQL. `proto_descriptors` is an encoded FileDescriptorSet with
+        the types of PROTO and ENUM columns.
+        """
+        import grpc
+        from google.cloud.spanner_admin_database_v1.types import (
+            CreateDatabaseRequest,
+            DatabaseDialect,
+            UpdateDatabaseDdlRequest,
+        )
+        from google.cloud.spanner_admin_instance_v1.types import CreateInstanceRequest, Instance
+
+        home = f"projects/{project}/instances/{instance}"
+        config = f"projects/{project}/instanceConfigs/emulator-config"
+        databases = "/google.spanner.admin.database.v1.DatabaseAdmin"
+        with grpc.insecure_channel(self.host) as channel:
+            with suppress(_AlreadyExistsError):  # a second database in one instance
+                request: Any = CreateInstanceRequest(
+                    parent=f"projects/{project}",
+                    instance_id=instance,
+                    instance=Instance(name=home, config=config, display_name=instance, node_count=1),
+                )
+                _call(channel, "/google.spanner.admin.instance.v1.InstanceAdmin/CreateInstance", request)
+            quote = '"' if dialect == POSTGRESQL else "`"
+            request = CreateDatabaseRequest(
+                parent=home,
+                create_statement=f"CREATE DATABASE {quote}{database}{quote}",
+                database_dialect=DatabaseDialect[dialect],
+            )
+            _call(channel, f"{databases}/CreateDatabase", request)
+            request = UpdateDatabaseDdlRequest(
+                database=f"{home}/databases/{database}",
+                statements=list(ddl),
+                proto_descriptors=proto_descriptors,
+            )
+            _call(channel, f"{databases}/UpdateDatabaseDdl", request)
+
+    def stop(self) -> None:
+        """Kill the process (it has nothing to save) and wait for it. Stopping twice changes nothing."""
+        control, self._control = self._control, None
+        if control is not None:
+            control.close()
+        process, self._process = self._process, None
+        if process is not None:
+            with suppress(ProcessLookupError):  # it has ended already
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _launch(self, timeout_seconds: float) -> None:
+        command = [sys.executable, "-m", "penstock.emulators.simulated_spanner", *self._options]
+        with open(self._log or os.devnull, "ab") as out:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=out, start_new_session=True
+            )
+        line = self._first_line(time.monotonic() + timeout_seconds)
+        if not line.startswith(READY):
+            self.stop()
+            raise SimulationStartError(
+                f"the simulated Spanner did not listen within {timeout_seconds:g} s; pass log=Path(…) to "
+                "start() and read what it printed"
+            )
+        self.host = line.removeprefix(READY).strip()
+
+    def _first_line(self, deadline: float) -> str:
+        """Return what the process prints first, or "" if it ends or prints nothing until `deadline`."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+        return self._process.stdout.readline().decode() if ready else ""
+
+
+class _AlreadyExistsError(Exception):
+    """There is an instance of that name."""
+
+
+def _call(channel: Any, method: str, request: Any) -> None:
+    import grpc
+
+    call = channel.unary_unary(method, request_serializer=type(request).serialize)
+    try:
+        call(request, timeout=60, wait_for_ready=True)
+    except grpc.RpcError as error:
+        if error.code() == grpc.StatusCode.ALREADY_EXISTS and "Instance" in (error.details() or ""):
+            raise _AlreadyExistsError from None
+        raise ValueError(f"the simulated Spanner refused: {error.details()}") from None
