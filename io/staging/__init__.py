@@ -4,7 +4,7 @@
                                                                  = commit => PublishFilesFn -> PublishedFile
 
 `WriteStagedFiles` is these steps as one transform. Sinks that users see, such as `penstock.io.files.WriteToJsonLines`,
-are built on it. What a crash leaves behind, and what happens then, is described in docs/files.md.
+are built on it. docs/files.md lists the effects of a crash at each point.
 
 Names are loaded when they are first used, because most modules here need no Beam.
 """

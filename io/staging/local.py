@@ -74,6 +74,8 @@ class LocalStore:
         target = self._absolute(name)
         with _explained("stage", target):
             _create_staging_folder(os.path.dirname(target), marker_name(name))
+            # O_EXCL: no other attempt has this name, so an existing file means a broken rule. 0o666 as in open(): the
+            # umask decides who may read published files.
             descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             try:
                 with open(descriptor, "wb") as file:
@@ -103,6 +105,9 @@ class LocalStore:
         staged, final = self._absolute(source), self._absolute(target)
         with _explained("publish", final):
             _create_folder(os.path.dirname(final))
+            # os.rename silently replaces an existing target, and Python has no rename that does not. The attempt is in
+            # the name, so only a file of another program can have it. The order of the two calls matters: if another
+            # driver publishes the same file between them, `staged` is gone, and the target is no foreign file.
             if os.path.lexists(final) and os.path.lexists(staged):
                 raise OutputError(
                     f"will not overwrite {final}, which this pipeline did not write: "

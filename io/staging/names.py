@@ -28,7 +28,7 @@ _MARKER = re.compile(r"since_g(\d+)_e(\d+)")
 
 
 def folder_name(name: str) -> str:
-    """Return `name` as the name of one folder. Different names give different folders, and readers skip none of them.
+    """Return `name` as the name of one folder. Different names give different folders.
 
     ASCII letters, digits and ``_.-~`` stay; all other characters are percent-encoded as UTF-8. A leading dot or
     underscore is encoded too, because Spark, Hadoop and shells skip files and folders that begin with one.

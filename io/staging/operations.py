@@ -1,6 +1,6 @@
-"""Stage, publish and clean up: what each step does to a store. No Beam.
+"""Stage, publish and clean up: the operations of each step on a store. No Beam.
 
-What a crash leaves, and what happens then, is described in docs/files.md, "How it works".
+The table in docs/files.md, "How it works", lists the effects of a crash at each point.
 """
 
 from __future__ import annotations

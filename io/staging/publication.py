@@ -1,4 +1,4 @@
-"""What a sink puts into the commit record, and what it emits after the commit: two values. Pure."""
+"""The value that a sink puts into the commit record, and the value that it emits after the commit. Pure."""
 
 from __future__ import annotations
 

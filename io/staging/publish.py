@@ -39,6 +39,7 @@ class PublishFilesFn(beam.DoFn):
         yield publication.published()
 
     def finish_bundle(self) -> None:
+        # The next commit drops these publications from the record, so the moves must survive a loss of power by then.
         for output in {publication.output for publication in self._seen}:
             sync_published(store_of(output), [each for each in self._seen if each.output == output])
 

@@ -29,6 +29,8 @@ from penstock.publish import current_attempt, current_watermark_us
 RETRY_US = 500_000
 """How long a due file waits whose earliest record is exactly at the watermark."""
 
+# A counter of the process and not of the DoFn: Beam may run several copies of a DoFn in one process, and within one
+# attempt they must not use the same number.
 _file_numbers = count()
 """Numbers the files that this process stages. Within one attempt, names of a bucket sort in the order of staging."""
 
@@ -56,6 +58,7 @@ class _Bucket:
 
     def clear(self) -> None:
         """Forget the open file. A bucket without one has no state and no timer."""
+        # State that stays would be carried from checkpoint to checkpoint for each hour of each table.
         self.records.clear()
         self.open_file.clear()
         for timer in (self.roll, self.full, self.passed, self.end):
@@ -67,8 +70,9 @@ class RollFilesFn(beam.DoFn):
     """(Bucket, block of records) to `Publication`: keeps the open file of each bucket in state, and stages it.
 
     Order: blocks of a bucket are kept in the order in which they arrive. With `in_event_time_order` a roll writes the
-    records that the watermark has passed, by event time, and keeps the others. What repeats: a failed try leaves staged
-    files under names of its own. Watermark: an open file holds it at its earliest event time until the file rolls.
+    records that the watermark has passed, by event time, and keeps the others.
+    What repeats: a failed try leaves staged files under names that no other try uses.
+    Watermark: an open file holds it at its earliest event time until the file rolls.
     State: for each bucket the records since the last roll; nothing between a roll and the next record.
     """
 
@@ -228,6 +232,7 @@ class RollFilesFn(beam.DoFn):
             yield self._close(bucket, file)
 
     def finish_bundle(self) -> None:
+        # Once for all files of the bundle, because most of them are in one folder. The commit comes after the bundle.
         self._store.sync(self._staged)
 
     def _close(self, bucket: _Bucket, file: OpenFile) -> TimestampedValue:

@@ -23,7 +23,7 @@ class WriteStagedFiles(beam.PTransform):
     """Write elements into files of any format: collect, roll, stage, commit, publish.
 
     A sink that stages in the same way but publishes in another way takes the first two steps, `CollectRecordsFn` and
-    `RollFilesFn`, and gives `PublishAfterCommit` a DoFn of its own.
+    `RollFilesFn`, and passes its own DoFn to `PublishAfterCommit`.
 
     The four answers are those of the steps.
 

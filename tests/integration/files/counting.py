@@ -1,10 +1,10 @@
-"""A program for kill campaigns: some keys that count, keyed state, and `WriteToJsonLines`.
+"""A program for kill campaigns: keys that count, keyed state, and `WriteToJsonLines`.
 
     python -m tests.integration.files.counting OUTPUT CHECKPOINT HOOKS KEYS [runner options]
 
-Each key is an element of a splittable DoFn that emits 0, 1, 2, … below the number in the file HOOKS/end and then
-ends, so the pipeline ends by itself when everything is published; until there is such a file it goes on. Its
-steps drop empty files into HOOKS (``read-…`` and ``exchanged-…``), by which a killer outside sees how far an epoch
+Each key is an element of a splittable DoFn that emits 0, 1, 2, … up to the number in the file HOOKS/end (exclusive).
+While there is no such file, the DoFn does not end. After it has ended, the pipeline publishes everything and ends too.
+The steps create empty files in HOOKS (``read-…`` and ``exchanged-…``), which tell the killing process how far an epoch
 is.
 """
 
@@ -32,7 +32,7 @@ from penstock.runner import PySparkRunner
 
 START = 1_763_740_800  # 2025-11-21T16:00:00Z
 PER_SECOND = 400
-"""Numbers of a key a second; the event time of each is 2 s after the one before."""
+"""Numbers per key and second. The event time of each number is 2 s after that of the number before it."""
 
 
 ENDLESS = 1 << 40
@@ -51,7 +51,7 @@ class Count(RestrictionProvider):
         return restriction.size()
 
     def truncate(self, element: str, restriction: OffsetRange) -> None:
-        """A drain ends the counting where it is."""
+        """A drain ends the counting at the current number."""
 
 
 def count_fn(hooks: str) -> beam.DoFn:
@@ -81,7 +81,7 @@ def count_fn(hooks: str) -> beam.DoFn:
 
 
 class SeenFn(beam.DoFn):
-    """Adds to each row how many of its key came before, by keyed state; the exchange keeps a key's order."""
+    """Adds to each row the number of rows of its key before it, from keyed state. The exchange keeps a key's order."""
 
     _count = beam.DoFn.StateParam(ReadModifyWriteStateSpec("count", VarIntCoder()))
 
@@ -92,7 +92,7 @@ class SeenFn(beam.DoFn):
 
 
 class HookFn(beam.DoFn):
-    """Passes everything on; drops a new empty file into a folder at the end of each bundle that had any."""
+    """Emits every element unchanged, and creates an empty file in a folder at the end of each bundle with elements."""
 
     def __init__(self, folder: str, name: str) -> None:
         self._path = os.path.join(folder, name)
@@ -109,7 +109,7 @@ class HookFn(beam.DoFn):
 
 
 def build(pipeline: beam.Pipeline, output: str, hooks: str, keys: int) -> beam.PCollection:
-    """Apply the pipeline; its keys are ``k0`` to ``k<keys - 1>``."""
+    """Apply the pipeline with the keys ``k0`` to ``k<keys - 1>``."""
     return (
         pipeline
         | beam.Create([f"k{number}" for number in range(keys)])

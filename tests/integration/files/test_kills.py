@@ -1,7 +1,7 @@
-"""SIGKILL of driver, JVM and workers from outside, at each hook of an epoch and at random moments.
+"""SIGKILL of driver, JVM and workers from another process, at each hook of an epoch and at random moments.
 
-The source is generated, so its truth is known without reading anything; the checker shares no code with
-Penstock, and a consumer looks at the output the whole time and takes every third file away.
+The source is generated, so the expected output is known without reading anything. The checker shares no code with
+Penstock. A consumer looks at the output during the whole run and takes every third file away.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KEYS, SECONDS = 4, 180.0
 
 
 class Folders:
-    """Where a campaign's pipeline writes."""
+    """The folders to which the pipeline of a campaign writes."""
 
     def __init__(self, root: Path) -> None:
         self.output, self.taken = root / "output", root / "taken"
@@ -39,7 +39,7 @@ class Folders:
         return list(read_lines(self.output, self.taken))
 
     def end_soon(self, consumer: Consumer) -> None:
-        """Let each key end above anything that the pipeline may have read by now, published or not."""
+        """Let each key end above every number that the pipeline may have read so far, published or not."""
         with consumer.still():
             seen = [line.content["n"] for line in self.lines()]
         self.count = max(seen, default=0) + 3 * PER_SECOND
@@ -47,12 +47,12 @@ class Folders:
         (self.hooks / "end.new").rename(self.hooks / "end")
 
     def wrong(self) -> list[str]:
-        """What is not exactly once, and in order, in the output of a pipeline that has ended."""
+        """Return one sentence for each line that is missing, doubled or out of order after the pipeline has ended."""
         counts = {f"k{number}": self.count for number in range(KEYS)}
         return counted(self.lines(), "key", "n", counts)
 
     def moments(self) -> dict[str, Moment]:
-        """The hooks of an epoch. The first new record is the one by which the driver takes over."""
+        """The hooks of an epoch. The first new record is that of the take-over by the driver."""
         return {
             "after the read": FileAppears(self.hooks, "read-*"),
             "after the exchange": FileAppears(self.hooks, "exchanged-*"),
@@ -97,5 +97,5 @@ def test_kills_at_the_hooks_of_an_epoch_lose_nothing_double_nothing_and_keep_ord
 
 @pytest.fixture
 def campaign_of(campaign):
-    """The size of this run; `campaign` is the killer's word here."""
+    """The fixture `campaign` under another name: here `campaign` is a function of the oracle."""
     return campaign

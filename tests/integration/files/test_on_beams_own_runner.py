@@ -1,4 +1,4 @@
-"""`WriteToJsonLines` on Beam's FnApiRunner: an ordinary Beam transform, with no runner of ours."""
+"""`WriteToJsonLines` on Beam's FnApiRunner: it is an ordinary Beam transform and needs no runner of Penstock."""
 
 import json
 from collections import defaultdict
@@ -31,12 +31,12 @@ def write(output: Path, count: int, check=lambda files: None, **arguments: objec
         assert_that(published, check)
 
 
-def lanes(output: Path) -> dict[tuple[str, str, str], list[dict]]:
+def buckets(output: Path) -> dict[tuple[str, str, str], list[dict]]:
     """The rows of each (table, hour, shard), in the order of names, then lines."""
     found: dict[tuple[str, str, str], list[dict]] = defaultdict(list)
     for path in sorted(output.glob("t*/*/*.jsonl")):
-        lane = path.parts[-3], path.parts[-2], path.name.split("_")[0]
-        found[lane].extend(map(json.loads, path.read_text().splitlines()))
+        bucket = path.parts[-3], path.parts[-2], path.name.split("_")[0]
+        found[bucket].extend(map(json.loads, path.read_text().splitlines()))
     return found
 
 
@@ -47,18 +47,18 @@ def test_every_row_is_written_once_in_its_table_hour_and_shard_in_order_per_key(
     tmp_path, roll_seconds, roll_bytes
 ):
     write(tmp_path, 1_000, roll_seconds=roll_seconds, roll_bytes=roll_bytes)
-    found = lanes(tmp_path)
-    rows = [row for lane in found.values() for row in lane]
+    found = buckets(tmp_path)
+    rows = [row for bucket in found.values() for row in bucket]
     assert sorted(row["i"] for row in rows) == list(range(1_000))
-    for (table, hour, _shard), lane in found.items():
-        assert {row["table"] for row in lane} == {table}
-        assert {f"2025-11-21T{16 + row['i'] // 360}" for row in lane} == {hour}
+    for (table, hour, _shard), bucket in found.items():
+        assert {row["table"] for row in bucket} == {table}
+        assert {f"2025-11-21T{16 + row['i'] // 360}" for row in bucket} == {hour}
         for key in range(7):
-            order = [row["i"] for row in lane if row["key"] == key]
+            order = [row["i"] for row in bucket if row["key"] == key]
             assert order == sorted(order)
     shards_of = defaultdict(set)
-    for (_, _, shard), lane in found.items():
-        for row in lane:
+    for (_, _, shard), bucket in found.items():
+        for row in bucket:
             shards_of[row["key"]].add(shard)
     assert all(len(shards) == 1 for shards in shards_of.values())
     assert len(set.union(*shards_of.values())) > 1
@@ -80,7 +80,7 @@ def test_nothing_is_left_in_staging(tmp_path):
 
 
 def test_two_sinks_of_one_pipeline_share_an_output(tmp_path):
-    """The Reshuffle is for FnApiRunner: it would mix up the timers of the two sinks in one fused stage."""
+    """Without the Reshuffle FnApiRunner would mix up the timers of the two sinks in one fused stage."""
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
         rows = pipeline | beam.Create(["a", "b", "c"])
         rows | "One" >> WriteToJsonLines(tmp_path, table="t", format=str.upper)
@@ -93,7 +93,7 @@ def test_two_sinks_of_one_pipeline_share_an_output(tmp_path):
     assert sorted(lines) == ["A", "B", "C", '{"row":"a"}', '{"row":"b"}', '{"row":"c"}']
 
 
-def test_rows_without_event_time_have_a_folder_that_says_so(tmp_path):
+def test_rows_without_event_time_have_their_own_folder(tmp_path):
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
         pipeline | beam.Create([{"a": 1}]) | WriteToJsonLines(tmp_path, table="t")
     assert [path.parent.name for path in tmp_path.glob("t/*/*.jsonl")] == [NO_EVENT_TIME]

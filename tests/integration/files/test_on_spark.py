@@ -1,4 +1,4 @@
-"""`WriteToJsonLines` on `PySparkRunner`: when files are published, and what happens to the open ones."""
+"""`WriteToJsonLines` on `PySparkRunner`: when files are published, and how open files survive a restart."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_source_that_ends_has_all_its_lines_published(start, tmp_path):
     assert counted(read_lines(tmp_path / "out"), "key", "n", {"a": 300, "b": 300}) == []
 
 
-def test_without_waiting_every_epoch_publishes(start, tmp_path):
+def test_with_no_wait_every_epoch_publishes(start, tmp_path):
     result = start(roll_seconds=0)
     wait_until(lambda: len({path.name.split("_")[2] for path in tmp_path.glob("out/counts/*/*")}) >= 3)
     result.stop()

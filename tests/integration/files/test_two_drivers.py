@@ -1,8 +1,7 @@
-"""Two drivers on one checkpoint folder: the newer goes on, the older one stops and harms nothing.
+"""Two drivers on one checkpoint folder: the newer one continues, the older one stops and damages nothing.
 
-The older driver is paused with SIGSTOP, its JVM and workers with it, at the worst moments: just before its
-commit, in the middle of publishing, in the middle of a clean-up. Meanwhile the newer one takes over, commits and
-cleans up; then the older one wakes up in the middle of what it was doing.
+SIGSTOP pauses the older driver with its JVM and workers at the worst moments: just before its commit, during
+publishing, during a clean-up. The newer driver takes over, commits and cleans up. Then SIGCONT resumes the older one.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from tests.oracle.watch import Consumer
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 COMMITS_OF_THE_NEWER = 20
-"""More than lie between two clean-ups."""
+"""More than there are between two clean-ups."""
 
 
 @dataclass
 class FileGoes:
-    """When a file that was there at the start, or came since, is gone from `folder`."""
+    """The moment at which a commit record disappears from `folder`."""
 
     folder: Path
     _known: set[str] = field(default_factory=set, init=False)
@@ -60,7 +59,7 @@ def _moments(folders: Folders) -> dict[str, Moment]:
     }
 
 
-def test_the_newer_driver_goes_on_and_the_older_one_stops_whenever_it_was_paused(
+def test_the_newer_driver_continues_and_the_older_one_stops_whenever_it_was_paused(
     tmp_path: Path, campaign: Any
 ) -> None:
     folders = Folders(tmp_path)

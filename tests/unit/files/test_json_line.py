@@ -1,4 +1,4 @@
-"""From what the format function gives to one line."""
+"""One line from the value that the format function returns."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def test_a_value_is_one_line_of_utf8(value, line):
 
 
 @pytest.mark.parametrize("text", ["secret\nline", b"secret\r"])
-def test_text_with_a_line_break_is_refused_without_showing_it(text):
+def test_text_with_a_line_break_is_refused_and_not_shown(text):
     with pytest.raises(ValueError, match="line break") as refusal:
         json_line(text)
     assert "secret" not in str(refusal.value)
@@ -30,7 +30,7 @@ def test_text_with_a_line_break_is_refused_without_showing_it(text):
 @pytest.mark.parametrize(
     "value", [{"secret": float("nan")}, {"secret": object()}, {"secret": {1, 2}}, {"s": "\ud800"}]
 )
-def test_what_json_cannot_say_is_refused_without_showing_it(value):
+def test_a_value_that_json_cannot_express_is_refused_and_not_shown(value):
     with pytest.raises(ValueError, match="not JSON") as refusal:
         json_line(value)
     assert "secret" not in str(refusal.value)
@@ -39,7 +39,7 @@ def test_what_json_cannot_say_is_refused_without_showing_it(value):
     assert refusal.value.__suppress_context__
 
 
-def test_text_that_is_not_unicode_is_refused_without_showing_it():
+def test_text_that_is_not_unicode_is_refused_and_not_shown():
     with pytest.raises(ValueError, match="lone surrogate") as refusal:
         json_line("secret \ud800")
     assert "secret" not in str(refusal.value)
