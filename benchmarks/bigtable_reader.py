@@ -46,9 +46,9 @@ from penstock.io.bigtable import ChangeStreamMutation, ReadFromBigtableChangeStr
 from penstock.io.bigtable.frontier import Frontier, Opening
 from penstock.io.bigtable.keys import KeyRange
 from penstock.io.bigtable.query import read_request
-from penstock.io.bigtable.read import ReadChangeStreamFn
+from penstock.io.bigtable.read import ReadBigtableFn
 from penstock.io.bigtable.source import ChangeStream
-from penstock.io.change_streams.tracker import FrontierWatermarkEstimator, beam_watermark
+from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, beam_watermark
 
 PROJECT, INSTANCE, MIDDLE = "benchmark", "benchmark", b"row5"
 PARTITIONS = [KeyRange(b"", MIDDLE), KeyRange(MIDDLE, b"")]
@@ -163,7 +163,7 @@ def penstock(
         heartbeat_seconds=HEARTBEAT_MS / 1000,
         emulator_host=workload.host,
     )
-    fn = ReadChangeStreamFn(transform._settings)
+    fn = ReadBigtableFn(transform._settings)
     whole = Frontier.starting_at(workload.start, PARTITIONS, end=workload.end)
     frontier = next(
         part for part in (whole, *whole.deal(2)) if [segment.range for segment in part.segments] == partitions

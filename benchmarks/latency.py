@@ -159,7 +159,7 @@ class _Consumer:
     seen: dict[int, int] = field(default_factory=dict)
     threads: dict[str, threading.Thread] = field(default_factory=dict)
 
-    def to_steps(self, token: str, start: int) -> None:
+    def follow(self, token: str, start: int) -> None:
         if token not in self.threads:
             self.threads[token] = threading.Thread(target=self._read, args=(token, start))
             self.threads[token].start()

@@ -33,13 +33,13 @@ from apache_beam.runners.sdf_utils import (
 from google.cloud.spanner_v1.types import result_set
 
 from penstock.emulators.spanner import SpannerEmulator
-from penstock.io.change_streams.tracker import FrontierWatermarkEstimator, beam_watermark
+from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, beam_watermark
 from penstock.io.spanner import ReadFromSpannerChangeStream, format_timestamp
 from penstock.io.spanner.client import Client
 from penstock.io.spanner.decode import Decoder, merge_chunk
 from penstock.io.spanner.frontier import Frontier
 from penstock.io.spanner.query import ROOT, change_stream_query
-from penstock.io.spanner.read import ReadChangeStreamFn
+from penstock.io.spanner.read import ReadSpannerFn
 from penstock.io.spanner.source import ChangeStream, Connection
 
 PartialResultSet = result_set.PartialResultSet.pb()
@@ -152,7 +152,7 @@ def _children(message: Any, row: Any) -> list[tuple[str, int]]:
 
 
 @cache
-def prepared(workload: Workload) -> tuple[ReadChangeStreamFn, Frontier]:
+def prepared(workload: Workload) -> tuple[ReadSpannerFn, Frontier]:
     """Return the DoFn and its initial restriction: checks that a pipeline makes once."""
     stream = workload.stream
     transform = ReadFromSpannerChangeStream(
@@ -164,7 +164,7 @@ def prepared(workload: Workload) -> tuple[ReadChangeStreamFn, Frontier]:
         end=stream.end,
         emulator_host=workload.emulator.host,
     )
-    fn = ReadChangeStreamFn(transform._settings)
+    fn = ReadSpannerFn(transform._settings)
     return fn, fn.initial_restriction(transform.stream)
 
 

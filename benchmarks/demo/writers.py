@@ -37,7 +37,7 @@ def connect(project: str, instance: str, database: str) -> Any:
 
 
 @dataclass
-class ReaderMetrics:
+class Tally:
     """What was committed; `failure` is the first error of any thread, which ends them all."""
 
     transactions: int = 0
@@ -65,22 +65,22 @@ def main(project: str, instance: str, database: str, seed: str, mods: str) -> in
     """Write until standard input ends and `mods` rows are changed; 1 if a thread failed."""
     client = connect(project, instance, database)
     rng, book = random.Random(f"transfers {seed}"), bank.OrderBook(random.Random(f"orders {seed}"))
-    metrics = ReaderMetrics()
+    tally = Tally()
     commits = (lambda: bank.transfer(client, rng, 16), lambda: book.trade(client, 20, 12, 10))
-    threads = [threading.Thread(target=metrics.repeat, args=(commit,)) for commit in commits]
+    threads = [threading.Thread(target=tally.repeat, args=(commit,)) for commit in commits]
     for thread in threads:
         thread.start()
     while sys.stdin.read(1):
         continue
-    while metrics.mods < int(mods) and not metrics.end.wait(0.1):
+    while tally.mods < int(mods) and not tally.end.wait(0.1):
         continue
-    metrics.end.set()
+    tally.end.set()
     for thread in threads:
         thread.join()
-    print(json.dumps({"transactions": metrics.transactions, "mods": metrics.mods}), flush=True)
-    if metrics.failure is not None:
-        print(f"a writer failed: {metrics.failure!r}", file=sys.stderr)
-    return 1 if metrics.failure else 0
+    print(json.dumps({"transactions": tally.transactions, "mods": tally.mods}), flush=True)
+    if tally.failure is not None:
+        print(f"a writer failed: {tally.failure!r}", file=sys.stderr)
+    return 1 if tally.failure else 0
 
 
 if __name__ == "__main__":

@@ -4,8 +4,13 @@
         changes = pipeline | ReadFromBigtableChangeStream(
             project="my-project", instance="my-instance", table="my-table")
 
-Importing this package imports no Google Cloud client; a running pipeline does.
+Names are loaded when they are first used, so that the pure modules of this package (records, frontier, decoder) can be
+imported without Beam. No import of this package loads a Google Cloud client; a running pipeline does.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import (
     ChangeStreamError,
@@ -15,21 +20,25 @@ from penstock.errors import (
     SetupError,
     UnavailableError,
 )
-from penstock.io.bigtable.coder import ChangeStreamMutationCoder
-from penstock.io.bigtable.read import ReadFromBigtableChangeStream
-from penstock.io.bigtable.record import (
-    AddToCell,
-    ChangeStreamMutation,
-    DeleteCells,
-    DeleteFamily,
-    MergeToCell,
-    MutationType,
-    SetCell,
-    UnknownMutation,
-)
-from penstock.io.bigtable.snapshot import ReadFromBigtableTable, TableRow
-from penstock.io.bigtable.source import ChangeStream
+from penstock.lazy import load
 from penstock.timestamps import format_timestamp, parse_timestamp
+
+if TYPE_CHECKING:
+    from penstock.io.bigtable.coder import ChangeStreamMutationCoder
+    from penstock.io.bigtable.keys import KeyRange
+    from penstock.io.bigtable.read import ReadFromBigtableChangeStream
+    from penstock.io.bigtable.record import (
+        AddToCell,
+        ChangeStreamMutation,
+        DeleteCells,
+        DeleteFamily,
+        MergeToCell,
+        MutationType,
+        SetCell,
+        UnknownMutation,
+    )
+    from penstock.io.bigtable.snapshot import ReadFromBigtableTable, TableRow
+    from penstock.io.bigtable.source import ChangeStream
 
 __all__ = [
     "AddToCell",
@@ -40,6 +49,7 @@ __all__ = [
     "DecodeError",
     "DeleteCells",
     "DeleteFamily",
+    "KeyRange",
     "LineageError",
     "MergeToCell",
     "MutationType",
@@ -54,3 +64,25 @@ __all__ = [
     "format_timestamp",
     "parse_timestamp",
 ]
+
+_HOMES = {
+    "AddToCell": "record",
+    "ChangeStream": "coder",
+    "ChangeStreamMutation": "coder",
+    "ChangeStreamMutationCoder": "coder",
+    "DeleteCells": "record",
+    "DeleteFamily": "record",
+    "KeyRange": "keys",
+    "MergeToCell": "record",
+    "MutationType": "record",
+    "ReadFromBigtableChangeStream": "read",
+    "ReadFromBigtableTable": "snapshot",
+    "SetCell": "record",
+    "TableRow": "snapshot",
+    "UnknownMutation": "record",
+}
+# Records and streams come from `coder`: with the name, their coder is registered.
+
+
+def __getattr__(name: str) -> Any:
+    return load(__name__, _HOMES, name)

@@ -24,17 +24,17 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from penstock.io.bigtable import (
+from penstock.io.bigtable.record import (
     AddToCell,
     ChangeStreamMutation,
     DeleteCells,
     DeleteFamily,
+    Entry,
     MergeToCell,
     MutationType,
     SetCell,
-    format_timestamp,
 )
-from penstock.io.bigtable.record import Entry
+from penstock.timestamps import format_timestamp
 
 Fields: TypeAlias = dict[str, Any]
 

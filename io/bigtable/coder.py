@@ -38,7 +38,6 @@ Equal records have equal bytes, however they came to be.
 from __future__ import annotations
 
 import struct
-import sys
 from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -46,6 +45,7 @@ from typing import Any
 from apache_beam import coders
 
 from penstock.coders import VersionedCoder
+from penstock.io.bigtable.keys import KeyRange
 from penstock.io.bigtable.record import (
     AddToCell,
     ChangeStreamMutation,
@@ -60,13 +60,15 @@ from penstock.io.bigtable.record import (
     received_mutation,
     set_cell,
 )
+from penstock.io.bigtable.source import ChangeStream
 from penstock.io.bigtable.wire import DataChange
+from penstock.io.change_streams import coders as shared
+from penstock.io.change_streams.packing import cut, pack, unpack, width_of
 from penstock.timestamps import NANOS
 
 ANY_ENTRIES, WHOLE_CELLS = 1, 2
 """The versions."""
 _HEAD = struct.Struct("<BBBIqqi")
-_WIDTHS = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _TYPES = {MutationType.USER: 1, MutationType.GARBAGE_COLLECTION: 2}
 _TYPES_BACK = {number: kind for kind, number in _TYPES.items()}
 _SET, _DELETE, _DELETE_OPEN, _FAMILY, _ADD, _ADD_BYTES, _MERGE, _MERGE_BYTES, _UNKNOWN = range(1, 10)
@@ -155,7 +157,7 @@ def entry_by_entry(mutation: ChangeStreamMutation) -> bytes:
     for entry in mutation.entries:
         kinds.append(_write(entry, numbers, texts))
     lengths = [len(text) for text in texts]
-    width = _width(max(lengths))
+    width = width_of(max(lengths))
     head = _HEAD.pack(
         ANY_ENTRIES,
         _TYPES[mutation.type],
@@ -165,17 +167,17 @@ def entry_by_entry(mutation: ChangeStreamMutation) -> bytes:
         mutation.estimated_low_watermark,
         mutation.tiebreaker,
     )
-    return b"".join((head, kinds, _packed(numbers, "q"), _packed(lengths, _WIDTHS[width]), *texts))
+    return b"".join((head, kinds, pack(numbers, 8, signed=True), pack(lengths, width), *texts))
 
 
 def _decoded(encoded: bytes) -> ChangeStreamMutation:
     _, type_, width, count, timestamp, low, tiebreaker = _HEAD.unpack_from(encoded)
     kinds = encoded[_HEAD.size : _HEAD.size + count]
     at = _HEAD.size + count
-    numbers, at = _unpacked(encoded, at, sum([_SHAPES[kind][0] for kind in kinds]), 8, "q")
+    numbers, at = _unpacked(encoded, at, sum([_SHAPES[kind][0] for kind in kinds]), 8, signed=True)
     texts = 3 + sum([_SHAPES[kind][1] for kind in kinds])
-    lengths, at = _unpacked(encoded, at, texts, width, _WIDTHS[width])
-    pieces = _cut(encoded, at, lengths)
+    lengths, at = _unpacked(encoded, at, texts, width)
+    pieces = cut(encoded, lengths, at)
     key, cluster, token = next(pieces), next(pieces).decode(), next(pieces).decode()
     remaining = iter(numbers)
     entries = tuple([_SHAPES[kind][2](remaining, pieces) for kind in kinds])
@@ -240,31 +242,29 @@ _SHAPES: dict[int, tuple[int, int, Callable[[_Numbers, _Texts], Entry]]] = {
 """For each kind: how many numbers and texts it has, and what makes the entry of them."""
 
 
-def _width(longest: int) -> int:
-    return 1 if longest < 1 << 8 else 2 if longest < 1 << 16 else 4 if longest < 1 << 32 else 8
-
-
-def _packed(numbers: list[int], kind: str) -> bytes:
-    return _little_endian(array(kind, numbers)).tobytes()
-
-
-def _unpacked(encoded: bytes, at: int, count: int, width: int, kind: str) -> tuple[array[int], int]:
+def _unpacked(
+    encoded: bytes, at: int, count: int, width: int, *, signed: bool = False
+) -> tuple[array[int], int]:
     """Return `count` numbers that begin at `at`, and where they end."""
-    numbers = array(kind)
-    numbers.frombytes(encoded[at : at + count * width])
-    return _little_endian(numbers), at + count * width
+    end = at + count * width
+    return unpack(encoded[at:end], width, signed=signed), end
 
 
-def _little_endian(numbers: array[int]) -> array[int]:
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers
+class ChangeStreamCoder(shared.ChangeStreamCoder):
+    """Encodes a `ChangeStream`. Row keys are text in which each character is one byte (Latin-1)."""
 
+    value_type = ChangeStream
 
-def _cut(encoded: bytes, at: int, lengths: array[int]) -> Iterator[bytes]:
-    for length in lengths:
-        yield encoded[at : at + length]
-        at += length
+    def fields(self, stream: ChangeStream) -> list[Any]:
+        keys = [key.decode("latin-1") for key in stream.row_range]
+        return [stream.project, stream.instance, stream.table, stream.start, stream.end, *keys]
+
+    def stream(self, fields: list[Any]) -> ChangeStream:
+        project, instance, table, start, end, first, last = fields
+        return ChangeStream(
+            project, instance, table, start, end, KeyRange(first.encode("latin-1"), last.encode("latin-1"))
+        )
 
 
 coders.registry.register_coder(ChangeStreamMutation, ChangeStreamMutationCoder)
+coders.registry.register_coder(ChangeStream, ChangeStreamCoder)

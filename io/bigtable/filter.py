@@ -49,8 +49,8 @@ class Selection:
         """Whether nothing is ever left out."""
         return self == Selection()
 
-    def of(self, record: ChangeStreamMutation) -> ChangeStreamMutation | None:
-        """Return what of the record passes, or None. A source cluster never stops collected garbage."""
+    def apply(self, record: ChangeStreamMutation) -> ChangeStreamMutation | None:
+        """Return the part of the record that passes, or None. `source_clusters` never stops garbage collection."""
         if record.type is MutationType.GARBAGE_COLLECTION:
             if not self.garbage_collection:
                 return None

@@ -160,6 +160,11 @@ class Frontier:
         return min((segment.watermark for segment in self.segments), default=None)
 
     @property
+    def can_progress(self) -> bool:
+        """Whether a partition of this part may be read, or a segment waits that may be re-opened."""
+        return bool(self.openings or self.waiting)
+
+    @property
     def readable(self) -> Collection[KeyRange]:
         """The partitions that may be read now."""
         return self.openings.keys()

@@ -1,348 +1,221 @@
-"""Reads many partitions at once: a thread for each stream, one consumer that takes.
+"""Reads many partitions ahead: a thread for each stream (see `reader`), one consumer that takes.
 
-    with Prefetcher(pool) as readers:
-        readers.read(frontier.openings)            # let exactly these streams run
-        batch = readers.take(timeout=0.05)        # steps of one partition, in order; None: nothing yet
-        for run, step in batch.runs(): …          # claim the step, emit the records of the run …
-            batch.claimed += len(run)             # … and say so
+    with pool.checkout(frontier) as prefetcher:
+        prefetcher.serve(frontier)                # run exactly the streams that may be open
+        batch = prefetcher.take(timeout=0.05)     # steps of one partition, in order; None: nothing yet
+        for count, records, step in batch.claims():
+            ...                                   # claim the step, emit the records
+            batch.claimed += count
 
-A stream may outlive the bundle (see `pool`): what it has read ahead and was not claimed stays in its queue,
-and the next bundle that asks for exactly that position goes on there.
-
-- **Order**: the steps of a partition come in the order of the service; the partition with the lowest
-  watermark comes first.
-- **Memory**: decoded records wait under one budget of bytes; a thread over it stops pulling, and gRPC stops
-  the server. One record per partition is always let in, so that the lowest partition never starves.
-- **Errors** of a thread are raised by `take`, in the consumer. A stream that breaks off is opened again from
-  the last whole record or heartbeat, after a pause, which grows while this partition alone is not answered
-  too; so is one that ends with OK and without a close.
-- **End**: without an error the streams go back to the pool; with one they are cancelled, and all threads end.
+A stream may outlive the bundle (see `pool`). Steps that it has read and that were not claimed stay in its queue, and
+the next bundle that asks for exactly that position continues there. The partition with the lowest watermark comes
+first. After an error the streams are cancelled and all threads end; otherwise they go back to the pool.
 
 Knows neither Beam nor the client.
 """
 
 from __future__ import annotations
 
-import math
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, TypeAlias
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
 
-from penstock.errors import LineageError
-from penstock.io.bigtable.decode import Decoder
-from penstock.io.bigtable.frontier import Advanced, Closed, Finished, Opening, Step
-from penstock.io.bigtable.keys import KeyRange, abbreviate
-from penstock.io.bigtable.record import ChangeRecord, ChangeStreamMutation, CloseStream, Heartbeat
-from penstock.io.change_streams.backoff import Backoff
-from penstock.io.change_streams.status import UnreachableError
+from penstock.io.bigtable.frontier import Frontier, Opening, Reopened
+from penstock.io.bigtable.keys import KeyRange
+from penstock.io.bigtable.reader import MOST_IN_BATCH, Batch, KeyFilter, Source, StreamReader, stop_all
+from penstock.io.bigtable.reopen import ReopenSchedule
+from penstock.io.change_streams import settings
+from penstock.io.change_streams.prefetch import Claim, ReadAhead
+from penstock.timestamps import NANOS
 
-_PAUSE_AFTER_OK = 0.02
-"""Seconds before a stream that ended with OK is opened again."""
-MOST_IN_BATCH = 256
-"""Steps that are handed over at once."""
-MOST_IN_RUN = 16
-"""Records in one claim: few, so that a consumer that is cut soon comes to an end."""
-
-
-class Call(Protocol):
-    """One running stream."""
-
-    def __iter__(self) -> Iterator[tuple[int, Any]]:
-        """Yield (size in bytes, ReadChangeStreamResponse message)."""
-
-    def cancel(self) -> None:
-        """Break off, from any thread; the iteration ends or raises."""
+_TURN_SECONDS = 1.0
+"""How long a stream may run while others wait for its place."""
+_GATHER_SECONDS = 0.01
+"""How long a consumer that finds less than a batch waits for more, so that it is not woken for each record."""
+_LATE = 2 * NANOS
+"""A stream that is further behind than this is expected to send soon."""
 
 
-class Source(Protocol):
-    """What the threads read from; see `client.Client`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits(settings.Limits):
+    """The common limits, and how long a segment waits for a merge before it asks the service, in seconds."""
+
+    merge_wait_seconds: float
+
+
+class Streams(Protocol):
+    """The pool that a prefetcher borrows its streams from."""
 
     @property
-    def backoff(self) -> Backoff:
-        """When to ask again, for all threads of the process."""
-
-    def open(self, opening: Opening) -> Call:
-        """Start a stream; it raises what `errors.classify_status` returns, when it is iterated at the latest."""
-
-    def refused_close(self, opening: Opening, close: CloseStream) -> Exception:
-        """Return what a close without tokens means."""
-
-
-PendingStep: TypeAlias = tuple[ChangeStreamMutation | None, Step | None]
-"""A step to claim, with the record to emit when the claim is granted (None: nothing to emit).
-
-A record that is emitted comes without its step, which `Batch.step` makes: most of them are never claimed one by one.
-"""
-
-Select: TypeAlias = Callable[[ChangeStreamMutation], ChangeStreamMutation | None]
+    def limits(self) -> Limits: ...
+    @property
+    def ahead(self) -> ReadAhead: ...
+    @property
+    def source(self) -> Source: ...
+    @property
+    def reopen_schedule(self) -> ReopenSchedule: ...
+    def begin(self, openings: set[Opening]) -> None: ...
+    def borrow(self, opening: Opening) -> StreamReader: ...
+    def give_back(self, reader: StreamReader) -> None: ...
 
 
-class Shared:
-    """What all threads of a pool share: one lock, one budget of `buffer_bytes`.
+class ReopenBatch:
+    """The step that re-opens one waiting segment. It comes from a timer and not from a stream."""
 
-    `changed` is the lock too. It is a call or two slower to take, so only those who wait or notify do.
-    """
+    ends_with_lineage = True
 
-    def __init__(self, buffer_bytes: int) -> None:
-        self.lock = threading.RLock()
-        self.changed = threading.Condition(self.lock)
-        self.buffer_bytes = buffer_bytes
-        self.queued_bytes = 0
-
-
-class Batch:
-    """Steps of one partition in order, a step of lineage only at the end; the consumer counts in `claimed` how many of
-    them it has claimed."""
-
-    __slots__ = ("claimed", "reader", "sizes", "steps")
-
-    def __init__(self, reader: StreamReader, steps: list[PendingStep], sizes: list[int]) -> None:
-        self.reader = reader
-        self.steps = steps
-        self.sizes = sizes
+    def __init__(self, part: KeyRange) -> None:
         self.claimed = 0
+        self._part = part
 
-    @property
-    def ends_stream(self) -> bool:
-        """Whether the last step is one of lineage."""
-        return type(self.step(-1)) is not Advanced
+    def claims(self) -> Iterator[Claim]:
+        """Yield the one step."""
+        yield 1, (), Reopened(self._part)
 
-    def step(self, number: int) -> Step:
-        """Return the step that is to be claimed there."""
-        record, step = self.steps[number]
-        if step is None:
-            assert record is not None
-            return advanced(self.reader.position.partition, record)
-        return step
 
-    def runs(self) -> Iterator[tuple[list[PendingStep], Step]]:
-        """Yield the steps in runs of limited length, each with the one to claim: its last; a step of lineage by itself.
+class Prefetcher:
+    """The streams that one `process` call has borrowed. `serve`, `take`, then the end of the `with`."""
 
-        To claim a record is to claim all that comes before it in its partition: one claim does for many.
+    first_record_pending = False
+    """Never: a stream stays open when its bundle is split, so a split discards no work of the service."""
+
+    def __init__(self, pool: Streams, clock: Callable[[], int] = time.time_ns) -> None:
+        self._pool = pool
+        self._clock = clock
+        self._changed = pool.ahead.changed
+        self._running: dict[KeyRange, StreamReader] = {}
+        self._key_filter: KeyFilter | None = None
+        self._to_reopen: list[KeyRange] = []
+        self._begun = False
+        self._in_hand: Batch | None = None
+        self._gathered = 0  # steps that may be taken before more of them are waited for
+        self._requests = self._retries = 0
+
+    def serve(self, frontier: Frontier) -> None:
+        """Run the streams that may be open, and re-open the segments that have waited long enough for a merge."""
+        waiting = frontier.waiting
+        self._key_filter = frontier.key_filter()
+        self.read(frontier.openings)
+        # One segment is re-opened at a time: that may complete the target of another one, which then no longer waits.
+        due = [*self._to_reopen, *self._pool.reopen_schedule.due(waiting)]
+        self._to_reopen = [part for part in dict.fromkeys(due) if part in waiting]
+
+    def read(self, openings: Mapping[KeyRange, Opening]) -> None:
+        """Run streams for these openings and no others; beyond `max_concurrent_partitions` they take turns."""
+        self._settle()
+        if not self._begun:
+            self._begun = True
+            self._pool.begin(set(openings.values()))
+        for partition in self._running.keys() - openings.keys():
+            self._stop(partition)
+        most = self._pool.limits.max_concurrent_partitions
+        waiting = [opening for opening in by_watermark(openings) if opening.partition not in self._running]
+        if waiting:
+            self._end_turns(len(self._running) + len(waiting) - most)
+        for opening in waiting[: most - len(self._running)]:
+            self._running[opening.partition] = self._borrow(opening)
+
+    def take(self, timeout: float) -> Batch | ReopenBatch | None:
+        """Return a batch of the partition with the lowest watermark; None when none comes within `timeout` seconds.
+
+        Steps of the last batch that were not counted as claimed are put back. Raises what a thread raised.
         """
-        steps, count = self.steps, len(self.steps) - self.ends_stream
-        for first in range(0, count, MOST_IN_RUN):
-            end = min(first + MOST_IN_RUN, count)
-            yield steps[first:end], self.step(end - 1)
-        if count < len(steps):
-            yield steps[count:], self.step(count)
-
-
-class StreamReader:
-    """One partition's stream, opened again as often as needed, in a thread of its own, and its queue.
-
-    `position` is where the claimed steps have come to, and so where the queue begins.
-    """
-
-    def __init__(
-        self,
-        opening: Opening,
-        source: Source,
-        select: Select | None,
-        bounded: bool,
-        unavailable_seconds: float,
-        shared: Shared,
-    ) -> None:
-        self.position = opening
-        self.error: BaseException | None = None
-        self.heard = False
-        self.since = time.monotonic()
-        self._streams = self._retries = 0
-        self._opening = opening
-        self._last: ChangeStreamMutation | Heartbeat | None = None
-        self._source = source
-        self._own = Backoff("Bigtable", UnreachableError)  # of this partition, while others are answered
-        self._select = select
-        self._bounded = bounded and opening.bounded
-        self._timeout = unavailable_seconds
-        self._shared = shared
-        self._queue: deque[tuple[int, PendingStep]] = deque()
-        self._call: Call | None = None
-        self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="penstock-bigtable-reader", daemon=True)
-        self._thread.start()
-
-    # The consumer's side; the lock is held.
+        self._settle()
+        if self._to_reopen:
+            return ReopenBatch(self._to_reopen.pop(0))
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while not (waiting := self._waiting()):
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    return None
+                self._changed.wait(remaining)
+        if self._gathered <= 0 and _queued(waiting) < MOST_IN_BATCH:
+            time.sleep(_GATHER_SECONDS)
+        with self._changed:
+            waiting = self._waiting()
+            if self._gathered <= 0:
+                self._gathered = _queued(waiting)
+            self._in_hand = batch = min(waiting, key=lambda reader: reader.position.watermark).take()
+            batch.key_filter = self._key_filter
+            self._gathered -= len(batch.steps)
+            return batch
 
     @property
-    def waiting(self) -> bool:
-        """Whether there is something to take, or an error to raise."""
-        return bool(self._queue) or self.error is not None
-
-    @property
-    def queued(self) -> int:
-        """How many steps there are to take."""
-        return len(self._queue)
-
-    def take(self) -> Batch:
-        """Return what is queued, as one batch of limited length.
-
-        Raises what the thread raised, once all that came before it has been taken.
-        """
-        if not self._queue and self.error is not None:
-            raise self.error
-        pairs = [self._queue.popleft() for _ in range(min(len(self._queue), MOST_IN_BATCH))]
-        return Batch(self, [taken for _, taken in pairs], [size for size, _ in pairs])
-
-    def settle(self, batch: Batch) -> None:
-        """Note what was claimed of a batch, give its credit back, and put the rest back into the queue."""
-        claimed = batch.claimed
-        if claimed and isinstance(last := batch.step(claimed - 1), Advanced):
-            self.position = self.position.moved(last.token, last.watermark)
-        self._queue.extendleft(reversed(list(zip(batch.sizes[claimed:], batch.steps[claimed:], strict=True))))
-        self._shared.queued_bytes -= sum(batch.sizes[:claimed])
-        self._shared.changed.notify_all()
-
-    def stop(self) -> None:
-        """Cancel the stream and drop what is queued; the thread ends soon. The lock is *not* held."""
-        with self._shared.changed:
-            self._stopped = True
-            self._shared.queued_bytes -= sum(size for size, _ in self._queue)
-            self._queue.clear()
-            call = self._call
-            self._shared.changed.notify_all()
-        if call is not None:
-            call.cancel()
+    def data_expected(self) -> bool:
+        """Whether a stream is behind and has not sent anything yet, and the service answers."""
+        late = self._clock() - _LATE
+        silent = any(not r.received_any and r.position.watermark < late for r in self._running.values())
+        return silent and self._pool.source.backoff.remaining_pause() == 0
 
     def uncounted(self) -> tuple[int, int]:
-        """Return how many streams were opened and how many were lost since the last call. The lock is *not* held."""
-        with self._shared.lock:
-            done = self._streams, self._retries
-            self._streams = self._retries = 0
-            return done
+        """Return how many streams were opened and how many were lost since the last call."""
+        for reader in self._running.values():
+            self._count(reader)
+        done = self._requests, self._retries
+        self._requests = self._retries = 0
+        return done
 
-    def join(self) -> None:
-        """Wait for the thread of a stopped reader."""
-        self._thread.join()
+    def close(self, *, keep: bool = False) -> None:
+        """Give the streams back to the pool, or cancel them and wait for their threads."""
+        self._settle()
+        readers, self._running = list(self._running.values()), {}
+        if not keep:
+            stop_all(readers)
+            return
+        for reader in readers:
+            self._pool.give_back(reader)
 
-    # The thread's side.
+    def __enter__(self) -> Self:
+        return self
 
-    def _run(self) -> None:
-        try:
-            while self._paused(max(self._source.backoff.remaining_pause(), self._own.remaining_pause())):
-                try:
-                    if self._read_stream():
-                        return
-                    self._paused(_PAUSE_AFTER_OK)
-                except UnreachableError as error:
-                    self._retry(str(error))
-        except BaseException as error:  # whatever it is, the consumer must hear of it
-            with self._shared.changed:
-                self.error = None if self._stopped else error
-                self._shared.changed.notify_all()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close(keep=kind is None)
 
-    def _paused(self, seconds: float) -> bool:
-        """Wait, and return whether to go on."""
-        with self._shared.changed:
-            return not self._shared.changed.wait_for(lambda: self._stopped, seconds) and not self._stopped
+    def _waiting(self) -> list[StreamReader]:
+        return [reader for reader in self._running.values() if reader.waiting]
 
-    def _retry(self, reason: str) -> None:
-        if not self._stopped:
-            with self._shared.lock:
-                self._retries += 1
-            self._own.failed(reason, math.inf)
-            self._source.backoff.failed(reason, self._timeout)
+    def _settle(self) -> None:
+        batch, self._in_hand = self._in_hand, None
+        if batch is None:
+            return
+        with self._changed:
+            batch.reader.settle(batch)
+        if batch.claimed == len(batch.steps) and batch.ends_with_lineage:
+            self._stop(batch.reader.position.partition)
 
-    def _read_stream(self) -> bool:
-        """Read one stream to its end; return whether the partition is at its end too."""
-        call = self._open()
-        if call is None:
-            return True
-        decoder = Decoder()
-        size, silent = 0, True
-        for length, message in call:
-            size += length
-            record = decoder.feed(message)
-            if record is None:
-                continue
-            self._source.backoff.answered()
-            self._own.answered()
-            if not self._put(size, self._taken(record)) or type(record) is CloseStream:
-                return True
-            size, silent = 0, False
-        if self._stopped:
-            return True
-        decoder.finish()
-        if silent:
-            raise UnreachableError("a stream ended with OK before it had sent anything")
-        return False
+    def _borrow(self, opening: Opening) -> StreamReader:
+        reader = self._pool.borrow(opening)
+        reader.running_since = time.monotonic()
+        return reader
 
-    def _open(self) -> Call | None:
-        call = self._source.open(self._ahead)
-        with self._shared.changed:
-            self._streams += 1
-            self._call = call
-            stopped = self._stopped
-        if stopped:
-            call.cancel()
-        return None if stopped else call
+    def _stop(self, partition: KeyRange) -> None:
+        reader = self._running.pop(partition)
+        self._count(reader)
+        reader.stop()
 
-    @property
-    def _ahead(self) -> Opening:
-        """Where a stream that is opened now must begin: behind the last whole record or heartbeat."""
-        last = self._last
-        return (
-            self._opening if last is None else self._opening.moved(last.token, last.estimated_low_watermark)
-        )
+    def _count(self, reader: StreamReader) -> None:
+        requests, retries = reader.uncounted()
+        self._requests += requests
+        self._retries += retries
 
-    def _taken(self, record: ChangeRecord) -> PendingStep:
-        if type(record) is ChangeStreamMutation:
-            self._last = record
-            emitted = record if self._select is None else self._select(record)
-            return emitted, None if emitted is not None else advanced(self._opening.partition, record)
-        step = to_steps(self._opening.partition, record, bounded=self._bounded)
-        if type(record) is Heartbeat:
-            self._last = record
-        elif step is None:
-            assert type(record) is CloseStream
-            raise self._source.refused_close(self._ahead, record)
-        return None, step
-
-    def _put(self, size: int, taken: PendingStep) -> bool:
-        """Queue a step as soon as there is credit for it; False: the reader was stopped."""
-        shared = self._shared
-        with shared.lock:
-            while self._queue and shared.queued_bytes + size > shared.buffer_bytes and not self._stopped:
-                shared.changed.wait()
-            if self._stopped:
-                return False
-            shared.queued_bytes += size
-            self.heard = True
-            if not self._queue:
-                shared.changed.notify_all()
-            self._queue.append((size, taken))
-        return True
-
-
-def to_steps(partition: KeyRange, record: ChangeRecord, *, bounded: bool) -> Step | None:
-    """Return the step that a record of the stream of `partition` means; None: a close that leads nowhere.
-
-    A close with status OK and nothing else says that an end_time was reached, so it counts only in a `bounded`
-    reading. Tokens are followed whatever the status says.
-
-    Raises:
-        LineageError: a heartbeat of another partition.
-    """
-    if isinstance(record, ChangeStreamMutation):
-        return advanced(partition, record)
-    if isinstance(record, Heartbeat):
-        if record.partition != partition:
-            raise LineageError(
-                f"a heartbeat of {abbreviate(record.partition)} in the stream of {abbreviate(partition)}"
-            )
-        return advanced(partition, record)
-    if record.continuations:
-        return Closed(partition, record.continuations)
-    return Finished(partition) if record.code == 0 and bounded else None
-
-
-def advanced(partition: KeyRange, record: ChangeStreamMutation | Heartbeat) -> Advanced:
-    """Return the step that a record or heartbeat of the stream of `partition` means."""
-    return Advanced(partition, record.token, record.estimated_low_watermark)
+    def _end_turns(self, surplus: int) -> None:
+        """Stop up to `surplus` of the streams whose turn has ended, those with the highest watermark first."""
+        ended = time.monotonic() - _TURN_SECONDS
+        done = [reader for reader in self._running.values() if reader.running_since < ended]
+        done.sort(key=lambda reader: -reader.position.watermark)
+        for reader in done[: max(0, surplus)]:
+            self._stop(reader.position.partition)
 
 
 def by_watermark(openings: Mapping[KeyRange, Opening]) -> list[Opening]:
-    """Return the openings, the one that lies lowest first."""
+    """Return the openings, the one with the lowest watermark first."""
     return sorted(openings.values(), key=lambda opening: (opening.watermark, opening.partition))
+
+
+def _queued(readers: list[StreamReader]) -> int:
+    return sum(reader.queued for reader in readers)

@@ -3,224 +3,91 @@
     changes = pipeline | ReadFromBigtableChangeStream(
         project="my-project", instance="my-instance", table="my-table")
 
-The restriction is a `Frontier`; `process` reads its open partitions side by side, claims their steps, emits,
-and sets the watermark. It ends when it is cut, when the stream is read to `end`, or when nothing of its part
-may be read before other parts have been.
-
-- **Order**: changes of one row made in one cluster come in commit order, as long as one bundle after another
-  reads the restriction. Nothing is promised between rows.
-- **After a crash**: reading goes on at the last checkpoint, behind the last record that it holds; what the
-  checkpoint holds is not emitted again, what a lost bundle had emitted is.
-- **Watermark**: the lowest of the service's *estimates* over all key ranges, waiting ones too; released by
-  records and heartbeats. The service may send a record below its estimate: it comes out with its own
-  timestamp, as late data.
-- **State**: one entry per live partition in the restriction; nothing outside the pipeline, no metadata table.
+- **Order**: changes of one row made in one cluster come in commit order, if one bundle after another reads the
+  restriction. There is no order between rows.
+- **After a crash**: the read continues at the last checkpoint, after the last record that it holds. Records before it
+  are not emitted again. Records that a lost bundle had emitted are emitted again.
+- **Watermark**: the lowest of the service's *estimates* over all key ranges, waiting ones too; advanced by records
+  and heartbeats. The service may send a record below its estimate: it is emitted with its own timestamp, as late data.
+- **State**: one entry per live partition in the restriction. There is no metadata table and nothing outside the
+  pipeline.
 """
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import apache_beam as beam
-from apache_beam import coders
-from apache_beam.io.iobase import RestrictionTracker
-from apache_beam.transforms.core import RestrictionProvider
-from apache_beam.transforms.window import TimestampedValue
-from apache_beam.utils.timestamp import Duration, Timestamp
-
-from penstock.errors import SetupError
+from penstock.errors import UsageError
+from penstock.io.bigtable import coder  # noqa: F401 - registers the coders of streams and records
 from penstock.io.bigtable.filter import Column, Selection
-from penstock.io.bigtable.frontier import Frontier, Reopened
+from penstock.io.bigtable.frontier import Frontier
 from penstock.io.bigtable.keys import KeyRange
-from penstock.io.bigtable.metrics import ReaderMetrics
-from penstock.io.bigtable.pool import Limits, Prefetcher, StreamPool, pools
+from penstock.io.bigtable.metrics import BigtableMetrics
+from penstock.io.bigtable.pool import StreamPool
+from penstock.io.bigtable.prefetch import Limits
 from penstock.io.bigtable.preflight import check_source
 from penstock.io.bigtable.record import ChangeStreamMutation
 from penstock.io.bigtable.source import ChangeStream, Connection
 from penstock.io.bigtable.tracker import BigtableTracker, FrontierCoder
-from penstock.io.change_streams.arguments import check_times, in_range, named, require_same, whole_in_range
-from penstock.io.change_streams.status import UnreachableError
-from penstock.io.change_streams.tracker import (
-    FrontierWatermarkEstimatorProvider,
-    Poll,
-    beam_watermark,
-    rebalanced,
-)
+from penstock.io.change_streams import settings
+from penstock.io.change_streams.arguments import check_times, in_range, named
+from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
 from penstock.timestamps import Timelike, nanoseconds
 
 if TYPE_CHECKING:
     from penstock.io.bigtable.client import Client
 
 EMULATOR_VARIABLE = "BIGTABLE_EMULATOR_HOST"
-_TICK_SECONDS = 0.05
-"""How often an idle reader claims a tick, and how often a busy one reports its watermark."""
-_PATIENCE_SECONDS = 5.0
-"""How long a reader that lies behind may keep a runner that wants to cut waiting for the first message."""
-_DEFER_SECONDS = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How to read, as opposed to what: it belongs to the running program and is in no checkpoint."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings(settings.Settings):
+    """The common settings, and what is emitted."""
 
-    connection: Connection
-    heartbeat_ms: int
-    limits: Limits
     selection: Selection
-    identity: str
-    """What the program names, as `ChangeStream.identity`: a checkpoint of something else is not gone on with."""
 
 
-class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, unused-ignore]
-    """Turns `ChangeStream` elements into timestamped `ChangeStreamMutation`s; its own restriction provider."""
+class ReadBigtableFn(ReadChangeStreamFn):
+    """Turns `ChangeStream` elements into timestamped `ChangeStreamMutation`s."""
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__()
-        self._settings = settings
-        self._left_open: Prefetcher | None = None
+    frontier_type = Frontier
+    tracker_type = BigtableTracker
+    frontier_coder = FrontierCoder
+    metrics_type = BigtableMetrics
 
-    def process(
-        self,
-        element: ChangeStream,
-        tracker: Any = beam.DoFn.RestrictionParam(),
-        watermark: Any = beam.DoFn.WatermarkEstimatorParam(FrontierWatermarkEstimatorProvider()),
-    ) -> Iterator[TimestampedValue]:
-        """Read until the stream's end, until cut, or until only keys of other parts are waited for."""
-        frontier: Frontier = tracker.current_restriction()
-        watermark.set_watermark(beam_watermark(frontier.watermark))
-        patience = time.monotonic() + _PATIENCE_SECONDS
-        pool = self._pool(element)
-        self._left_open = Prefetcher(pool)
-        with self._left_open as readers, ReaderMetrics(readers) as metrics:
-            while (ready := frontier.openings) or frontier.waiting:
-                readers.read(ready)
-                metrics.frontier(frontier)
-                emits = frontier.key_filter()
-                due = time.monotonic() + _TICK_SECONDS
-                for part in pool.reopen_schedule.due(frontier.waiting):
-                    due = 0.0
-                    if part in tracker.current_restriction().waiting:
-                        if not tracker.try_claim(Reopened(part)):
-                            return
-                        metrics.claimed(Reopened(part))
-                while time.monotonic() < due:
-                    batch = readers.take(_TICK_SECONDS)
-                    if batch is None:
-                        expecting = time.monotonic() < patience and readers.data_expected
-                        if not tracker.try_claim(Poll(expecting)):
-                            return
-                        break
-                    for run, step in batch.runs():
-                        if not tracker.try_claim(step):
-                            return
-                        batch.claimed += len(run)
-                        records = [record for record, _ in run if record is not None]
-                        if emits is not None:
-                            records = [record for record in records if emits(record.row_key)]
-                        metrics.emitted(records)
-                        for record in records:
-                            yield TimestampedValue(record, Timestamp(micros=record.commit_timestamp // 1000))
-                    if batch.ends_stream:
-                        metrics.claimed(batch.step(-1))
-                        break
-                frontier = tracker.current_restriction()
-                watermark.set_watermark(beam_watermark(frontier.watermark))
-        if not frontier.done:
-            tracker.defer_remainder(Duration(seconds=_DEFER_SECONDS))
+    def connect(self, stream: ChangeStream) -> Client:
+        # The client imports google-cloud-bigtable, which only a running pipeline needs.
+        from penstock.io.bigtable.client import client_for
 
-    def start_bundle(self) -> None:
-        self._close_left_open()
-
-    def teardown(self) -> None:
-        self._close_left_open()
-
-    def _close_left_open(self) -> None:
-        """End readers whose `process` was given up in mid-flight by an error further down the pipeline."""
-        if self._left_open is not None:
-            self._left_open.close()
-            self._left_open = None
-
-    def _pool(self, stream: ChangeStream) -> StreamPool:
-        settings = self._settings
-        select = None if settings.selection.everything else settings.selection.of
-
-        def make() -> StreamPool:
-            return StreamPool(self._client(stream), settings.limits, select, stream.end is not None)
-
-        return pools.get((stream, settings), make)
-
-    def _client(self, stream: ChangeStream) -> Client:
-        from penstock.io.bigtable.client import client_for  # google-cloud is needed from here on
-
-        require_same(stream.identity, self._settings.identity, SetupError)
         return client_for(stream, self._settings.connection, self._settings.heartbeat_ms)
 
-    def check(self, stream: ChangeStream) -> list[KeyRange]:
-        """Return the present partitions, after the checks that come before any reading.
+    def open_pool(self, stream: ChangeStream) -> StreamPool:
+        settings = self._settings
+        select = None if settings.selection.everything else settings.selection.apply
+        return StreamPool(self._client(stream), settings.limits, select, stream.end is not None)
 
-        Raises:
-            ChangeStreamError: the stream cannot be read; the message says why and what to do.
-        """
+    def ask_service(self, client: Client, stream: ChangeStream) -> list[KeyRange]:
         from penstock.io.bigtable.admin import Admin
 
-        client, connection = self._client(stream), self._settings.connection
-        admin = Admin(stream, connection)
-        try:
-            while True:
-                try:
-                    check_source(
-                        stream, connection.app_profile, admin.routing, admin.retention, time.time_ns()
-                    )
-                    partitions = client.partitions()
-                    client.backoff.answered()
-                    return partitions
-                except UnreachableError as error:
-                    client.backoff.failed(str(error), self._settings.limits.unavailable_seconds)
-                    time.sleep(client.backoff.remaining_pause())
-        finally:
-            admin.close()
+        connection = self._settings.connection
+        with closing(Admin(stream, connection)) as admin:
+            check_source(stream, connection.app_profile, admin.routing, admin.retention, time.time_ns())
+        return client.partitions()
 
-    # The restriction provider.
-
-    def initial_restriction(self, element: ChangeStream) -> Frontier:
-        """Return the present partitions, to be read from the start: after `check`, before anything is read."""
-        return Frontier.starting_at(element.start, self.check(element), element.row_range, element.end)
-
-    def create_tracker(self, restriction: Frontier) -> RestrictionTracker:
-        return BigtableTracker(restriction)
-
-    def restriction_coder(self) -> coders.Coder:
-        return FrontierCoder()
-
-    def restriction_size(self, element: ChangeStream, restriction: Frontier) -> float:
-        """Return the number of segments."""
-        return float(len(restriction.segments))
-
-    def rebalance(
-        self, element: ChangeStream, residuals: Sequence[tuple[Frontier, Timestamp]], n: int
-    ) -> list[tuple[Frontier, Timestamp]]:
-        """Join all residuals of one element and deal them out over `n` slots; see `rebalanced`."""
-        return rebalanced(Frontier.join, residuals, n)
+    def first_frontier(self, stream: ChangeStream, said: list[KeyRange]) -> Frontier:
+        """Return the present partitions, to be read from the start."""
+        return Frontier.starting_at(stream.start, said, stream.row_range, stream.end)
 
 
-class _ReadForEverFn(ReadChangeStreamFn):
-    """The same without end: what makes the output an unbounded PCollection."""
-
-    @beam.DoFn.unbounded_per_element()
-    def process(
-        self,
-        element: ChangeStream,
-        tracker: Any = beam.DoFn.RestrictionParam(),
-        watermark: Any = beam.DoFn.WatermarkEstimatorParam(FrontierWatermarkEstimatorProvider()),
-    ) -> Iterator[TimestampedValue]:
-        return super().process(element, tracker, watermark)
+class ReadBigtableUnboundedFn(Unbounded, ReadBigtableFn):
+    """The same for a stream without end."""
 
 
-class ReadFromBigtableChangeStream(beam.PTransform):  # type: ignore[misc, unused-ignore]
+class ReadFromBigtableChangeStream(ReadFromChangeStream):
     """Read the changes of a table, timestamped with their commit timestamps.
 
     The table needs a change stream, the app profile single-cluster routing. Nothing is written to the table, and
@@ -256,6 +123,10 @@ class ReadFromBigtableChangeStream(beam.PTransform):  # type: ignore[misc, unuse
             read is known only to the service: `check()` asks it, and so does the pipeline before it reads.
     """
 
+    bounded_fn = ReadBigtableFn
+    unbounded_fn = ReadBigtableUnboundedFn
+    record_type = ChangeStreamMutation
+
     def __init__(
         self,
         *,
@@ -282,9 +153,8 @@ class ReadFromBigtableChangeStream(beam.PTransform):  # type: ignore[misc, unuse
         emulator_host: str | None = None,
         api_endpoint: str | None = None,
     ) -> None:
-        super().__init__()
         now = time.time_ns()
-        self._stream = ChangeStream(
+        stream = ChangeStream(
             named("project", project),
             named("instance", instance),
             named("table", table),
@@ -292,19 +162,20 @@ class ReadFromBigtableChangeStream(beam.PTransform):  # type: ignore[misc, unuse
             None if end is None else nanoseconds("end", end),
             KeyRange(*(row_range or (b"", b""))).checked(),
         )
-        check_times(self._stream.start, self._stream.end, now, ahead_seconds=1)
-        connection = Connection.with_credentials(
-            credentials,
-            app_profile=named("app_profile", app_profile),
-            emulator_host=emulator_host or (None if api_endpoint else os.environ.get(EMULATOR_VARIABLE)),
+        check_times(stream.start, stream.end, now, ahead_seconds=1)
+        connection = Connection.from_arguments(
+            EMULATOR_VARIABLE,
+            credentials=credentials,
+            emulator_host=emulator_host,
             api_endpoint=api_endpoint,
+            app_profile=named("app_profile", app_profile),
         )
-        limits = Limits(
-            in_range("unavailable_seconds", unavailable_seconds, 0, 86_400),
-            whole_in_range("max_concurrent_partitions", max_concurrent_partitions, 1, 1000),
-            whole_in_range("buffer_bytes", buffer_bytes, 1 << 20, 1 << 34),
-            in_range("idle_stream_seconds", idle_stream_seconds, 0, 3600),
-            in_range("merge_wait_seconds", merge_wait_seconds, 0.001, 3600),
+        limits = Limits.checked(
+            unavailable_seconds=unavailable_seconds,
+            max_concurrent_partitions=max_concurrent_partitions,
+            buffer_bytes=buffer_bytes,
+            idle_stream_seconds=idle_stream_seconds,
+            merge_wait_seconds=in_range("merge_wait_seconds", merge_wait_seconds, 0.001, 3600),
         )
         selection = Selection(
             _names("families", families),
@@ -315,30 +186,21 @@ class ReadFromBigtableChangeStream(beam.PTransform):  # type: ignore[misc, unuse
             _names("source_clusters", source_clusters),
         )
         heartbeat_ms = round(1000 * in_range("heartbeat_seconds", heartbeat_seconds, 0.1, 60))
-        self._settings = Settings(connection, heartbeat_ms, limits, selection, self._stream.identity)
-
-    @property
-    def stream(self) -> ChangeStream:
-        """What is read, with the start as the moment that "now" was."""
-        return self._stream
-
-    def check(self) -> list[KeyRange]:
-        """Ask the service, from this process, whether the stream can be read; return its present partitions.
-
-        Raises:
-            ChangeStreamError: it cannot; the message says why and what to do.
-        """
-        return ReadChangeStreamFn(self._settings).check(self._stream)
-
-    def expand(self, pbegin: beam.pvalue.PBegin) -> beam.PCollection[ChangeStreamMutation]:
-        fn = ReadChangeStreamFn if self._stream.end is not None else _ReadForEverFn
-        read = beam.ParDo(fn(self._settings)).with_output_types(ChangeStreamMutation)
-        return pbegin | "Stream" >> beam.Create([self._stream], reshuffle=False) | "Read" >> read
+        super().__init__(
+            stream,
+            Settings(
+                connection=connection,
+                heartbeat_ms=heartbeat_ms,
+                limits=limits,
+                identity=stream.identity,
+                selection=selection,
+            ),
+        )
 
 
 def _names(name: str, values: Iterable[str]) -> frozenset[str]:
     if isinstance(values, str):
-        raise ValueError(f"{name} must be a list of names, not {values!r}: pass [{values!r}]")
+        raise UsageError(f"{name} must be a list of names, not {values!r}: pass [{values!r}]")
     return frozenset(values)
 
 
@@ -351,5 +213,5 @@ def _column(value: str | Column) -> Column:
         return value
     family, colon, qualifier = value.partition(":")
     if not colon:
-        raise ValueError(f"column {value!r} has no family: pass 'family:qualifier' or (family, b'qualifier')")
+        raise UsageError(f"column {value!r} has no family: pass 'family:qualifier' or (family, b'qualifier')")
     return family, qualifier.encode()

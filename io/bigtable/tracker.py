@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
-from penstock.coders import VersionedCoder
 from penstock.errors import LineageError
 from penstock.io.bigtable.frontier import Advanced, Frontier, Segment, Step
 from penstock.io.bigtable.keys import KeyRange, abbreviate
+from penstock.io.change_streams import coders
 from penstock.io.change_streams.tracker import FrontierTracker
 
-VERSION = 1
 
-
-class FrontierCoder(VersionedCoder):
+class FrontierCoder(coders.FrontierCoder):
     """Encodes a Frontier as compact JSON: ``{"v":1, "row_range", "dealt", "end", "finished", "segments":[…]}``.
 
     A segment is ``[start, end, token, watermark]``, followed by the start and end of its target where that is
@@ -24,27 +21,17 @@ class FrontierCoder(VersionedCoder):
     """
 
     value_type = Frontier
-    what = "a frontier"
 
-    def encode(self, value: Frontier) -> bytes:
-        document = {
-            "v": VERSION,
-            "row_range": _keys(value.row_range),
-            "dealt": value.dealt,
-            "end": value.end,
-            "finished": [_keys(part) for part in value.finished],
-            "segments": [_segment(segment) for segment in value.segments],
+    def document(self, frontier: Frontier) -> dict[str, Any]:
+        return {
+            "row_range": _keys(frontier.row_range),
+            "dealt": frontier.dealt,
+            "end": frontier.end,
+            "finished": [_keys(part) for part in frontier.finished],
+            "segments": [_segment(segment) for segment in frontier.segments],
         }
-        return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
 
-    def decode(self, encoded: bytes) -> Frontier:
-        """Return the frontier.
-
-        Raises:
-            ValueError: the bytes were written by a version that this one does not know.
-        """
-        document = json.loads(encoded)
-        self.check_version(document.get("v"))
+    def frontier(self, document: dict[str, Any]) -> Frontier:
         return Frontier(
             tuple([_read_segment(*fields) for fields in document["segments"]]),
             _read_keys(document["row_range"]),

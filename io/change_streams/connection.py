@@ -6,6 +6,7 @@ credentials), so it travels with the code and never into a checkpoint.
 
 from __future__ import annotations
 
+import os
 import uuid
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -23,6 +24,21 @@ class Connection:
     api_endpoint: str | None = None
     credentials: Any = field(default=None, compare=False, repr=False)
     identity: str = ""
+
+    @classmethod
+    def from_arguments(
+        cls, emulator_variable: str, *, emulator_host: str | None, api_endpoint: str | None, **options: Any
+    ) -> Self:
+        """Return the connection that a transform's arguments describe.
+
+        Without a host and an endpoint, an emulator is taken from the environment variable of this process: the one
+        that builds the pipeline, because workers may have another environment.
+
+        Raises:
+            UsageError: see `with_credentials`.
+        """
+        emulator = emulator_host or (None if api_endpoint else os.environ.get(emulator_variable))
+        return cls.with_credentials(emulator_host=emulator, api_endpoint=api_endpoint, **options)
 
     @classmethod
     def with_credentials(cls, credentials: Any, **options: Any) -> Self:

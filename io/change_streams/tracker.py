@@ -1,74 +1,41 @@
-"""Claims and cuts of a reading whose restriction is a frontier, and the watermark that goes with it.
+"""Claims and splits of a reader whose restriction is a frontier.
 
-The tracker claims steps of a frontier; a checkpoint is the frontier after the last claimed step. Claims of
-records and heartbeats are many, so they are collected and folded into the frontier only when somebody asks
-for it; steps of lineage are few and applied at once.
+The tracker claims steps; a checkpoint is the frontier after the last claimed step. Claims of records and heartbeats
+are frequent, so they are collected and applied to the frontier only when it is asked for. Steps of lineage are rare
+and applied at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any
 
-from apache_beam import coders
-from apache_beam.io.iobase import RestrictionProgress, RestrictionTracker, WatermarkEstimator
-from apache_beam.transforms.core import WatermarkEstimatorProvider
-from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
+from apache_beam.io.iobase import RestrictionProgress, RestrictionTracker
+from apache_beam.utils.timestamp import Timestamp
 
-
-class Frontier(Protocol):
-    """What a reading has left to read, as far as claims and cuts need to know."""
-
-    @property
-    def done(self) -> bool: ...
-    @property
-    def end(self) -> int | None: ...
-    @property
-    def watermark(self) -> int | None: ...
-    @property
-    def readable(self) -> Collection[Any]:
-        """The partitions that may be read now."""
-
-    @property
-    def summary(self) -> str:
-        """What is left, in words, without keys or tokens."""
-
-    def advanced(self, positions: Mapping[Any, Any]) -> Self:
-        """The frontier with several partitions at new positions."""
-
-    def apply(self, step: Any) -> Self:
-        """The frontier after one step of lineage."""
-
-    def exhausted(self) -> Self:
-        """The same reading with nothing left."""
-
-    def deal(self, n: int) -> list[Self]:
-        """At most `n` frontiers that can be read side by side."""
-
-
-Whole = TypeVar("Whole", bound=Frontier)
+from penstock.io.change_streams.watermark import beam_watermark
 
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """What an idle reader claims to learn whether it has been cut; it moves nothing.
+    """What an idle reader claims to learn whether it was split. It advances nothing.
 
-    `data_expected`: the reader lies behind and the service is at work for it, so something will come soon.
-    `first_record_pending`: that is so of the partition that lies lowest, of which nothing has been claimed yet.
+    `data_expected`: a partition is behind and the service is working on it, so data will come soon.
+    `first_record_pending`: that holds for the lowest partition, of which nothing has been claimed yet.
     """
 
     data_expected: bool = False
     first_record_pending: bool = False
 
 
-class FrontierTracker(RestrictionTracker):  # type: ignore[misc, unused-ignore]
-    """Claims the steps of one `process` call. Beam calls it under a lock, from the reader and the runner.
+class FrontierTracker(RestrictionTracker):
+    """Claims the steps of one `process` call. Beam calls it under a lock, from the reader and from the runner.
 
-    A split is put off (None: ask again) until the reader has claimed one step, or has said by a tick that
-    none is to be expected; and while the lowest partition is owing, whatever others have claimed. Otherwise a
-    runner that cuts sooner than the service needs to send the first message would throw away the same work for
-    ever.
+    A split is deferred (`try_split` returns None, and the runner asks again) until the reader has claimed one step
+    or has said by a `Poll` that none is expected, and while the first record of the lowest partition is pending.
+    Otherwise a runner that splits sooner than the service sends its first message would discard the same work
+    every time, and the reader would never advance.
     """
 
     def __init__(self, frontier: Any) -> None:
@@ -81,7 +48,7 @@ class FrontierTracker(RestrictionTracker):  # type: ignore[misc, unused-ignore]
         self._cut = False
 
     def moved_to(self, step: Any) -> tuple[Hashable, Any] | None:
-        """Return the partition and position that a step advances, or None for a step of lineage.
+        """Return the partition that a step advances and its new position, or None for a step of lineage.
 
         Raises:
             LineageError: the partition may not be read now (`self._readable`).
@@ -97,7 +64,7 @@ class FrontierTracker(RestrictionTracker):  # type: ignore[misc, unused-ignore]
         return self._frontier
 
     def try_claim(self, position: Any) -> bool:
-        """Claim one step, or a tick. False: the reader was cut and must return without emitting.
+        """Claim one step or a `Poll`. False: the reader was split and must return without emitting.
 
         Raises:
             LineageError: the step does not fit the frontier.
@@ -120,10 +87,10 @@ class FrontierTracker(RestrictionTracker):  # type: ignore[misc, unused-ignore]
         return True
 
     def try_split(self, fraction_of_remainder: float) -> tuple[Any, Any] | None:
-        """Cut: the primary is what was claimed, the residual all the rest.
+        """Split: the primary is what was claimed, the residual is all remaining work.
 
-        Only a fraction of 0 is granted. A frontier is dealt over workers between bundles, when all its
-        parts are at rest (`rebalance`); torn apart while it is read, a merge could lose one of its parents.
+        Only a fraction of 0 is granted. A runner deals a frontier over its workers between bundles (`rebalance`),
+        when all parts are at rest. A split of the key space during a read could separate the parents of a merge.
         """
         if fraction_of_remainder != 0 or self._cut:
             return None
@@ -135,13 +102,18 @@ class FrontierTracker(RestrictionTracker):  # type: ignore[misc, unused-ignore]
         return self._frontier, residual
 
     def check_done(self) -> bool:
+        """Return True if no work remains.
+
+        Raises:
+            ValueError: `process` returned too early. Beam expects this class.
+        """
         frontier = self.current_restriction()
         if not frontier.done:
             raise ValueError(f"the reader returned with {frontier.summary}, without deferring the rest")
         return True
 
     def current_progress(self) -> RestrictionProgress:
-        """Return one half while anything is left: Beam does not split what reports to be complete."""
+        """Return one half while work remains: Beam does not split a restriction that reports to be complete."""
         return RestrictionProgress(fraction=1.0 if self.current_restriction().done else 0.5)
 
     def is_bounded(self) -> bool:
@@ -149,58 +121,15 @@ class FrontierTracker(RestrictionTracker):  # type: ignore[misc, unused-ignore]
 
 
 def rebalanced(
-    join: Callable[[Sequence[Whole]], Whole], residuals: Sequence[tuple[Whole, Timestamp]], n: int
-) -> list[tuple[Whole, Timestamp]]:
+    frontier_type: Any, residuals: Sequence[tuple[Any, Timestamp]], n: int
+) -> list[tuple[Any, Timestamp]]:
     """Join all residuals of one element and deal them out over `n` slots.
 
-    For runners, between bundles, with every residual of the element. Returns at most `n` parts with the
-    states of their watermark estimators; the lowest equals that of the whole, which never goes back.
-    Nothing is returned when nothing is left to read.
+    For runners, between bundles, with every residual of the element. Returns at most `n` parts with the states of
+    their watermark estimators; the lowest state equals that of the whole, which never goes back. Returns an empty
+    list if no work remains.
     """
     if not residuals:
         return []
-    whole = join([frontier for frontier, _ in residuals])
+    whole = frontier_type.join([frontier for frontier, _ in residuals])
     return [(part, beam_watermark(part.watermark)) for part in whole.deal(n)]
-
-
-def beam_watermark(watermark: int | None) -> Timestamp:
-    """Return a frontier's watermark for Beam, rounded down to milliseconds; None as the end of time.
-
-    Whole milliseconds, because Beam's coders cut the timestamps of elements down to them between stages: an
-    element must not fall behind the watermark on its way.
-    """
-    return MAX_TIMESTAMP if watermark is None else Timestamp(micros=watermark // 1_000_000 * 1000)
-
-
-class FrontierWatermarkEstimator(WatermarkEstimator):  # type: ignore[misc, unused-ignore]
-    """Reports what the reader sets from its frontier, never less than before."""
-
-    def __init__(self, watermark: Timestamp) -> None:
-        self._watermark = watermark
-
-    def observe_timestamp(self, timestamp: Timestamp) -> None:
-        """Ignored: the newest record of one partition says nothing about the others."""
-
-    def current_watermark(self) -> Timestamp:
-        return self._watermark
-
-    def get_estimator_state(self) -> Timestamp:
-        return self._watermark
-
-    def set_watermark(self, timestamp: Timestamp) -> None:
-        """Raise the watermark to `timestamp`; one that lies lower changes nothing."""
-        if timestamp > self._watermark:
-            self._watermark = timestamp
-
-
-class FrontierWatermarkEstimatorProvider(WatermarkEstimatorProvider):  # type: ignore[misc, unused-ignore]
-    """The estimator's state is its watermark, a Beam Timestamp."""
-
-    def initial_estimator_state(self, element: Any, restriction: Any) -> Timestamp:
-        return beam_watermark(restriction.watermark)
-
-    def create_watermark_estimator(self, estimator_state: Timestamp) -> FrontierWatermarkEstimator:
-        return FrontierWatermarkEstimator(estimator_state)
-
-    def estimator_state_coder(self) -> coders.Coder:
-        return coders.TimestampCoder()

@@ -4,8 +4,13 @@
         changes = pipeline | ReadFromSpannerChangeStream(
             project="my-project", instance="my-instance", database="bank", change_stream="AllChanges")
 
-Importing this package imports no Google Cloud client; a running pipeline does.
+Names are loaded when they are first used, so that the pure modules of this package (records, frontier, decoder) can be
+imported without Beam. No import of this package loads a Google Cloud client; a running pipeline does.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import (
     ChangeStreamError,
@@ -15,16 +20,14 @@ from penstock.errors import (
     SetupError,
     UnavailableError,
 )
-from penstock.io.spanner.coder import DataChangeRecordCoder
-from penstock.io.spanner.read import ReadFromSpannerChangeStream
-from penstock.io.spanner.record import (
-    ColumnType,
-    DataChangeRecord,
-    Mod,
-    Mods,
-)
-from penstock.io.spanner.source import ChangeStream
+from penstock.lazy import load
 from penstock.timestamps import format_timestamp, parse_timestamp
+
+if TYPE_CHECKING:
+    from penstock.io.spanner.coder import DataChangeRecordCoder
+    from penstock.io.spanner.read import ReadFromSpannerChangeStream
+    from penstock.io.spanner.record import ColumnType, DataChangeRecord, Mod, Mods
+    from penstock.io.spanner.source import ChangeStream
 
 __all__ = [
     "ChangeStream",
@@ -43,3 +46,18 @@ __all__ = [
     "format_timestamp",
     "parse_timestamp",
 ]
+
+_HOMES = {
+    "ChangeStream": "coder",
+    "ColumnType": "record",
+    "DataChangeRecord": "coder",
+    "DataChangeRecordCoder": "coder",
+    "Mod": "record",
+    "Mods": "record",
+    "ReadFromSpannerChangeStream": "read",
+}
+# Records and streams come from `coder`: with the name, their coder is registered.
+
+
+def __getattr__(name: str) -> Any:
+    return load(__name__, _HOMES, name)

@@ -19,20 +19,20 @@ from __future__ import annotations
 
 import json
 import struct
-import sys
-from array import array
 from functools import lru_cache
 from typing import Any
 
 from apache_beam import coders
 
 from penstock.coders import VersionedCoder
+from penstock.io.change_streams import coders as shared
+from penstock.io.change_streams.packing import cut, pack, unpack, width_of
 from penstock.io.spanner.record import ColumnType, DataChangeRecord, Mods
+from penstock.io.spanner.source import ChangeStream
 
 VERSION = 1
 _HEAD = struct.Struct("<BqIIIBB")
 _LAST, _SYSTEM = 1, 2
-_WIDTHS = {1: "B", 2: "H", 4: "I"}
 _TEXTS = 7
 
 
@@ -54,7 +54,7 @@ class DataChangeRecordCoder(VersionedCoder):
         ]
         texts += value.mods.texts
         lengths = [len(text) for text in texts]
-        width = _width(max(lengths))
+        width = width_of(max(lengths))
         head = _HEAD.pack(
             VERSION,
             value.commit_timestamp,
@@ -64,7 +64,7 @@ class DataChangeRecordCoder(VersionedCoder):
             _LAST * value.is_last_record_in_transaction_in_partition + _SYSTEM * value.is_system_transaction,
             width,
         )
-        return head + _packed(lengths, width) + "".join(texts).encode()
+        return head + pack(lengths, width) + "".join(texts).encode()
 
     def decode(self, encoded: bytes) -> DataChangeRecord:
         """Return the record.
@@ -75,7 +75,7 @@ class DataChangeRecordCoder(VersionedCoder):
         version, timestamp, mods, records, partitions, flags, width = _HEAD.unpack_from(encoded)
         self.check_version(version)
         start = _HEAD.size + width * (_TEXTS + 3 * mods)
-        texts = _cut(encoded[start:].decode(), _unpacked(encoded[_HEAD.size : start], width))
+        texts = list(cut(encoded[start:].decode(), unpack(encoded[_HEAD.size : start], width)))
         return DataChangeRecord(
             timestamp,
             texts[0],
@@ -93,35 +93,6 @@ class DataChangeRecordCoder(VersionedCoder):
         )
 
 
-def _width(longest: int) -> int:
-    return 1 if longest < 1 << 8 else 2 if longest < 1 << 16 else 4
-
-
-def _packed(numbers: list[int], width: int) -> bytes:
-    return _little_endian(array(_WIDTHS[width], numbers)).tobytes()
-
-
-def _unpacked(encoded: bytes, width: int) -> array[int]:
-    numbers = array(_WIDTHS[width])
-    numbers.frombytes(encoded)
-    return _little_endian(numbers)
-
-
-def _little_endian(numbers: array[int]) -> array[int]:
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers
-
-
-def _cut(text: str, lengths: Any) -> list[str]:
-    pieces = []
-    start = 0
-    for length in lengths:
-        pieces.append(text[start : start + length])
-        start += length
-    return pieces
-
-
 @lru_cache(maxsize=1024)
 def _column_text(columns: tuple[ColumnType, ...]) -> str:
     rows = [(c.name, c.type, c.is_primary_key, c.ordinal_position) for c in columns]
@@ -133,4 +104,19 @@ def _column_types(text: str) -> tuple[ColumnType, ...]:
     return tuple([ColumnType(*row) for row in json.loads(text)])
 
 
+class ChangeStreamCoder(shared.ChangeStreamCoder):
+    """Encodes a `ChangeStream`."""
+
+    value_type = ChangeStream
+
+    def fields(self, stream: ChangeStream) -> list[Any]:
+        return [
+            stream.project, stream.instance, stream.database, stream.change_stream, stream.start, stream.end
+        ]  # fmt: skip
+
+    def stream(self, fields: list[Any]) -> ChangeStream:
+        return ChangeStream(*fields)
+
+
 coders.registry.register_coder(DataChangeRecord, DataChangeRecordCoder)
+coders.registry.register_coder(ChangeStream, ChangeStreamCoder)

@@ -148,6 +148,11 @@ class Frontier:
         return not self.open and not self.waiting
 
     @property
+    def can_progress(self) -> bool:
+        """Whether a partition of this part may be read; waiting ones may need other parts first."""
+        return bool(self.open)
+
+    @property
     def readable(self) -> Collection[str]:
         """The partitions that may be read now."""
         return self.open.keys()

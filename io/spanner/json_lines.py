@@ -15,7 +15,8 @@ import json
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from penstock.io.spanner import DataChangeRecord, format_timestamp
+from penstock.io.spanner.record import DataChangeRecord
+from penstock.timestamps import format_timestamp
 
 
 class ModLine(NamedTuple):

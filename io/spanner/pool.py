@@ -1,15 +1,15 @@
-"""Readings that outlive a bundle: lent to one bundle after another, ended when nobody asks.
+"""Prefetchers that outlive a bundle: lent to one bundle after another, ended when no bundle continues them.
 
-    with pool.checkout(frontier.open) as readers: …
+    with pool.checkout(frontier) as prefetcher: …
 
-A bundle is cut every few hundred milliseconds. To end its queries takes as long as they look ahead, the next
-bundle's first rows take as long again, and what was read ahead would be asked for twice. So when a bundle ends
-in order its threads read on, and the next one goes on with those partitions that it asks for at *exactly* their
-claimed position. Whatever else has happened meanwhile (an epoch repeated, a partition read elsewhere), the
-position differs, and the partition is asked for anew.
+A bundle is split every few hundred milliseconds. To end its queries takes as long as they look ahead, the next
+bundle's first rows take as long again, and what was read ahead would be asked for twice. So when a bundle ends without
+an error its prefetcher is parked, and reads on. The next bundle continues with those partitions that it asks for at
+*exactly* their claimed position. If an epoch was repeated or the partition was read elsewhere, the position differs
+and the partition is asked for again.
 
-A worker that is given another part of the stream leaves nothing behind that reads on beside whoever has its old
-part now: a bundle that finds nothing to go on with ends what was kept.
+When a worker is given another part of the stream, another worker reads its old part. So a bundle that can continue no
+parked prefetcher discards all of them.
 """
 
 from __future__ import annotations
@@ -18,54 +18,57 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from penstock.io.change_streams.process_local import ProcessLocal
-from penstock.io.spanner.frontier import Position
+from penstock.io.change_streams.prefetch import ReadAhead
+from penstock.io.spanner.frontier import Frontier, Position
 from penstock.io.spanner.prefetch import Prefetcher
 
 
 class StreamPool:
-    """The readings of one change stream in one process. Safe for threads; several bundles may borrow at once."""
+    """The prefetchers of one change stream in one process. Thread-safe; several bundles may use it at once."""
 
     def __init__(
-        self, make: Callable[[], Prefetcher], synchronize_clock: Callable[[], None] = lambda: None
+        self,
+        buffer_bytes: int,
+        make: Callable[[ReadAhead], Prefetcher],
+        synchronize_clock: Callable[[], None] = lambda: None,
     ) -> None:
-        """`synchronize_clock` is called before each loan, and sets the clock that the readers plan by."""
+        """`make` returns a prefetcher over the shared budget.
+
+        `synchronize_clock` is called before each checkout, and sets the clock that the prefetchers plan by.
+        """
         self._make = make
         self._synchronize_clock = synchronize_clock
+        self._ahead = ReadAhead(buffer_bytes)
         self._lock = threading.Lock()
         self._parked: list[Prefetcher] = []
 
     @contextmanager
-    def checkout(self, partitions: Mapping[str, Position]) -> Iterator[Prefetcher]:
-        """Lend a reading: the kept one that stands where most of these partitions begin, or a new one.
+    def checkout(self, frontier: Frontier) -> Iterator[Prefetcher]:
+        """Lend a prefetcher: the parked one that continues most of the open partitions, or a new one.
 
-        After an error in the `with` it is closed, and else kept. One that has failed meanwhile is lent too, so
-        that somebody hears of it.
+        After an error in the `with` it is closed, otherwise parked. A parked one whose thread has failed is lent too,
+        so that the bundle raises the error.
         """
         self._synchronize_clock()
-        readers = self._resumed(partitions) or self._make()
+        prefetcher = self._resumed(frontier.open) or self._make(self._ahead)
         try:
-            yield readers
+            yield prefetcher
         except BaseException:
-            readers.close()
+            prefetcher.close()
             raise
-        if readers.park():
+        if prefetcher.park():
             with self._lock:
-                self._parked.append(readers)
+                self._parked.append(prefetcher)
         else:
-            readers.close()
+            prefetcher.close()
 
     def _resumed(self, partitions: Mapping[str, Position]) -> Prefetcher | None:
         with self._lock:
-            self._parked = [readers for readers in self._parked if not readers.ended]
-            best = max(self._parked, key=lambda readers: readers.matches(partitions), default=None)
+            self._parked = [prefetcher for prefetcher in self._parked if not prefetcher.ended]
+            best = max(self._parked, key=lambda prefetcher: prefetcher.matches(partitions), default=None)
             if best is None or not best.matches(partitions):
-                for readers in self._parked:
-                    readers.discard()
+                for prefetcher in self._parked:
+                    prefetcher.discard()
                 return None
             self._parked.remove(best)
         return best if best.resume(partitions) else None
-
-
-pools: ProcessLocal[StreamPool] = ProcessLocal()
-"""Those of this process, by stream and settings."""

@@ -3,52 +3,35 @@
     changes = pipeline | ReadFromSpannerChangeStream(
         project="my-project", instance="my-instance", database="bank", change_stream="AllChanges")
 
-The restriction is a `Frontier`; `process` reads its open partitions side by side, claims each step, emits,
-and sets the watermark. It ends when it is cut, when the stream is read to `end`, or when nothing of its part
-may be read before other parts have been.
-
-- **Order**: changes of one primary key come in commit order, as long as one bundle after another reads the
-  restriction. Nothing is promised between keys.
-- **After a crash**: reading goes on at the last checkpoint, even between two records of one timestamp; what
-  the checkpoint holds is not emitted again, what a lost bundle had emitted is.
-- **Watermark**: held by the slowest open partition and by the start of every waiting one; released as records
-  and heartbeats arrive, also while nothing changes.
-- **State**: one entry per live partition in the restriction; nothing outside the pipeline, no metadata table.
+- **Order**: changes of one primary key come in commit order, if one bundle after another reads the restriction.
+  There is no order between keys.
+- **After a crash**: the read continues at the last checkpoint, which may be between two records of one timestamp.
+  Records before it are not emitted again. Records that a lost bundle had emitted are emitted again.
+- **Watermark**: held by the slowest open partition and by the start of every waiting one; advanced by records and
+  heartbeats, also while nothing changes.
+- **State**: one entry per live partition in the restriction. There is no metadata table and nothing outside the
+  pipeline.
 """
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import apache_beam as beam
-from apache_beam import coders
-from apache_beam.io.iobase import RestrictionTracker
-from apache_beam.transforms.core import RestrictionProvider
-from apache_beam.transforms.window import TimestampedValue
-from apache_beam.utils.timestamp import Duration, Timestamp
-
-from penstock.errors import SetupError
-from penstock.io.change_streams.arguments import check_times, in_range, named, require_same, whole_in_range
-from penstock.io.change_streams.status import UnreachableError
-from penstock.io.change_streams.tracker import (
-    FrontierWatermarkEstimatorProvider,
-    Poll,
-    beam_watermark,
-    rebalanced,
-)
-from penstock.io.spanner.frontier import Advanced, Frontier, Step, abbreviate
-from penstock.io.spanner.metrics import ReaderMetrics
-from penstock.io.spanner.pool import StreamPool, pools
-from penstock.io.spanner.prefetch import Limits, Prefetcher, Window
+from penstock.io.change_streams.arguments import check_times, in_range, named
+from penstock.io.change_streams.prefetch import ReadAhead
+from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
+from penstock.io.change_streams.settings import Settings
+from penstock.io.spanner import coder  # noqa: F401 - registers the coders of streams and records
+from penstock.io.spanner.frontier import Frontier, abbreviate
+from penstock.io.spanner.metrics import SpannerMetrics
+from penstock.io.spanner.pool import StreamPool
+from penstock.io.spanner.prefetch import Limits, Prefetcher
 from penstock.io.spanner.preflight import check_source
 from penstock.io.spanner.query import change_stream_query, checked_name
 from penstock.io.spanner.record import DataChangeRecord
 from penstock.io.spanner.source import ChangeStream, Connection
+from penstock.io.spanner.state import Window
 from penstock.io.spanner.tracker import FrontierCoder, SpannerTracker
 from penstock.timestamps import NANOS, Timelike, format_timestamp, nanoseconds
 
@@ -56,151 +39,52 @@ if TYPE_CHECKING:
     from penstock.io.spanner.client import Client
 
 EMULATOR_VARIABLE = "SPANNER_EMULATOR_HOST"
-_TICK_SECONDS = 0.05
-"""How often an idle reader claims a tick, and how often a busy one reports its watermark."""
-_PATIENCE_SECONDS = 10.0
-"""How long a reader that lies behind may keep a runner that wants to cut waiting for the first row."""
-_DEFER_SECONDS = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How to read, as opposed to what: it belongs to the running program and is in no checkpoint."""
+class ReadSpannerFn(ReadChangeStreamFn):
+    """Turns `ChangeStream` elements into timestamped `DataChangeRecord`s."""
 
-    connection: Connection
-    heartbeat_ms: int
-    limits: Limits
-    identity: str
-    """What the program names, as `ChangeStream.identity`: a checkpoint of something else is not gone on with."""
+    frontier_type = Frontier
+    tracker_type = SpannerTracker
+    frontier_coder = FrontierCoder
+    metrics_type = SpannerMetrics
+    split_deferral_seconds = 10.0
 
+    def connect(self, stream: ChangeStream) -> Client:
+        # The client imports google-cloud-spanner, which only a running pipeline needs.
+        from penstock.io.spanner.client import client_for
 
-class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc, unused-ignore]
-    """Turns `ChangeStream` elements into timestamped `DataChangeRecord`s; its own restriction provider."""
+        return client_for(stream, self._settings.connection)
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__()
-        self._settings = settings
-        self._left_open: Prefetcher | None = None
-
-    def process(
-        self,
-        element: ChangeStream,
-        tracker: Any = beam.DoFn.RestrictionParam(),
-        watermark: Any = beam.DoFn.WatermarkEstimatorParam(FrontierWatermarkEstimatorProvider()),
-    ) -> Iterator[TimestampedValue]:
-        """Read until the stream's end, until cut, or until only partitions of other parts are waited for."""
-        frontier: Frontier = tracker.current_restriction()
-        watermark.set_watermark(beam_watermark(frontier.watermark))
-        patience = time.monotonic() + _PATIENCE_SECONDS
-        with self._borrowed(element, frontier) as readers, ReaderMetrics(readers) as metrics:
-            while frontier.open:
-                readers.read(frontier.open)
-                for record, step in _steps(readers, patience):
-                    if not tracker.try_claim(step):
-                        return
-                    metrics.claimed(record, step)
-                    if record is not None:
-                        yield TimestampedValue(record, Timestamp(micros=record.commit_timestamp // 1000))
-                frontier = tracker.current_restriction()
-                metrics.waiting(len(frontier.waiting))
-                watermark.set_watermark(beam_watermark(frontier.watermark))
-        if not frontier.done:
-            tracker.defer_remainder(Duration(seconds=_DEFER_SECONDS))
-
-    def start_bundle(self) -> None:
-        self._close_left_open()
-
-    def teardown(self) -> None:
-        self._close_left_open()
-
-    def _close_left_open(self) -> None:
-        """End readers whose `process` was given up in mid-flight by an error further down the pipeline."""
-        if self._left_open is not None:
-            self._left_open.close()
-            self._left_open = None
-
-    @contextmanager
-    def _borrowed(self, stream: ChangeStream, frontier: Frontier) -> Iterator[Prefetcher]:
-        pool = pools.get((stream, self._settings, frontier.end), lambda: self._pool(stream, frontier.end))
-        with pool.checkout(frontier.open) as self._left_open:
-            yield self._left_open
-            self._left_open = None
-
-    def _pool(self, stream: ChangeStream, end: int | None) -> StreamPool:
-        client = self._client(stream)
+    def open_pool(self, stream: ChangeStream) -> StreamPool:
+        client, settings = self._client(stream), self._settings
 
         def ask(token: str, start_timestamp: int, end_timestamp: int) -> Window:
             query = change_stream_query(
-                stream.change_stream, token, start_timestamp, end_timestamp, self._settings.heartbeat_ms
+                stream.change_stream, token, start_timestamp, end_timestamp, settings.heartbeat_ms
             )
             ahead = max(0, end_timestamp - client.clock.now()) / NANOS
             return client.ask(query, f"{format_timestamp(start_timestamp)} in {abbreviate(token)}", ahead)
 
-        def prefetcher() -> Prefetcher:
-            return Prefetcher(ask, client.backoff, self._settings.limits, end, client.clock.now)
+        def prefetcher(ahead: ReadAhead) -> Prefetcher:
+            return Prefetcher(ask, client.backoff, settings.limits, stream.end, client.clock.now, ahead)
 
-        return StreamPool(prefetcher, client.clock.synchronize)
+        return StreamPool(settings.limits.buffer_bytes, prefetcher, client.clock.synchronize)
 
-    def _client(self, stream: ChangeStream) -> Client:
-        from penstock.io.spanner.client import client_for  # google-cloud is needed from here on
+    def ask_service(self, client: Client, stream: ChangeStream) -> dict[str, str]:
+        return check_source(stream, client.rows)
 
-        require_same(stream.identity, self._settings.identity, SetupError)
-        return client_for(stream, self._settings.connection)
-
-    def check(self, stream: ChangeStream) -> dict[str, str]:
-        """Return the change stream's options after the checks that come before any reading.
-
-        Raises:
-            SetupError: the stream cannot be read; the message says why and what to do.
-            UnavailableError: nobody answered for `unavailable_seconds` seconds.
-        """
-        client = self._client(stream)
-        while True:
-            try:
-                return check_source(stream, client.rows)
-            except UnreachableError as error:
-                client.backoff.failed(str(error), self._settings.limits.unavailable_seconds)
-                time.sleep(client.backoff.remaining_pause())
-
-    # The restriction provider.
-
-    def initial_restriction(self, element: ChangeStream) -> Frontier:
-        """Return the root partition alone, after `check`: an error is raised before anything is read."""
-        self.check(element)
+    def first_frontier(self, stream: ChangeStream, said: dict[str, str]) -> Frontier:
+        """Return the root partition alone: its children are the partitions that are live at the start."""
         emulated = self._settings.connection.emulator_host is not None
-        return Frontier.starting_at(element.start, element.end, globally_ordered=emulated)
-
-    def create_tracker(self, restriction: Frontier) -> RestrictionTracker:
-        return SpannerTracker(restriction)
-
-    def restriction_coder(self) -> coders.Coder:
-        return FrontierCoder()
-
-    def restriction_size(self, element: ChangeStream, restriction: Frontier) -> float:
-        """Return the number of partitions that are open or waiting."""
-        return float(len(restriction.open) + len(restriction.waiting))
-
-    def rebalance(
-        self, element: ChangeStream, residuals: Sequence[tuple[Frontier, Timestamp]], n: int
-    ) -> list[tuple[Frontier, Timestamp]]:
-        """Join all residuals of one element and deal them out over `n` slots; see `rebalanced`."""
-        return rebalanced(Frontier.join, residuals, n)
+        return Frontier.starting_at(stream.start, stream.end, globally_ordered=emulated)
 
 
-class _ReadForEverFn(ReadChangeStreamFn):
-    """The same without end: what makes the output an unbounded PCollection."""
-
-    @beam.DoFn.unbounded_per_element()
-    def process(
-        self,
-        element: ChangeStream,
-        tracker: Any = beam.DoFn.RestrictionParam(),
-        watermark: Any = beam.DoFn.WatermarkEstimatorParam(FrontierWatermarkEstimatorProvider()),
-    ) -> Iterator[TimestampedValue]:
-        return super().process(element, tracker, watermark)
+class ReadSpannerUnboundedFn(Unbounded, ReadSpannerFn):
+    """The same for a stream without end."""
 
 
-class ReadFromSpannerChangeStream(beam.PTransform):  # type: ignore[misc, unused-ignore]
+class ReadFromSpannerChangeStream(ReadFromChangeStream):
     """Read the data change records of a change stream, timestamped with their commit timestamps.
 
     GoogleSQL databases; every value capture type (OLD_AND_NEW_VALUES is what the rest of Penstock is made
@@ -233,6 +117,10 @@ class ReadFromSpannerChangeStream(beam.PTransform):  # type: ignore[misc, unused
             read is known only to the service: `check()` asks it, and so does the pipeline before it reads.
     """
 
+    bounded_fn = ReadSpannerFn
+    unbounded_fn = ReadSpannerUnboundedFn
+    record_type = DataChangeRecord
+
     def __init__(
         self,
         *,
@@ -254,9 +142,8 @@ class ReadFromSpannerChangeStream(beam.PTransform):  # type: ignore[misc, unused
         api_endpoint: str | None = None,
         plain_text: bool = False,
     ) -> None:
-        super().__init__()
         now = time.time_ns()
-        self._stream = ChangeStream(
+        stream = ChangeStream(
             named("project", project),
             named("instance", instance),
             named("database", database),
@@ -264,65 +151,28 @@ class ReadFromSpannerChangeStream(beam.PTransform):  # type: ignore[misc, unused
             now if start is None else nanoseconds("start", start),
             None if end is None else nanoseconds("end", end),
         )
-        check_times(self._stream.start, self._stream.end, now, ahead_seconds=600)
+        check_times(stream.start, stream.end, now, ahead_seconds=600)
         if plain_text and not api_endpoint:
             raise ValueError("plain_text is for an api_endpoint: pass one, or leave plain_text out")
-        connection = Connection.with_credentials(
-            credentials,
-            emulator_host=emulator_host or (None if api_endpoint else os.environ.get(EMULATOR_VARIABLE)),
+        connection = Connection.from_arguments(
+            EMULATOR_VARIABLE,
+            credentials=credentials,
+            emulator_host=emulator_host,
             api_endpoint=api_endpoint,
             plain_text=plain_text,
             database_role=database_role,
         )
-        limits = Limits(
-            in_range("poll_seconds", poll_seconds, 0.01, 60),
-            in_range("unavailable_seconds", unavailable_seconds, 0, 86_400),
-            whole_in_range("max_concurrent_partitions", max_concurrent_partitions, 1, 1000),
-            whole_in_range("buffer_bytes", buffer_bytes, 1 << 20, 1 << 34),
-            in_range("idle_stream_seconds", idle_stream_seconds, 0, 3600),
+        limits = Limits.checked(
+            unavailable_seconds=unavailable_seconds,
+            max_concurrent_partitions=max_concurrent_partitions,
+            buffer_bytes=buffer_bytes,
+            idle_stream_seconds=idle_stream_seconds,
+            poll_seconds=in_range("poll_seconds", poll_seconds, 0.01, 60),
         )
         heartbeat_ms = round(1000 * in_range("heartbeat_seconds", heartbeat_seconds, 1, 300))
-        self._settings = Settings(connection, heartbeat_ms, limits, self._stream.identity)
-
-    @property
-    def stream(self) -> ChangeStream:
-        """What is read, with the start as the moment that "now" was."""
-        return self._stream
-
-    def check(self) -> dict[str, str]:
-        """Ask the service, from this process, whether the stream can be read; return the stream's options.
-
-        Raises:
-            ChangeStreamError: it cannot; the message says why and what to do.
-        """
-        return ReadChangeStreamFn(self._settings).check(self._stream)
-
-    def expand(self, pbegin: beam.pvalue.PBegin) -> beam.PCollection[DataChangeRecord]:
-        fn = ReadChangeStreamFn if self._stream.end is not None else _ReadForEverFn
-        read = beam.ParDo(fn(self._settings)).with_output_types(DataChangeRecord)
-        return pbegin | "Stream" >> beam.Create([self._stream], reshuffle=False) | "Read" >> read
-
-
-def _steps(readers: Prefetcher, patience: float) -> Iterator[tuple[DataChangeRecord | None, Step | Poll]]:
-    """Yield steps to claim until lineage moves, nothing comes, or a watermark report is due.
-
-    After the moment `patience` nothing is expected any more, and the runner may cut an empty bundle.
-    """
-    due = time.monotonic() + _TICK_SECONDS
-    while time.monotonic() < due:
-        batch = readers.take(_TICK_SECONDS)
-        if batch is None:
-            break
-        for taken in batch.steps:
-            yield taken
-            batch.claimed += 1  # asked for the next one: this one was granted
-        if not isinstance(batch.steps[-1][1], Advanced):
-            return
-    patient = time.monotonic() < patience
-    yield (
-        None,
-        Poll(
-            data_expected=patient and readers.data_expected,
-            first_record_pending=patient and readers.first_record_pending,
-        ),
-    )
+        super().__init__(
+            stream,
+            Settings(
+                connection=connection, heartbeat_ms=heartbeat_ms, limits=limits, identity=stream.identity
+            ),
+        )

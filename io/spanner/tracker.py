@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
+from typing import Any
 
-from penstock.coders import VersionedCoder
 from penstock.errors import LineageError
+from penstock.io.change_streams import coders
 from penstock.io.change_streams.tracker import FrontierTracker
 from penstock.io.spanner.frontier import Advanced, Frontier, Position, Step, Waiting, abbreviate
 
-VERSION = 1
 
-
-class FrontierCoder(VersionedCoder):
+class FrontierCoder(coders.FrontierCoder):
     """Encodes a Frontier as compact JSON: ``{"v":1, "end", "dealt", "globally_ordered", "open":[…], "waiting":[…]}``.
 
     An open partition is ``[token, timestamp, {transaction: [[first, last], …]}]``, a waiting one
@@ -20,30 +18,20 @@ class FrontierCoder(VersionedCoder):
     """
 
     value_type = Frontier
-    what = "a frontier"
 
-    def encode(self, value: Frontier) -> bytes:
-        document = {
-            "v": VERSION,
-            "end": value.end,
-            "dealt": value.dealt,
-            "globally_ordered": value.globally_ordered,
-            "open": [[token, at.timestamp, dict(at.seen)] for token, at in sorted(value.open.items())],
+    def document(self, frontier: Frontier) -> dict[str, Any]:
+        return {
+            "end": frontier.end,
+            "dealt": frontier.dealt,
+            "globally_ordered": frontier.globally_ordered,
+            "open": [[token, at.timestamp, dict(at.seen)] for token, at in sorted(frontier.open.items())],
             "waiting": [
                 [token, child.start, sorted(child.unfinished)]
-                for token, child in sorted(value.waiting.items())
+                for token, child in sorted(frontier.waiting.items())
             ],
         }
-        return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
 
-    def decode(self, encoded: bytes) -> Frontier:
-        """Return the frontier.
-
-        Raises:
-            ValueError: the bytes were written by a version that this one does not know.
-        """
-        document = json.loads(encoded)
-        self.check_version(document.get("v"))
+    def frontier(self, document: dict[str, Any]) -> Frontier:
         return Frontier(
             {token: Position(timestamp, _seen(seen)) for token, timestamp, seen in document["open"]},
             {token: Waiting(start, frozenset(parents)) for token, start, parents in document["waiting"]},

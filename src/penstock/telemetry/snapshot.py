@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from penstock.io.change_streams.frontier import Partitioned
+from penstock.io.change_streams.metrics import CHANGES, LINEAGE, NAMESPACE_PREFIX, RECORDS
+
 _YEAR_9999_US = 253_370_764_800_000_000
 _SAME_TIME_SECONDS = 1.0
-LINEAGE = ("splits", "merges", "moves")
-COUNTED = {"mods": "changes", "entries": "changes", **{name: name for name in ("records", *LINEAGE)}}
-"""What is shown of the counters that sources keep in a namespace `penstock.io.<system>`, and under which name."""
+_SHOWN = (RECORDS, CHANGES, *LINEAGE)
 
 
 class Residual(Protocol):
@@ -62,8 +63,8 @@ class Snapshot:
 
     @property
     def changes(self) -> int:
-        """Mods of Spanner and entries of Bigtable since the first start; records, where a source counts no parts."""
-        return self.counters.get("changes", self.counters.get("records", 0))
+        """Changes since the first start; records, if a source counts no changes in them."""
+        return self.counters.get(CHANGES, self.counters.get(RECORDS, 0))
 
 
 def take_snapshot(at: float, progress: Progress, counters: Iterable[tuple[str, str, int]]) -> Snapshot:
@@ -110,7 +111,7 @@ def as_fields(before: Snapshot, now: Snapshot) -> dict[str, Any]:
         "epochs": now.epochs,
         "last_checkpoint": _time(now.committed_at),
         "changes": now.changes,
-        **{name: now.counters.get(name, 0) for name in ("records", *LINEAGE)},
+        **{name: now.counters.get(name, 0) for name in (RECORDS, *LINEAGE)},
     }
 
 
@@ -119,15 +120,11 @@ def as_json(before: Snapshot, now: Snapshot) -> str:
     return json.dumps({"time": _time(now.at), "event": "progress", **as_fields(before, now)})
 
 
-def _partitions(restriction: Any) -> tuple[frozenset[str], frozenset[str]] | None:
-    """Return the tokens that a frontier has open and waiting; None for any other restriction.
-
-    Tokens and not their number: a merged partition may wait in several parts of a dealt frontier.
-    """
-    try:
-        return frozenset(restriction.open), frozenset(restriction.waiting)
-    except (AttributeError, TypeError):
+def _partitions(restriction: Any) -> tuple[frozenset[Any], frozenset[Any]] | None:
+    """Return the partitions that a restriction reports as readable and as waiting; None if it reports none."""
+    if not isinstance(restriction, Partitioned):
         return None
+    return frozenset(restriction.readable), frozenset(restriction.waiting)
 
 
 def _moment(watermark_us: int | None) -> int | None:
@@ -140,10 +137,11 @@ def _seconds(micros: int | None) -> float | None:
 
 
 def _sums(counters: Iterable[tuple[str, str, int]]) -> dict[str, int]:
+    """Add up the counters of all sources that are shown, by name."""
     sums: dict[str, int] = {}
     for namespace, name, value in counters:
-        if name in COUNTED and namespace.startswith("penstock.io."):
-            sums[COUNTED[name]] = sums.get(COUNTED[name], 0) + value
+        if name in _SHOWN and namespace.startswith(NAMESPACE_PREFIX):
+            sums[name] = sums.get(name, 0) + value
     return sums
 
 

@@ -56,7 +56,7 @@ class Table:
             "project": PROJECT,
             "instance": INSTANCE,
             "table": self.id,
-            "heartbeat": 0.2,
+            "heartbeat_seconds": 0.2,
             "emulator_host": self.emulator.host,
         }
         return ReadFromBigtableChangeStream(**{**given, **options})

@@ -16,9 +16,9 @@ from apache_beam.utils.timestamp import Timestamp
 
 from penstock.io.bigtable import ChangeStream, ChangeStreamMutation, ReadFromBigtableChangeStream
 from penstock.io.bigtable.frontier import Frontier
-from penstock.io.bigtable.read import ReadChangeStreamFn
+from penstock.io.bigtable.read import ReadBigtableFn
 from penstock.io.bigtable.tracker import FrontierCoder
-from penstock.io.change_streams.tracker import FrontierWatermarkEstimator, beam_watermark
+from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, beam_watermark
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Epochs:
     """One reading from its beginning on; `committed` is what has come out for good."""
 
     def __init__(self, transform: ReadFromBigtableChangeStream, parts: int = 1) -> None:
-        self.fn = ReadChangeStreamFn(transform._settings)
+        self.fn = ReadBigtableFn(transform._settings)
         self.stream: ChangeStream = transform.stream
         self.parts = parts
         self.committed: list[ChangeStreamMutation] = []
@@ -108,7 +108,7 @@ class Epochs:
             return split is not None
 
         def process() -> None:
-            fn = ReadChangeStreamFn(self.fn._settings)  # each bundle has its own instance
+            fn = ReadBigtableFn(self.fn._settings)  # each bundle has its own instance
             try:
                 for output in fn.process(self.stream, RestrictionTrackerView(tracker), estimator):
                     part.outputs.append(output.value)

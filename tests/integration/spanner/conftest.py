@@ -19,10 +19,10 @@ from apache_beam.runners.sdf_utils import (
 from apache_beam.utils.timestamp import Timestamp
 
 from penstock.emulators.spanner import SpannerEmulator
-from penstock.io.change_streams.tracker import FrontierWatermarkEstimator, beam_watermark
+from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, beam_watermark
 from penstock.io.spanner import ChangeStream, DataChangeRecord, ReadFromSpannerChangeStream
 from penstock.io.spanner.frontier import Frontier
-from penstock.io.spanner.read import ReadChangeStreamFn
+from penstock.io.spanner.read import ReadSpannerFn
 from penstock.io.spanner.tracker import FrontierCoder
 
 PROJECT, INSTANCE = "penstock-test", "penstock-test"
@@ -194,7 +194,7 @@ class Epochs:
     """Drives the DoFn in epochs: deal, read side by side, cut, encode, commit or crash."""
 
     def __init__(self, transform: ReadFromSpannerChangeStream, parts: int) -> None:
-        self.fn = ReadChangeStreamFn(transform._settings)
+        self.fn = ReadSpannerFn(transform._settings)
         self.stream: ChangeStream = transform.stream
         self.parts = parts
         self.committed: list[DataChangeRecord] = []

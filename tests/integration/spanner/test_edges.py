@@ -12,7 +12,7 @@ import pytest
 
 from penstock.emulators.spanner import SpannerEmulator
 from penstock.errors import UnavailableError
-from penstock.io.change_streams.tracker import beam_watermark
+from penstock.io.change_streams.watermark import beam_watermark
 from penstock.io.spanner import PositionLostError, SetupError
 from penstock.io.spanner.decode import Decoder
 from penstock.io.spanner.frontier import Frontier, Position

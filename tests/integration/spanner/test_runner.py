@@ -67,10 +67,10 @@ def test_bounded_reading_ends_by_itself_with_every_change_stamped_by_its_commit(
     assert all(micros == nanos // 1000 for nanos, micros, *_ in lines)
     seen = counters(result)
     assert seen["records"] == len(lines)
-    assert seen["mods"] == sum(len(mods) for *_, mods in lines)
+    assert seen["changes"] == sum(len(mods) for *_, mods in lines)
     assert seen["splits"] + seen["merges"] + seen["moves"] >= 3
     assert seen["partitions_announced"] >= seen["partitions_closed"] - 1
-    assert seen["queries"] > 0
+    assert seen["requests"] > 0
     assert not [thread for thread in threading.enumerate() if "spanner-reader" in thread.name]
 
 

@@ -15,8 +15,9 @@ from penstock.io.bigtable import (
     SetCell,
     UnknownMutation,
 )
+from penstock.io.bigtable.coder import ChangeStreamCoder
 from penstock.io.bigtable.keys import KeyRange
-from penstock.io.bigtable.source import ChangeStream, ChangeStreamCoder
+from penstock.io.bigtable.source import ChangeStream
 
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)
 texts = st.text(max_size=8)

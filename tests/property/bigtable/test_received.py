@@ -132,7 +132,7 @@ def test_what_is_empty_but_there_is_seen(message: Any, what: str) -> None:
 @given(messages())
 def test_what_depends_on_no_entry_makes_none(message: Any) -> None:
     record = lazily(message)
-    assert Selection(garbage_collection=True, source_clusters=frozenset("c")).of(record) is record
+    assert Selection(garbage_collection=True, source_clusters=frozenset("c")).apply(record) is record
     CODER.encode(record)
     repr(record)
     with pytest.raises(AttributeError):

@@ -8,12 +8,13 @@ from typing import Any
 
 from penstock.io.bigtable.frontier import Frontier, Reopened, Step
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
-from penstock.io.bigtable.prefetch import to_steps
-from penstock.io.bigtable.read import ReadChangeStreamFn
+from penstock.io.bigtable.read import ReadBigtableFn
 from penstock.io.bigtable.record import ChangeStreamMutation
 from penstock.io.bigtable.reopen import ReopenSchedule
+from penstock.io.bigtable.steps import to_steps
 from penstock.io.bigtable.tracker import BigtableTracker, FrontierCoder
-from penstock.io.change_streams.tracker import Poll, beam_watermark
+from penstock.io.change_streams.tracker import Poll
+from penstock.io.change_streams.watermark import beam_watermark
 from tests.simulation.bigtable.service import KEYS, MILLI, BrokenOffError, Service
 
 PendingStep = tuple[ChangeStreamMutation | None, Step]
@@ -29,7 +30,7 @@ class Reading:
     def __init__(self, seed: int, *, events: int = 50, crash_at: int | None = None) -> None:
         self.rng = random.Random(seed * 7919 + 1)
         self.service = Service(seed, events)
-        self.fn = ReadChangeStreamFn(None)  # type: ignore[arg-type] - only `rebalance` is used
+        self.fn = ReadBigtableFn(None)  # type: ignore[arg-type] - only `rebalance` is used
         self.row_range = self._row_range()
         end = self.rng.choice((None, 30 * MILLI, 100 * MILLI))
         partitions = self.service.layout

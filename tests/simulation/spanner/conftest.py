@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from penstock.io.change_streams.tracker import Poll, beam_watermark
+from penstock.io.change_streams.tracker import Poll
+from penstock.io.change_streams.watermark import beam_watermark
 from penstock.io.spanner.frontier import Announced, Frontier
 from penstock.io.spanner.query import ROOT
-from penstock.io.spanner.read import ReadChangeStreamFn
+from penstock.io.spanner.read import ReadSpannerFn
 from penstock.io.spanner.record import (
     ChangeRecord,
     ChildPartition,
@@ -183,7 +184,7 @@ class Reading:
     ) -> None:
         self.rng = random.Random(seed * 7919 + 1)
         self.stream = Stream(seed, scattered=scattered)
-        self.fn = ReadChangeStreamFn(None)  # type: ignore[arg-type] - only `rebalance` is used
+        self.fn = ReadSpannerFn(None)  # type: ignore[arg-type] - only `rebalance` is used
         start = Frontier.starting_at(0, self.stream.horizon, globally_ordered=globally_ordered)
         self.residuals = [(start, beam_watermark(start.watermark))]
         self.committed: list[DataChangeRecord] = []

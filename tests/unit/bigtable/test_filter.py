@@ -37,21 +37,21 @@ RECORD = ChangeStreamMutation(b"r", MutationType.USER, "east", 1, 0, "t", 1, ALL
     ],
 )
 def test_what_a_selection_leaves_out(selection: Selection, left_out: tuple[Entry, ...]) -> None:
-    selected = selection.of(RECORD)
+    selected = selection.apply(RECORD)
     assert selected is not None
     assert selected.entries == tuple(entry for entry in ALL if entry not in left_out)
 
 
 def test_a_record_of_which_nothing_is_left_does_not_come_out() -> None:
-    assert Selection(families=frozenset("x")).of(replace(RECORD, entries=(A,))) is None
+    assert Selection(families=frozenset("x")).apply(replace(RECORD, entries=(A,))) is None
 
 
 def test_changes_of_other_clusters_and_collected_garbage_can_be_left_out() -> None:
     garbage = replace(RECORD, type=MutationType.GARBAGE_COLLECTION, source_cluster_id="")
-    assert Selection(source_clusters=frozenset(["west"])).of(RECORD) is None
-    assert Selection(source_clusters=frozenset(["west"])).of(garbage) is garbage
-    assert Selection(garbage_collection=False).of(garbage) is None
-    assert Selection(garbage_collection=False).of(RECORD) is RECORD
+    assert Selection(source_clusters=frozenset(["west"])).apply(RECORD) is None
+    assert Selection(source_clusters=frozenset(["west"])).apply(garbage) is garbage
+    assert Selection(garbage_collection=False).apply(garbage) is None
+    assert Selection(garbage_collection=False).apply(RECORD) is RECORD
 
 
 def test_only_an_empty_selection_is_everything() -> None:

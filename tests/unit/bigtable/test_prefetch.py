@@ -12,8 +12,9 @@ import pytest
 from penstock.errors import DecodeError, LineageError
 from penstock.io.bigtable.frontier import Advanced, Closed, Finished, Opening
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
-from penstock.io.bigtable.pool import Limits, Prefetcher, StreamPool
-from penstock.io.bigtable.prefetch import Batch
+from penstock.io.bigtable.pool import StreamPool
+from penstock.io.bigtable.prefetch import Limits, Prefetcher
+from penstock.io.bigtable.reader import Batch
 from penstock.io.change_streams.status import UnreachableError
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -180,22 +181,24 @@ def test_each_stream_and_each_retry_is_counted_once(
     source.will_say(EVERYTHING, say.change("a"), UnreachableError("reset"))
     source.will_say(EVERYTHING, say.change("b"))
     kept = pool()
-    lend = kept.checkout
+    borrow = kept.borrow
 
-    def lend_late(opening: Opening) -> Any:
-        reader = lend(opening)
+    def borrow_late(opening: Opening) -> Any:
+        reader = borrow(opening)
         wait_until(lambda: reader.queued >= 2)
         return reader
 
-    monkeypatch.setattr(kept, "checkout", lend_late)
+    monkeypatch.setattr(kept, "borrow", borrow_late)
     with Prefetcher(kept) as first:
         first.read({EVERYTHING: START})
         taken(first, 1)
+        counted = [first.uncounted()]
     monkeypatch.undo()
     with Prefetcher(kept) as second:
         second.read({EVERYTHING: Opening(EVERYTHING, ((EVERYTHING, "a"),), None)})
         taken(second, 1)
-    assert [(each.streams, each.retries) for each in (first, second)] == [(2, 1), (0, 0)]
+        counted.append(second.uncounted())
+    assert counted == [(2, 1), (0, 0)]
 
 
 def test_a_position_that_is_not_exactly_the_kept_one_opens_a_stream_of_its_own(
@@ -296,7 +299,7 @@ def test_a_partition_that_is_no_longer_ready_is_cancelled(source: Any, pool: Any
 def test_more_partitions_than_streams_take_turns(
     source: Any, say: Any, pool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.io.bigtable.pool._TURN_SECONDS", 0.02)
+    monkeypatch.setattr("penstock.io.bigtable.prefetch._TURN_SECONDS", 0.02)
     for partition in (LOW, HIGH):
         source.will_say(partition, say.change("x"))
     with Prefetcher(pool(max_concurrent_partitions=1)) as prefetcher:
@@ -321,11 +324,11 @@ def test_what_is_read_ahead_stays_within_the_budget(source: Any, say: Any, pool:
     bounded = pool(buffer_bytes=5000)
     with Prefetcher(bounded) as prefetcher:
         prefetcher.read({EVERYTHING: START})
-        wait_until(lambda: bounded.shared.queued_bytes >= 4000)
+        wait_until(lambda: bounded.ahead.queued_bytes >= 4000)
         time.sleep(0.05)
-        assert 4000 <= bounded.shared.queued_bytes <= 5000
+        assert 4000 <= bounded.ahead.queued_bytes <= 5000
         assert len(taken(prefetcher, 50)) == 50
-    assert bounded.shared.queued_bytes == 0
+    assert bounded.ahead.queued_bytes == 0
 
 
 def test_steps_that_were_not_claimed_come_again(source: Any, say: Any, pool: Any) -> None:

@@ -9,14 +9,22 @@ import pytest
 
 from penstock.io.bigtable.frontier import Advanced, Closed, Frontier, Step
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
-from penstock.io.bigtable.pool import Limits, StreamPool
-from penstock.io.bigtable.prefetch import MOST_IN_RUN
-from penstock.io.bigtable.read import ReadChangeStreamFn
+from penstock.io.bigtable.pool import StreamPool
+from penstock.io.bigtable.prefetch import Limits
+from penstock.io.bigtable.read import ReadBigtableFn
+from penstock.io.bigtable.reader import MOST_IN_RUN
 from penstock.io.bigtable.tracker import BigtableTracker
-from penstock.io.change_streams.tracker import FrontierWatermarkEstimator, Poll, beam_watermark
+from penstock.io.change_streams.tracker import Poll
+from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, beam_watermark
 
 LOW, HIGH = KeyRange(b"", b"m"), KeyRange(b"m", b"")
-LIMITS = Limits(5.0, 8, 1 << 20, 5.0, 0.05)
+LIMITS = Limits(
+    unavailable_seconds=5.0,
+    max_concurrent_partitions=8,
+    buffer_bytes=1 << 20,
+    idle_stream_seconds=5.0,
+    merge_wait_seconds=0.05,
+)
 
 
 class Cutting:
@@ -53,13 +61,13 @@ def pool(source: Any) -> Iterator[StreamPool]:
 
 
 @pytest.fixture
-def fn(pool: StreamPool) -> ReadChangeStreamFn:
-    made = ReadChangeStreamFn(None)  # type: ignore[arg-type] - the pool is here already
+def fn(pool: StreamPool) -> ReadBigtableFn:
+    made = ReadBigtableFn(None)  # type: ignore[arg-type] - the pool is here already
     made._pool = lambda element: pool  # type: ignore[method-assign]
     return made
 
 
-def process(fn: ReadChangeStreamFn, tracker: Cutting) -> Iterator[Any]:
+def process(fn: ReadBigtableFn, tracker: Cutting) -> Iterator[Any]:
     low = FrontierWatermarkEstimator(beam_watermark(tracker.residual.watermark))
     return fn.process(None, tracker, low)  # type: ignore[arg-type]
 

@@ -12,9 +12,9 @@ from penstock.errors import SetupError
 from penstock.io.bigtable import ChangeStreamMutation, ReadFromBigtableChangeStream
 from penstock.io.bigtable.frontier import Frontier
 from penstock.io.bigtable.keys import KeyRange
-from penstock.io.bigtable.read import ReadChangeStreamFn
+from penstock.io.bigtable.read import ReadBigtableFn
 from penstock.io.bigtable.tracker import BigtableTracker
-from penstock.io.change_streams.tracker import FrontierWatermarkEstimatorProvider, beam_watermark
+from penstock.io.change_streams.watermark import FrontierWatermarkEstimatorProvider, beam_watermark
 from penstock.timestamps import nanoseconds
 
 NAMES: dict[str, Any] = {"project": "p", "instance": "i", "table": "t"}
@@ -67,7 +67,7 @@ def test_the_output_is_bounded_when_there_is_an_end(end: int | None, bounded: bo
 
 
 def test_rebalance_joins_all_residuals_and_deals_them_over_the_slots() -> None:
-    fn = ReadChangeStreamFn(None)  # type: ignore[arg-type] - no settings are needed
+    fn = ReadBigtableFn(None)  # type: ignore[arg-type] - no settings are needed
     parts = [KeyRange(b"", b"g"), KeyRange(b"g", b"m"), KeyRange(b"m", b"")]
     frontier = Frontier.starting_at(5_000_000, parts)
     dealt = fn.rebalance(None, [(frontier, beam_watermark(1))], 2)  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ def test_rebalance_joins_all_residuals_and_deals_them_over_the_slots() -> None:
 
 def test_a_checkpoint_of_another_table_is_refused_before_anything_is_read() -> None:
     before, now = (ReadFromBigtableChangeStream(**{**NAMES, "table": table}, start=1) for table in ("t", "u"))
-    fn, frontier = ReadChangeStreamFn(now._settings), Frontier.starting_at(1, [KeyRange(b"", b"")])
+    fn, frontier = ReadBigtableFn(now._settings), Frontier.starting_at(1, [KeyRange(b"", b"")])
     estimator = FrontierWatermarkEstimatorProvider().create_watermark_estimator(beam_watermark(0))
     with pytest.raises(SetupError, match=r"checkpoint .* change stream of .*/tables/t, .* of .*/tables/u, "):
         next(fn.process(before.stream, BigtableTracker(frontier), estimator))
@@ -89,7 +89,7 @@ def test_a_checkpoint_with_another_end_is_refused_before_anything_is_read(
     was: int | None, now: int | None
 ) -> None:
     before, after = (ReadFromBigtableChangeStream(**NAMES, start=1, end=end) for end in (was, now))
-    fn, frontier = ReadChangeStreamFn(after._settings), Frontier.starting_at(1, [KeyRange(b"", b"")])
+    fn, frontier = ReadBigtableFn(after._settings), Frontier.starting_at(1, [KeyRange(b"", b"")])
     estimator = FrontierWatermarkEstimatorProvider().create_watermark_estimator(beam_watermark(0))
     ends = {7: r"to 1970\S*7Z", 9: r"to 1970\S*9Z", None: "without end"}
     with pytest.raises(

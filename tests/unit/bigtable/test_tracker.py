@@ -9,7 +9,8 @@ from penstock.errors import LineageError
 from penstock.io.bigtable.frontier import Advanced, Finished, Frontier, Segment
 from penstock.io.bigtable.keys import KeyRange
 from penstock.io.bigtable.tracker import BigtableTracker, FrontierCoder
-from penstock.io.change_streams.tracker import FrontierWatermarkEstimator, Poll, beam_watermark
+from penstock.io.change_streams.tracker import Poll
+from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, beam_watermark
 
 LOW, HIGH = KeyRange(b"", b"m"), KeyRange(b"m", b"")
 

@@ -11,10 +11,10 @@ import pytest
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner import ReadFromSpannerChangeStream
 from penstock.io.spanner.clock import ServiceClock
-from penstock.io.spanner.frontier import Advanced, Position
+from penstock.io.spanner.frontier import Advanced, Frontier, Position
 from penstock.io.spanner.prefetch import Prefetcher
 from penstock.io.spanner.query import Query
-from penstock.io.spanner.read import ReadChangeStreamFn
+from penstock.io.spanner.read import ReadSpannerFn
 from penstock.timestamps import parse_timestamp
 from tests.unit.spanner.windows import MILLI, FakeWindow, beats, new_backoff
 
@@ -102,11 +102,11 @@ def test_a_reader_whose_clock_is_a_day_behind_reads_up_to_the_time_of_the_servic
     monkeypatch: pytest.MonkeyPatch, behind: int
 ) -> None:
     transform = ReadFromSpannerChangeStream(project="p", instance="i", database="d", change_stream="S")
-    fn = ReadChangeStreamFn(transform._settings)
+    fn = ReadSpannerFn(transform._settings)
     monkeypatch.setattr(fn, "_client", lambda stream: DayBehind())
     start = time.time_ns()
     positions = {"p": Position(start - behind)}
-    with fn._pool(transform.stream, None).checkout(positions) as prefetcher, closing(prefetcher):
+    with fn._pool(transform.stream).checkout(Frontier(positions, {})) as prefetcher, closing(prefetcher):
         prefetcher.read(positions)
         assert any(position >= start for position in _positions(prefetcher))
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from penstock.io.change_streams.prefetch import ReadAhead
 from penstock.io.change_streams.status import UnreachableError
-from penstock.io.spanner.frontier import Advanced, Announced, Position, Step
+from penstock.io.spanner.frontier import Advanced, Announced, Frontier, Position, Step
 from penstock.io.spanner.pool import StreamPool
 from penstock.io.spanner.prefetch import Prefetcher
 from tests.unit.spanner.windows import (
@@ -36,11 +37,11 @@ def pool() -> Iterator[Make]:
     def make(answer: Answer, **changed: Any) -> tuple[StreamPool, list[tuple[str, int, int]]]:
         ask, asked, _ = windows_of(answer)
 
-        def prefetcher() -> Prefetcher:
+        def prefetcher(ahead: ReadAhead) -> Prefetcher:
             made.append(Prefetcher(ask, new_backoff(), limits(**changed), None))
             return made[-1]
 
-        return StreamPool(prefetcher), asked
+        return StreamPool(1 << 20, prefetcher), asked
 
     yield make
     for prefetcher in made:
@@ -87,7 +88,7 @@ def test_the_next_bundle_goes_on_with_what_was_read_ahead(pool: Make) -> None:
     found: list[Step] = []
     at = Position(start)
     for _ in range(3):
-        with kept.checkout({"p": at}) as prefetcher:
+        with kept.checkout(Frontier({"p": at}, {})) as prefetcher:
             found += steps_of(prefetcher, {"p": at}, 2)
             at = position(found[-1])
     assert found == [Advanced("p", Position(start + number)) for number in range(1, 7)]
@@ -98,7 +99,7 @@ def test_a_bundle_ends_without_waiting_for_its_windows(pool: Make) -> None:
     at = Position(time.time_ns())
     kept, _ = pool(beats, poll_seconds=10)
     begun = time.monotonic()
-    with kept.checkout({"p": at}) as prefetcher:
+    with kept.checkout(Frontier({"p": at}, {})) as prefetcher:
         steps_of(prefetcher, {"p": at}, 1)
     assert time.monotonic() - begun < 5
     (thread,) = reader_threads()
@@ -108,11 +109,11 @@ def test_a_bundle_ends_without_waiting_for_its_windows(pool: Make) -> None:
 def test_a_partition_that_stands_elsewhere_is_asked_anew_and_the_others_go_on(pool: Make) -> None:
     begin = Position(time.time_ns())
     kept, asked = pool(beats)
-    with kept.checkout({"a": begin, "b": begin}) as prefetcher:
+    with kept.checkout(Frontier({"a": begin, "b": begin}, {})) as prefetcher:
         steps = steps_of(prefetcher, {"a": begin, "b": begin}, 4)
     at = {step.token: position(step) for step in steps}
     assert set(at) == {"a", "b"}
-    with kept.checkout({"a": at["a"], "b": begin}) as again:  # b's bundle is repeated from its last record
+    with kept.checkout(Frontier({"a": at["a"], "b": begin}, {})) as again:  # of b, the bundle is repeated
         assert again is prefetcher
         again_steps = steps_of(again, {"a": at["a"], "b": begin}, 6)
     first = {step.token: position(step) for step in reversed(again_steps)}
@@ -124,10 +125,10 @@ def test_a_partition_that_stands_elsewhere_is_asked_anew_and_the_others_go_on(po
 def test_what_is_no_longer_asked_for_is_dropped_with_its_credit(pool: Make) -> None:
     begin = Position(time.time_ns())
     kept, asked = pool(beats)
-    with kept.checkout({"a": begin, "b": begin}) as prefetcher:
+    with kept.checkout(Frontier({"a": begin, "b": begin}, {})) as prefetcher:
         steps = steps_of(prefetcher, {"a": begin, "b": begin}, 4)
     at = {step.token: position(step) for step in steps}
-    with kept.checkout({"a": at["a"]}) as again:
+    with kept.checkout(Frontier({"a": at["a"]}, {})) as again:
         assert again is prefetcher
         steps_of(again, {"a": at["a"]}, 3)
         time.sleep(0.1)
@@ -150,27 +151,27 @@ def test_a_bundle_repeated_from_before_an_announcement_hears_of_the_child_again(
         yield heartbeat(start + 2)
 
     kept, _ = pool(splits)
-    with kept.checkout({"p": Position(start)}) as prefetcher:
+    with kept.checkout(Frontier({"p": Position(start)}, {})) as prefetcher:
         (advanced,) = steps_of(prefetcher, {"p": Position(start)}, 1)
     at = {"p": position(advanced)}
-    with kept.checkout(at) as prefetcher:
+    with kept.checkout(Frontier(at, {})) as prefetcher:
         announced, *_ = steps_of(prefetcher, at, 1 + further)
     assert isinstance(announced, Announced)
     again = {"p": Position(start + 1 + further)}  # the bundle was lost, and with it that the child is known
-    with kept.checkout(again) as prefetcher:
+    with kept.checkout(Frontier(again, {})) as prefetcher:
         assert steps_of(prefetcher, again, 1) == [announced]
 
 
 def test_two_bundles_at_once_have_readings_of_their_own(pool: Make) -> None:
     a, b = {"a": Position(time.time_ns())}, {"b": Position(time.time_ns())}
     kept, _ = pool(beats)
-    with kept.checkout(a) as first, kept.checkout(b) as second:
+    with kept.checkout(Frontier(a, {})) as first, kept.checkout(Frontier(b, {})) as second:
         assert first is not second
         at_a = {"a": position(steps_of(first, a, 1)[0])}
         at_b = {"b": position(steps_of(second, b, 1)[0])}
-    with kept.checkout(at_b) as again:
+    with kept.checkout(Frontier(at_b, {})) as again:
         assert again is second
-        with kept.checkout(at_a) as other:
+        with kept.checkout(Frontier(at_a, {})) as other:
             assert other is first
 
 
@@ -178,9 +179,9 @@ def test_a_bundle_of_another_part_ends_what_was_kept(pool: Make) -> None:
     """Whoever has that part now reads it; two would ask for everything twice."""
     a, b = {"a": Position(time.time_ns())}, {"b": Position(time.time_ns())}
     kept, asked = pool(beats)
-    with kept.checkout(a) as prefetcher:
+    with kept.checkout(Frontier(a, {})) as prefetcher:
         steps_of(prefetcher, a, 1)
-    with kept.checkout(b) as other:
+    with kept.checkout(Frontier(b, {})) as other:
         time.sleep(0.1)  # what it asked last may still run
         count = sum(token == "a" for token, _, _ in asked)
         steps_of(other, b, 5)
@@ -203,15 +204,15 @@ def test_what_lies_behind_is_not_read_on_for_nobody() -> None:
         return [window for (token, _, _), window in zip(asked, windows, strict=True) if token == "behind"]
 
     ask, asked, windows = windows_of(answer)
-    kept = StreamPool(lambda: Prefetcher(ask, new_backoff(), limits(), None))
+    kept = StreamPool(1 << 20, lambda ahead: Prefetcher(ask, new_backoff(), limits(), None, ahead=ahead))
     partitions = {"behind": Position(time.time_ns() - 60_000 * MILLI), "live": Position(time.time_ns())}
-    with kept.checkout(partitions) as prefetcher:
+    with kept.checkout(Frontier(partitions, {})) as prefetcher:
         at = {step.token: position(step) for step in steps_of(prefetcher, partitions, 3)}
         assert not of_behind()[0].cancelled_at
     time.sleep(0.1)
     (window,) = of_behind()
     assert window.cancelled_at
-    with kept.checkout({**partitions, **at}) as again:
+    with kept.checkout(Frontier({**partitions, **at}, {})) as again:
         assert again is prefetcher
     prefetcher.close()
 
@@ -219,7 +220,7 @@ def test_what_lies_behind_is_not_read_on_for_nobody() -> None:
 def test_an_error_in_the_bundle_ends_its_threads(pool: Make) -> None:
     at = {"p": Position(time.time_ns())}
     kept, _ = pool(beats)
-    with pytest.raises(ArithmeticError), kept.checkout(at) as prefetcher:
+    with pytest.raises(ArithmeticError), kept.checkout(Frontier(at, {})) as prefetcher:
         steps_of(prefetcher, at, 1)
         raise ArithmeticError
     assert reader_threads() == []
@@ -234,10 +235,13 @@ def test_a_failure_while_nobody_reads_is_heard_of_by_the_next_bundle(pool: Make)
         raise LookupError("broken window")
 
     kept, _ = pool(breaks)
-    with kept.checkout({"p": Position(start)}) as prefetcher:
+    with kept.checkout(Frontier({"p": Position(start)}, {})) as prefetcher:
         (step,) = steps_of(prefetcher, {"p": Position(start)}, 1)
     time.sleep(0.2)
-    with pytest.raises(LookupError, match="broken window"), kept.checkout({"p": position(step)}) as again:
+    with (
+        pytest.raises(LookupError, match="broken window"),
+        kept.checkout(Frontier({"p": position(step)}, {})) as again,
+    ):
         steps_of(again, {"p": position(step)}, 1)
 
 
@@ -249,18 +253,18 @@ def test_a_reading_that_nobody_asks_for_ends_by_itself_and_holds_nothing(pool: M
 
     at = {"p": Position(time.time_ns() - 1_000 * MILLI)}
     kept, _ = pool(many, idle_stream_seconds=0.2, buffer_bytes=2_000)
-    with kept.checkout(at) as prefetcher:
+    with kept.checkout(Frontier(at, {})) as prefetcher:
         (step,) = steps_of(prefetcher, at, 1)
     wait_until(lambda: not reader_threads(), reader_threads)
-    assert prefetcher._queued_bytes == 0
-    with kept.checkout({"p": position(step)}) as again:
+    assert prefetcher._state.queued_bytes == 0
+    with kept.checkout(Frontier({"p": position(step)}, {})) as again:
         assert again is not prefetcher
 
 
 def test_nothing_is_kept_when_told_so_or_when_nothing_is_left(pool: Make) -> None:
     at = {"p": Position(time.time_ns())}
     kept, _ = pool(beats, idle_stream_seconds=0)
-    with kept.checkout(at) as prefetcher:
+    with kept.checkout(Frontier(at, {})) as prefetcher:
         steps_of(prefetcher, at, 1)
     assert reader_threads() == []
 
@@ -268,6 +272,6 @@ def test_nothing_is_kept_when_told_so_or_when_nothing_is_left(pool: Make) -> Non
         yield children(begin, "p", "child")
 
     kept, _ = pool(ends)
-    with kept.checkout(at) as prefetcher:
+    with kept.checkout(Frontier(at, {})) as prefetcher:
         steps_of(prefetcher, at, 2)
     assert reader_threads() == []

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from penstock.errors import UnavailableError
+from penstock.io.change_streams.read_fn import _claims
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner.frontier import Advanced, Ended, Frontier, Position
 from penstock.io.spanner.prefetch import Prefetcher
-from penstock.io.spanner.read import _steps
 from penstock.io.spanner.tracker import SpannerTracker
 from tests.unit.spanner.windows import (
     MILLI,
@@ -149,7 +149,7 @@ def test_closing_frees_threads_that_wait_for_credit() -> None:
     prefetcher, _, _ = opened(floods, buffer_bytes=2_000)
     prefetcher.read({"p": Position(time.time_ns() - 1_000 * MILLI)})
     time.sleep(0.2)
-    assert prefetcher._queued_bytes < 4_000
+    assert prefetcher._state.queued_bytes < 4_000
     prefetcher.close()
     assert not reader_threads()
 
@@ -163,7 +163,7 @@ def test_what_is_read_ahead_stays_within_the_budget() -> None:
     with closing(prefetcher):
         prefetcher.read({f"p{number}": Position(time.time_ns() - 1_000 * MILLI) for number in range(20)})
         time.sleep(0.2)
-        assert prefetcher._queued_bytes < 4_000 + 2 * 2_000
+        assert prefetcher._state.queued_bytes < 4_000 + 2 * 2_000
         assert len(asked) < 20, "no query may start while the budget is used up"
         positions: dict[str, int] = {}
         deadline = time.monotonic() + 30
@@ -235,7 +235,7 @@ def test_a_bundle_is_not_cut_before_the_partition_that_lies_lowest_has_come_on()
         residual, quick = None, 0
         until = time.monotonic() + PATIENCE_SECONDS
         while residual is None and time.monotonic() < until:
-            for _, step in _steps(prefetcher, until):
+            for _, step in _claims(prefetcher, until):
                 assert tracker.try_claim(step)
                 quick += isinstance(step, Advanced) and step.token == "quick"
             residual = (tracker.try_split(0) or (None, None))[1]

@@ -14,16 +14,17 @@ from apache_beam.utils.timestamp import Timestamp
 from google.auth.credentials import AnonymousCredentials
 
 from penstock.errors import SetupError
-from penstock.io.change_streams.tracker import FrontierWatermarkEstimatorProvider, beam_watermark
+from penstock.io.change_streams.watermark import FrontierWatermarkEstimatorProvider, beam_watermark
 from penstock.io.spanner import (
     ChangeStream,
     DataChangeRecord,
     DataChangeRecordCoder,
     ReadFromSpannerChangeStream,
 )
+from penstock.io.spanner.coder import ChangeStreamCoder
 from penstock.io.spanner.frontier import Frontier, Position
-from penstock.io.spanner.read import ReadChangeStreamFn
-from penstock.io.spanner.source import ChangeStreamCoder, Connection
+from penstock.io.spanner.read import ReadSpannerFn
+from penstock.io.spanner.source import Connection
 from penstock.io.spanner.tracker import SpannerTracker
 
 SECOND = 1_000_000_000
@@ -116,7 +117,7 @@ def test_output_is_bounded_only_with_an_end_and_typed() -> None:
 
 
 def test_the_dofn_is_its_own_restriction_provider_with_rebalance() -> None:
-    fn = ReadChangeStreamFn(reading()._settings)
+    fn = ReadSpannerFn(reading()._settings)
     provider = DoFnSignature(fn).get_restriction_provider()
     assert provider is fn
     assert callable(provider.rebalance)
@@ -135,7 +136,7 @@ def test_element_survives_its_coder_and_equal_elements_have_equal_bytes() -> Non
 
 
 def test_rebalance_deals_over_the_slots_and_keeps_the_watermark() -> None:
-    fn = ReadChangeStreamFn(reading()._settings)
+    fn = ReadSpannerFn(reading()._settings)
     whole = Frontier({token: Position(n * SECOND) for n, token in enumerate("abcde", 1)}, {})
     residuals = [(part, Timestamp(1)) for part in whole.deal(2)]
     parts = fn.rebalance(None, residuals, 3)  # type: ignore[arg-type]
@@ -147,7 +148,7 @@ def test_rebalance_deals_over_the_slots_and_keeps_the_watermark() -> None:
 
 def test_a_checkpoint_of_another_change_stream_is_refused_before_anything_is_read() -> None:
     before, now = reading(start=1), reading(start=1, change_stream="T")
-    fn, frontier = ReadChangeStreamFn(now._settings), Frontier.starting_at(1, None)
+    fn, frontier = ReadSpannerFn(now._settings), Frontier.starting_at(1, None)
     estimator = FrontierWatermarkEstimatorProvider().create_watermark_estimator(beam_watermark(0))
     with pytest.raises(SetupError, match=r"checkpoint .* change stream S of .* change stream T of .*"):
         next(fn.process(before.stream, SpannerTracker(frontier), estimator))
@@ -158,7 +159,7 @@ def test_a_checkpoint_with_another_end_is_refused_before_anything_is_read(
     was: int | None, now: int | None
 ) -> None:
     before, after = reading(start=1, end=was), reading(start=1, end=now)
-    fn, frontier = ReadChangeStreamFn(after._settings), Frontier.starting_at(1, None)
+    fn, frontier = ReadSpannerFn(after._settings), Frontier.starting_at(1, None)
     estimator = FrontierWatermarkEstimatorProvider().create_watermark_estimator(beam_watermark(0))
     ends = {7: r"to 1970\S*7Z", 9: r"to 1970\S*9Z", None: "without end"}
     with pytest.raises(
@@ -168,13 +169,13 @@ def test_a_checkpoint_with_another_end_is_refused_before_anything_is_read(
 
 
 def test_rebalance_returns_nothing_when_nothing_is_left() -> None:
-    fn = ReadChangeStreamFn(reading()._settings)
+    fn = ReadSpannerFn(reading()._settings)
     assert fn.rebalance(None, [], 3) == []  # type: ignore[arg-type]
     assert fn.rebalance(None, [(Frontier({}, {}), Timestamp(1))], 3) == []  # type: ignore[arg-type]
 
 
 def test_drain_lets_bounded_readings_finish_and_ends_unbounded_ones() -> None:
-    fn = ReadChangeStreamFn(reading()._settings)
+    fn = ReadSpannerFn(reading()._settings)
     bounded = Frontier.starting_at(0, 9)
     assert fn.truncate(None, bounded) == bounded
     assert fn.truncate(None, Frontier.starting_at(0)) is None

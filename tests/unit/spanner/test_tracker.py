@@ -10,10 +10,10 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
 from penstock.errors import LineageError
-from penstock.io.change_streams.tracker import (
+from penstock.io.change_streams.tracker import Poll
+from penstock.io.change_streams.watermark import (
     FrontierWatermarkEstimator,
     FrontierWatermarkEstimatorProvider,
-    Poll,
     beam_watermark,
 )
 from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, Frontier, Position, Waiting

@@ -11,7 +11,9 @@ from google.cloud.spanner_v1.types import result_set
 
 from penstock.errors import UnavailableError
 from penstock.io.change_streams.backoff import Backoff
-from penstock.io.spanner.prefetch import Ask, Batch, Limits, Prefetcher
+from penstock.io.spanner.prefetch import Limits, Prefetcher
+from penstock.io.spanner.reader import Ask
+from penstock.io.spanner.state import Batch
 from penstock.timestamps import format_timestamp
 
 PartialResultSet = result_set.PartialResultSet.pb()

@@ -13,7 +13,7 @@ from penstock.telemetry.snapshot import Snapshot, as_fields, as_json, as_line, r
 
 @dataclass
 class FakeFrontier:
-    open: tuple[str, ...]
+    readable: tuple[str, ...]
     waiting: tuple[str, ...]
 
 
@@ -31,12 +31,12 @@ class FakeProgress:
 
 
 COUNTERS = [
-    ("penstock.io.spanner", "mods", 40),
+    ("penstock.io.spanner", "changes", 40),
     ("penstock.io.spanner", "records", 30),
     ("penstock.io.spanner", "splits", 2),
     ("penstock.io.bigtable", "splits", 3),
-    ("penstock.io.bigtable", "entries", 12),
-    ("penstock.io.spanner", "queries", 99),
+    ("penstock.io.bigtable", "changes", 12),
+    ("penstock.io.spanner", "requests", 99),
     ("users.own", "splits", 1000),
 ]
 

@@ -1,0 +1,43 @@
+"""From the records of a stream to the steps that are claimed. Pure."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from penstock.errors import LineageError
+from penstock.io.bigtable.frontier import Advanced, Closed, Finished, Step
+from penstock.io.bigtable.keys import KeyRange, abbreviate
+from penstock.io.bigtable.record import ChangeRecord, ChangeStreamMutation, Heartbeat
+
+PendingStep: TypeAlias = tuple[ChangeStreamMutation | None, Step | None]
+"""A step to claim, with the record to emit when the claim is granted (None: nothing to emit).
+
+A record that is emitted comes without its step, which `Batch.step` makes: most of them are never claimed one by one.
+"""
+
+
+def to_steps(partition: KeyRange, record: ChangeRecord, *, bounded: bool) -> Step | None:
+    """Return the step that a record of the stream of `partition` means; None: a close without a continuation.
+
+    A close with status OK and nothing else says that an end_time was reached, so it counts only in a `bounded` read.
+    Continuation tokens count for every status.
+
+    Raises:
+        LineageError: a heartbeat of another partition.
+    """
+    if isinstance(record, ChangeStreamMutation):
+        return advanced(partition, record)
+    if isinstance(record, Heartbeat):
+        if record.partition != partition:
+            raise LineageError(
+                f"a heartbeat of {abbreviate(record.partition)} in the stream of {abbreviate(partition)}"
+            )
+        return advanced(partition, record)
+    if record.continuations:
+        return Closed(partition, record.continuations)
+    return Finished(partition) if record.code == 0 and bounded else None
+
+
+def advanced(partition: KeyRange, record: ChangeStreamMutation | Heartbeat) -> Advanced:
+    """Return the step that a record or heartbeat of the stream of `partition` means."""
+    return Advanced(partition, record.token, record.estimated_low_watermark)

@@ -1,0 +1,71 @@
+"""What the shared reader needs to know of a frontier: the work that remains, as one value. Pure.
+
+Each source has its own `Frontier`: a frozen value that says which partitions are read how far, and which wait for
+others. It is the restriction of the splittable DoFn, so it is what a checkpoint holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol, Self, runtime_checkable
+
+
+@runtime_checkable
+class Partitioned(Protocol):
+    """A restriction that reports its own progress. Telemetry knows restrictions by this protocol only.
+
+    Partitions are reported by key and not by number: after a rebalance, the same partition may wait in several
+    parts of one frontier, and must be counted once.
+    """
+
+    @property
+    def readable(self) -> Collection[Any]:
+        """Keys of the partitions that may be read now."""
+
+    @property
+    def waiting(self) -> Collection[Any]:
+        """Keys of the partitions that wait for others before they may be read."""
+
+
+class Frontier(Partitioned, Protocol):
+    """The remaining work of a change stream. Times are nanoseconds."""
+
+    @property
+    def done(self) -> bool:
+        """Whether no work remains, now or later."""
+
+    @property
+    def can_progress(self) -> bool:
+        """Whether this part can still advance without results of other parts."""
+
+    @property
+    def end(self) -> int | None:
+        """The last timestamp to read, inclusive; None: without end."""
+
+    @property
+    def watermark(self) -> int | None:
+        """No unread change is known to be below this time; None when no work remains."""
+
+    @property
+    def summary(self) -> str:
+        """The remaining work in words, without keys or tokens."""
+
+    def advanced(self, positions: Mapping[Any, Any]) -> Self:
+        """Return the frontier with several partitions at new positions."""
+
+    def apply(self, step: Any) -> Self:
+        """Return the frontier after one step of lineage.
+
+        Raises:
+            LineageError: the step does not fit.
+        """
+
+    def exhausted(self) -> Self:
+        """Return the same frontier without any remaining work."""
+
+    def deal(self, n: int) -> list[Self]:
+        """Return at most `n` frontiers that can be read in parallel; `join` is the inverse."""
+
+    @staticmethod
+    def join(parts: Sequence[Any]) -> Any:
+        """Return one frontier from all parts of a deal, however far each has been read."""

@@ -1,0 +1,82 @@
+"""Reading ahead: the interfaces between a bundle, its prefetcher and the pool, and the budget they share. Pure.
+
+A prefetcher reads partitions in threads of its own and hands out batches. The bundle claims each step of a batch
+and says how many it claimed. Steps that were not claimed are handed out again, to this bundle or to the next one
+that continues at the same position.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeAlias
+
+Claim: TypeAlias = tuple[int, Sequence[Any], Any]
+"""(number of steps, records to emit, the step to claim): to claim the last step is to claim all of them."""
+
+
+class Batch(Protocol):
+    """Steps of one partition, in the order of the service. The bundle counts in `claimed` how many it has claimed."""
+
+    claimed: int
+
+    @property
+    def ends_with_lineage(self) -> bool:
+        """Whether the last step changes which partitions may be read, so that the frontier must be looked at again."""
+
+    def claims(self) -> Iterator[Claim]:
+        """Yield what to claim, in order."""
+
+
+class Prefetcher(Protocol):
+    """Reads the partitions of one bundle ahead. One consumer; the threads may outlive the bundle."""
+
+    def serve(self, frontier: Any) -> None:
+        """Read the partitions that are readable in `frontier`."""
+
+    def take(self, timeout: float) -> Batch | None:
+        """Return the batch of the partition with the lowest position, or None after `timeout` seconds.
+
+        Steps of the last batch that were not counted as claimed are put back. Raises what a thread raised.
+        """
+
+    @property
+    def data_expected(self) -> bool:
+        """Whether a partition is behind and the service is working on it, so that a batch will come soon."""
+
+    @property
+    def first_record_pending(self) -> bool:
+        """Whether that holds for the lowest partition and this bundle has claimed nothing of it yet."""
+
+    def uncounted(self) -> tuple[int, int]:
+        """Return how many requests were sent and how many were lost since the last call."""
+
+    def close(self) -> None:
+        """Stop all threads and drop what was read ahead."""
+
+
+class StreamPool(Protocol):
+    """Keeps prefetched streams of one change stream in one process, between bundles."""
+
+    def checkout(self, frontier: Any) -> AbstractContextManager[Prefetcher]:
+        """Lend a prefetcher to a bundle. After an error it is closed, otherwise its streams are parked.
+
+        A parked stream continues only for a bundle that asks for exactly its position. A pool discards parked
+        streams when `idle_stream_seconds` have passed, or when a bundle continues none of them.
+        """
+
+
+class ReadAhead:
+    """The budget of bytes that all prefetchers of a pool share, and their lock.
+
+    `changed` is the lock too. Waiting and notifying need it; other users take `lock`, which is faster to enter.
+    """
+
+    def __init__(self, buffer_bytes: int) -> None:
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+        self.buffer_bytes = buffer_bytes
+        self.queued_bytes = 0
+        self.streams = 0
+        """Streams or queries that run, of all prefetchers: each has an equal share of the budget."""

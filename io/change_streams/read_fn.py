@@ -1,0 +1,278 @@
+"""The splittable DoFn and the transform that every source inherits.
+
+A source adds a native record, a decoder, a pure `Frontier`, a tracker, a prefetcher with its pool, a client, and
+subclasses of the three classes here. What it promises about order, repeats and the watermark stands in the docstring
+of its own `read` module.
+
+1. `initial_restriction` asks the service once whether the stream can be read, with retries, before any reading.
+2. `process` checks a prefetcher out of the worker's pool, claims its steps, emits records, and sets the watermark
+   from the frontier. It returns when it is split, when no work remains, or when only other parts can advance.
+3. `rebalance` lets a runner join the residuals of all bundles and deal them out again, between bundles.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any, ClassVar
+
+import apache_beam as beam
+from apache_beam import coders
+from apache_beam.io.iobase import RestrictionTracker
+from apache_beam.metrics import Metrics
+from apache_beam.transforms.core import RestrictionProvider
+from apache_beam.transforms.display import DisplayDataItem
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Duration, Timestamp
+
+from penstock.errors import SetupError
+from penstock.io.change_streams.arguments import require_same
+from penstock.io.change_streams.metrics import WAITING_PARTITIONS, ReaderMetrics
+from penstock.io.change_streams.prefetch import Prefetcher, StreamPool
+from penstock.io.change_streams.process_local import ProcessLocal
+from penstock.io.change_streams.settings import Settings
+from penstock.io.change_streams.status import UnreachableError
+from penstock.io.change_streams.tracker import FrontierTracker, Poll, rebalanced
+from penstock.io.change_streams.watermark import FrontierWatermarkEstimatorProvider, beam_watermark
+
+POLL_SECONDS = 0.05
+"""How often an idle reader polls its tracker, and how often a busy one reports its watermark."""
+_DEFER_SECONDS = 0.05
+"""When a part that waits for other parts is started again."""
+
+
+class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
+    """Turns `ChangeStream` elements into timestamped native records; its own restriction provider.
+
+    A source's subclass sets the class attributes and implements `connect`, `open_pool`, `ask_service` and
+    `first_frontier`. Records have a `commit_timestamp` in nanoseconds, which becomes their event time.
+    """
+
+    frontier_type: ClassVar[Any]
+    tracker_type: ClassVar[type[FrontierTracker]]
+    frontier_coder: ClassVar[type[coders.Coder]]
+    metrics_type: ClassVar[type[ReaderMetrics]]
+    split_deferral_seconds: ClassVar[float] = 5.0
+    """How long a reader that is behind may make a runner wait for a split, until the first message has come."""
+
+    def __init__(self, settings: Any) -> None:
+        super().__init__()
+        self._settings = settings
+        self._checked_out: Prefetcher | None = None
+
+    # What a source implements.
+
+    def connect(self, stream: Any) -> Any:
+        """Return this process's client for the stream; it has a `backoff`. Imports the client's library."""
+        raise NotImplementedError
+
+    def open_pool(self, stream: Any) -> StreamPool:
+        """Return a new pool of prefetched streams."""
+        raise NotImplementedError
+
+    def ask_service(self, client: Any, stream: Any) -> Any:
+        """Check once that the stream can be read, and return what the service said about it.
+
+        Raises:
+            UnreachableError: ask again later.
+            ChangeStreamError: the stream cannot be read; the message says why and what to do.
+        """
+        raise NotImplementedError
+
+    def first_frontier(self, stream: Any, said: Any) -> Any:
+        """Return all of the stream's work; `said` is what `ask_service` returned."""
+        raise NotImplementedError
+
+    # The read.
+
+    def process(
+        self,
+        element: Any,
+        tracker: Any = beam.DoFn.RestrictionParam(),
+        watermark: Any = beam.DoFn.WatermarkEstimatorParam(FrontierWatermarkEstimatorProvider()),
+    ) -> Iterator[TimestampedValue]:
+        """Read until the stream's end, until a split, or until only other parts can advance."""
+        frontier = tracker.current_restriction()
+        watermark.set_watermark(beam_watermark(frontier.watermark))
+        deadline = time.monotonic() + self.split_deferral_seconds
+        with self._prefetching(element, frontier) as prefetcher, self._counting(prefetcher) as metrics:
+            metrics.observe(frontier)
+            while frontier.can_progress:
+                prefetcher.serve(frontier)
+                for records, step in _claims(prefetcher, deadline):
+                    if not tracker.try_claim(step):
+                        return
+                    metrics.claimed(records, step)
+                    for record in records:
+                        yield TimestampedValue(record, Timestamp(micros=record.commit_timestamp // 1000))
+                frontier = tracker.current_restriction()
+                metrics.observe(frontier)
+                watermark.set_watermark(beam_watermark(frontier.watermark))
+        if not frontier.done:
+            tracker.defer_remainder(Duration(seconds=_DEFER_SECONDS))
+
+    def start_bundle(self) -> None:
+        self._close_checked_out()
+
+    def teardown(self) -> None:
+        self._close_checked_out()
+
+    def _close_checked_out(self) -> None:
+        """Close the prefetcher of a `process` call that an error in a later step left suspended.
+
+        `process` is a generator. When a step after it raises, Beam drops the generator without closing it, and the
+        prefetcher's threads would read on until the generator is collected.
+        """
+        if self._checked_out is not None:
+            self._checked_out.close()
+            self._checked_out = None
+
+    @contextmanager
+    def _prefetching(self, stream: Any, frontier: Any) -> Iterator[Prefetcher]:
+        with self._pool(stream).checkout(frontier) as self._checked_out:
+            yield self._checked_out
+            self._checked_out = None
+
+    @contextmanager
+    def _counting(self, prefetcher: Prefetcher) -> Iterator[ReaderMetrics]:
+        """Report the metrics when the call ends, also by an error."""
+        metrics = self.metrics_type(prefetcher)
+        try:
+            yield metrics
+        finally:
+            counters, waiting = metrics.finish()
+            for name, count in counters.items():
+                Metrics.counter(metrics.namespace, name).inc(count)
+            Metrics.gauge(metrics.namespace, WAITING_PARTITIONS).set(waiting)
+
+    def _pool(self, stream: Any) -> StreamPool:
+        return _POOLS.get((type(self), stream, self._settings), lambda: self.open_pool(stream))
+
+    def _client(self, stream: Any) -> Any:
+        require_same(stream.identity, self._settings.identity, SetupError)
+        return self.connect(stream)
+
+    def check(self, stream: Any) -> Any:
+        """Check that the stream can be read, with retries, and return what the service said about it.
+
+        Raises:
+            ChangeStreamError: it cannot be read; the message says why and what to do.
+            UnavailableError: the service did not answer for `unavailable_seconds`.
+        """
+        client = self._client(stream)
+        while True:
+            try:
+                said = self.ask_service(client, stream)
+                client.backoff.answered()
+                return said
+            except UnreachableError as error:
+                client.backoff.failed(str(error), self._settings.limits.unavailable_seconds)
+                time.sleep(client.backoff.remaining_pause())
+
+    # The restriction provider.
+
+    def initial_restriction(self, element: Any) -> Any:
+        """Return all of the stream's work after `check`, so that errors are raised before anything is read."""
+        return self.first_frontier(element, self.check(element))
+
+    def create_tracker(self, restriction: Any) -> RestrictionTracker:
+        return self.tracker_type(restriction)
+
+    def restriction_coder(self) -> coders.Coder:
+        return self.frontier_coder()
+
+    def restriction_size(self, element: Any, restriction: Any) -> float:
+        """Return the number of partitions that are readable or waiting."""
+        return float(len(restriction.readable) + len(restriction.waiting))
+
+    def rebalance(
+        self, element: Any, residuals: Sequence[tuple[Any, Timestamp]], n: int
+    ) -> list[tuple[Any, Timestamp]]:
+        """Join all residuals of one element and deal them out over `n` slots; see `rebalanced`."""
+        return rebalanced(self.frontier_type, residuals, n)
+
+
+class Unbounded:
+    """Mixed into a source's DoFn for a stream without end: it makes the output an unbounded PCollection.
+
+    Beam reads the mark from the `process` function of the class, so a bounded and an unbounded read need two classes.
+    """
+
+    @beam.DoFn.unbounded_per_element()
+    def process(
+        self,
+        element: Any,
+        tracker: Any = beam.DoFn.RestrictionParam(),
+        watermark: Any = beam.DoFn.WatermarkEstimatorParam(FrontierWatermarkEstimatorProvider()),
+    ) -> Any:
+        return super().process(element, tracker, watermark)  # type: ignore[misc]
+
+
+class ReadFromChangeStream(beam.PTransform):
+    """The part of a source's transform that follows its arguments."""
+
+    bounded_fn: ClassVar[type[ReadChangeStreamFn]]
+    unbounded_fn: ClassVar[type[ReadChangeStreamFn]]
+    record_type: ClassVar[type]
+
+    def __init__(self, stream: Any, settings: Settings) -> None:
+        super().__init__()
+        self._stream = stream
+        self._settings = settings
+
+    @property
+    def stream(self) -> Any:
+        """The change stream that is read, with the start as the time that "now" was."""
+        return self._stream
+
+    def check(self) -> Any:
+        """Ask the service, from this process, whether the stream can be read; return what it said about the stream.
+
+        Raises:
+            ChangeStreamError: it cannot be read; the message says why and what to do.
+        """
+        return self.bounded_fn(self._settings).check(self._stream)
+
+    def expand(self, pbegin: beam.pvalue.PBegin) -> beam.PCollection[Any]:
+        fn = self.unbounded_fn if self._stream.end is None else self.bounded_fn
+        read = beam.ParDo(fn(self._settings)).with_output_types(self.record_type)
+        return pbegin | "Stream" >> beam.Create([self._stream], reshuffle=False) | "Read" >> read
+
+    def display_data(self) -> dict[str, DisplayDataItem]:
+        """Return the stream's identity and the limits. Credentials are not part of it."""
+        limits = self._settings.limits
+        shown = {"identity": self._settings.identity, "heartbeat_seconds": self._settings.heartbeat_ms / 1000}
+        shown |= {field.name: getattr(limits, field.name) for field in fields(limits)}
+        return {name: DisplayDataItem(value, label=name) for name, value in shown.items()}
+
+
+_POOLS: ProcessLocal[StreamPool] = ProcessLocal()
+"""The pools of this process, by source, stream and settings."""
+
+
+def _claims(prefetcher: Prefetcher, deadline: float) -> Iterator[tuple[Sequence[Any], Any]]:
+    """Yield (records, step) to claim until lineage changes, no data comes, or the watermark must be reported.
+
+    The last item is a `Poll` unless lineage changed. After `deadline` a poll says that no data is expected, so that
+    the runner may split a bundle that has claimed nothing.
+    """
+    due = time.monotonic() + POLL_SECONDS
+    while time.monotonic() < due:
+        batch = prefetcher.take(POLL_SECONDS)
+        if batch is None:
+            break
+        for count, records, step in batch.claims():
+            yield records, step
+            batch.claimed += count  # The caller asked for the next claim, so the tracker granted this one.
+        if batch.ends_with_lineage:
+            return
+    in_time = time.monotonic() < deadline
+    yield (
+        (),
+        Poll(
+            data_expected=in_time and prefetcher.data_expected,
+            first_record_pending=in_time and prefetcher.first_record_pending,
+        ),
+    )

@@ -1,0 +1,66 @@
+"""How to read a change stream, as opposed to what to read. Pure.
+
+Settings belong to the program that runs. They may change between a stop and a resume, so they are in no checkpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from penstock.io.change_streams.arguments import in_range, whole_in_range
+from penstock.io.change_streams.connection import Connection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The limits that every source has.
+
+    `unavailable_seconds`: how long the service may fail to answer before the pipeline fails.
+    `max_concurrent_partitions`: how many partitions one worker process reads at once; the others take turns.
+    `buffer_bytes`: how much one worker process may read ahead of the pipeline, counted as the service sent it.
+    `idle_stream_seconds`: how long an open stream waits for the next bundle that continues at its position.
+    """
+
+    unavailable_seconds: float
+    max_concurrent_partitions: int
+    buffer_bytes: int
+    idle_stream_seconds: float
+
+    @classmethod
+    def checked(
+        cls,
+        *,
+        unavailable_seconds: float,
+        max_concurrent_partitions: float,
+        buffer_bytes: float,
+        idle_stream_seconds: float,
+        **of_source: Any,
+    ) -> Self:
+        """Return the limits; those `of_source` are the subclass's own and must have been checked.
+
+        Raises:
+            UsageError: a limit is out of range.
+        """
+        return cls(
+            unavailable_seconds=in_range("unavailable_seconds", unavailable_seconds, 0, 86_400),
+            max_concurrent_partitions=whole_in_range(
+                "max_concurrent_partitions", max_concurrent_partitions, 1, 1000
+            ),
+            buffer_bytes=whole_in_range("buffer_bytes", buffer_bytes, 1 << 20, 1 << 34),
+            idle_stream_seconds=in_range("idle_stream_seconds", idle_stream_seconds, 0, 3600),
+            **of_source,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a reader is configured with. Hashable: a worker process keeps one pool for each value.
+
+    `identity` is that of the change stream in the running program; a checkpoint with another one is rejected.
+    """
+
+    connection: Connection
+    heartbeat_ms: int
+    limits: Limits
+    identity: str

@@ -1,0 +1,176 @@
+"""The threads of a prefetcher: each runs one short bounded query after another and queues what it sends.
+
+A thread always picks the partition that may be asked first, so partitions beyond the number of threads take turns.
+It follows the partition's position while it reads; the consumer claims later.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from typing import TypeAlias
+
+from penstock.io.change_streams.backoff import Backoff
+from penstock.io.change_streams.status import UnreachableError
+from penstock.io.spanner.decode import Decoder
+from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished
+from penstock.io.spanner.query import window_end
+from penstock.io.spanner.state import Batch, PartitionState, ReadState, Window
+from penstock.io.spanner.steps import last_step, next_span, to_steps
+from penstock.timestamps import NANOS
+
+Ask: TypeAlias = Callable[[str, int, int], Window]
+"""Starts the query of (token, start_timestamp, end_timestamp)."""
+
+
+class QueryReader:
+    """Runs queries in threads. An UnreachableError is retried after a pause; other errors end the read."""
+
+    def __init__(
+        self,
+        state: ReadState,
+        ask: Ask,
+        backoff: Backoff,
+        *,
+        poll: int,
+        end: int | None,
+        unavailable_seconds: float,
+    ) -> None:
+        """`poll`: how far a query looks ahead; `end`: last timestamp to read; both in nanoseconds."""
+        self._state = state
+        self._ask = ask
+        self._backoff = backoff
+        self._poll = poll
+        self._end = end
+        self._unavailable_seconds = unavailable_seconds
+        self.threads: list[threading.Thread] = []
+
+    def start_threads(self, count: int) -> None:
+        """Start threads until there are `count`."""
+        for number in range(len(self.threads), count):
+            thread = threading.Thread(target=self._run, name=f"penstock-spanner-reader-{number}", daemon=True)
+            self.threads.append(thread)
+            thread.start()
+
+    def _run(self) -> None:
+        while (partition := self._next_partition()) is not None:
+            try:
+                self._read_window(partition)
+            except UnreachableError as error:
+                self._retry(partition, str(error))
+            except BaseException as error:  # The consumer must learn of every error: see `take`.
+                if not self._state.unwanted(partition):
+                    self._state.fail(error)
+
+    def _next_partition(self) -> PartitionState | None:
+        """Wait until a query may start; return its partition, or None at the end of the read."""
+        state = self._state
+        with state.changed:
+            while not state.check_ended() and state.error is None:
+                wait = self._seconds_until_next()
+                if wait is not None and wait <= 0:
+                    return state.schedule.pop()
+                state.wait(wait)
+        return None
+
+    def _seconds_until_next(self) -> float | None:
+        """Return when a query may start; None: not before something changes."""
+        state = self._state
+        start = state.schedule.next_start()
+        # A read without anything in its queue may always ask, or a parked read could keep it from its first row.
+        full = state.queued_bytes and state.ahead.queued_bytes >= state.ahead.buffer_bytes
+        if start is None or full:
+            return None
+        return max((start - state.clock()) / NANOS, self._backoff.remaining_pause())
+
+    def _read_window(self, partition: PartitionState) -> None:
+        state, token, start = self._state, partition.token, partition.position.timestamp
+        until = state.clock() + (self._poll if partition.caught_up else 0)
+        end = min(window_end(start, until, self._end), start + partition.span)
+        window = self._ask(token, start, end)
+        with state.changed:
+            state.queries += 1
+            state.running[partition] = window, end
+            state.ahead.streams += 1
+        try:
+            announced = self._drain(partition, window, start, end)
+        finally:
+            with state.changed:
+                del state.running[partition]
+                state.ahead.streams -= 1
+        if state.unwanted(partition):
+            return
+        step = last_step(token, partition.position, end, self._end, announced=announced)
+        finished = isinstance(step, Finished | Ended)
+        if isinstance(step, Advanced):
+            partition.position = step.position
+        if step is not None:
+            self._put(partition, Batch(token, start, [(None, step)], 0), finished=finished)
+        partition.caught_up = end >= until
+        if not finished:
+            with state.changed:
+                state.rest(partition, end)
+
+    def _drain(self, partition: PartitionState, window: Window, start: int, end: int) -> bool:
+        """Queue what the query sends, or discard it when unwanted. True: it sent a child partitions record."""
+        state, announced, received = self._state, False, 0
+        decoder = Decoder()
+        for message in window:
+            partition.backoff.answered()
+            received += len(message)
+            unwanted = state.unwanted(partition)
+            if unwanted and state.clock() > end:
+                window.cancel()
+                break
+            if not unwanted:
+                steps, partition.position = to_steps(
+                    partition.token, partition.position, decoder.feed(message)
+                )
+                announced = announced or any(isinstance(step, Announced) for _, step in steps)
+                self._put(partition, Batch(partition.token, start, steps, len(message)))
+        if not state.unwanted(partition):
+            decoder.finish()
+            partition.span = next_span(partition.span, received)
+        return announced
+
+    def _put(self, partition: PartitionState, batch: Batch, *, finished: bool = False) -> None:
+        """Queue a batch as soon as the partition has credit for it, or discard it when unwanted."""
+        if not batch.steps:
+            return
+        state = self._state
+        with state.changed:
+            while (
+                not state.check_ended()
+                and not partition.dropped
+                and not self._has_credit(partition, batch.size)
+            ):
+                state.wait(None)
+            if state.unwanted(partition):
+                return
+            partition.finished = finished
+            state.charge(partition, batch.size)
+            partition.queue.append(batch)
+            state.ready[partition.token] = partition
+            state.changed.notify_all()
+
+    def _has_credit(self, partition: PartitionState, size: int) -> bool:
+        """Return whether a message fits into the partition's share. One message always does, so none starves."""
+        share = self._state.ahead.buffer_bytes // max(1, self._state.ahead.streams)
+        return not partition.queued_bytes or partition.queued_bytes + size <= share
+
+    def _retry(self, partition: PartitionState, reason: str) -> None:
+        state = self._state
+        if state.unwanted(partition):
+            return
+        try:
+            self._backoff.failed(reason, self._unavailable_seconds)
+        except Exception as error:
+            state.fail(error)
+            return
+        # The shared back-off is reset by any answer. The partition's own grows while it alone is refused.
+        partition.backoff.failed(reason, math.inf)
+        with state.changed:
+            partition.unclaimed = False
+            state.retries += 1
+            state.rest(partition, state.clock() + round(partition.backoff.remaining_pause() * NANOS))
