@@ -11,16 +11,16 @@ wait for the next roll. The watermark is the source's, held back by what is not 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from functools import partial
+from operator import attrgetter
 
 import apache_beam as beam
 
 from penstock.io.bigtable import ReadFromBigtableChangeStream
 from penstock.io.bigtable.change_log import CHANGE_LOG, ROW, ChangeLogLine, change_log_lines
 from penstock.io.files import WriteToJsonLines
-from penstock.pipelines.program import run_program
+from penstock.pipelines.program import run_program, run_script
 
 
 def bigtable_to_files(
@@ -75,25 +75,18 @@ def bigtable_to_files(
     to_lines = partial(change_log_lines, instance=instance, table=table, shape=shape, base64=base64)
     lines = changes | "ToLines" >> beam.FlatMap(to_lines).with_output_types(ChangeLogLine)
     return lines | "WriteFiles" >> WriteToJsonLines(
-        output, table=table, key=_key, format=_line, shards=shards, roll_seconds=roll_seconds
+        output,
+        table=table,
+        key=attrgetter("row_key"),
+        format=attrgetter("line"),
+        shards=shards,
+        roll_seconds=roll_seconds,
     )
 
 
-def _key(line: ChangeLogLine) -> bytes:
-    return line.row_key
-
-
-def _line(line: ChangeLogLine) -> str:
-    return line.line
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the pipeline as a program; see `run_program`."""
-    return run_program(bigtable_to_files, arguments)
-
+main = partial(run_program, bigtable_to_files)
+"""Run the pipeline as a program; see `run_program`."""
 
 if __name__ == "__main__":
-    # As a script this module is `__main__`, which no worker can import: run the one that they can.
-    from penstock.pipelines import bigtable_to_files as importable
-
-    sys.exit(importable.main())
+    # As a script this module is `__main__`, which no worker can import, so the importable module runs.
+    run_script("penstock.pipelines.bigtable_to_files")

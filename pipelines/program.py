@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Callable, Sequence
-from typing import Any
+from importlib import import_module
+from typing import Any, NoReturn
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -50,6 +52,11 @@ def run_program(build: Callable[..., Any], arguments: Sequence[str] | None = Non
 
     with standard_error_reporter(progress) as reporter:
         return int(run_pipeline(built, reporter, _CONTINUATION, debug=debug))
+
+
+def run_script(module: str) -> NoReturn:
+    """Run the `main` of a pipeline's module, imported by its name, and exit with the code that it returns."""
+    sys.exit(import_module(module).main())
 
 
 def with_runner(arguments: Sequence[str]) -> list[str]:

@@ -11,15 +11,15 @@ roll. The watermark is the source's, held back by what is not yet published.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+from functools import partial
+from operator import attrgetter
 
 import apache_beam as beam
 
 from penstock.io.files import WriteToJsonLines
 from penstock.io.spanner import ReadFromSpannerChangeStream
 from penstock.io.spanner.json_lines import ModLine, mod_lines
-from penstock.pipelines.program import run_program
+from penstock.pipelines.program import run_program, run_script
 
 
 def spanner_to_files(
@@ -56,29 +56,18 @@ def spanner_to_files(
     )
     lines = records | "ToLines" >> beam.FlatMap(mod_lines).with_output_types(ModLine)
     return lines | "WriteFiles" >> WriteToJsonLines(
-        output, table=_table, key=_key, format=_line, shards=shards, roll_seconds=roll_seconds
+        output,
+        table=attrgetter("table"),
+        key=attrgetter("table", "keys"),
+        format=attrgetter("line"),
+        shards=shards,
+        roll_seconds=roll_seconds,
     )
 
 
-def _table(line: ModLine) -> str:
-    return line.table
-
-
-def _key(line: ModLine) -> tuple[str, str]:
-    return line.table, line.keys
-
-
-def _line(line: ModLine) -> str:
-    return line.line
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the pipeline as a program; see `run_program`."""
-    return run_program(spanner_to_files, arguments)
-
+main = partial(run_program, spanner_to_files)
+"""Run the pipeline as a program; see `run_program`."""
 
 if __name__ == "__main__":
-    # As a script this module is `__main__`, which no worker can import: run the one that they can.
-    from penstock.pipelines import spanner_to_files as importable
-
-    sys.exit(importable.main())
+    # As a script this module is `__main__`, which no worker can import, so the importable module runs.
+    run_script("penstock.pipelines.spanner_to_files")

@@ -26,6 +26,8 @@ from penstock.io.bigtable.query import (
     PartitionsResponse,
     ReadChangeStreamRequest,
     ReadChangeStreamResponse,
+    SampleRowKeysRequest,
+    SampleRowKeysResponse,
     partitions_request,
     read_request,
 )
@@ -84,6 +86,7 @@ class Client:
         self.backoff = Backoff("Bigtable", UnavailableError)
         self._stream = stream
         self._app_profile = connection.app_profile
+        self._headers = routing(stream.table_path, connection)
         self._heartbeat_ms = heartbeat_ms
         # Held, because a channel that nobody holds closes itself; its calls do not hold it.
         self._channel = channel = channel_to(connection, BigtableGrpcTransport.DEFAULT_HOST)
@@ -101,7 +104,7 @@ class Client:
     def open(self, opening: Opening) -> Call:
         """Start a stream, without a deadline."""
         request = read_request(self._stream, self._app_profile, self._heartbeat_ms, opening)
-        return Call(self, self._read(request, metadata=self._headers()), opening)
+        return Call(self, self._read(request, metadata=self._headers), opening)
 
     def partitions(self) -> list[KeyRange]:
         """Return the partitions of now.
@@ -112,7 +115,7 @@ class Client:
         """
         request = partitions_request(self._stream, self._app_profile)
         try:
-            listed = self._partitions(request, timeout=_SHORT_CALL_SECONDS, metadata=self._headers())
+            listed = self._partitions(request, timeout=_SHORT_CALL_SECONDS, metadata=self._headers)
             return [key_range(response.partition.row_range) for response in listed]
         except grpc.RpcError as error:
             raise self.verdict(error, None) from None
@@ -135,13 +138,6 @@ class Client:
         )
         return f"{where} in {abbreviate(opening.partition)}"
 
-    def _headers(self) -> list[tuple[str, str]]:
-        table, profile = quote(self._stream.table_path, safe=""), quote(self._app_profile, safe="")
-        return [
-            ("x-goog-request-params", f"table_name={table}&app_profile_id={profile}"),
-            ("x-goog-api-client", "penstock gl-python grpc"),
-        ]
-
 
 def _sized(data: bytes) -> tuple[int, Any]:
     # Asking the message for its size would encode it again.
@@ -155,6 +151,39 @@ def client_for(stream: ChangeStream, connection: Connection, heartbeat_ms: int) 
     """Return this process's client for the stream."""
     key = repr(stream), connection, heartbeat_ms
     return _clients.get(key, lambda: Client(stream, connection, heartbeat_ms))
+
+
+def check_table(table_path: str, connection: Connection, unavailable_seconds: float) -> None:
+    """Ask the service for one sampled row key of a table, with retries.
+
+    Raises:
+        ChangeStreamError: the table cannot be read; the message says why and what to do.
+    """
+    sample = channel_to(connection, BigtableGrpcTransport.DEFAULT_HOST).unary_stream(
+        "/google.bigtable.v2.Bigtable/SampleRowKeys",
+        request_serializer=SampleRowKeysRequest.SerializeToString,
+        response_deserializer=SampleRowKeysResponse.FromString,
+    )
+    request = SampleRowKeysRequest(table_name=table_path, app_profile_id=connection.app_profile)
+
+    def ask() -> None:
+        try:
+            for _ in sample(request, timeout=_SHORT_CALL_SECONDS, metadata=routing(table_path, connection)):
+                return
+        except grpc.RpcError as error:
+            code, details = error.code().name, error.details() or ""
+            raise classify_status(code, details, f"table {table_path}", "its row keys") from None
+
+    Backoff("Bigtable", UnavailableError).ask(ask, unavailable_seconds)
+
+
+def routing(table_path: str, connection: Connection) -> list[tuple[str, str]]:
+    """Return the headers by which the service routes a request."""
+    table, profile = quote(table_path, safe=""), quote(connection.app_profile, safe="")
+    return [
+        ("x-goog-request-params", f"table_name={table}&app_profile_id={profile}"),
+        ("x-goog-api-client", "penstock gl-python grpc"),
+    ]
 
 
 def channel_to(connection: Connection, host: str) -> Any:

@@ -31,7 +31,7 @@ from penstock.io.bigtable.pool import StreamPool
 from penstock.io.bigtable.prefetch import Limits
 from penstock.io.bigtable.preflight import check_source
 from penstock.io.bigtable.record import ChangeStreamMutation
-from penstock.io.bigtable.source import ChangeStream, Connection
+from penstock.io.bigtable.source import EMULATOR_VARIABLE, ChangeStream, Connection
 from penstock.io.bigtable.tracker import BigtableTracker, FrontierCoder
 from penstock.io.change_streams import settings
 from penstock.io.change_streams.arguments import check_times, in_range, named
@@ -40,8 +40,6 @@ from penstock.timestamps import Timelike, nanoseconds
 
 if TYPE_CHECKING:
     from penstock.io.bigtable.client import Client
-
-EMULATOR_VARIABLE = "BIGTABLE_EMULATOR_HOST"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

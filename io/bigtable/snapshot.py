@@ -10,6 +10,8 @@ failure gives its rows again, as they are then.
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,12 +19,16 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam import coders
+from apache_beam.transforms.display import DisplayDataItem
 
 from penstock.coders import VersionedCoder
 from penstock.io.bigtable.coder import ChangeStreamMutationCoder, entry_by_entry
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
 from penstock.io.bigtable.record import ChangeStreamMutation, MutationType, SetCell
-from penstock.io.bigtable.source import Connection
+from penstock.io.bigtable.source import EMULATOR_VARIABLE, Connection
+from penstock.io.change_streams.arguments import in_range, named
+
+_ENVIRONMENT = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +61,22 @@ class TableRowCoder(VersionedCoder):
 coders.registry.register_coder(TableRow, TableRowCoder)
 
 
-class ReadFromBigtableTable(beam.PTransform):  # type: ignore[misc, unused-ignore]
-    """Read the rows of a table, or of the row keys from `row_range`'s start, inclusive, to its end, exclusive.
+class ReadFromBigtableTable(beam.PTransform):
+    """Read the rows of a table.
 
     Args:
         project, instance, table: bare names.
         app_profile: any app profile.
-        row_range: (first row key; row key to end before, ``b""`` for none). None: all rows.
-        credentials: a picklable google.auth credentials object; None: application default credentials.
+        row_range: (first row key, inclusive; row key to end before, ``b""`` for none). None: all rows.
+        unavailable_seconds: how long the service may fail to answer `check()`. Reads are retried by the client library.
+        credentials: a picklable google.auth credentials object; None: application default credentials, found
+            by each worker.
+        emulator_host: ``host:port`` of an emulator; None: BIGTABLE_EMULATOR_HOST of this process, if set.
+        api_endpoint: ``host:port`` of a private endpoint of the data API.
 
-    An emulator is taken from BIGTABLE_EMULATOR_HOST of the workers, by the client library.
+    Raises:
+        UsageError: an argument is missing, malformed or out of range. Whether the table exists and can be read is
+            known only to the service: `check()` asks it.
     """
 
     def __init__(
@@ -75,12 +87,36 @@ class ReadFromBigtableTable(beam.PTransform):  # type: ignore[misc, unused-ignor
         table: str,
         app_profile: str = "default",
         row_range: tuple[bytes, bytes] | None = None,
+        unavailable_seconds: float = 60.0,
         credentials: Any = None,
+        emulator_host: str | None = None,
+        api_endpoint: str | None = None,
     ) -> None:
         super().__init__()
-        connection = Connection.with_credentials(credentials, app_profile=app_profile)
-        self._source = _Source(project, instance, table, connection)
+        connection = Connection.from_arguments(
+            EMULATOR_VARIABLE,
+            credentials=credentials,
+            emulator_host=emulator_host,
+            api_endpoint=api_endpoint,
+            app_profile=named("app_profile", app_profile),
+        )
+        self._source = _Source(
+            named("project", project), named("instance", instance), named("table", table), connection
+        )
+        self._unavailable_seconds = in_range("unavailable_seconds", unavailable_seconds, 0, 86_400)
         self._row_range = KeyRange(*(row_range or EVERYTHING)).checked()
+
+    def check(self) -> None:
+        """Ask the service, from this process, whether the table can be read.
+
+        Raises:
+            ChangeStreamError: it cannot be read; the message says why and what to do.
+            UnavailableError: the service did not answer for `unavailable_seconds`.
+        """
+        # The client imports google-cloud-bigtable, which only a running pipeline needs.
+        from penstock.io.bigtable.client import check_table
+
+        check_table(str(self._source), self._source.connection, self._unavailable_seconds)
 
     def expand(self, pbegin: beam.pvalue.PBegin) -> beam.PCollection[TableRow]:
         return (
@@ -91,6 +127,11 @@ class ReadFromBigtableTable(beam.PTransform):  # type: ignore[misc, unused-ignor
             | "Read" >> beam.ParDo(_ReadRowsFn(self._source)).with_output_types(TableRow)
         )
 
+    def display_data(self) -> dict[str, DisplayDataItem]:
+        """Return the table and the app profile. Row keys are not part of it: they are data."""
+        shown = {"table": str(self._source), "app_profile": self._source.connection.app_profile}
+        return {name: DisplayDataItem(value, label=name) for name, value in shown.items()}
+
 
 @dataclass(frozen=True, slots=True)
 class _Source:
@@ -99,8 +140,11 @@ class _Source:
     table: str
     connection: Connection
 
+    def __str__(self) -> str:
+        return f"projects/{self.project}/instances/{self.instance}/tables/{self.table}"
 
-class _TableFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
+
+class _TableFn(beam.DoFn):
     """Holds the data client between setup and teardown."""
 
     def __init__(self, source: _Source) -> None:
@@ -110,10 +154,8 @@ class _TableFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
         self._table: Any = None
 
     def setup(self) -> None:
-        from google.cloud.bigtable.data import BigtableDataClient
-
         source = self._source
-        self._client = BigtableDataClient(project=source.project, credentials=source.connection.credentials)
+        self._client = _data_client(source)
         self._table = self._client.get_table(
             source.instance, source.table, app_profile_id=source.connection.app_profile
         )
@@ -123,6 +165,30 @@ class _TableFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
             self._table.close()
             self._client.close()
             self._client = None
+
+
+def _data_client(source: _Source) -> Any:
+    """Return a client of the library for the source's endpoint or emulator.
+
+    The constructor (google-cloud-bigtable 2.50) takes an emulator from the environment only. The environment of a
+    worker need not be that of the program, so the variable is set, or removed, while the constructor runs.
+    """
+    from google.cloud.bigtable.data import BigtableDataClient
+
+    connection = source.connection
+    options = {"api_endpoint": connection.api_endpoint} if connection.api_endpoint else None
+    with _ENVIRONMENT:
+        before = os.environ.pop(EMULATOR_VARIABLE, None)
+        try:
+            if connection.emulator_host:
+                os.environ[EMULATOR_VARIABLE] = connection.emulator_host
+            return BigtableDataClient(
+                project=source.project, credentials=connection.credentials, client_options=options
+            )
+        finally:
+            os.environ.pop(EMULATOR_VARIABLE, None)
+            if before is not None:
+                os.environ[EMULATOR_VARIABLE] = before
 
 
 class _SampleFn(_TableFn):

@@ -14,6 +14,9 @@ from penstock.io.bigtable.keys import EVERYTHING, KeyRange
 from penstock.io.change_streams import connection
 from penstock.io.change_streams.source import WithIdentity
 
+EMULATOR_VARIABLE = "BIGTABLE_EMULATOR_HOST"
+"""Environment variable that names the `host:port` of an emulator."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChangeStream(WithIdentity):

@@ -6,6 +6,11 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from typing import TypeVar
+
+from penstock.io.change_streams.status import UnreachableError
+
+Answer = TypeVar("Answer")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """Seconds; the pause doubles from one to the other, and each is drawn from its upper half."""
@@ -59,6 +64,23 @@ class Backoff:
             if now >= self._not_before:
                 self._pause = min(max(2 * self._pause, FIRST_PAUSE), LONGEST_PAUSE)
                 self._not_before = now + self._draw(self._pause / 2, self._pause)
+
+    def ask(self, question: Callable[[], Answer], unavailable_seconds: float) -> Answer:
+        """Return the answer to `question`, asked again after a pause while it raises `UnreachableError`.
+
+        Raises:
+            the error given at the start: the service did not answer for `unavailable_seconds`.
+            other errors of `question`, as they are.
+        """
+        while True:
+            try:
+                answer = question()
+            except UnreachableError as error:
+                self.failed(str(error), unavailable_seconds)
+                time.sleep(self.remaining_pause())
+            else:
+                self.answered()
+                return answer
 
     def remaining_pause(self) -> float:
         """Return the seconds to wait before the next attempt; 0 when there is no outage."""

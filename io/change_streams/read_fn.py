@@ -33,7 +33,6 @@ from penstock.io.change_streams.metrics import WAITING_PARTITIONS, ReaderMetrics
 from penstock.io.change_streams.prefetch import Prefetcher, StreamPool
 from penstock.io.change_streams.process_local import ProcessLocal
 from penstock.io.change_streams.settings import Settings
-from penstock.io.change_streams.status import UnreachableError
 from penstock.io.change_streams.tracker import FrontierTracker, Poll, rebalanced
 from penstock.io.change_streams.watermark import FrontierWatermarkEstimatorProvider, beam_watermark
 
@@ -162,14 +161,8 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
             UnavailableError: the service did not answer for `unavailable_seconds`.
         """
         client = self._client(stream)
-        while True:
-            try:
-                said = self.ask_service(client, stream)
-                client.backoff.answered()
-                return said
-            except UnreachableError as error:
-                client.backoff.failed(str(error), self._settings.limits.unavailable_seconds)
-                time.sleep(client.backoff.remaining_pause())
+        limit = self._settings.limits.unavailable_seconds
+        return client.backoff.ask(lambda: self.ask_service(client, stream), limit)
 
     # The restriction provider.
 

@@ -30,15 +30,13 @@ from penstock.io.spanner.prefetch import Limits, Prefetcher
 from penstock.io.spanner.preflight import check_source
 from penstock.io.spanner.query import change_stream_query, checked_name
 from penstock.io.spanner.record import DataChangeRecord
-from penstock.io.spanner.source import ChangeStream, Connection
+from penstock.io.spanner.source import EMULATOR_VARIABLE, ChangeStream, Connection
 from penstock.io.spanner.state import Window
 from penstock.io.spanner.tracker import FrontierCoder, SpannerTracker
 from penstock.timestamps import NANOS, Timelike, format_timestamp, nanoseconds
 
 if TYPE_CHECKING:
     from penstock.io.spanner.client import Client
-
-EMULATOR_VARIABLE = "SPANNER_EMULATOR_HOST"
 
 
 class ReadSpannerFn(ReadChangeStreamFn):

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from penstock.io.change_streams import connection
 from penstock.io.change_streams.source import WithIdentity
 
+EMULATOR_VARIABLE = "SPANNER_EMULATOR_HOST"
+"""Environment variable that names the `host:port` of an emulator."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChangeStream(WithIdentity):

@@ -188,11 +188,16 @@ def test_a_table_is_read_by_ranges_as_the_ordinary_client_reads_it(
 ) -> None:
     for number in range(30):
         table.client.write(b"row%02d" % number, set_cell("f", b"q", b"%d" % number, 1000))
-    monkeypatch.setenv("BIGTABLE_EMULATOR_HOST", table.emulator.host)
+    monkeypatch.setenv("BIGTABLE_EMULATOR_HOST", "localhost:1")  # of a worker with another environment
     out = tmp_path / "rows"
     reading = ReadFromBigtableTable(
-        project=PROJECT, instance=INSTANCE, table=table.id, row_range=(b"row05", b"row25")
+        project=PROJECT,
+        instance=INSTANCE,
+        table=table.id,
+        row_range=(b"row05", b"row25"),
+        emulator_host=table.emulator.host,
     )
+    reading.check()
     run(lambda p: p | reading | beam.Map(_line) | beam.Map(partial(_append, str(out))))
     expected = {key.decode() for key in table.cells() if b"row05" <= key < b"row25"}
     assert sorted(out.read_text().split()) == sorted(f"{key}:{int(key[3:])}" for key in expected)
