@@ -1,20 +1,20 @@
-"""Five Maps and a GroupByKey, on Spark and on Beam's own FnApiRunner: wall and CPU of the whole tree.
+"""Five Maps and a GroupByKey on Spark and on Beam's own FnApiRunner: wall and CPU time of the process tree.
 
     python benchmarks/batch.py [--records 400000 4000000] [--keys 1000] [--rounds 3]
 
-The pipeline: ranges are dealt over the workers and counted out to integers; five Maps, the last of which makes
-(n % keys, n); a GroupByKey; and a step that walks every group and adds up in a metric how many values it saw.
-The metric is checked after each run. Coders are those that Beam infers (VarInt, and pairs of it).
+The pipeline distributes ranges over the workers and turns them into integers. Five Maps follow; the last one emits
+(n % keys, n). After a GroupByKey a step iterates over every group and adds the number of its values to a metric. The
+benchmark checks that metric after each run. Coders are those that Beam infers (VarInt, and pairs of it).
 
-- *PySparkRunner* on a session `local[2,4]` with the settings of a session of the runner's own.
-- *FnApiRunner*, the peer: Beam's reference for Python, as `beam.Pipeline(runner="FnApiRunner")` runs it, one
-  worker thread in the same process, everything in memory.
+- *PySparkRunner*, on a session `local[2,4]` with the settings that the runner uses for its own sessions.
+- *FnApiRunner*, the peer: Beam's reference runner for Python, as `beam.Pipeline(runner="FnApiRunner")` runs it, with
+  one worker thread in the same process and everything in memory.
 
-Each contender lives in a process of its own, is warmed up once, and takes its turn; the first changes from
-round to round. CPU is that of the contender's whole tree: Python driver, JVM, Python daemon, workers, and
-children that have ended. A run over one record is the *fixed* cost of this pipeline on a warm session;
-*marginal* is what each further record costs, (cost of n - fixed) / n. Beside it stands the least pipeline that
-there is, one element and one Map: what a user's test costs.
+Each contender runs in its own process, makes one run to warm up, and takes its turn. The order changes from round to
+round. CPU time is that of the whole process tree of the contender: Python driver, JVM, Python daemon, workers, and
+children that have ended. A run over one record is the *fixed* cost of this pipeline on a warm session. The *marginal*
+cost of a further record is (cost of n records - fixed) / n. For comparison the benchmark also runs the smallest
+possible pipeline, one element and one Map: that is the cost of a user's test.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from measure import Cost, Spread, Stopwatch, heading, machine, ratio, row
 RANGES = 8
 CONTENDERS = ("PySparkRunner", "FnApiRunner")
 LEAST, FIXED = 0, 1
-"""Records of the runs that show what a pipeline costs before the first record; the least pipeline counts none."""
+"""Numbers of records of the runs that show the fixed cost. 0 stands for the smallest pipeline."""
 
 
 class CountOutFn(beam.DoFn):
@@ -45,7 +45,7 @@ class CountOutFn(beam.DoFn):
 
 
 class WalkFn(beam.DoFn):
-    """Walks a group to its end."""
+    """Iterates over a group to its end."""
 
     def __init__(self) -> None:
         self._values = Metrics.counter("benchmark", "values")
@@ -55,7 +55,7 @@ class WalkFn(beam.DoFn):
 
 
 def build(pipeline: beam.Pipeline, records: int, keys: int) -> None:
-    """Apply the measured pipeline, or the least one there is."""
+    """Apply the measured pipeline, or the smallest one."""
     if records == LEAST:
         _ = pipeline | beam.Create([1]) | beam.Map(lambda n: n + 1)
         return
@@ -99,7 +99,7 @@ def run(runner: Any, records: int, keys: int) -> Cost:
 
 
 def runner_of(contender: str) -> Any:
-    """The runner of a contender, with its Spark session started."""
+    """Return the runner of a contender, with its Spark session started."""
     if contender == "FnApiRunner":
         from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
@@ -111,7 +111,7 @@ def runner_of(contender: str) -> Any:
 
 
 def serve(contender: str) -> None:
-    """Be a contender: for each line (records, keys) on standard input run once and print the cost."""
+    """Run as a contender: one run for each line (records, keys) on standard input; print the cost of each."""
     runner = runner_of(contender)
     for line in sys.stdin:
         cost = run(runner, *json.loads(line))
@@ -119,7 +119,7 @@ def serve(contender: str) -> None:
 
 
 class Contender:
-    """A contender in a process of its own; leaving the context ends it."""
+    """A contender in another process. Leaving the context ends the process."""
 
     def __init__(self, name: str) -> None:
         self._child = subprocess.Popen(
@@ -149,7 +149,7 @@ class Contender:
 
 
 def compare(sizes: list[int], keys: int, rounds: int) -> dict[tuple[str, int], list[Cost]]:
-    """Run every contender over every size, `rounds` times; the first takes its turn later each round."""
+    """Run every contender over every size, `rounds` times. The order of the contenders rotates."""
     costs: dict[tuple[str, int], list[Cost]] = {(name, n): [] for name in CONTENDERS for n in sizes}
     with ExitStack() as stack:
         contenders = {name: stack.enter_context(Contender(name)) for name in CONTENDERS}
@@ -163,7 +163,7 @@ def compare(sizes: list[int], keys: int, rounds: int) -> dict[tuple[str, int], l
 
 
 def tell(costs: dict[tuple[str, int], list[Cost]], sizes: list[int]) -> None:
-    """Print costs with their ratios, then fixed and marginal cost apart."""
+    """Print the costs with their ratios, then the fixed and the marginal costs."""
     ours, theirs = CONTENDERS
     print(heading("records", f"{ours}, s", f"{theirs}, s", "ratio"))
     for size in sizes:

@@ -1,16 +1,16 @@
-"""Mutations per second through the Bigtable emulator's front, against Google's cbtemulator alone; records out.
+"""Mutations per second through the emulator of Bigtable change streams, against Google's cbtemulator alone.
 
     python benchmarks/bigtable_emulator.py [--bulk 100000] [--singles 4000] [--records 50000] [--rounds 3]
 
-The same requests, serialized beforehand, are sent by one client with some calls in flight: MutateRows of 500
-rows, and MutateRow. Contenders, in turn, several rounds; the median counts:
+One client sends the same requests to each contender, serialized in advance, with several calls in flight: MutateRows
+with 500 rows, and MutateRow. Contenders take turns for several rounds; the median counts.
 
-- *cbtemulator*: the emulator alone, which has no change streams;
-- *front, stream off*: requests pass unread;
-- *front, stream on*: every mutation is checked, forwarded under its row's lock and logged.
+- *cbtemulator*: Google's emulator alone, which has no change streams;
+- *front, stream off*: the front forwards requests without reading them;
+- *front, stream on*: the front checks every mutation, forwards it under the lock of its row, and logs it.
 
-Then one open stream drains a log (`records out`), its client on the bare stub: it parses nothing. All processes
-share the machine, so the figures are those of a test on a laptop.
+Then one client reads the log through an open stream (`records out`). It uses the bare stub and parses nothing. All
+processes share the machine, so the figures are those of a test on a laptop.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OPTIONS = [("grpc.max_receive_message_length", -1)]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A table to write to: who serves it, and under which name."""
+    """A table to write to: the server's channel and the name of the table."""
 
     name: str
     host: str
@@ -83,7 +83,7 @@ def single_requests(table: str, mutations: int) -> list[bytes]:
 
 
 async def send(host: str, requests: Sequence[bytes], method: str, in_flight: int) -> float:
-    """Send all requests, `in_flight` at a time, and return the seconds it took."""
+    """Send all requests, `in_flight` at a time, and return the seconds that this took."""
     async with grpc.aio.insecure_channel(host, options=OPTIONS) as channel:
         queue = iter(requests)
 
@@ -122,7 +122,7 @@ async def compare(targets: Sequence[Target], count: int, rounds: int, method: st
             seconds = await send(target.host, requests[target.name], method, in_flight)
             rates[target.name].append(count / seconds)
     alone = Spread.of(rates[targets[0].name])
-    print(heading(f"mutations a second, {method}", "median (range)", "of cbtemulator"))
+    print(heading(f"mutations per second, {method}", "median (range)", "of cbtemulator"))
     for target in targets:
         spread = Spread.of(rates[target.name])
         print(row(target.name, spread.text(0), f"{spread.median / alone.median:.2f}"))
@@ -136,7 +136,7 @@ async def run(targets: Sequence[Target], arguments: argparse.Namespace) -> None:
     await compare(targets, arguments.singles, arguments.rounds, "MutateRow", 16)
     last = targets[-1]
     await repeated(
-        "records out a second, one stream", arguments.rounds, lambda: filled(last, arguments.records)
+        "records out per second, one stream", arguments.rounds, lambda: filled(last, arguments.records)
     )
 
 

@@ -1,21 +1,21 @@
-"""Records per second and per client CPU second: our reader, the raw stub, and the client library.
+"""Records per second, and per CPU second of the client: our reader, the bare stub, and the client library.
 
     python benchmarks/bigtable_reader.py [--records 60000] [--rounds 3]
 
-Two workloads on the emulator of this package: one small cell a record, and twenty cells a record. The table has
-two partitions. Each contender reads the same records, in turn, several rounds; the median counts.
+There are two workloads on the emulator of this package: one small cell per record, and twenty cells per record. The
+table has two partitions. All contenders read the same records and take turns for several rounds; the median counts.
 
-- *raw*: drains the bytes of the stream from the bare stub with the library's defaults and finds the end of each
-  record, and nothing else: no parsing of mutations, no order, no restriction.
-- *penstock*: the DoFn with its tracker and watermark estimator, driven as a runner does, until `end`. Entries are made
-  when somebody asks for them, and nobody does.
+- *raw*: receives the bytes of the stream from the bare stub with the library's default settings and finds the end of
+  each record. It does not parse mutations, keep an order or track a restriction.
+- *penstock*: the DoFn with its tracker and watermark estimator, called as a runner calls it, until `end`. A record
+  creates its entries when they are asked for, and here they are not.
 - *entries*: the same, and asks each record for its entries.
-- *gapic*: google-cloud-bigtable's own `read_change_stream`, as its documentation shows it; touches the row key
-  and each mutation.
+- *gapic*: `read_change_stream` of google-cloud-bigtable, as its documentation shows it. It touches the row key and each
+  mutation.
 
-Then *penstock* and *raw* once more in one process and in two, a partition each. The emulator is one process, which
-bounds the wall clock, and on two cores two clients and the emulator share them; so the figure to compare is
-what the client processes read per CPU second of their own, added up.
+Then *penstock* and *raw* run once more in one process and in two processes with one partition each. The emulator is
+one process and limits the wall time, and on two cores two clients share them with it. So the figure to compare is the
+number of records per CPU second of each client process, added up.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ HEARTBEAT_MS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A table with a stretch of changes between `start` and `end` (nanoseconds, inclusive)."""
+    """A table with changes between `start` and `end` (nanoseconds, both inclusive)."""
 
     host: str
     table: str
@@ -72,7 +72,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Seconds that one contender needed for one workload."""
+    """Seconds of one contender for one workload."""
 
     wall: float
     cpu: float
@@ -129,7 +129,7 @@ def side_by_side(partitions: list[KeyRange], read: Callable[[KeyRange], int]) ->
 
 
 def raw(workload: Workload, partitions: list[KeyRange]) -> int:
-    """Drain the streams; count the responses that end a record."""
+    """Read the streams to their end; count the responses that end a record."""
     channel = grpc.insecure_channel(workload.host, options=[("grpc.max_receive_message_length", -1)])
     call = channel.unary_stream(
         "/google.bigtable.v2.Bigtable/ReadChangeStream",
@@ -180,7 +180,7 @@ def penstock(
 
 
 def entries(workload: Workload, partitions: list[KeyRange]) -> int:
-    """Read with the DoFn, and look at what each record has changed."""
+    """Read with the DoFn, and ask each record for its entries."""
     return penstock(workload, partitions, lambda record: record.entries)
 
 
@@ -249,11 +249,10 @@ def compare(workload: Workload, rounds: int) -> None:
 
 
 def in_processes(workload: Workload, name: str, groups: list[list[int]]) -> tuple[float, float]:
-    """Read with a process for each group of partitions; return two rates of all processes together.
+    """Read with one process for each group of partitions; return two rates of all processes together.
 
-    The first is records per second of the clock, from the word "go" to the last record. The second adds up each
-    process's records per CPU second of its own: the rate that they have with a core for each and a server that
-    keeps up.
+    The first is records per wall second, from the start signal to the last record. The second is the sum of each
+    process's records per CPU second: the rate with one core per process and a server that is fast enough.
     """
     command = [sys.executable, __file__, "--child", name, workload.host, workload.table]
     command += [str(workload.start), str(workload.end)]

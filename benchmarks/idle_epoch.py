@@ -1,18 +1,18 @@
-"""What an epoch costs when there is nothing to do, against a bare Spark job of as many Python tasks.
+"""The cost of an epoch without any work, against a bare Spark job with as many Python tasks.
 
     python benchmarks/idle_epoch.py [--epochs 60] [--rounds 5] [--tasks 2] [--keyed 0 1 2]
 
-The stream is a splittable DoFn that has nothing to read and defers at once, without delay, so that one epoch
-follows the other; behind it as many keyed stages (a Map and a GroupByKey each) as `--keyed` says. Every stage
-that an exchange leads to is one more level of `--tasks` Python tasks.
+The stream is a splittable DoFn that has nothing to read and defers without delay, so that one epoch follows the other.
+After it come as many keyed stages (a Map and a GroupByKey each) as `--keyed` says. Each exchange adds one more level of
+`--tasks` Python tasks.
 
-The peer has the same session, tasks and exchanges: `parallelize` and one `mapPartitions` a level, with
-`partitionBy` between them, collected; each task sends one small record to each task below, as ours send their
-reports. It runs no Beam, keeps no state and commits nothing. An epoch of ours does all that: it deals the
-residual, reads it with Beam's bundle processor, compares nonces and counts, and commits one record (fsync).
+The peer has the same session, tasks and exchanges: `parallelize` and one `mapPartitions` per level, with
+`partitionBy` between them, collected. Each task sends one small record to each task below it, as our tasks send their
+reports. The peer runs no Beam, keeps no state and commits nothing. Our epoch also distributes the residual, reads it
+with Beam's bundle processor, compares nonces and counts, and commits one record (fsync).
 
-*Fixed* is an epoch without an exchange, *marginal* what each further exchange adds (the slope from the fewest
-to the most keyed stages). CPU is that of the whole tree: driver, JVM, daemon, workers.
+*Fixed* is the cost of an epoch without an exchange. *Marginal* is the cost of each further exchange: the slope from the
+lowest to the highest number of keyed stages. CPU time is that of the whole process tree: driver, JVM, daemon, workers.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class NothingYet(RestrictionProvider):
 
 
 class IdleFn(beam.DoFn):
-    """Reads nothing, and asks to be called again at once."""
+    """Reads nothing, and defers without delay."""
 
     @beam.DoFn.unbounded_per_element()
     def process(self, element: Any, tracker: Any = beam.DoFn.RestrictionParam(NothingYet())) -> Iterator[int]:
@@ -61,7 +61,7 @@ class IdleFn(beam.DoFn):
 
 
 def build(pipeline: beam.Pipeline, keyed: int) -> None:
-    """Apply a source that idles and `keyed` keyed stages."""
+    """Apply an idle source and `keyed` keyed stages."""
     stage = (
         pipeline
         | beam.Create([0], reshuffle=False)
@@ -75,7 +75,7 @@ def build(pipeline: beam.Pipeline, keyed: int) -> None:
 
 
 def levels(spark: Any, keyed: int) -> int:
-    """How many levels of tasks the stream's epochs have."""
+    """Return the number of levels in an epoch of the stream."""
     runner = PySparkRunner(spark)
     pipeline = beam.Pipeline(runner=runner)
     build(pipeline, keyed)
@@ -84,36 +84,36 @@ def levels(spark: Any, keyed: int) -> int:
 
 
 def epochs(spark: Any, keyed: int, tasks: int, count: int) -> Cost:
-    """The cost of one idle epoch, over at least `count` of them, once the stream is warm."""
+    """Return the cost of one idle epoch of a warm stream, measured over at least `count` epochs."""
     with tempfile.TemporaryDirectory(prefix="penstock-idle-") as folder:
         flags = [f"--checkpoint_dir={folder}/checkpoint", f"--spark_parallelism={tasks}"]
         pipeline = beam.Pipeline(runner=PySparkRunner(spark), options=PipelineOptions(flags))
         build(pipeline, keyed)
         result = pipeline.run()
         try:
-            first = _after(result, WARM_EPOCHS)
+            first = _wait_for_epochs(result, WARM_EPOCHS)
             watch = Stopwatch()
-            last = _after(result, first + count)
+            last = _wait_for_epochs(result, first + count)
             return watch.stop().per(last - first)
         finally:
             result.stop()
             result.wait_until_finish()
 
 
-def _after(result: Any, count: int) -> int:
-    """Wait for at least so many committed epochs; return how many there are."""
+def _wait_for_epochs(result: Any, count: int) -> int:
+    """Wait for at least `count` committed epochs; return how many there are."""
     end = time.monotonic() + PATIENCE_SECONDS
     while (done := result.progress().epochs) < count:
         if result.state == "FAILED":
             result.wait_until_finish()
         if time.monotonic() > end:
-            raise SystemExit(f"{count} idle epochs did not come within {PATIENCE_SECONDS:g} s")
+            raise SystemExit(f"{count} idle epochs were not committed within {PATIENCE_SECONDS:g} s")
         time.sleep(0.02)  # `progress` decodes the residuals: asking it is not free
     return int(done)
 
 
 def bare_job(spark: Any, depth: int, tasks: int) -> None:
-    """One Spark job of `depth` levels of `tasks` Python tasks that pass nearly nothing on."""
+    """Run one Spark job of `depth` levels of `tasks` Python tasks that exchange almost nothing."""
     rdd = spark.parallelize(range(tasks), tasks)
     for level in range(depth):
         if level:
@@ -132,7 +132,7 @@ def _to_each(tasks: int) -> Callable[[Iterator[Any]], Iterator[tuple[int, bytes]
 
 
 def bare_jobs(spark: Any, depth: int, tasks: int, count: int) -> Cost:
-    """The cost of one bare job, over `count` of them."""
+    """Return the cost of one bare job, measured over `count` jobs."""
     for _ in range(WARM_EPOCHS):
         bare_job(spark, depth, tasks)
     watch = Stopwatch()
@@ -144,7 +144,7 @@ def bare_jobs(spark: Any, depth: int, tasks: int, count: int) -> Cost:
 def compare(
     spark: Any, keyed: list[int], tasks: int, count: int, rounds: int
 ) -> dict[tuple[str, int], list[Cost]]:
-    """Ours and theirs by turns, for each number of keyed stages."""
+    """Measure epochs and bare jobs in turn, for each number of keyed stages."""
     depths = {number: levels(spark, number) for number in keyed}
     costs: dict[tuple[str, int], list[Cost]] = {(who, n): [] for who in ("ours", "theirs") for n in keyed}
     turns: dict[str, Callable[[int], Cost]] = {
@@ -161,7 +161,7 @@ def compare(
 
 
 def tell(costs: dict[tuple[str, int], list[Cost]], keyed: list[int], tasks: int) -> None:
-    """Print what an epoch and a job cost, then fixed and marginal apart."""
+    """Print the costs of an epoch and of a job, then the fixed and the marginal costs."""
     print(heading("keyed stages", "idle epoch, ms", "bare job, ms", "ratio"))
     for number in keyed:
         for what in ("wall", "cpu"):
@@ -192,10 +192,12 @@ def _part(costs: list[Cost], what: str) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epochs", type=int, default=60, help="epochs and jobs that are measured in a round")
+    parser.add_argument("--epochs", type=int, default=60, help="number of epochs and jobs per round")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--tasks", type=int, default=2, help="Python tasks a level")
-    parser.add_argument("--keyed", type=int, nargs="+", default=[0, 1, 2], help="keyed stages, each in turn")
+    parser.add_argument("--tasks", type=int, default=2, help="Python tasks per level")
+    parser.add_argument(
+        "--keyed", type=int, nargs="+", default=[0, 1, 2], help="numbers of keyed stages to measure"
+    )
     options = parser.parse_args()
     rounds, keyed = options.rounds, sorted(set(options.keyed))
     print(f"{machine()}; {options.tasks} tasks a level; median of {rounds} (lowest to highest)\n")

@@ -1,22 +1,23 @@
-"""From commit to published file, at 200 transactions a second, against a bare consumer that writes nothing.
+"""From commit to published file at 200 transactions per second, against a bare consumer that writes nothing.
 
     python benchmarks/latency.py [--rate 200] [--seconds 20] [--rounds 3] [--epoch-seconds 0.5]
 
-One round has an emulator of its own (it holds everything in memory: 60 s at 200 a second are what it bears) and
+Each round starts a new emulator. It keeps everything in memory and can hold about 60 s of 200 transactions per second.
+A round has
 
-- a *writer* process: transactions of one mod, a few a second until the first file is there, then at the rate;
-- the *pipeline*, `penstock run spanner-to-files` on Spark with `roll_seconds=0`: one file an epoch;
+- a *writer* process: transactions of one mod, a few per second until the first file appears, then at the full rate;
+- the *pipeline*, `penstock run spanner-to-files` on Spark with `roll_seconds=0`: one file per epoch;
 - a *watcher* that looks at the output folder every 1 to 2 ms and notes when it first sees a file;
-- the peer: a *bare consumer* process that polls READ_<stream> in windows of 0.2 s on a bare stub, follows
-  partitions to their children, and notes when it sees a record. No Spark, no files, no checkpoint: what is
-  left is the emulator and the polling, which ours needs as well.
+- the peer: a *bare consumer* process that polls READ_<stream> in windows of 0.2 s on a bare stub, follows partitions
+  to their children, and notes when it sees a record. It has no Spark, no files and no checkpoint. Its latency is that
+  of the emulator and of polling, which our pipeline needs as well.
 
-Latency is the moment when a line's file (a record) is first seen minus the commit timestamp in it, for every
-transaction that was committed at the full rate. The emulator's clock runs a few milliseconds ahead of the
-machine's, which makes all latencies look shorter by as much, ours and the peer's; the writer prints by how
-much at least: commit timestamp minus the time when the commit had returned.
+The latency of a transaction is the time when the file with its line (or its record) is first seen minus its commit
+timestamp, for every transaction that was committed at the full rate. The clock of the emulator is a few milliseconds
+ahead of the machine's clock, which makes all latencies look shorter, ours and the peer's. The writer prints a lower
+bound of that lead: commit timestamp minus the time when the commit returned.
 
-CPU is that of the pipeline's whole process tree (driver, JVM, daemon, workers) in the same stretch of time.
+CPU time is that of the whole process tree of the pipeline (driver, JVM, daemon, workers) in the same time.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ DDL = [
     f"CREATE CHANGE STREAM {STREAM} FOR ALL OPTIONS (value_capture_type = 'OLD_AND_NEW_VALUES')",
 ]
 WARM_RATE, WARM_FILES = 10.0, 5
-"""Transactions a second until so many files have been published."""
+"""Transactions per second until that many files are published."""
 SETTLE_SECONDS = 3.0
-"""At the full rate before the measured stretch begins."""
+"""Seconds at the full rate before the measurement begins."""
 PATIENCE_SECONDS = 120.0
 WINDOW_NS = 200_000_000
 PERCENTS = (50, 95, 99)
@@ -64,7 +65,7 @@ PERCENTS = (50, 95, 99)
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Latencies in seconds of the same commits, and what else was counted in that stretch of time."""
+    """Latencies in seconds of the same commits, and the other figures of the same time."""
 
     ours: list[float]
     theirs: list[float]
@@ -79,7 +80,7 @@ class Round:
 
 
 def write(rate: Any, out: Any) -> None:
-    """Commit transactions of one mod, `rate.value` a second, until it is negative; send (commit, returned).
+    """Commit transactions of one mod, `rate.value` per second, until it is negative; send (commit, returned).
 
     Both in nanoseconds, for each transaction. Eight threads, so that a slow commit does not hold up the next.
     """
@@ -118,7 +119,7 @@ def write(rate: Any, out: Any) -> None:
 
 
 class _Clock:
-    """Hands out numbers at a rate that may change; shared by threads."""
+    """Gives numbers to several threads at a rate that may change."""
 
     def __init__(self, rate: Any) -> None:
         self._rate = rate
@@ -127,7 +128,7 @@ class _Clock:
         self._number = 0
 
     def next(self) -> int | None:
-        """Wait for the next number's time; None when the rate is negative."""
+        """Wait until the next number is due and return it; None when the rate is negative."""
         with self._lock:
             rate = self._rate.value
             if rate < 0:
@@ -152,7 +153,7 @@ def consume(host: str, start: int, over: Any, out: Any) -> None:
 
 @dataclass
 class _Consumer:
-    """A thread a partition; children begin when the first of their parents names them: order is no concern."""
+    """One thread per partition. Children start when the first parent names them, because it needs no order."""
 
     client: Client
     over: Any
@@ -176,7 +177,7 @@ class _Consumer:
             position = until + 1000
 
     def _window(self, token: str, position: int, until: int) -> bool:
-        """Read one window; return whether the partition has ended in it."""
+        """Read one window; return whether the partition ended in it."""
         decoder, ended = Decoder(), False
         for message in self.client.ask(
             change_stream_query(STREAM, token, position, until, 1000), "benchmark", 5
@@ -200,7 +201,7 @@ def _stream(start: int) -> ChangeStream:
 
 
 class Watcher:
-    """Notes in a thread of its own when each published file is first seen."""
+    """Notes in a separate thread when each published file is first seen."""
 
     def __init__(self, output: Path) -> None:
         self._output = output
@@ -238,7 +239,7 @@ class Watcher:
 
 
 def _visible(folder: str, depth: int) -> Iterator[str]:
-    """Paths so many levels below a folder, but for names that begin with a dot."""
+    """Return the paths `depth` levels below a folder, without names that begin with a dot."""
     try:
         with os.scandir(folder) as entries:
             found = [entry.path for entry in entries if not entry.name.startswith(".")]
@@ -256,7 +257,7 @@ def _visible(folder: str, depth: int) -> Iterator[str]:
 
 @contextmanager
 def pipeline(folder: Path, start: int, epoch_seconds: float) -> Iterator[int]:
-    """Run `penstock run spanner-to-files` in a session of its own; give its process id."""
+    """Run `penstock run spanner-to-files` in a new session; yield its process id."""
     seconds, nanos = divmod(start, 1_000_000_000)
     settings = {
         "project": PROJECT,
@@ -289,7 +290,7 @@ def pipeline(folder: Path, start: int, epoch_seconds: float) -> Iterator[int]:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """Stop the pipeline as Ctrl-C does, and kill its session's first group if it will not."""
+    """Stop the pipeline as Ctrl-C does. If it does not stop, kill the first process group of its session."""
     if child.poll() is None:
         child.send_signal(signal.SIGINT)
     try:
@@ -300,7 +301,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def one_round(rate: float, seconds: float, epoch_seconds: float) -> Round:
-    """Measure once, from a new emulator to its end."""
+    """Measure one round, from the start of a new emulator to its end."""
     with SpannerEmulator.start() as emulator, tempfile.TemporaryDirectory(prefix="penstock-latency-") as name:
         os.environ.update(emulator.environment())
         emulator.create_database(PROJECT, INSTANCE, DATABASE, DDL)
@@ -357,36 +358,43 @@ def _received(pipe: Any, who: str) -> Any:
 
 
 def tell(rounds: list[Round]) -> None:
-    """Print percentiles, CPU and the clock's lead, with their spread over the rounds."""
+    """Print percentiles, CPU time and the lead of the emulator's clock, with their spread over the rounds."""
     print(heading("commit to seen, ms", "published by penstock", "seen by the bare consumer", "ratio"))
     for percent in PERCENTS:
         ours = Spread.of(percentile(each.ours, percent) for each in rounds)
         theirs = Spread.of(percentile(each.theirs, percent) for each in rounds)
         print(row(f"p{percent}", ours.text(0, 1e-3), theirs.text(0, 1e-3), ratio(ours, theirs)))
     print()
-    print(heading("in the same stretch", "median (lowest to highest)"))
-    print(row("transactions committed, a second", Spread.of(r.committed_per_second for r in rounds).text(0)))
+    print(heading("in the same time", "median (lowest to highest)"))
+    print(row("transactions committed per second", Spread.of(r.committed_per_second for r in rounds).text(0)))
     print(
         row(
-            "files (that is, epochs) published, a second",
+            "files (that is, epochs) published per second",
             Spread.of(r.files_per_second for r in rounds).text(),
         )
     )
-    print(row("CPU of the pipeline's tree, s a second", Spread.of(r.cpu_per_second for r in rounds).text()))
-    print(row("CPU of the emulator, s a second", Spread.of(r.emulator_cpu_per_second for r in rounds).text()))
+    print(
+        row(
+            "CPU of the pipeline's process tree, s per second",
+            Spread.of(r.cpu_per_second for r in rounds).text(),
+        )
+    )
+    print(
+        row("CPU of the emulator, s per second", Spread.of(r.emulator_cpu_per_second for r in rounds).text())
+    )
     ahead = Spread.of(each.ahead for each in rounds).text(1, 1e-3)
     print(row("emulator's clock ahead by at least, ms", ahead))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rate", type=float, default=200.0, help="transactions a second")
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long each round measures")
+    parser.add_argument("--rate", type=float, default=200.0, help="transactions per second")
+    parser.add_argument("--seconds", type=float, default=20.0, help="measured seconds per round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--epoch-seconds", type=float, default=0.5)
     options = parser.parse_args()
     print(
-        f"{machine()}; {options.rate:g} transactions a second, {options.seconds:g} s a round, epochs that read "
+        f"{machine()}; {options.rate:g} transactions per second, {options.seconds:g} s per round, epochs that read "
         f"{options.epoch_seconds:g} s; median of {options.rounds} (lowest to highest)\n",
         flush=True,
     )

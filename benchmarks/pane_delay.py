@@ -2,15 +2,15 @@
 
     python benchmarks/pane_delay.py [--seconds 15] [--rounds 3] [--epoch-seconds 0.2]
 
-A splittable DoFn makes 5,000 elements a second under 10 keys, stamped with the time of day, and defers for 0.1 s
-when it has caught up; they are counted per key in windows of one second. The delay is the moment when a window's
-count reaches the next step minus the window's end.
+A splittable DoFn makes 5,000 elements per second with 10 keys. Their timestamps are the wall clock, and the DoFn
+defers for 0.1 s when it has caught up. The pipeline counts them per key in windows of one second. The delay is the
+time when the count of a window reaches the next step minus the end of the window.
 
-The peer is what an epoch loop on Spark can reach at best: jobs of as many levels of two Python tasks, which do
-nothing, each begun when the one before has ended. Its delay is from each full second to the end of the first job
-that began after it.
+The peer is the best that an epoch loop on Spark can reach: jobs of as many levels of two Python tasks which do
+nothing. Each job starts when the one before has ended. Its delay is the time from each full second to the end of the
+first job that started after it.
 
-CPU is that of the whole process tree (driver, JVM, daemon, workers) in the measured seconds.
+CPU time is that of the whole process tree (driver, JVM, daemon, workers) in the measured seconds.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from penstock.runner.spark.session import context
 
 PER_SECOND, KEYS = 5_000, 10
 PER_BATCH = 50
-"""Elements after which the watermark is said anew: a reader that is behind may be cut before it has caught up."""
+"""Elements between two updates of the watermark. A reader that is behind may be split before it has caught up."""
 DEFER_SECONDS = 0.1
 LEVELS, TASKS = 2, 2
 START_SECONDS, WARM_SECONDS = 6.0, 10.0
-"""When elements begin, and when measuring does: the first epochs of a process are slow."""
+"""Seconds until the first element, and until the measurement begins. The first epochs of a process are slow."""
 PERCENTS = (50, 95)
 
 
@@ -62,7 +62,7 @@ class Ticks(RestrictionProvider):
 
 
 class TickFn(beam.DoFn):
-    """Element n at `start` + n / 5,000 s, as soon as that time has come."""
+    """Emits element n at `start` + n / 5,000 s, not before that time."""
 
     @beam.DoFn.unbounded_per_element()
     def process(
@@ -87,7 +87,7 @@ class TickFn(beam.DoFn):
 
 
 class NoteFn(beam.DoFn):
-    """Notes when the count of a window came."""
+    """Notes when the count of a window arrives."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -98,7 +98,7 @@ class NoteFn(beam.DoFn):
 
 
 def ours(spark: Any, seconds: float, epoch_seconds: float) -> tuple[list[float], float]:
-    """The delays of panes in so many seconds, and the CPU seconds that they took."""
+    """Return the delays of panes within `seconds`, and the CPU seconds of that time."""
     with tempfile.TemporaryDirectory(prefix="penstock-panes-") as folder:
         flags = [
             f"--checkpoint_dir={folder}/checkpoint",
@@ -133,7 +133,7 @@ def ours(spark: Any, seconds: float, epoch_seconds: float) -> tuple[list[float],
 
 
 def theirs(spark: Any, seconds: float) -> tuple[list[float], float]:
-    """The delays of bare jobs, and the CPU seconds that they took."""
+    """Return the delays of bare jobs, and the CPU seconds of that time."""
     jobs = []
     watch = Stopwatch()
     end = time.time() + seconds
@@ -153,7 +153,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=15.0, help="that are measured in a round")
+    parser.add_argument("--seconds", type=float, default=15.0, help="measured seconds per round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--epoch-seconds", type=float, default=0.2)
     options = parser.parse_args()

@@ -1,16 +1,17 @@
-"""Mods per second and per client CPU second: our reader, the raw query and `execute_sql`.
+"""Mods per second, and per CPU second of the client: our reader, the bare query, and `execute_sql`.
 
     python benchmarks/spanner_reader.py [--mods 150000] [--singles 4000] [--rounds 3]
 
-Two workloads on the emulator, same data, same run: transactions of 500 rows, and transactions of one. Each
-contender reads the same window of the same partitions, in turn, several rounds; the median counts.
+There are two workloads on the emulator with the same data in the same run: transactions of 500 rows, and transactions
+of one row. All contenders read the same window of the same partitions and take turns for several rounds; the median
+counts.
 
-- *raw*: drains the query on the bare stub and touches the three texts of each mod, and nothing else: no
-  other field, no records, no order, no restriction. The most that a Python client can do.
-- *penstock*: the DoFn with its tracker and watermark estimator, driven as a runner does, until `end`.
-- *execute_sql*: google-cloud-spanner's own client; touches the three sides of each mod.
+- *raw*: receives the results of the query from the bare stub and touches the three texts of each mod. It makes no
+  records, keeps no order and tracks no restriction. This is the most that a Python client can do.
+- *penstock*: the DoFn with its tracker and watermark estimator, called as a runner calls it, until `end`.
+- *execute_sql*: the client of google-cloud-spanner; touches the three texts of each mod.
 
-The emulator bounds the wall clock, so CPU of the client process is the figure to compare.
+The emulator limits the wall time, so CPU time of the client process is the figure to compare.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ DDL = [
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """A database with a stretch of changes between `start` and `end` (nanoseconds, inclusive)."""
+    """A database with changes between `start` and `end` (nanoseconds, both inclusive)."""
 
     name: str
     stream: ChangeStream
@@ -63,7 +64,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Seconds that one contender needed for one workload."""
+    """Seconds of one contender for one workload."""
 
     wall: float
     cpu: float
@@ -113,7 +114,7 @@ def raw_client(workload: Workload) -> Client:
 
 
 def raw(workload: Workload) -> int:
-    """Drain the query; touch every mod."""
+    """Read the query to its end; touch every mod."""
     client = raw_client(workload)
 
     def read(token: str, start: int) -> tuple[int, list[tuple[str, int]]]:

@@ -37,7 +37,7 @@ PATIENCE_SECONDS = 180.0
 
 
 class PipelineEndedError(RuntimeError):
-    """The pipeline ended although nobody stopped it; it has printed the reason."""
+    """The pipeline ended before the demo stopped it; it has printed the reason."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"the pipeline ended with status {status}; its last message has the reason")
@@ -223,7 +223,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make run", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to run and write")
     parser.add_argument("--folder", help="where output and checkpoint go; default: a new temporary folder")
-    parser.add_argument("--seed", type=int, default=1, help="seed of what is written")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the generated data")
     return parser.parse_args()
 
 

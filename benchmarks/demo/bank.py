@@ -1,9 +1,9 @@
-"""A bank with real tables: money that moves between accounts, and orders that come, change and go.
+"""A bank with real tables: money that moves between accounts, and orders that are created, changed and deleted.
 
-Every transfer takes from one account what it gives to another, so the sum over all accounts never changes,
-not even between two transactions. Orders have every column type; their values are those that the emulator's
-change stream carries faithfully (it aborts on a NULL in an array, drops fractions of seconds, turns NaN into
-null: see the list in docs/spanner.md).
+Every transfer takes an amount from one account and gives the same amount to another one. So the sum over all accounts
+never changes, not even between two transactions. Orders have every column type, with the values that the emulator's
+change stream delivers unchanged. (The emulator aborts on a NULL in an array, drops fractions of seconds, and turns NaN
+into null: see the list in docs/spanner.md.)
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _TEXTS = ("", "plain", "Zoë ✓ 東京", 'quotes " and \\ and \n lines \t', "NU
 
 
 def open_accounts(database: Any) -> int:
-    """Insert all accounts in one transaction; returns the number of changed rows."""
+    """Insert all accounts in one transaction; return the number of changed rows."""
     rows = [(number, f"owner {number}", OPENING_BALANCE, date(2026, 1, 1)) for number in range(ACCOUNTS)]
     with database.batch() as batch:
         batch.insert("Accounts", _ACCOUNT, rows)
@@ -78,7 +78,7 @@ def open_accounts(database: Any) -> int:
 
 
 def transfer(database: Any, rng: random.Random, count: int) -> int:
-    """Make `count` transfers between different accounts in one transaction; returns the changed rows."""
+    """Make `count` transfers between different accounts in one transaction; return the number of changed rows."""
     from google.cloud.spanner import KeySet
 
     chosen = rng.sample(range(ACCOUNTS), 2 * count)
@@ -103,14 +103,14 @@ def transfer(database: Any, rng: random.Random, count: int) -> int:
 
 @dataclass
 class OrderBook:
-    """The orders that are there, as far as this process knows: nobody else writes orders."""
+    """The orders that exist. This process knows all of them, because no other process writes orders."""
 
     rng: random.Random
     open: list[int] = field(default_factory=list)
     last: int = 0
 
     def trade(self, database: Any, inserts: int, updates: int, deletes: int) -> int:
-        """Insert, update and delete so many orders in one transaction; returns the changed rows."""
+        """Insert, update and delete several orders in one transaction; return the number of changed rows."""
         new = list(range(self.last + 1, self.last + 1 + inserts))
         touched = self.rng.sample(self.open, min(len(self.open), updates + deletes))
         changed, gone = touched[:updates], touched[updates:]
@@ -133,7 +133,7 @@ class OrderBook:
 
 
 def order_row(rng: random.Random, number: int) -> dict[str, Any]:
-    """Return a whole order; about one value in six is NULL, many are at the edge of their type."""
+    """Return a complete order. About one value in six is NULL, and many are at the limits of their type."""
     from google.cloud.spanner_v1.data_types import JsonObject
 
     row = {
@@ -165,7 +165,7 @@ def order_row(rng: random.Random, number: int) -> dict[str, Any]:
 
 
 def some_columns(rng: random.Random, number: int) -> dict[str, Any]:
-    """Return new values of a few columns of an order, its key first."""
+    """Return new values for a few columns of an order, with its key first."""
     row = order_row(rng, number)
     chosen = rng.sample(list(row)[1:], 3)
     return {"OrderId": number} | {name: row[name] for name in chosen}

@@ -1,9 +1,9 @@
-"""A small Bigtable table with a change stream, changed a few times; for trying `bigtable-to-files` by hand.
+"""A small Bigtable table with a change stream and a few changes, to try `bigtable-to-files` by hand.
 
     start=$(python -m benchmarks.demo.bigtable_users)
 
-Makes the table `users` on the emulator that BIGTABLE_EMULATOR_HOST names (project my-project, instance main),
-changes three rows ten times each, and prints the moment at which the table was there: where to start reading.
+Creates the table `users` on the emulator at BIGTABLE_EMULATOR_HOST (project my-project, instance main), changes three
+rows ten times each, and prints the time when the table existed: the start time for the pipeline.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PROJECT, INSTANCE, TABLE = "my-project", "main", "users"
 
 
 def make_table(host: str) -> None:
-    """Make the table, with one family and a change stream that is kept for a day."""
+    """Create the table, with one family and a change stream with a retention of one day."""
     admin = BigtableTableAdminClient(
         transport=BigtableTableAdminGrpcTransport(channel=grpc.insecure_channel(host))
     )

@@ -1,6 +1,6 @@
-"""The proof: what is in the files, against what is in the tables and what the change stream itself says.
+"""The proof: compares the files with the tables and with the change stream.
 
-Everything here is the oracle of the tests and an ordinary Spanner client; nothing of Penstock takes part.
+Everything here is the oracle of the tests and an ordinary Spanner client. It uses no code of Penstock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.oracle.stream import Stream, read_stream
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was compared, and what is wrong: nothing, or sentences that hold no values."""
+    """The size of the comparison, and the differences: sentences that contain no values."""
 
     files: int
     mods: int
@@ -65,7 +65,7 @@ def _missing(changes: list[Change], stream: Stream) -> Iterator[str]:
 
 
 def _money(changes: list[Change]) -> Iterator[str]:
-    """After each transaction, in commit order, the accounts add up to what was paid in at the beginning."""
+    """After each transaction, in commit order, the sum of all accounts is that of the beginning."""
     ordered = sorted(changes, key=lambda change: (change.version[0], change.transaction, change.version))
     balances: dict[str, dict[str, Any]] = {}
     for transaction, mods in groupby(ordered, key=lambda change: change.transaction):

@@ -2,11 +2,11 @@
 
     python -m benchmarks.demo.writers PROJECT INSTANCE DATABASE SEED MODS
 
-changes at least so many rows, and prints one JSON line when it is done: how many transactions it committed
-and how many rows they changed. Its parent's death ends it too, since that closes the pipe.
+It changes at least MODS rows. At the end it prints one JSON line: the numbers of committed transactions and of changed
+rows. If the parent process dies, standard input ends, and so does this process.
 
-The emulator runs one read-write transaction at a time and needs that same lock to split and merge
-partitions. So the threads take turns and leave it alone for a moment after each transaction.
+The emulator runs one read-write transaction at a time, and it needs the same lock to split and merge partitions. So the
+threads take turns and pause for a moment after each transaction.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks.demo import bank
 
 PAUSE_SECONDS = 0.03
 MODS_PER_SECOND = 400
-"""The pace: the emulator looks through all that it holds for every query, so a faster bank soon outruns it."""
+"""The rate. The emulator scans everything that it holds for every query, so a faster bank would overload it."""
 
 
 def connect(project: str, instance: str, database: str) -> Any:
@@ -38,7 +38,7 @@ def connect(project: str, instance: str, database: str) -> Any:
 
 @dataclass
 class Tally:
-    """What was committed; `failure` is the first error of any thread, which ends them all."""
+    """Counts of commits. `failure` is the first error of any thread; it ends all of them."""
 
     transactions: int = 0
     mods: int = 0
@@ -48,7 +48,7 @@ class Tally:
     end: threading.Event = field(default_factory=threading.Event)
 
     def repeat(self, commit: Callable[[], int]) -> None:
-        """Commit again and again; `commit` returns how many rows it changed."""
+        """Commit repeatedly. `commit` returns the number of rows that it changed."""
         try:
             while not self.end.is_set():
                 with self.turn:

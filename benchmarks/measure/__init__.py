@@ -1,11 +1,11 @@
-"""What the benchmarks share: wall and CPU of whole process trees, rounds, medians with their spread, rows.
+"""Shared by the benchmarks: wall and CPU time of process trees, rounds, medians with their spread, table rows.
 
     watch = Stopwatch()
     work()
-    cost = watch.stop()          # Cost(wall=…, cpu=…), of this process and everything below it
+    cost = watch.stop()          # Cost(wall=…, cpu=…), of this process and all its descendants
     print(Spread.of(costs)), print(row("five Maps", cost.wall))
 
-A folder and not a script, because `make bench` runs every script beside it.
+This is a folder and not a script, because `make bench` runs every script in `benchmarks`.
 """
 
 from measure.figures import Cost, Spread, heading, machine, percentile, ratio, row

@@ -1,4 +1,4 @@
-"""Figures and how they are told: medians with the lowest and the highest, ratios, rows for README.md. Pure."""
+"""Figures and their presentation: medians with the lowest and the highest value, ratios, rows for README.md. Pure."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from importlib.metadata import version
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds on the wall, and CPU seconds of a whole process tree."""
+    """Wall seconds, and CPU seconds of a whole process tree."""
 
     wall: float
     cpu: float
 
     def per(self, count: int) -> Cost:
-        """The cost of one of `count`."""
+        """Return the cost of one of `count` repetitions."""
         return Cost(self.wall / count, self.cpu / count)
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The median of some rounds, with the lowest and the highest of them."""
+    """The median of several rounds, with the lowest and the highest value."""
 
     median: float
     lowest: float
@@ -32,7 +32,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread:
-        """Of at least one value."""
+        """Return the spread of at least one value."""
         known = sorted(values)
         return cls(statistics.median(known), known[0], known[-1])
 
@@ -52,23 +52,23 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def ratio(ours: Spread, theirs: Spread) -> str:
-    """Our median as a multiple of theirs; below 1 we are cheaper."""
+    """Return our median divided by that of the peer. Below 1 we are cheaper."""
     return f"{ours.median / theirs.median:.2f}" if theirs.median > 0 else "–"
 
 
 def row(*cells: object) -> str:
-    """A row of a markdown table."""
+    """Return one row of a Markdown table."""
     return f"| {' | '.join(str(cell) for cell in cells)} |"
 
 
 def heading(*cells: str) -> str:
-    """The first two rows of a markdown table: names to the left, figures to the right."""
+    """Return the first two rows of a Markdown table: names on the left, figures on the right."""
     rule = ["---"] + ["--:"] * (len(cells) - 1)
     return f"{row(*cells)}\n{row(*rule)}"
 
 
 def machine() -> str:
-    """What ran where, in one line; the load says whether the figures are worth keeping."""
+    """Return one line about the machine. A high load means that the figures are not worth keeping."""
     load = os.getloadavg()[0]
     parts = [
         f"{os.cpu_count()} cores",

@@ -1,8 +1,8 @@
-"""CPU of a process and all below it, from /proc: a driver, its JVM, Spark's Python daemon and the workers.
+"""CPU time of a process and all its descendants, from /proc: a driver, its JVM, Spark's Python daemon and the workers.
 
-Children that have ended count through their parent (`cutime`, `cstime`), which has them once it has waited for
-them; before that they are zombies and still listed. So the sum never loses what a worker did, as long as
-nobody is orphaned. The kernel counts in ticks of 10 ms: measure stretches of seconds. Linux only.
+Children that have ended count through their parent (`cutime`, `cstime`) after it has waited for them. Before that they
+are zombies, which are still listed. So the sum never loses CPU time of a worker unless a process is orphaned. The
+kernel counts in ticks of 10 ms: measure for seconds. Linux only.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def tree(root: int) -> set[int]:
 
 
 def tree_cpu(root: int) -> float:
-    """CPU seconds, user and system, that a process and all below it have used in their lives."""
+    """Return the CPU seconds, user and system, of a process and all its descendants since they started."""
     members = tree(root)
     ticks = (_ticks(fields) for process, fields in _processes() if process in members)
     return sum(ticks) / _TICKS_PER_SECOND
 
 
 class Stopwatch:
-    """Runs from its making to `stop`; of the tree under `root`, this process if none is given."""
+    """Measures from its construction to `stop` the process tree of `root`, or of this process if none is given."""
 
     def __init__(self, root: int | None = None) -> None:
         self._root = os.getpid() if root is None else root
@@ -48,7 +48,7 @@ class Stopwatch:
         self._wall = time.perf_counter()
 
     def stop(self) -> Cost:
-        """What was used since; may be asked again and again."""
+        """Return the cost since the construction. It may be called several times."""
         wall = time.perf_counter() - self._wall
         return Cost(wall, tree_cpu(self._root) - self._cpu)
 

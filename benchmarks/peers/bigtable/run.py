@@ -1,16 +1,16 @@
-"""Google's Java client and Beam's Java connector against the emulator: do they read what was written?
+"""Google's Java client and Beam's Java connector against the emulator: do they read every written value?
 
     python benchmarks/peers/bigtable/run.py [--writes 5000] [--seed 1] [--patience 120] [--only NAME]
 
-Needs Maven, a JDK of 17 or newer and Maven Central. Each reader runs in its own JVM, against an emulator of its
-own, in two ways:
+Needs Maven, a JDK of 17 or newer and Maven Central. Each reader runs in its own JVM against its own emulator, in two
+ways:
 
-- *slow*: 20 layout changes, each made when every partition is being read again (or after five seconds);
-- *churn*: 16 random changes a second for as long as the writes last.
+- *slow*: 20 layout changes, each one when every partition is being read again (or after five seconds);
+- *churn*: 16 random changes per second during the writes.
 
-It is said how many of the written values arrived, whether each key's values came in order and once, and whether the
-reader's last value of each key is the table's. A reader that is still short after `--patience` seconds is stopped.
-The figures go to docs/evidence/bigtable-peers.json.
+The result tells how many of the written values arrived, whether the values of each key arrived once and in order, and
+whether the reader's last value of each key is that of the table. A reader that lacks values after `--patience`
+seconds is stopped. The figures go to docs/evidence/bigtable-peers.json.
 """
 
 from __future__ import annotations
