@@ -34,15 +34,25 @@ _TURN_SECONDS = 1.0
 """How long a stream may run while others wait for its place."""
 _GATHER_SECONDS = 0.01
 """How long a consumer that finds less than a batch waits for more, so that it is not woken for each record."""
-_LATE = 2 * NANOS
-"""A stream that is further behind than this is expected to send soon."""
+_LONGEST_DEFERRAL_SECONDS = 5.0
+"""How long a split waits for the first record of a stream, if the heartbeat interval is not longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits(settings.Limits):
-    """The common limits, and how long a segment waits for a merge before it asks the service, in seconds."""
+    """The common limits, and two times in seconds.
+
+    `merge_wait_seconds`: how long a segment waits for a merge before it asks the service.
+    `heartbeat_seconds`: how often the service sends a heartbeat on an idle stream.
+    """
 
     merge_wait_seconds: float
+    heartbeat_seconds: float
+
+    @property
+    def split_deferral_seconds(self) -> float:
+        """How long a split waits for the first record of a stream: at least until its first heartbeat."""
+        return max(_LONGEST_DEFERRAL_SECONDS, self.heartbeat_seconds + 2)
 
 
 class Streams(Protocol):
@@ -78,9 +88,6 @@ class ReopenBatch:
 class Prefetcher:
     """The streams that one `process` call has borrowed. `serve`, `take`, then the end of the `with`."""
 
-    first_record_pending = False
-    """Never: a stream stays open when its bundle is split, so a split discards no work of the service."""
-
     def __init__(self, pool: Streams, clock: Callable[[], int] = time.time_ns) -> None:
         self._pool = pool
         self._clock = clock
@@ -88,7 +95,7 @@ class Prefetcher:
         self._running: dict[KeyRange, StreamReader] = {}
         self._key_filter: KeyFilter | None = None
         self._to_reopen: list[KeyRange] = []
-        self._begun = False
+        self._began: float | None = None
         self._in_hand: Batch | None = None
         self._gathered = 0  # steps that may be taken before more of them are waited for
         self._requests = self._retries = 0
@@ -105,8 +112,7 @@ class Prefetcher:
     def read(self, openings: Mapping[KeyRange, Opening]) -> None:
         """Run streams for these openings and no others; beyond `max_concurrent_partitions` they take turns."""
         self._settle()
-        if not self._begun:
-            self._begun = True
+        if begins := self._began is None:
             self._pool.begin(set(openings.values()))
         for partition in self._running.keys() - openings.keys():
             self._stop(partition)
@@ -116,6 +122,8 @@ class Prefetcher:
             self._end_turns(len(self._running) + len(waiting) - most)
         for opening in waiting[: most - len(self._running)]:
             self._running[opening.partition] = self._borrow(opening)
+        if begins:
+            self._began = time.monotonic()
 
     def take(self, timeout: float) -> Batch | ReopenBatch | None:
         """Return a batch of the partition with the lowest watermark; None when none comes within `timeout` seconds.
@@ -144,11 +152,28 @@ class Prefetcher:
             return batch
 
     @property
-    def data_expected(self) -> bool:
-        """Whether a stream is behind and has not sent anything yet, and the service answers."""
-        late = self._clock() - _LATE
-        silent = any(not r.received_any and r.position.watermark < late for r in self._running.values())
-        return silent and self._pool.source.backoff.remaining_pause() == 0
+    def first_record_pending(self) -> bool:
+        """Whether a stream whose partition is behind will soon send its first record or heartbeat.
+
+        A split now would discard the stream before it has sent anything, if no later bundle of this process continues
+        it. If that happens to every stream of a partition, its watermark stands still. Only streams that ran when
+        the bundle began count, so that a bundle with many partitions ends: the next one begins with the others.
+        """
+        if self._pool.source.backoff.remaining_pause() > 0:
+            return False
+        return any(map(self._is_awaited, self._running.values()))
+
+    data_expected = first_record_pending
+
+    def _is_awaited(self, reader: StreamReader) -> bool:
+        # A watermark ahead of the clock shows that the clock of this computer is wrong. Then it says nothing.
+        lag_seconds = (self._clock() - reader.position.watermark) / NANOS
+        is_current = -1 < lag_seconds < self._pool.limits.heartbeat_seconds + 1
+        ran_at_first = self._began is not None and reader.running_since <= self._began
+        return reader.first_record_pending and ran_at_first and not is_current and self._is_young(reader)
+
+    def _is_young(self, reader: StreamReader) -> bool:
+        return time.monotonic() < reader.opened + self._pool.limits.split_deferral_seconds
 
     def uncounted(self) -> tuple[int, int]:
         """Return how many streams were opened and how many were lost since the last call."""
@@ -204,9 +229,16 @@ class Prefetcher:
         self._retries += retries
 
     def _end_turns(self, surplus: int) -> None:
-        """Stop up to `surplus` of the streams whose turn has ended, those with the highest watermark first."""
+        """Stop up to `surplus` of the streams whose turn has ended, those with the highest watermark first.
+
+        No turn ends before the first heartbeat. Otherwise a heartbeat slower than a turn would never be received.
+        """
         ended = time.monotonic() - _TURN_SECONDS
-        done = [reader for reader in self._running.values() if reader.running_since < ended]
+        done = [
+            reader
+            for reader in self._running.values()
+            if reader.running_since < ended and not (reader.first_record_pending and self._is_young(reader))
+        ]
         done.sort(key=lambda reader: -reader.position.watermark)
         for reader in done[: max(0, surplus)]:
             self._stop(reader.position.partition)

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 from contextlib import closing
@@ -56,6 +57,8 @@ class ReadBigtableFn(ReadChangeStreamFn):
     tracker_type = BigtableTracker
     frontier_coder = FrontierCoder
     metrics_type = BigtableMetrics
+    split_deferral_seconds = math.inf
+    """Each stream has its own limit, which depends on the heartbeat interval; see `Prefetcher`."""
 
     def connect(self, stream: ChangeStream) -> Client:
         # The client imports google-cloud-bigtable, which only a running pipeline needs.
@@ -174,6 +177,7 @@ class ReadFromBigtableChangeStream(ReadFromChangeStream):
             buffer_bytes=buffer_bytes,
             idle_stream_seconds=idle_stream_seconds,
             merge_wait_seconds=in_range("merge_wait_seconds", merge_wait_seconds, 0.001, 3600),
+            heartbeat_seconds=in_range("heartbeat_seconds", heartbeat_seconds, 0.1, 60),
         )
         selection = Selection(
             _names("families", families),
@@ -183,12 +187,11 @@ class ReadFromBigtableChangeStream(ReadFromChangeStream):
             garbage_collection,
             _names("source_clusters", source_clusters),
         )
-        heartbeat_ms = round(1000 * in_range("heartbeat_seconds", heartbeat_seconds, 0.1, 60))
         super().__init__(
             stream,
             Settings(
                 connection=connection,
-                heartbeat_ms=heartbeat_ms,
+                heartbeat_ms=round(1000 * heartbeat_seconds),
                 limits=limits,
                 identity=stream.identity,
                 selection=selection,

@@ -133,7 +133,9 @@ class StreamReader:
     ) -> None:
         self.position = opening
         self.error: BaseException | None = None
-        self.received_any = False
+        self.first_record_pending = True
+        """Nothing of this stream was claimed yet, and it has not failed."""
+        self.opened = time.monotonic()
         self.running_since = time.monotonic()
         self._streams = self._retries = 0
         self._opening = opening
@@ -176,6 +178,7 @@ class StreamReader:
     def settle(self, batch: Batch) -> None:
         """Note what was claimed of a batch, return its credit, and put the rest back into the queue."""
         claimed = batch.claimed
+        self.first_record_pending = self.first_record_pending and not claimed
         if claimed and isinstance(last := batch.step(claimed - 1), Advanced):
             self.position = self.position.moved(last.token, last.watermark)
         self._queue.extendleft(reversed(list(zip(batch.sizes[claimed:], batch.steps[claimed:], strict=True))))
@@ -233,6 +236,7 @@ class StreamReader:
         if not self._stopped:
             with self._ahead.lock:
                 self._retries += 1
+                self.first_record_pending = False
             self._own_backoff.failed(reason, math.inf)
             self._source.backoff.failed(reason, self._unavailable_seconds)
 
@@ -300,7 +304,6 @@ class StreamReader:
             if self._stopped:
                 return False
             ahead.queued_bytes += size
-            self.received_any = True
             if not self._queue:
                 ahead.changed.notify_all()
             self._queue.append((size, step))

@@ -47,7 +47,7 @@ class Prefetcher(Protocol):
 
     @property
     def first_record_pending(self) -> bool:
-        """Whether that holds for the lowest partition and this bundle has claimed nothing of it yet."""
+        """Whether the watermark of such a partition might stand still if the bundle was split now."""
 
     def uncounted(self) -> tuple[int, int]:
         """Return how many requests were sent and how many were lost since the last call."""

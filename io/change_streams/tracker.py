@@ -22,7 +22,7 @@ class Poll:
     """What an idle reader claims to learn whether it was split. It advances nothing.
 
     `data_expected`: a partition is behind and the service is working on it, so data will come soon.
-    `first_record_pending`: that holds for the lowest partition, of which nothing has been claimed yet.
+    `first_record_pending`: that holds for a partition whose watermark might stand still if the reader was split now.
     """
 
     data_expected: bool = False

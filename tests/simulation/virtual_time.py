@@ -61,13 +61,13 @@ class VirtualTime:
 
     # In place of the module `threading`. The names are those of the classes there.
 
-    def Thread(self, target: Callable[[], Any], name: str = "", daemon: bool = True) -> VirtualThread:  # noqa: N802
+    def Thread(self, target: Callable[[], Any], name: str = "", daemon: bool = True) -> VirtualThread:
         return VirtualThread(self, target)
 
-    def Condition(self, lock: Any = None) -> VirtualCondition:  # noqa: N802
+    def Condition(self, lock: Any = None) -> VirtualCondition:
         return VirtualCondition(self)
 
-    def Lock(self) -> VirtualCondition:  # noqa: N802
+    def Lock(self) -> VirtualCondition:
         return VirtualCondition(self)
 
     RLock = Lock

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.io.change_streams.tracker import FrontierWatermarkEstimator, beam_watermark
+from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, beam_watermark
 from tests.simulation.virtual_time import VirtualTime
 
 
@@ -33,7 +33,7 @@ class Configuration:
 
 
 class Idle:
-    """Reads an idle table; `lags` are how far the committed watermark was behind at each commit, and the epochs' lengths."""
+    """Reads an idle table. `lags` holds for each commit the lag of its watermark and the length of its epoch."""
 
     def __init__(
         self, world: VirtualTime, configuration: Configuration, fns: list[Any], residual: Any, stream: Any
@@ -107,4 +107,6 @@ class Idle:
         longest = max(seconds for _, seconds in settled) + 1.5 * c.overhead
         bound = turns * (c.heartbeat + longest) + 1
         worst = max(lag for lag, _ in settled)
-        assert worst <= bound, f"{worst:.1f} s behind, at most {bound:.1f} is right; epochs of {longest:.1f} s"
+        assert worst <= bound, (
+            f"{worst:.1f} s behind, at most {bound:.1f} is right; epochs of {longest:.1f} s"
+        )

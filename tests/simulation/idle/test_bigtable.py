@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from penstock.io.bigtable import ReadFromBigtableChangeStream, pool, prefetch, read
+from penstock.io.bigtable import ReadFromBigtableChangeStream, pool, prefetch, reader
 from penstock.io.bigtable.frontier import Frontier, Opening
 from penstock.io.bigtable.keys import KeyRange
-from penstock.io.bigtable.pool import Prefetcher, StreamPool
-from penstock.io.bigtable.read import ReadChangeStreamFn
+from penstock.io.bigtable.pool import StreamPool
+from penstock.io.bigtable.prefetch import Prefetcher
+from penstock.io.bigtable.read import ReadBigtableFn
+from penstock.io.change_streams import prefetch as common
+from penstock.io.change_streams import read_fn
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.status import UnreachableError
 from tests.simulation.idle.runner import Configuration, Idle
@@ -70,22 +74,22 @@ class Service:
 
 
 @pytest.fixture
-def worlds(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def worlds(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], VirtualTime]:
     def make(seed: int) -> VirtualTime:
         world = VirtualTime(seed)
-        for module in (pool, prefetch, read):
+        for module in (pool, prefetch, read_fn, reader):
             monkeypatch.setattr(module, "time", world)
-        for module in (pool, prefetch):
+        for module in (common, pool, reader):
             monkeypatch.setattr(module, "threading", world)
-        monkeypatch.setattr(read, "Prefetcher", lambda streams: Prefetcher(streams, world.time_ns))
+        monkeypatch.setattr(pool, "Prefetcher", lambda streams: Prefetcher(streams, world.time_ns))
         return world
 
-    yield make
+    return make
 
 
 def keys(count: int) -> list[KeyRange]:
     ends = [b"", *(b"%02d" % number for number in range(1, count)), b""]
-    return [KeyRange(first, last) for first, last in zip(ends, ends[1:], strict=False)]
+    return [KeyRange(first, last) for first, last in itertools.pairwise(ends)]
 
 
 def idle(world: VirtualTime, configuration: Configuration) -> Idle:
@@ -99,7 +103,7 @@ def idle(world: VirtualTime, configuration: Configuration) -> Idle:
     )
     fns = []
     for _ in range(configuration.slots):
-        fn = ReadChangeStreamFn(transform._settings)
+        fn = ReadBigtableFn(transform._settings)
         streams = StreamPool(
             Service(world, configuration.heartbeat), transform._settings.limits, None, bounded=False
         )
@@ -141,5 +145,5 @@ def test_heartbeats_always_advance_the_watermark_of_an_idle_table(
 ) -> None:
     world = worlds(seed)
     reading = idle(world, configuration)
-    world.run(lambda: reading.run(90))
+    world.run(lambda: reading.run(50 + 25 * configuration.epoch))
     reading.check()

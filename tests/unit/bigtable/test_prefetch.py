@@ -32,6 +32,7 @@ def pool(source: Any) -> Iterator[Callable[..., StreamPool]]:
             "unavailable_seconds": 5.0, "max_concurrent_partitions": 8, "buffer_bytes": 1 << 20,
             "idle_stream_seconds": 5.0,
             "merge_wait_seconds": 0.05,
+            "heartbeat_seconds": 1.0,
         }  # fmt: skip
         made.append(StreamPool(source, Limits(**{**given, **changed}), None, bounded))
         return made[-1]

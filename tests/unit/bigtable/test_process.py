@@ -24,6 +24,7 @@ LIMITS = Limits(
     buffer_bytes=1 << 20,
     idle_stream_seconds=5.0,
     merge_wait_seconds=0.05,
+    heartbeat_seconds=1.0,
 )
 
 
