@@ -1,7 +1,7 @@
-"""What every test shares: one Spark session, what a machine must have, Hypothesis profiles, campaign sizes.
+"""Shared by all tests: one Spark session, the requirements of a machine, Hypothesis profiles, campaign sizes.
 
-A test that needs Java or the emulator *fails* where they are missing, and says how to get them: a skipped
-test would prove nothing and look green.
+A test that needs Java or the emulator *fails* if they are missing, and tells how to get them. A skipped test would
+prove nothing and look green.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ settings.load_profile("campaign" if CAMPAIGN else "test")
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """How much a test does: a small part in `make test`, the full numbers in `make campaign`.
+    """The size of a test: a small part in `make test`, the full numbers in `make campaign`.
 
-    `seed` starts every pseudo-random choice of a run; PENSTOCK_SEED replays one.
+    All pseudo-random choices of a run start from `seed`; PENSTOCK_SEED replays a run.
     """
 
     full: bool
@@ -44,15 +44,15 @@ class Campaign:
     evidence: Path
 
     def size(self, small: int, full: int) -> int:
-        """Return how many rounds to run."""
+        """Return the number of rounds."""
         return full if self.full else small
 
     def random(self, salt: str = "") -> random.Random:
-        """Return a generator that depends on the seed and `salt` only."""
+        """Return a generator that depends only on the seed and `salt`."""
         return random.Random(f"{self.seed}/{salt}")
 
     def record(self, name: str, **figures: Any) -> None:
-        """Write docs/evidence/`name`.json with commit, seed and figures; nothing outside a campaign."""
+        """In a campaign, write docs/evidence/`name`.json with commit, seed and figures."""
         if self.full:
             facts = {"commit": _commit(), "seed": self.seed, "recorded": _now(), "figures": figures}
             self.evidence.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ class Campaign:
 
 
 def _commit() -> str:
-    """The commit that is checked out, with `+` when the work tree has changes."""
+    """Return the checked-out commit, with `+` if the work tree has changes."""
     git = ["git", "-C", str(ROOT)]
     head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     dirty = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", ":!docs/evidence"], check=False)
@@ -86,12 +86,12 @@ def pytest_report_header() -> str:
 
 @pytest.fixture(scope="session")
 def campaign() -> Campaign:
-    """The size and the seed of this run, and where its evidence goes."""
+    """The size and the seed of this run, and the folder of its evidence."""
     return _CAMPAIGN
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Quick tests first: what is broken shows early, and Spark starts only when all else is green."""
+    """Run quick tests first, so that failures show early and Spark starts only after them."""
     items.sort(key=lambda item: sum(weight for name, weight in _WEIGHTS if item.get_closest_marker(name)))
 
 
@@ -105,7 +105,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _missing_spark() -> str | None:
-    """Return how to get what Spark needs, or None; on success JAVA_HOME names the Java that was found."""
+    """Set JAVA_HOME and return None, or return how to get Java."""
     from penstock.runner.spark.java import JavaNotFoundError, find_java
 
     try:
@@ -145,7 +145,7 @@ SPARK_SETTINGS = {
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One Spark session for the whole run: `local[2,4]`, so that a killed worker's task is tried again."""
+    """One Spark session for the whole run: `local[2,4]`, so that Spark tries the task of a killed worker again."""
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -1,10 +1,11 @@
-"""Show that the tests bite: each patch here breaks a rule on purpose, and the test it names must go red.
+"""Show that the tests can fail: each patch here breaks one rule, and the test that it names must turn red.
 
     python tests/mutants/run.py [--evidence FILE] [--jobs N] [PATCH ...]
 
-A patch is a unified diff whose first line is `# test: <pytest node id>`; with several such lines each test
-must go red. Patches are applied to a copy of the tree. The named tests must be green on the unpatched copy;
-a patch that does not apply, does not compile, or whose test stays green or does not end is an error.
+A patch is a unified diff whose first line is `# test: <pytest node id>`. It may have several such lines; then each of
+the tests must turn red. Patches are applied to a copy of the tree. The named tests must be green on the copy without
+a patch. A patch that does not apply or does not compile is an error, and so is one whose test stays green or does not
+end.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ RED, GREEN = 1, 0
 
 
 class BrokenMutantError(Exception):
-    """The patch or its test cannot be used; says which and why."""
+    """The patch or its test cannot be used. The message tells which one and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,11 @@ class Mutant:
 
 
 def read_mutant(patch: Path) -> Mutant:
-    """Return the mutant in `patch`; raises BrokenMutantError if it names no test."""
+    """Return the mutant in `patch`.
+
+    Raises:
+        BrokenMutantError: it names no test.
+    """
     tests = []
     for line in patch.read_text().splitlines():
         if not line.startswith("# test:"):
@@ -59,7 +64,7 @@ def read_mutant(patch: Path) -> Mutant:
 
 
 class Copy:
-    """A copy of the work tree in which penstock is importable only from the copy itself."""
+    """A copy of the work tree. Programs that run in it import penstock only from it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -83,7 +88,7 @@ class Copy:
                     raise BrokenMutantError(f"{mutant.patch.name} does not compile: {error}") from error
 
     def run(self, tests: Sequence[str]) -> tuple[int, str]:
-        """Return pytest's exit code (-1: it did not end in time) and its output."""
+        """Return the exit code of pytest (-1: it did not end in time) and its output."""
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
         environment = {name: value for name, value in os.environ.items() if name != "PENSTOCK_CAMPAIGN"}
         environment |= {"PYTHONPATH": str(self.folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -106,7 +111,7 @@ class Copy:
 
 
 def _tree(root: Path) -> list[str]:
-    """Names of all files under version control or about to be, relative to `root`."""
+    """Return the names of all files that are under version control or not ignored, relative to `root`."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
     return [
@@ -117,7 +122,7 @@ def _tree(root: Path) -> list[str]:
 
 
 def catch(copy: Copy, mutant: Mutant) -> str | None:
-    """Apply the mutant, run each of its tests, undo it; return None if all went red, else what went wrong."""
+    """Apply the mutant, run each of its tests, and undo it. Return None if all turned red, otherwise the reason."""
     copy.apply(mutant)
     try:
         copy.compile(mutant)
@@ -140,7 +145,7 @@ def check_green(copy: Copy, mutants: Sequence[Mutant]) -> None:
 
 
 def outcome_of(copies: queue.SimpleQueue[Copy], mutant: Mutant) -> dict[str, Any]:
-    """Try a mutant on a copy that nobody else uses, and say how it went."""
+    """Try a mutant on a copy that no other thread uses; print and return the outcome."""
     copy, started = copies.get(), time.monotonic()
     try:
         survived = catch(copy, mutant)
@@ -184,7 +189,7 @@ def main() -> int:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("patches", nargs="*", type=Path, metavar="PATCH")
-    parser.add_argument("--jobs", type=int, default=1, help="mutants that are tried side by side")
+    parser.add_argument("--jobs", type=int, default=1, help="number of mutants that are tried in parallel")
     parser.add_argument("--evidence", type=Path, metavar="FILE", help="write the outcome as JSON")
     given = parser.parse_args()
     patches = [patch.resolve() for patch in given.patches] or sorted(Path(__file__).parent.glob("*.patch"))

@@ -1,4 +1,4 @@
-"""One changed row as a line tells it, by the field names of Spanner's documentation."""
+"""One changed row as a line describes it, with the field names of Spanner's documentation."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ Version = tuple[int, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One mod. `version` (commit time in ns, record sequence, index in the record) orders a key's changes.
+    """One mod. `version` (commit time in ns, record sequence, index in the record) orders the changes of a key.
 
-    `key` is the key's columns as JSON with sorted names, `lane` the (table, hour, shard) that it stood in.
+    `key` is the key columns as JSON with sorted names, `bucket` the (table, hour, shard) of its file, `place` its
+    file and line.
     """
 
-    lane: tuple[str, str, str]
+    bucket: tuple[str, str, str]
     place: str
     table: str
     mod_type: str
@@ -39,7 +40,7 @@ class Change:
 
     @property
     def identity(self) -> tuple[str, str, int]:
-        """What no two changes share."""
+        """A value that no other change has."""
         return (self.transaction, *self.version[1:])
 
 
@@ -64,7 +65,7 @@ def nanoseconds(timestamp: str) -> int:
 def _change(line: Line) -> Change:
     fields = line.content
     return Change(
-        lane=(line.table, line.hour, line.shard),
+        bucket=(line.table, line.hour, line.shard),
         place=line.place,
         table=fields["table_name"],
         mod_type=fields["mod_type"],

@@ -1,12 +1,12 @@
-"""Running a pipeline and killing it from outside: the driver, its JVM and every Python worker.
+"""Run a pipeline and kill it from another process: the driver, its JVM and every Python worker.
 
-A child gets a session of its own. Whatever it starts stays in that session, also the Python daemon of Spark,
-which makes a process group of its own; so `Run.kill` finds its victims by session and sends SIGKILL, and
-nothing in them gets to run another instruction.
+A child gets a new session. Every process that it starts stays in that session, even Spark's Python daemon, which
+creates its own process group. So `Run.kill` finds the processes by session and sends SIGKILL; after that none of them
+executes another instruction.
 
-Moments are watched for from outside too: no code of the pipeline takes part.
+Moments are watched from the outside too: no code of the pipeline takes part.
 
-    kills = campaign(command, moments=[FileAppears(checkpoint / "records"), After(0.7)], log=log)
+    kills = campaign(command, moments=[("first record", FileAppears(checkpoint / "records"))], log=log)
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Moment(Protocol):
 
 @dataclass
 class After:
-    """So many seconds after the start of the child."""
+    """`seconds` after the start of the child."""
 
     seconds: float
     _start: float = field(default=0.0, init=False)
@@ -49,10 +49,10 @@ class After:
 
 @dataclass
 class FileAppears:
-    """When the `nth` file that was not there at the start appears at `pattern` below `folder`.
+    """The appearance of the `nth` new file that matches `pattern` below `folder`.
 
-    The pattern is a glob; hidden folders are found only where it names them. A file that is renamed or
-    deleted counts too, if a look catches it.
+    The pattern is a glob; it matches hidden folders only if it names them. A file that is renamed or deleted soon after
+    counts too, if a look finds it in time.
     """
 
     folder: Path
@@ -74,7 +74,7 @@ class FileAppears:
 
 @dataclass
 class Later:
-    """So many seconds after another moment."""
+    """`seconds` after another moment."""
 
     moment: Moment
     seconds: float
@@ -92,7 +92,7 @@ class Later:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """One run that was killed: the moment, how long it had run, and how many processes died."""
+    """One killed run: the moment, its age in seconds, and the number of killed processes."""
 
     moment: str
     seconds: float
@@ -100,9 +100,9 @@ class Kill:
 
 
 class Run:
-    """A child in a session of its own; leaving the context kills what is left of it.
+    """A child in a new session. Leaving the context kills all processes of that session.
 
-    What it prints is appended to `log`, or goes where its parent's output goes.
+    Its output is appended to `log`, or goes to the output of the parent.
     """
 
     def __init__(
@@ -119,23 +119,23 @@ class Run:
             )
 
     def alive(self) -> bool:
-        """Whether the child itself still runs (not: what it started)."""
+        """Return whether the child itself still runs, without the processes that it started."""
         return self.process.poll() is None
 
     def send(self, number: int) -> None:
-        """Send a signal to the child alone, as Ctrl-C in a wrapper or a `kill` does."""
+        """Send a signal only to the child, as `kill` does."""
         self.process.send_signal(number)
 
     def pause(self) -> int:
-        """SIGSTOP the whole session; returns how many processes."""
+        """SIGSTOP the whole session; return the number of processes."""
         return _signal_all(session_members(self.process.pid), signal.SIGSTOP)
 
     def resume(self) -> int:
-        """SIGCONT the whole session; returns how many processes."""
+        """SIGCONT the whole session; return the number of processes."""
         return _signal_all(session_members(self.process.pid), signal.SIGCONT)
 
     def kill(self) -> int:
-        """SIGKILL every process of the session, until none is left; returns how many died."""
+        """SIGKILL every process of the session until there is none; return the number of killed processes."""
         died: set[int] = set()
         while members := session_members(self.process.pid):
             _signal_all(members, signal.SIGKILL)
@@ -149,7 +149,7 @@ class Run:
         """Return the exit status.
 
         Raises:
-            TimeoutExpired: it still runs after so many seconds.
+            TimeoutExpired: it still runs after `seconds`.
         """
         return self.process.wait(seconds)
 
@@ -161,7 +161,7 @@ class Run:
 
 
 def session_members(session: int) -> set[int]:
-    """Return the ids of all processes of a session that are no zombies. Linux only."""
+    """Return the ids of all processes of a session, without zombies. Linux only."""
     return {int(entry) for entry in os.listdir("/proc") if entry.isdigit() and _is_alive_in(entry, session)}
 
 
@@ -185,10 +185,10 @@ def _signal_all(processes: Iterable[int], number: int) -> int:
 
 
 def kill_at(run: Run, moment: Moment, name: str, seconds: float) -> Kill | None:
-    """Kill `run` at an armed moment; None when the child ends by itself first.
+    """Kill `run` at an armed moment; return None if the child ends before it.
 
     Raises:
-        TimeoutError: the moment has not come within so many seconds.
+        TimeoutError: the moment did not come within `seconds`.
     """
     start = time.monotonic()
     while not moment.is_now():
@@ -209,15 +209,15 @@ def campaign(
     environment: Mapping[str, str] | None = None,
     before_the_end: Callable[[], None] = lambda: None,
 ) -> list[Kill]:
-    """Run `command` again and again, killed at one moment after the other, and at last to its own end.
+    """Run `command` once for each moment and kill it at that moment, then run it once more to its end.
 
-    `command` is one that ends by itself with status 0 when everything is published; where it needs to be told so,
-    `before_the_end` does, after the last kill. A child that ends before
-    its moment has come must have status 0 and ends the campaign.
+    `command` must end with status 0 when everything is published. If the pipeline must first be told to end,
+    `before_the_end` does it, after the last kill. A child that ends before its moment must have status 0 and ends the
+    campaign.
 
     Raises:
         RuntimeError: a child ended with another status; its output is in `log`.
-        TimeoutError, TimeoutExpired: a moment or the end has not come within so many seconds.
+        TimeoutError, TimeoutExpired: a moment or the end did not come within `seconds`.
     """
     kills: list[Kill] = []
     for name, moment in moments:

@@ -1,4 +1,4 @@
-"""Output folders as a stranger reads them: visible files only, names in the order of text, then lines."""
+"""Output folders as any program reads them: only visible files, in the order of their names as text, then of lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAME = re.compile(r"(?P<shard>\d+-of-\d+)_.+\.jsonl")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line: its lane (table folder, hour folder, shard), where it stands, and its parsed content."""
+    """One line: its bucket (table folder, hour folder, shard), its file and number, and its parsed content."""
 
     table: str
     hour: str
@@ -24,12 +24,12 @@ class Line:
 
 
 def read_lines(*outputs: Path) -> Iterator[Line]:
-    """Yield the lines of several folders as if they were one: lanes by hour, names in order, lines in order.
+    """Yield the lines of several folders as if they were one folder: by table, hour, name and line.
 
-    A consumer who has taken files away passes the folder that they are in now as well.
+    If a consumer has taken files away, also pass the folder where they are now.
 
     Raises:
-        ValueError: a file is not called as the layout says, a line is not whole, or not a JSON object.
+        ValueError: the name of a file does not follow the layout, or a line is incomplete or not a JSON object.
     """
     files = [(path.relative_to(output), path) for output in outputs for path in visible_files(output)]
     for relative, path in sorted(files, key=lambda each: each[0].parts):
@@ -41,12 +41,12 @@ def read_lines(*outputs: Path) -> Iterator[Line]:
 
 
 def count_lines(output: Path) -> int:
-    """Return how many lines there are, without a look into any: a poll of a large output costs its bytes only."""
+    """Return the number of lines, without parsing them."""
     return sum(path.read_bytes().count(b"\n") for path in visible_files(output))
 
 
 def visible_files(output: Path) -> list[Path]:
-    """Return ``<output>/<table>/<hour>/<file>`` for everything that no part of the path hides with a dot."""
+    """Return all ``<output>/<table>/<hour>/<file>``, without paths that have a part beginning with a dot."""
     found = [path for path in output.glob("*/*/*") if path.is_file()]
     return [
         path for path in found if not any(part.startswith(".") for part in path.relative_to(output).parts)

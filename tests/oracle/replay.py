@@ -1,4 +1,4 @@
-"""Replaying the changes and reading the tables with an ordinary client: both must give the same rows."""
+"""Replay the changes, read the tables with an ordinary client, and compare: both must give the same rows."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ Row = dict[str, Any]
 
 @dataclass
 class Replica:
-    """Tables as the changes say they are: rows by table and key. `wrong` collects what cannot be."""
+    """The tables after the changes: rows by table and key. `wrong` collects contradictions."""
 
     rows: dict[str, dict[str, Row]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
     def apply(self, change: Change) -> None:
-        """Apply one change and compare the values that it says were there before."""
+        """Apply one change, and compare its old values with those of the row."""
         table = self.rows.setdefault(change.table, {})
         before = table.get(change.key)
         if (before is None) != (change.mod_type == "INSERT"):
-            there = "a row that is there" if before else "no row"
-            self.wrong.append(f"{change.table}: {change.place} is an {change.mod_type} of {there}")
+            existing = "an existing row" if before else "no row"
+            self.wrong.append(f"{change.table}: {change.place} is an {change.mod_type} of {existing}")
         elif before is not None and any(before.get(name) != value for name, value in change.old.items()):
-            self.wrong.append(f"{change.table}: {change.place} has old values that were not there")
+            self.wrong.append(f"{change.table}: {change.place} has old values that the row did not have")
         if change.mod_type == "DELETE":
             table.pop(change.key, None)
         else:
@@ -39,7 +39,7 @@ class Replica:
 
 
 def replay(changes: Iterable[Change]) -> Replica:
-    """Apply changes in the order given: that of the files."""
+    """Apply changes in the given order, which is that of the files."""
     replica = Replica()
     for change in changes:
         replica.apply(change)
@@ -49,9 +49,9 @@ def replay(changes: Iterable[Change]) -> Replica:
 def differences(
     replica: Replica, tables: Mapping[str, Mapping[str, Row]], types: Mapping[str, Mapping[str, str]]
 ) -> list[str]:
-    """Return what differs between a replica and real tables; sentences name tables and columns, not values.
+    """Return the differences between a replica and real tables, as sentences that name tables and columns, not values.
 
-    `tables` are rows by table and key as `read_table` gives them, `types` the type names by table and column.
+    `tables` are rows by table and key as `read_table` returns them, `types` the type names by table and column.
     """
     wrong = list(replica.wrong)
     for table in sorted(replica.rows.keys() | tables.keys()):
@@ -89,7 +89,7 @@ def plain(kind: str, value: Any) -> Any:
 
 
 def _timestamp(value: Any) -> tuple[int, int]:
-    """(Second, nanosecond of the second): neither form may lose what the other one has."""
+    """Return (second, nanosecond of the second), so that neither form loses digits of the other one."""
     if not isinstance(value, str):
         return round(value.replace(microsecond=0).timestamp()), value.nanosecond
     return divmod(nanoseconds(value), 1_000_000_000)

@@ -1,4 +1,4 @@
-"""What must be true of every output, whatever was killed: each rule returns sentences that say what is not.
+"""Rules that every output must follow, whichever process was killed. Each rule returns sentences about violations.
 
 An empty list means that the rule holds. The sentences name files, tables and transactions, never values.
 """
@@ -15,10 +15,10 @@ from tests.oracle.lines import Line
 
 
 def nothing_doubled(changes: Sequence[Change]) -> list[str]:
-    """No change stands in the files twice."""
+    """No change is in the files twice."""
     times = Counter(change.identity for change in changes)
     return [
-        f"{change.table}: a change of {change.transaction} stands {times[change.identity]} times, "
+        f"{change.table}: a change of {change.transaction} is there {times[change.identity]} times, "
         f"once at {change.place}"
         for change in changes
         if times[change.identity] > 1
@@ -26,7 +26,7 @@ def nothing_doubled(changes: Sequence[Change]) -> list[str]:
 
 
 def in_order_per_key(changes: Sequence[Change]) -> list[str]:
-    """Within each lane the changes of a key come in commit order, and lanes come by hour."""
+    """The changes of a key are in commit order within each bucket, and buckets are read by hour."""
     wrong = []
     latest: dict[tuple[str, str], Change] = {}
     for change in changes:
@@ -38,10 +38,10 @@ def in_order_per_key(changes: Sequence[Change]) -> list[str]:
 
 
 def one_shard_per_key(changes: Sequence[Change]) -> list[str]:
-    """All changes of a key are in shards of one number."""
+    """All changes of a key are in shards with the same number."""
     shards: dict[tuple[str, str], set[str]] = defaultdict(set)
     for change in changes:
-        shards[change.table, change.key].add(change.lane[2])
+        shards[change.table, change.key].add(change.bucket[2])
     return [
         f"{table}: one key is in shards {sorted(found)}"
         for (table, _), found in shards.items()
@@ -50,18 +50,18 @@ def one_shard_per_key(changes: Sequence[Change]) -> list[str]:
 
 
 def in_the_folder_of_its_table_and_hour(changes: Sequence[Change]) -> list[str]:
-    """Each change stands in the folder of its table and of the hour of its commit."""
+    """Each change is in the folder of its table and of the hour of its commit."""
     wrong = []
     for change in changes:
         committed = datetime.fromtimestamp(change.version[0] // 1_000_000_000, UTC)
-        if change.lane[:2] != (change.table, f"{committed:%Y-%m-%dT%H}"):
-            found = "/".join(change.lane[:2])
+        if change.bucket[:2] != (change.table, f"{committed:%Y-%m-%dT%H}"):
+            found = "/".join(change.bucket[:2])
             wrong.append(f"{change.place} in {found} is a change of {change.table}, {committed:%FT%H}")
     return wrong
 
 
 def transactions_whole(changes: Sequence[Change]) -> list[str]:
-    """Each transaction has all its records, each record all its mods, each partition its last record."""
+    """Each transaction has all its records, each record has all its mods, and each partition has its last record."""
     transactions: dict[str, list[Change]] = defaultdict(list)
     for change in changes:
         transactions[change.transaction].append(change)
@@ -96,15 +96,15 @@ ALL = (
 
 
 def broken_rules(changes: Iterable[Change]) -> list[str]:
-    """Return what any rule finds wrong with `changes`, which come in the order of the files."""
+    """Return all violations in `changes`, which are in the order of the files."""
     found = list(changes)
     return [sentence for rule in ALL for sentence in rule(found)]
 
 
 def counted(lines: Iterable[Line], key: str, number: str, expected: dict[Hashable, int]) -> list[str]:
-    """Compare with a generated source: each key counts 0, 1, 2, … below its `expected` number, in order.
+    """Compare with a generated source: each key counts 0, 1, 2, … up to its `expected` number (exclusive), in order.
 
-    `key` and `number` name the fields of a line that hold the two.
+    `key` and `number` are the names of the two fields of a line.
     """
     found: dict[Hashable, list[int]] = defaultdict(list)
     for line in lines:

@@ -1,7 +1,7 @@
-"""A change stream read to its end with an ordinary client: slow, simple, after the fact.
+"""A change stream, read to its end with an ordinary client after the pipeline has run. Slow and simple.
 
-It tells how often partitions split, merged and moved, and gives every data change record, so that the output
-of a pipeline can be compared with something that shares no code with it.
+It counts how often partitions split, merged and moved, and returns every data change record. So the output of a
+pipeline can be compared with a reader that shares no code with it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ _HEARTBEAT_MS = 10_000
 
 @dataclass
 class Stream:
-    """All data change records as the client gives them, and what happened to the partitions.
+    """All data change records as the client returns them, and the events of the partitions.
 
-    `events` counts splits (one parent, several children), merges (a child of several parents) and moves (one
-    parent, one child). `partitions` are the parents of each token that was read, `read_from` says from which
-    token each record came.
+    `events` counts splits (one parent, several children), merges (a child of several parents) and moves (one parent,
+    one child). `partitions` has the parents of each token that was read. `read_from` has the token of each record.
     """
 
     records: list[list[Any]] = field(default_factory=list)
@@ -30,12 +29,12 @@ class Stream:
     partitions: dict[str, list[str]] = field(default_factory=dict)
 
     def mods(self) -> int:
-        """How many rows were changed."""
+        """Return the number of changed rows."""
         return sum(len(record[6]) for record in self.records)
 
 
 def read_stream(database: Any, name: str, start: datetime, end: datetime) -> Stream:
-    """Read everything from `start` to `end`, both inclusive, following every partition to its children."""
+    """Read all partitions and their children from `start` to `end`, both inclusive."""
     stream = Stream()
     waiting = [(None, start)]
     while waiting:
@@ -49,10 +48,10 @@ def read_stream(database: Any, name: str, start: datetime, end: datetime) -> Str
 
 
 def strays(stream: Stream) -> int:
-    """Count how often a key's next change is in a partition that does not descend from the one before.
+    """Count how often the next change of a key is in a partition that does not descend from the previous one.
 
-    On the service there are none: a child's keys are among those of its parents. The emulator writes
-    everything into one partition at a time, and when that ends into any other one.
+    On the service this never happens: the keys of a child are among those of its parents. The emulator writes
+    everything into one partition at a time, and after its end into any other one.
     """
     latest: dict[str, str] = {}
     count = 0

@@ -1,7 +1,7 @@
-"""A consumer in a thread of its own: looks at the output all the time, and takes files away as one may.
+"""A consumer in a thread: it looks at the output during the whole run, and takes files away as consumers may.
 
-What it notes cannot be seen afterwards: a file that was visible before it was whole, changed, went away by
-itself, or came again after it had been taken.
+It notes faults that cannot be seen afterwards: a file that was visible before it was complete, that changed, that
+disappeared, or that appeared again after it had been taken.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from tests.oracle.lines import visible_files
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a file was when it was first seen."""
+    """Identity and content of a file when it was first seen."""
 
     inode: int
     crc32: int
 
 
 class Consumer:
-    """Watches `output` while its context is open. What it takes moves to the same place below `taken`.
+    """Watches `output` while its context is open, and moves the files that it takes to the same place below `taken`.
 
-    `take` is the share of the files that it takes, each time it looks; `taken` must be on the same file
-    system. `wrong` holds sentences about what must not happen.
+    `take` is the share of the files that it takes each time it looks. `taken` must be on the same file system. `wrong`
+    has one sentence for each fault.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Consumer:
         self._thread = threading.Thread(target=self._run, name="consumer")
 
     def still(self) -> AbstractContextManager[object]:
-        """While this lasts, files are not taken away: who reads both folders finds each file once."""
+        """Return a context in which no file is taken away, so that a reader of both folders finds each file once."""
         return self._looking
 
     def look(self) -> None:
@@ -61,7 +61,7 @@ class Consumer:
     def _look(self) -> None:
         found = {path.relative_to(self.output): path for path in visible_files(self.output)}
         for name in self._there.keys() - found.keys():
-            self.wrong.append(f"{name} went away by itself")
+            self.wrong.append(f"{name} disappeared")
             del self._there[name]
         for name, path in found.items():
             self._compare(name, path)
@@ -86,7 +86,7 @@ class Consumer:
     def _compare(self, name: Path, path: Path) -> None:
         now = Seen(path.stat().st_ino, zlib.crc32(path.read_bytes()))
         if name in self._gone:
-            self.wrong.append(f"{name} came again after it was taken away")
+            self.wrong.append(f"{name} appeared again after it was taken away")
         if self._there.setdefault(name, now) != now:
             self.wrong.append(f"{name} changed after it was published")
 

@@ -49,11 +49,11 @@ def out_of_order(lines: list[Line]) -> list[str]:
     last: dict[Any, Any] = {}
     wrong = []
     for line in lines:
-        lane = (line.table, line.hour, line.shard, line.content["row_key"])
+        bucket = (line.table, line.hour, line.shard, line.content["row_key"])
         at = (line.content["commit_timestamp"], line.content["entry_index"])
-        if at <= last.get(lane, ("", -1)):
+        if at <= last.get(bucket, ("", -1)):
             wrong.append(line.place)
-        last[lane] = at
+        last[bucket] = at
     return wrong
 
 

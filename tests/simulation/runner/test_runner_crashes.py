@@ -248,7 +248,7 @@ def _check(output: Path) -> None:
             assert mine == list(range(key, END, KEYS)), f"{element}{key}"
     for shard in ("00-of-02", "01-of-02"):
         times = [row["n"] for row in _rows(output / "numbers", f"{shard}*.jsonl")]
-        assert times == sorted(times), f"{shard}: two readers, one lane, in event-time order"
+        assert times == sorted(times), f"{shard}: two readers, one bucket, in event-time order"
     counted: dict[str, int] = {}
     windows = [(row["key"], row["start"]) for row in _rows(output / "counts")]
     assert len(windows) == len(set(windows)), "each window fires once"

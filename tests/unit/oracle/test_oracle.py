@@ -1,4 +1,4 @@
-"""The oracle itself: it accepts what is right and finds each thing that can be wrong."""
+"""The oracle itself: it accepts a correct output and finds each kind of fault."""
 
 import ast
 import json
@@ -19,7 +19,7 @@ ORACLE = Path(__file__).parents[2] / "oracle"
 def change(number: int, mod_type: str = "UPDATE", **fields: object) -> Change:
     """A whole transaction of one change of one key; `number` is its second."""
     default = Change(
-        lane=("T", "1970-01-01T00", "00-of-02"),
+        bucket=("T", "1970-01-01T00", "00-of-02"),
         place=f"file:{number}",
         table="T",
         mod_type=mod_type,
@@ -51,18 +51,18 @@ def test_the_oracle_imports_nothing_from_penstock():
             )
 
 
-def test_a_right_history_breaks_no_rule():
+def test_a_correct_history_breaks_no_rule():
     assert broken_rules(HISTORY) == []
 
 
 @pytest.mark.parametrize(
     ("history", "sentence"),
     [
-        ([*HISTORY, change(3)], "stands 2 times"),
+        ([*HISTORY, change(3)], "is there 2 times"),
         ([HISTORY[1], HISTORY[0], HISTORY[2]], "one key in the wrong order"),
-        ([*HISTORY, change(4, lane=("T", "1970-01-01T00", "01-of-02"))], "one key is in shards"),
-        ([*HISTORY, change(4, lane=("T", "1970-01-01T01", "00-of-02"))], "is a change of T, 1970-01-01T00"),
-        ([*HISTORY, change(4, lane=("U", "1970-01-01T00", "00-of-02"))], "is a change of T"),
+        ([*HISTORY, change(4, bucket=("T", "1970-01-01T00", "01-of-02"))], "one key is in shards"),
+        ([*HISTORY, change(4, bucket=("T", "1970-01-01T01", "00-of-02"))], "is a change of T, 1970-01-01T00"),
+        ([*HISTORY, change(4, bucket=("U", "1970-01-01T00", "00-of-02"))], "is a change of T"),
         ([*HISTORY, change(4, records_in_transaction=2)], "has 1 of 2 records"),
         ([*HISTORY, change(4, mods_in_record=2)], "has a record with 1 of 2 mods"),
         ([*HISTORY, change(4, partitions_in_transaction=2)], "has 1 last records in 2 partitions"),
@@ -85,9 +85,13 @@ def test_a_replay_that_equals_the_table_has_no_differences():
         (HISTORY[:2], {'{"Id": "1"}': {"Id": 1, "V": "v3"}}, "T.V differs in 1 rows"),
         ([], {'{"Id": "1"}': {"Id": 1, "V": "v3"}}, "1 of 1 rows are missing"),
         (HISTORY, {}, "1 rows of the replay are not in the table"),
-        ([HISTORY[0], HISTORY[2]], {'{"Id": "1"}': {"Id": 1, "V": "v3"}}, "old values that were not there"),
+        (
+            [HISTORY[0], HISTORY[2]],
+            {'{"Id": "1"}': {"Id": 1, "V": "v3"}},
+            "old values that the row did not have",
+        ),
         (HISTORY[1:], {'{"Id": "1"}': {"Id": 1, "V": "v3"}}, "is an UPDATE of no row"),
-        ([*HISTORY, change(4, "INSERT")], {'{"Id": "1"}': {"Id": 1, "V": "v4"}}, "INSERT of a row that is"),
+        ([*HISTORY, change(4, "INSERT")], {'{"Id": "1"}': {"Id": 1, "V": "v4"}}, "INSERT of an existing row"),
     ],
 )
 def test_each_difference_from_the_tables_is_found(history, rows, sentence):
@@ -141,7 +145,7 @@ def test_a_line_with_a_missing_field_is_refused(tmp_path):
         list(changes_of(read_lines(tmp_path)))
 
 
-def test_a_consumer_notes_what_changes_goes_and_comes_again(tmp_path):
+def test_a_consumer_notes_files_that_change_disappear_or_appear_again(tmp_path):
     output, one, other = tmp_path / "out", "t/h/00-of-01_1.jsonl", "t/h/00-of-01_2.jsonl"
     consumer = Consumer(output, tmp_path / "taken")
     write(output / one, [{"n": 1}])
@@ -153,11 +157,11 @@ def test_a_consumer_notes_what_changes_goes_and_comes_again(tmp_path):
     consumer.look()
     assert [sentence.split(" ", 1)[1] for sentence in sorted(consumer.wrong)] == [
         "changed after it was published",
-        "went away by itself",
+        "disappeared",
     ]
 
 
-def test_a_consumer_notes_a_file_that_comes_again_after_it_was_taken(tmp_path):
+def test_a_consumer_notes_a_file_that_appears_again_after_it_was_taken(tmp_path):
     output, name = tmp_path / "out", "t/h/00-of-01_1.jsonl"
     with Consumer(output, tmp_path / "taken", take=1.0) as consumer:
         write(output / name, [{"n": 1}])
@@ -166,7 +170,7 @@ def test_a_consumer_notes_a_file_that_comes_again_after_it_was_taken(tmp_path):
     assert consumer.wrong == []
     write(output / name, [{"n": 1}])
     consumer.look()
-    assert consumer.wrong == [f"{name} came again after it was taken away"]
+    assert consumer.wrong == [f"{name} appeared again after it was taken away"]
 
 
 def write(path: Path, rows: list[dict]) -> Path:
