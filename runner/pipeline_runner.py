@@ -77,6 +77,21 @@ class PySparkRunner(PipelineRunner):
         proto = pipeline.to_runner_api(default_environment=self.default_environment(options))
         return self.run_proto(proto, options)
 
+    def resumes(self, options: PipelineOptions) -> bool:
+        """Return whether a pipeline with these options would continue from a checkpoint. Nothing is created.
+
+        The first epoch of a pipeline fixes where its sources start, so a checkpoint without one does not count.
+
+        Raises:
+            CheckpointError: the folder is not empty and holds no checkpoint, or its last record cannot be read.
+        """
+        settings = options.view_as(PySparkOptions)
+        folder = os.path.abspath(settings.checkpoint_dir or "")
+        if not settings.checkpoint_dir or not os.path.isdir(folder) or not os.listdir(folder):
+            return False
+        record = opened_checkpoint(settings).last_record()
+        return record is not None and record.epochs > 0
+
     def run_proto(self, proto: api.Pipeline, options: PipelineOptions) -> PySparkPipelineResult:
         """Start a pipeline given as a proto; see `run_pipeline`."""
         _check_beam()

@@ -16,18 +16,11 @@ Routing = str
 """Name of the routing policy in an AppProfile, such as single_cluster_routing; empty when unknown."""
 
 
-def check_source(
-    stream: ChangeStream,
-    app_profile: str,
-    routing: Callable[[], Routing],
-    retention: Callable[[], int],
-    now: int,
-) -> None:
-    """Refuse what cannot be read. `retention` is in nanoseconds, 0 when unknown; so is `now`.
+def check_source(stream: ChangeStream, app_profile: str, routing: Callable[[], Routing]) -> None:
+    """Check that the stream can be read through the app profile.
 
     Raises:
         SetupError: the app profile spreads requests over clusters.
-        PositionLostError: the start lies past the retention period.
     """
     policy = routing()
     if policy not in ("", "single_cluster_routing"):
@@ -36,6 +29,16 @@ def check_source(
             "only with single-cluster routing. Create a profile for it (gcloud bigtable app-profiles create … "
             "--route-to=CLUSTER) and pass its name as app_profile"
         )
+
+
+def check_retention(stream: ChangeStream, retention: Callable[[], int], now: int) -> None:
+    """Check at the first start of a pipeline that the service still has the changes since the stream's start.
+
+    `retention` returns nanoseconds, 0 if the service does not say; `now` is in nanoseconds too.
+
+    Raises:
+        PositionLostError: the start is older than the retention period.
+    """
     kept = retention()
     if kept and stream.start < now - kept:
         raise PositionLostError(

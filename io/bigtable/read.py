@@ -30,7 +30,7 @@ from penstock.io.bigtable.keys import KeyRange
 from penstock.io.bigtable.metrics import BigtableMetrics
 from penstock.io.bigtable.pool import StreamPool
 from penstock.io.bigtable.prefetch import Limits
-from penstock.io.bigtable.preflight import check_source
+from penstock.io.bigtable.preflight import check_retention, check_source
 from penstock.io.bigtable.record import ChangeStreamMutation
 from penstock.io.bigtable.source import EMULATOR_VARIABLE, ChangeStream, Connection
 from penstock.io.bigtable.tracker import BigtableTracker, FrontierCoder
@@ -76,8 +76,15 @@ class ReadBigtableFn(ReadChangeStreamFn):
 
         connection = self._settings.connection
         with closing(Admin(stream, connection)) as admin:
-            check_source(stream, connection.app_profile, admin.routing, admin.retention, time.time_ns())
+            check_source(stream, connection.app_profile, admin.routing)
         return client.partitions()
+
+    def check_start(self, stream: ChangeStream) -> None:
+        super().check_start(stream)
+        from penstock.io.bigtable.admin import Admin
+
+        with closing(Admin(stream, self._settings.connection)) as admin:
+            check_retention(stream, admin.retention, time.time_ns())
 
     def first_frontier(self, stream: ChangeStream, said: list[KeyRange]) -> Frontier:
         """Return the present partitions, to be read from the start."""
@@ -163,7 +170,8 @@ class ReadFromBigtableChangeStream(ReadFromChangeStream):
             None if end is None else nanoseconds("end", end),
             KeyRange(*(row_range or (b"", b""))).checked(),
         )
-        check_times(stream.start, stream.end, now, ahead_seconds=1)
+        if start is not None:
+            check_times(stream.start, stream.end, now, ahead_seconds=1)
         connection = Connection.from_arguments(
             EMULATOR_VARIABLE,
             credentials=credentials,

@@ -43,19 +43,35 @@ def whole_in_range(name: str, value: float, lowest: float, highest: float) -> in
 
 
 def check_times(start: int, end: int | None, now: int, *, ahead_seconds: int) -> None:
-    """Check the stretch of time to read, in nanoseconds; `ahead_seconds`: how far off the service lets it begin.
+    """Check the times to read between, in nanoseconds, if the user passed a start.
+
+    The service accepts a start up to `ahead_seconds` ahead of `now`. Without a start `check_end` checks the end, later:
+    a pipeline that resumes after its end does not use its start, which is "now", and must not be refused.
 
     Raises:
-        ValueError: it begins later than that, or ends before it begins.
+        ValueError: the start is further ahead, or the end is before the start.
     """
     text = format_timestamp(start)
     if start > now + ahead_seconds * NANOS:
         raise ValueError(
-            f"start {text} lies in the future, more than {ahead_seconds} s ahead, which the service refuses; "
+            f"start {text} is more than {ahead_seconds} s in the future, which the service refuses; "
             "pass an earlier one, or none"
         )
     if end is not None and end < start:
-        raise ValueError(f"end {format_timestamp(end)} lies before start {text}; pass a later end, or none")
+        raise ValueError(f"end {format_timestamp(end)} is before start {text}; pass a later end, or none")
+
+
+def check_end(start: int, end: int | None, error: type[Exception]) -> None:
+    """Check at the first start of a pipeline that its end, in nanoseconds, is not before its start.
+
+    Raises:
+        the error given: the end is before the start.
+    """
+    if end is not None and end < start:
+        raise error(
+            f"end {format_timestamp(end)} is before {format_timestamp(start)}, where reading would start; pass an "
+            "earlier start or a later end"
+        )
 
 
 def require_same(checkpoint: str, program: str, error: type[Exception]) -> None:

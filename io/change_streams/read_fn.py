@@ -28,7 +28,7 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
 from penstock.errors import SetupError
-from penstock.io.change_streams.arguments import require_same
+from penstock.io.change_streams.arguments import check_end, require_same
 from penstock.io.change_streams.metrics import WAITING_PARTITIONS, ReaderMetrics
 from penstock.io.change_streams.prefetch import Prefetcher, StreamPool
 from penstock.io.change_streams.process_local import ProcessLocal
@@ -164,10 +164,19 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
         limit = self._settings.limits.unavailable_seconds
         return client.backoff.ask(lambda: self.ask_service(client, stream), limit)
 
+    def check_start(self, stream: Any) -> None:
+        """Check that reading can begin at the stream's start. A pipeline that resumes does not use the start.
+
+        Raises:
+            ChangeStreamError: it cannot; the message says why and what to do.
+        """
+        check_end(stream.start, stream.end, SetupError)
+
     # The restriction provider.
 
     def initial_restriction(self, element: Any) -> Any:
-        """Return all of the stream's work after `check`, so that errors are raised before anything is read."""
+        """Return all of the stream's work after both checks, so that errors are raised before anything is read."""
+        self.check_start(element)
         return self.first_frontier(element, self.check(element))
 
     def create_tracker(self, restriction: Any) -> RestrictionTracker:
@@ -227,6 +236,14 @@ class ReadFromChangeStream(beam.PTransform):
             ChangeStreamError: it cannot be read; the message says why and what to do.
         """
         return self.bounded_fn(self._settings).check(self._stream)
+
+    def check_start(self) -> None:
+        """Check, from this process, that reading can begin at the stream's start. Not for a pipeline that resumes.
+
+        Raises:
+            ChangeStreamError: it cannot; the message says why and what to do.
+        """
+        self.bounded_fn(self._settings).check_start(self._stream)
 
     def expand(self, pbegin: beam.pvalue.PBegin) -> beam.PCollection[Any]:
         fn = self.unbounded_fn if self._stream.end is None else self.bounded_fn

@@ -149,7 +149,8 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
             now if start is None else nanoseconds("start", start),
             None if end is None else nanoseconds("end", end),
         )
-        check_times(stream.start, stream.end, now, ahead_seconds=600)
+        if start is not None:
+            check_times(stream.start, stream.end, now, ahead_seconds=600)
         if plain_text and not api_endpoint:
             raise ValueError("plain_text is for an api_endpoint: pass one, or leave plain_text out")
         connection = Connection.from_arguments(

@@ -1,26 +1,38 @@
-"""Ask a pipeline's transforms, before it starts, whether they can do their work.
+"""Asks a pipeline's transforms, before it starts, whether they can do their work.
 
-A transform that depends on something outside may have a method `check()`: it asks the service from this
-process and raises what the user has to put right. Whoever starts a pipeline calls `preflight` first, so that
-a wrong name costs a second and one sentence, not a Spark session and a failed epoch.
+A transform that depends on an external system may have two methods without arguments. `check` asks the system from this
+process and raises an error that says what to do. `check_start` does the same for the position where reading starts,
+which a pipeline that resumes from a checkpoint does not use.
+
+Programs that start a pipeline call `preflight` first. So a wrong name costs a second and gives one sentence, instead of
+a Spark session and a failed epoch.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import apache_beam as beam
 from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 
 
-def preflight(pipeline: beam.Pipeline) -> None:
-    """Call `check()` of every transform that has one; the first error is raised as it is."""
-    pipeline.visit(_Checks())
+def preflight(pipeline: beam.Pipeline, *, resuming: bool = False) -> None:
+    """Call the checks of every transform. The first error is raised unchanged.
+
+    `check` is always called, `check_start` unless the pipeline is `resuming` from a checkpoint.
+    """
+    pipeline.visit(_Checks(("check",) if resuming else ("check_start", "check")))
 
 
 class _Checks(PipelineVisitor):
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+
     def enter_composite_transform(self, transform_node: AppliedPTransform) -> None:
         self.visit_transform(transform_node)
 
     def visit_transform(self, transform_node: AppliedPTransform) -> None:
-        check = getattr(transform_node.transform, "check", None)
-        if callable(check):
-            check()
+        for name in self._names:
+            check = getattr(transform_node.transform, name, None)
+            if callable(check):
+                check()

@@ -17,6 +17,9 @@ class Checked(beam.PTransform):
         self._name = name
         self._error = error
 
+    def check_start(self) -> None:
+        self._asked.append(f"start of {self._name}")
+
     def check(self) -> None:
         self._asked.append(self._name)
         if self._error:
@@ -37,7 +40,15 @@ def test_every_transform_that_can_check_is_asked_once_also_inside_others() -> No
     _ = pipeline | "Outer" >> Outer()
     _ = pipeline | "Plain" >> Checked(asked, "plain")
     preflight(pipeline)
-    assert sorted(asked) == ["inner", "plain"]
+    assert asked == ["start of inner", "inner", "start of plain", "plain"]
+
+
+def test_the_start_of_a_pipeline_that_resumes_is_not_checked() -> None:
+    asked: list[str] = []
+    pipeline = beam.Pipeline()
+    _ = pipeline | Checked(asked, "x")
+    preflight(pipeline, resuming=True)
+    assert asked == ["x"]
 
 
 def test_what_a_check_raises_is_raised_as_it_is() -> None:

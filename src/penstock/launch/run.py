@@ -98,7 +98,10 @@ def _preflight(pipeline: Any) -> None:
     # Imported here because it imports Beam, which takes a second that `penstock list` need not spend.
     from penstock.preflight import preflight
 
-    preflight(pipeline)
+    # Our runner has a method `resumes`; others start every pipeline from its beginning. Beam's Pipeline has no public
+    # property for its options.
+    resumes = getattr(getattr(pipeline, "runner", None), "resumes", None)
+    preflight(pipeline, resuming=bool(resumes and resumes(pipeline._options)))
 
 
 class _Session:

@@ -1,10 +1,11 @@
-"""`penstock run` on a real emulator and a real Spark: it publishes, stops with a checkpoint, and goes on."""
+"""`penstock run` on a real emulator and a real Spark: it publishes, stops with a checkpoint, and continues."""
 
 from __future__ import annotations
 
 import signal
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def orders_in(lines: list[dict[str, Any]]) -> list[int]:
     return sorted(int(line["keys"]["OrderId"]) for line in lines)
 
 
-def test_a_stopped_and_a_killed_run_go_on_without_loss_or_repeat(
+def test_stopped_and_killed_runs_continue_without_loss_or_repeat(
     start: Any, shop: Any, published: Published, penstock: list[str], tmp_path: Path
 ) -> None:
     command = [*penstock, "run", "spanner-to-files", *settings(tmp_path)]
@@ -71,6 +72,33 @@ def test_a_stopped_and_a_killed_run_go_on_without_loss_or_repeat(
         (line["server_transaction_id"], line["record_sequence"], line["mod_index"]) for line in lines
     }
     assert len(identities) == len(lines) == 300
+
+
+def test_the_same_command_continues_after_a_kill_and_after_its_end(
+    start: Any, shop: Any, published: Published, penstock: list[str], tmp_path: Path
+) -> None:
+    """Without a start, the command reads from now. Later that is after its end, and must not be refused."""
+    end = datetime.now(UTC) + timedelta(seconds=15)
+    command = [*penstock, "run", "spanner-to-files", *settings(tmp_path, end=f"{end:%Y-%m-%dT%H:%M:%SZ}")]
+    killed = start(*command)
+    killed.until(lambda: _orders_until_published(shop, published, tmp_path / "out"))
+    killed.kill()
+    again = start(*command)
+    assert again.process.wait(180) == 0, again.output
+    lines = published(tmp_path / "out")
+    after_the_end = start(*command)
+    assert after_the_end.process.wait(180) == 0, after_the_end.output
+    assert "has ended before" in after_the_end.output
+    assert published(tmp_path / "out") == lines
+    assert len(set(orders_in(lines))) == len(lines)
+
+
+def test_an_end_in_the_past_is_refused_at_the_first_start(
+    start: Any, shop: Any, penstock: list[str], tmp_path: Path
+) -> None:
+    program = start(*penstock, "run", "spanner-to-files", *settings(tmp_path, end="2026-01-01T00:00:00Z"))
+    assert program.process.wait(180) == 3
+    assert "pass an earlier start or a later end" in program.events("error")[0]["message"]
 
 
 def test_a_stream_that_does_not_exist_is_refused_before_anything_is_read(

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.errors import ChangeStreamError, PositionLostError, SetupError, UnavailableError
 from penstock.io.bigtable.errors import classify_close, classify_status
-from penstock.io.bigtable.preflight import check_source
+from penstock.io.bigtable.preflight import check_retention, check_source
 from penstock.io.bigtable.source import ChangeStream
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.status import UnreachableError
@@ -79,17 +79,18 @@ def test_a_close_with_a_lasting_status_is_an_error(code: int, kind: type[Excepti
 
 def test_a_profile_over_several_clusters_is_refused_by_name() -> None:
     with pytest.raises(SetupError, match="'many' of projects/p/instances/i .* --route-to=CLUSTER"):
-        check_source(STREAM, "many", lambda: "multi_cluster_routing_use_any", lambda: 0, 0)
+        check_source(STREAM, "many", lambda: "multi_cluster_routing_use_any")
 
 
 def test_a_start_past_the_retention_is_refused_with_the_earliest_time() -> None:
     now = STREAM.start + 25 * 3_600_000_000_000
     with pytest.raises(PositionLostError, match="24 hours; the earliest readable time is 1970-01-05T05"):
-        check_source(STREAM, "default", lambda: "", lambda: 24 * 3_600_000_000_000, now)
+        check_retention(STREAM, lambda: 24 * 3_600_000_000_000, now)
 
 
 def test_what_the_admin_api_does_not_say_is_left_to_the_first_request() -> None:
-    check_source(STREAM, "default", lambda: "", lambda: 0, 1 << 62)
+    check_source(STREAM, "default", lambda: "")
+    check_retention(STREAM, lambda: 0, 1 << 62)
 
 
 def test_many_threads_that_fail_at_once_lengthen_the_pause_once_and_an_outage_ends_loudly() -> None:

@@ -168,6 +168,38 @@ def test_an_error_of_a_check_is_a_preflight_error(run: Run) -> None:
     assert ended.message("error") == "not started: there is no such stream"
 
 
+@pytest.mark.parametrize(("resumes", "checked"), [(True, ["check"]), (False, ["check_start", "check"])])
+def test_the_start_is_checked_only_when_the_runner_does_not_resume(
+    run: Run, resumes: bool, checked: list[str]
+) -> None:
+    calls: list[str] = []
+
+    class Transform:
+        def check(self) -> None:
+            calls.append("check")
+
+        def check_start(self) -> None:
+            calls.append("check_start")
+
+    @dataclass
+    class Node:
+        transform: Transform
+
+    class Runner:
+        def resumes(self, options: object) -> bool:
+            return resumes
+
+    class Pipeline(FakePipeline):
+        runner = Runner()
+        _options = None
+
+        def visit(self, visitor: Any) -> None:
+            visitor.visit_transform(Node(Transform()))
+
+    assert run(Pipeline(FakeResult([step("DONE")]))).code == ExitCode.DONE
+    assert calls == checked
+
+
 def test_a_failing_pipeline_gives_one_message_and_how_to_continue(run: Run) -> None:
     ended = run(FakePipeline(FakeResult([step("RUNNING"), failing(OurError("epoch 7 failed"))])))
     assert ended.code == ExitCode.FAILED == 4

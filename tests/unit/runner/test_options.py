@@ -8,7 +8,8 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from penstock.runner.options import PySparkOptions, problems
-from penstock.runner.pipeline_runner import opened_checkpoint
+from penstock.runner.pipeline_runner import PySparkRunner, opened_checkpoint
+from penstock.runner.protocol.coordinator import Coordinator
 
 
 def options(*flags: str) -> PySparkOptions:
@@ -45,3 +46,15 @@ def test_an_empty_checkpoint_folder_is_not_taken_for_none() -> None:
         problem
         == "--checkpoint_dir is empty: pass a folder, or leave the option out to run without a checkpoint"
     )
+
+
+def test_a_pipeline_resumes_once_its_checkpoint_has_an_epoch(tmp_path: Path) -> None:
+    runner, given = PySparkRunner(), PipelineOptions([f"--checkpoint_dir={tmp_path / 'checkpoint'}"])
+    assert not runner.resumes(PipelineOptions([]))
+    assert not runner.resumes(given)
+    assert not (tmp_path / "checkpoint").exists(), "the question creates nothing"
+    coordinator = Coordinator(opened_checkpoint(given.view_as(PySparkOptions)))
+    record = coordinator.take_over()
+    assert not runner.resumes(given), "a take-over reads nothing"
+    coordinator.commit(coordinator.begin(), record.state)
+    assert runner.resumes(given)
