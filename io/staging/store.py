@@ -10,7 +10,11 @@ Its verbs exist on local disks and on object stores:
 | `names_in` | names of a folder | names with a prefix |
 | `sync` | fsync of folders | nothing: names are durable at once |
 
-No store gets the same name twice from `create`, because names carry the attempt.
+`create` never gets the same name twice, because names carry the attempt.
+
+`move` of an object store is not atomic. If it is interrupted after the copy, the next try finds the target, which must
+equal the source, and only deletes the source. So consumers of an object store must not remove a file before the commit
+after its publication. (`tests/simulation/staging/test_object_store.py` plays this.)
 """
 
 from __future__ import annotations
