@@ -137,8 +137,9 @@ class ChangeAnswer:
 
     async def _meet_first(self) -> None:
         fault = self._faults.pop(0)
-        self._service.faults.happened(fault)
-        await meet(self._service, fault)
+        if fault.times > 0:  # else another query has met it meanwhile
+            self._service.faults.happened(fault)
+            await meet(self._service, fault)
 
 
 async def meet(service: Service, fault: Fault) -> None:

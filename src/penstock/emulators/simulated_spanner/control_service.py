@@ -135,7 +135,7 @@ class ControlService:
         churn_share: float = 0.3,
     ) -> Any:
         found = self._service.database(database)
-        start = self._service.clock.now()
+        start = max(self._service.clock.now(), found.last)
         commits = play(
             found,
             self._service.clock,

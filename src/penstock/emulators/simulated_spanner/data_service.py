@@ -43,7 +43,7 @@ from penstock.emulators.simulated_spanner.rows import Row, order_of
 from penstock.emulators.simulated_spanner.schema import Table
 from penstock.emulators.simulated_spanner.service import Service
 from penstock.emulators.simulated_spanner.statement import Result, execute
-from penstock.emulators.simulated_spanner.timestamp import SECOND
+from penstock.emulators.simulated_spanner.timestamp import SECOND, format_timestamp
 from penstock.emulators.simulated_spanner.transaction import (
     AnyTransaction,
     ReadWrite,
@@ -182,7 +182,7 @@ class SpannerService:
                 yield message
             return
         transaction, metadata = await self._selected(session, request.transaction)
-        result = _executed(session, request, transaction)
+        result = _executed(session, request, transaction, self._now())
         _fill_row_type(metadata, result.columns)
         for message in _messages(metadata, result.rows, _stats(result)):
             yield message
@@ -195,7 +195,7 @@ class SpannerService:
                 f"Change stream queries are not supported for the ExecuteSql API. {_ONLY_STREAMING}"
             )
         transaction, metadata = await self._selected(session, request.transaction)
-        result = _executed(session, request, transaction)
+        result = _executed(session, request, transaction, self._now())
         _fill_row_type(metadata, result.columns)
         return _result_set(metadata, result)
 
@@ -206,7 +206,7 @@ class SpannerService:
         response = _ExecuteBatchDmlResponse()
         for number, statement in enumerate(request.statements):
             try:
-                result = _executed(session, statement, transaction)
+                result = _executed(session, statement, transaction, self._now())
             except ServiceError as error:
                 if not number:
                     raise
@@ -216,6 +216,9 @@ class SpannerService:
             response.result_sets.append(_result_set(metadata, result))
             metadata = _Metadata()
         return response
+
+    def _now(self) -> str:
+        return format_timestamp(self._service.clock.now())
 
     def _change_query(self, session: Session, request: Any) -> ChangeQuery | None:
         params = {name: python_value(value) for name, value in request.params.fields.items()}
@@ -282,7 +285,8 @@ class SpannerService:
             if options.read_only.return_read_timestamp:
                 metadata.transaction.CopyFrom(_transaction_message(found, options))
         if isinstance(found, Snapshot):
-            if found.timestamp > self._service.clock.now():
+            # The last commit may be dated a little ahead of the clock; nothing is to be waited for then.
+            if found.timestamp > max(self._service.clock.now(), session.database.last):
                 await self._service.wait_until(found.timestamp)
             # What was read at a timestamp stays what was there at it.
             session.database.close(found.timestamp)
@@ -321,9 +325,9 @@ def _check_change_query(selector: Any) -> None:
         )
 
 
-def _executed(session: Session, request: Any, transaction: AnyTransaction) -> Result:
+def _executed(session: Session, request: Any, transaction: AnyTransaction, now: str) -> Result:
     schema = session.database.schema
-    result = execute(schema, request.sql, _typed_params(request), transaction)
+    result = execute(schema, request.sql, _typed_params(request), transaction, now)
     if result.mutations is not None:
         if not isinstance(transaction, ReadWrite):
             raise invalid("DML statements can only be performed in a read-write transaction.")

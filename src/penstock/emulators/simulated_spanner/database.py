@@ -241,7 +241,8 @@ class Database:
 
         A commit (with `changes`) may share the last one if the clock is coarse and no row is written twice.
         """
-        present = now - now % self._granularity
+        # Upwards: a commit is never dated before the moment at which it was asked for.
+        present = -(-now // self._granularity) * self._granularity
         if present <= self.last or present <= self._closed:
             can_share = self._granularity > MICROSECOND and changes is not None and self.last > self._closed
             if can_share and present == self.last and not self._is_written(changes or (), self.last):

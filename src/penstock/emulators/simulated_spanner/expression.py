@@ -23,6 +23,7 @@ Typed: TypeAlias = tuple[Value, ColumnType | None]
 Evaluate: TypeAlias = Callable[[Row], Typed]
 
 BOOL, STRING, INT64 = ColumnType("BOOL"), ColumnType("STRING"), ColumnType("INT64")
+TIMESTAMP = ColumnType("TIMESTAMP")
 _DIGITS = 200_000
 """More than any NUMERIC or numeric has: sums are exact."""
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
@@ -45,6 +46,8 @@ class Scope:
     params: Mapping[str, Typed]
     equal: dict[str, Typed]
     """Columns that must equal a constant wherever the condition holds; filled by the parser, for key look-ups."""
+    now: str = ""
+    """The value of CURRENT_TIMESTAMP()."""
 
     def column(self, name: str) -> str | None:
         """Return a column by its name, whatever its case."""
@@ -239,6 +242,9 @@ def _primary(reader: Reader, scope: Scope) -> Evaluate:
     if token.kind == "word" and token.text.upper() in ("TRUE", "FALSE", "NULL"):
         literal = {"TRUE": True, "FALSE": False, "NULL": None}[reader.take().text.upper()]
         return lambda row: (literal, BOOL)
+    if reader.accept("CURRENT_TIMESTAMP") or reader.accept("NOW ( )"):
+        reader.accept("( )")
+        return lambda row: (scope.now, TIMESTAMP)
     if reader.at_words("PENDING_COMMIT_TIMESTAMP ( )"):
         raise unimplemented("PENDING_COMMIT_TIMESTAMP().")
     return _column(reader, scope)

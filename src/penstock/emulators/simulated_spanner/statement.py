@@ -56,8 +56,10 @@ class Result:
     row_count: int = 0
 
 
-def execute(schema: Schema, sql: str, params: Mapping[str, Typed], view: View) -> Result:
+def execute(schema: Schema, sql: str, params: Mapping[str, Typed], view: View, now: str = "") -> Result:
     """Execute a statement on a view; DML returns mutations and changes nothing.
+
+    `now` is the present moment in RFC 3339.
 
     Raises:
         ServiceError: a syntax error, or something that is not supported.
@@ -67,7 +69,7 @@ def execute(schema: Schema, sql: str, params: Mapping[str, Typed], view: View) -
         while not reader.accept("}"):
             reader.take()
     if reader.accept("SELECT"):
-        return _select(schema, reader, params, view)
+        return _select(schema, reader, params, view, now)
     if reader.accept("INSERT"):
         return _insert(schema, reader, params)
     if reader.accept("UPDATE"):
@@ -77,15 +79,16 @@ def execute(schema: Schema, sql: str, params: Mapping[str, Typed], view: View) -
     raise unimplemented(f"The statement {reader.next.text}.")
 
 
-def _select(schema: Schema, reader: Reader, params: Mapping[str, Typed], view: View) -> Result:
+def _select(schema: Schema, reader: Reader, params: Mapping[str, Typed], view: View, now: str) -> Result:
     items_at = reader.position
     _skip_to(reader, "FROM")
     if not reader.accept("FROM"):
-        scope = Scope({}, (), params, {})
+        scope = Scope({}, (), params, {}, now)
         return _projected(reader, scope, items_at, [{}])
     name = reader.path()
     alias = _alias(reader)
     scope, rows = _source(schema, name, alias, params, view, reader)
+    scope.now = now
     if reader.accept("ORDER BY"):
         rows = _ordered(reader, scope, rows)
     if reader.accept("LIMIT"):

@@ -1,0 +1,207 @@
+"""Seeded histories over gRPC: the naive reader gets every change once, in every mode and dialect; ours the same."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from apache_beam.runners.sdf_utils import (
+    RestrictionTrackerView,
+    ThreadsafeRestrictionTracker,
+    ThreadsafeWatermarkEstimator,
+)
+
+from penstock.io.change_streams.tracker import FrontierWatermarkEstimator, beam_watermark
+from penstock.io.spanner import DataChangeRecord, ReadFromSpannerChangeStream
+from penstock.io.spanner.read import ReadChangeStreamFn
+from tests.integration.emulators.simulated_spanner.conftest import (
+    GOOGLESQL,
+    INSTANCE,
+    POSTGRESQL,
+    PROJECT,
+    History,
+)
+from tests.oracle.naive_spanner_reader import Change, read_changes
+
+pytestmark = pytest.mark.slow
+MUTABLE = "partition_mode = 'MUTABLE_KEY_RANGE'"
+CAPTURES = ("OLD_AND_NEW_VALUES", "NEW_VALUES", "NEW_ROW", "NEW_ROW_AND_OLD_VALUES")
+
+
+def read_with_penstock(history: History) -> list[DataChangeRecord]:
+    """Read the whole interval with the DoFn of our source, in the order in which it emits."""
+    transform = ReadFromSpannerChangeStream(
+        project=PROJECT,
+        instance=INSTANCE,
+        database=history.name,
+        change_stream="Changes",
+        start=history.start,
+        end=history.end,
+        emulator_host=history.simulation.host,
+    )
+    transform.check()
+    fn = ReadChangeStreamFn(transform._settings)
+    frontier = fn.initial_restriction(transform.stream)
+    tracker = ThreadsafeRestrictionTracker(fn.create_tracker(frontier))
+    estimator = ThreadsafeWatermarkEstimator(FrontierWatermarkEstimator(beam_watermark(frontier.watermark)))
+    outputs = fn.process(transform.stream, RestrictionTrackerView(tracker), estimator)
+    records = [output.value for output in outputs]
+    tracker.check_done()
+    return records
+
+
+def as_changes(records: list[DataChangeRecord]) -> list[Change]:
+    """Return the mods of our records as the naive reader has them, in the order of the records."""
+    return [
+        Change(
+            record.commit_timestamp,
+            record.record_sequence,
+            record.server_transaction_id,
+            index,
+            record.table_name,
+            record.mod_type,
+            tuple(json.dumps(json.loads(side), sort_keys=True) for side in mod),
+        )
+        for record in records
+        for index, mod in enumerate(record.mods)
+    ]
+
+
+def rows(history: History, table: str, key: str) -> dict[str, dict[str, Any]]:
+    """Return the table as of the history's end, read as JSON-like text by an ordinary client."""
+    with history.client.snapshot() as snapshot:
+        found = snapshot.execute_sql(f"SELECT * FROM {table}")
+        table_rows = list(found)
+        names = [field.name for field in found.fields]
+    return {str(row[names.index(key)]): dict(zip(names, row, strict=True)) for row in table_rows}
+
+
+def replayed_keys(changes: list[Change], table: str) -> set[str]:
+    """Return the keys that are there after all changes; an insert of one that is there is an error."""
+    live: set[str] = set()
+    for change in changes:
+        if change.table != table:
+            continue
+        key = next(iter(json.loads(change.sides[0]).values()))
+        assert (key in live) == (change.mod_type != "INSERT"), change
+        (live.discard if change.mod_type == "DELETE" else live.add)(key)
+    return live
+
+
+def check_whole(changes: list[Change]) -> None:
+    """No change comes twice, and the history has something to test."""
+    assert max(Counter((c.timestamp, c.transaction, c.sequence, c.index) for c in changes).values()) == 1
+    assert {change.mod_type for change in changes} == {"INSERT", "UPDATE", "DELETE"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_our_reader_reads_a_history_as_the_naive_reader_does(
+    new_history: Callable[..., History], seed: int
+) -> None:
+    history = new_history(seed, options=f"value_capture_type = '{CAPTURES[seed]}'")
+    expected = read_changes(history.client, ["READ_Changes"], history.start, history.end)
+    check_whole(expected)
+    ours = as_changes(read_with_penstock(history))
+    assert sorted(ours) == expected
+    by_key: dict[tuple[str, str], list[Change]] = {}
+    for change in ours:
+        by_key.setdefault((change.table, change.sides[0]), []).append(change)
+    for changes in by_key.values():
+        assert all(first < second for first, second in pairwise(changes)), "order per key"
+    for table in ("Accounts", "Orders"):
+        assert replayed_keys(expected, table) == rows(history, table, "Id").keys()
+
+
+@pytest.mark.parametrize(
+    ("dialect", "options", "function"),
+    [
+        (GOOGLESQL, MUTABLE, "READ_Changes"),
+        (POSTGRESQL, "value_capture_type = 'NEW_ROW'", "read_json_changes"),
+        (POSTGRESQL, MUTABLE, "read_proto_bytes_changes"),
+    ],
+)
+@pytest.mark.parametrize("seed", range(2))
+def test_naive_reader_replays_to_the_tables_in_each_mode_and_dialect(
+    new_history: Callable[..., History], seed: int, dialect: str, options: str, function: str
+) -> None:
+    history = new_history(seed, dialect=dialect, options=options)
+    changes = read_changes(history.client, [function], history.start, history.end)
+    check_whole(changes)
+    tables, key = (("Accounts", "Orders"), "Id") if dialect == GOOGLESQL else (("accounts", "orders"), "id")
+    for table in tables:
+        assert replayed_keys(changes, table) == rows(history, table, key).keys()
+
+
+@pytest.mark.parametrize("mode", ["IMMUTABLE_KEY_RANGE", "MUTABLE_KEY_RANGE"])
+def test_each_placement_has_a_function_with_tokens_of_its_own(
+    new_history: Callable[..., History], mode: str
+) -> None:
+    history = new_history(
+        5,
+        options=f"per_placement_tvf = true, partition_mode = '{mode}'",
+        first=("CREATE PLACEMENT us", "CREATE PLACEMENT eu"),
+        extra=", Place STRING(MAX) NOT NULL PLACEMENT KEY",
+    )
+    with history.client.snapshot() as snapshot:
+        names = snapshot.execute_sql("SELECT routine_name FROM information_schema.routines")
+        functions = [name for (name,) in names]
+    assert functions == ["READ_Changes_default", "READ_Changes_us", "READ_Changes_eu"]
+    parts = [read_changes(history.client, [each], history.start, history.end) for each in functions]
+    assert all(parts), "each placement has changes"
+    changes = sorted(change for part in parts for change in part)
+    check_whole(changes)
+    for table in ("Accounts", "Orders"):
+        assert replayed_keys(changes, table) == rows(history, table, "Id").keys()
+    tokens = [
+        {each["token"] for each in history.simulation.control.partitions(history.path, "Changes", place)}
+        for place in ("default", "us", "eu")
+    ]
+    assert not tokens[0] & tokens[1] | tokens[1] & tokens[2]
+
+
+def test_the_seed_replays_a_history(new_history: Callable[..., History]) -> None:
+    first, second = (new_history(9) for _ in range(2))
+    changes = [
+        [change[3:] for change in read_changes(each.client, ["READ_Changes"], each.start, each.end)]
+        for each in (first, second)
+    ]
+    assert changes[0] == changes[1]
+
+
+@pytest.mark.parametrize("size", [7, 40, 300])
+def test_small_chunks_and_rare_resume_tokens_change_nothing(
+    new_history: Callable[..., History], size: int
+) -> None:
+    history = new_history(11, steps=30)
+    whole = read_changes(history.client, ["READ_Changes"], history.start, history.end)
+    control = history.simulation.control
+    control.shape(chunk_bytes=size, rows_per_message=2, resume_every=3)
+    try:
+        assert read_changes(history.client, ["READ_Changes"], history.start, history.end) == whole
+        assert sorted(as_changes(read_with_penstock(history))) == whole
+    finally:
+        control.shape(chunk_bytes=1 << 20, rows_per_message=500, resume_every=1)
+
+
+@pytest.mark.parametrize("mid_row", [False, True])
+def test_both_readers_go_on_after_errors_at_any_row(
+    new_history: Callable[..., History], mid_row: bool
+) -> None:
+    history = new_history(13, steps=60)
+    whole = read_changes(history.client, ["READ_Changes"], history.start, history.end)
+    control = history.simulation.control
+    before = control.stats().get("faults", 0)
+    control.shape(rows_per_message=1)
+    for read in (
+        lambda: read_changes(history.client, ["READ_Changes"], history.start, history.end),
+        lambda: sorted(as_changes(read_with_penstock(history))),
+    ):
+        for rows_before in (0, 1, 3):
+            control.add_fault(stream="Changes", after_rows=rows_before, mid_row=mid_row)
+        assert read() == whole
+    assert control.stats()["faults"] - before == 6
+    control.shape(rows_per_message=500)
