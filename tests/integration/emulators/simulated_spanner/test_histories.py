@@ -15,9 +15,9 @@ from apache_beam.runners.sdf_utils import (
     ThreadsafeWatermarkEstimator,
 )
 
-from penstock.io.change_streams.tracker import FrontierWatermarkEstimator, beam_watermark
+from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, beam_watermark
 from penstock.io.spanner import DataChangeRecord, ReadFromSpannerChangeStream
-from penstock.io.spanner.read import ReadChangeStreamFn
+from penstock.io.spanner.read import ReadSpannerFn
 from tests.integration.emulators.simulated_spanner.conftest import (
     GOOGLESQL,
     INSTANCE,
@@ -44,7 +44,7 @@ def read_with_penstock(history: History) -> list[DataChangeRecord]:
         emulator_host=history.simulation.host,
     )
     transform.check()
-    fn = ReadChangeStreamFn(transform._settings)
+    fn = ReadSpannerFn(transform._settings)
     frontier = fn.initial_restriction(transform.stream)
     tracker = ThreadsafeRestrictionTracker(fn.create_tracker(frontier))
     estimator = ThreadsafeWatermarkEstimator(FrontierWatermarkEstimator(beam_watermark(frontier.watermark)))
