@@ -176,7 +176,7 @@ class Driver:
         description = f"{self._name}: {place}" if place else self._name
         reports = self._engine.run(epoch, description, f"penstock-{attempt.job}")
         worker_warnings.show(warning for report in reports for warning in report.warnings)
-        raise_failure(reports, place)
+        raise_failure(reports)
         self._last = _LastEpoch(
             attempt.epoch,
             frozenset(report.nonce for report in reports),

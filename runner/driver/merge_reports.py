@@ -18,21 +18,20 @@ from penstock.runner.tasks.epoch import Failure, TaskReport
 _Ranged = TypeVar("_Ranged", StateRun, EarliestTimers)
 
 
-def raise_failure(reports: Iterable[TaskReport], place: str) -> None:
+def raise_failure(reports: Iterable[TaskReport]) -> None:
     """Raise the error that a task failed with: the user's own exception, if it pickles.
 
-    Its first note says where it was raised: the step, the element that was read, and `place` (the epoch).
+    Its first note says where it was raised: the step, and the element that was read.
     """
     for report in reports:
         if report.failure is not None:
-            raise _error_of(report.failure, place)
+            raise _error_of(report.failure)
 
 
-def _error_of(failure: Failure, place: str) -> BaseException:
+def _error_of(failure: Failure) -> BaseException:
     pickled = failure.error
     error: BaseException = RuntimeError(failure.summary) if pickled is None else pickle.loads(pickled)
-    where = f"{failure.where}, {place}" if place else failure.where
-    error.add_note(f"in {where}; in the worker:\n{failure.trace}")
+    error.add_note(f"in {failure.where}; in the worker:\n{failure.trace}")
     return error
 
 

@@ -1,9 +1,9 @@
-"""The order of an epoch, and what is done when one fails.
+"""The order of the steps of an epoch, and what happens if one fails.
 
-    take over → ( run the epoch: publish the last record, read, process, prepare → commit ) again and again
+    take over → ( run the epoch: publish the last record, read, process, prepare → commit ), repeated
 
-An epoch is a function of the last record: it publishes what that record names *before* the next record is
-committed, and what it stages is published only *after*. A try that fails is thrown away whole.
+An epoch is a function of the last record. It publishes what that record names *before* the next record is
+committed. What the epoch stages is published only *after* the next commit. A try that fails is discarded as a whole.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from penstock.attempt import Attempt
+from penstock.errors import PenstockError
 from penstock.runner.protocol.coordinator import Coordinator, Swept
 from penstock.runner.protocol.errors import (
     CommitUnknownError,
@@ -25,7 +26,10 @@ from penstock.runner.protocol.record import CommitRecord, EpochState
 logger = logging.getLogger(__name__)
 
 SWEEP_EVERY = 16
-"""Commits between two sweeps."""
+"""Number of commits between two sweeps."""
+
+MAX_ERROR_TEXT = 1000
+"""Number of characters of a user's error that the message of `EpochFailedError` repeats."""
 
 
 class Epoch(Protocol):
@@ -34,14 +38,14 @@ class Epoch(Protocol):
     def __call__(self, record: CommitRecord, attempt: Attempt) -> EpochState | None:
         """Publish what `record` names, read, process and stage; return the new state.
 
-        All Publications of `record` have run and what they emitted is taken in, or this raises. Return None
-        when there was nothing to publish, to read or to do: nothing is committed then. The epoch paces
-        itself; the loop calls it again at once.
+        When this returns, all Publications of `record` have run and their output is part of the epoch; otherwise it
+        raises. Return None if there was nothing to publish, to read or to do: then nothing is committed. The epoch
+        itself waits in that case; the loop calls it again at once.
         """
 
 
 def back_off_s(failures: int) -> float:
-    """Return how long to wait after so many failures in a row: 0.5 s, doubled each time, at most 30 s."""
+    """Return the pause after so many failures in a row: 0.5 s, doubled each time, at most 30 s."""
     return min(30.0, 0.5 * 2.0 ** min(failures - 1, 6))
 
 
@@ -58,22 +62,22 @@ def run_epochs(
     pause: Callable[[float], None] = time.sleep,
     sweep_every: int = SWEEP_EVERY,
 ) -> CommitRecord:
-    """Run epochs from the coordinator's record (it has taken over) until the state is done or `stop` says so.
+    """Run epochs from the coordinator's record until the state is done or `stop` returns True.
 
-    `stop` is asked between epochs with the last record; what that record still has to publish waits for
-    the next driver, so a caller who wants it out lets `stop` wait for `record.state.publications` to be
-    empty. An epoch is tried `retries` times more after its first failure, from the same record, with
-    back-off; `stop` is asked before each of these tries too, so that nobody who wants to stop has to wait for
-    a failure to pass.
-    `on_sweep` is called after a sweep, for the clean-up of what sinks have staged; the caller has then
-    committed the record it gets. What it raises is reported: leftovers harm nobody until the next sweep.
+    The coordinator must have taken over. `stop` is called between epochs with the last record. What that record
+    still has to publish waits for the next driver; to publish it first, let `stop` return True only once
+    `record.state.publications` is empty. An epoch is tried up to `retries` times again, from the same record, with
+    back-off; an error that is not `retryable` is final. `stop` is called before each of these tries too, so a
+    request to stop does not have to wait until a failure is over.
+    `on_sweep` is called after a sweep, so that sinks can delete what failed epochs staged. This driver has committed
+    the record that it gets. An error in it is logged: leftovers do no harm until the next sweep.
 
     Returns the last record.
 
     Raises:
-        EpochFailedError: an epoch failed on every try; the cause is chained.
+        EpochFailedError: an epoch failed on its last try; the cause is chained.
         SupersededError: another driver has taken over.
-        CommitUnknownError: nobody knows whether the last commit took place; starting again finds out.
+        CommitUnknownError: it is unknown whether the last commit took place; the next start finds out.
     """
     record = coordinator.record
     since_sweep = 0
@@ -90,7 +94,7 @@ def run_epochs(
             try:
                 on_sweep(record, swept)
             except Exception as error:
-                logger.warning("a sink could not clean up: %s", _kinds(error))
+                logger.warning("a sink could not clean up: %s", _redacted_chain(error))
     return record
 
 
@@ -103,7 +107,7 @@ def _run_epoch(
     back_off: Callable[[int], float],
     pause: Callable[[float], None],
 ) -> CommitRecord | None:
-    """Try one epoch until it is committed; None when there was nothing to do, or `stop` wants no other try."""
+    """Try one epoch until it is committed; None if there was nothing to do, or if `stop` wants no other try."""
     failures = 0
     while True:
         try:
@@ -111,17 +115,15 @@ def _run_epoch(
         except (SupersededError, CommitUnknownError):
             raise
         except Exception as error:
-            coordinator.check_superseded()  # what failed may be missing because a newer driver has cleaned up
+            # A file may be missing because a newer driver has deleted it. Then the right error is SupersededError.
+            coordinator.check_superseded()
             failures += 1
-            if failures > retries:
-                raise _failed(coordinator.record.number + 1, failures, error) from error
+            number = coordinator.record.number + 1
+            if failures > retries or not _may_pass(error):
+                raise _failed(number, failures, error) from error
             on_failure(coordinator.record, failures, error)
             logger.warning(
-                "epoch %d failed, try %d of %d: %s",
-                coordinator.record.number + 1,
-                failures,
-                retries + 1,
-                _kind(error),
+                "epoch %d failed, try %d of %d: %s", number, failures, retries + 1, _redacted(error)
             )
             if not stop(coordinator.record):
                 pause(back_off(failures))
@@ -138,35 +140,53 @@ def _try_epoch(coordinator: Coordinator, epoch: Epoch) -> CommitRecord | None:
     return coordinator.commit(attempt, state)
 
 
+def _may_pass(error: Exception) -> bool:
+    """Whether another try may succeed. Errors of users' code and of other libraries may be temporary."""
+    return not isinstance(error, PenstockError) or error.retryable
+
+
 def _failed(number: int, tries: int, error: Exception) -> EpochFailedError:
+    if not _may_pass(error):
+        failed = f"epoch {number} failed, and another try would fail in the same way:"
+    elif tries == 1:
+        failed = f"epoch {number} failed:"
+    else:
+        failed = f"epoch {number} failed {tries} times in a row; the last error is"
+    kind = f"{type(error).__name__}{_place(error)}"
+    text = str(error).strip()[:MAX_ERROR_TEXT]
+    resume = (
+        f"Record {number - 1} is the last one. When the cause is removed, start the pipeline again, and it continues "
+        "from there"
+    )
     return EpochFailedError(
-        f"epoch {number} failed {tries} times in a row, at last with {type(error).__name__}{_place(error)}. "
-        f"Record {number - 1} stands: once the cause is gone, start the pipeline again and it goes on from there"
+        f"{failed} {kind}{': ' * bool(text)}{text.removesuffix('.')}. {resume}",
+        redacted=f"{failed} {kind}. {resume}",
     )
 
 
 def _place(error: Exception) -> str:
-    """Return where an error happened, as its first note says: the step, the element, the epoch."""
+    """Return where an error was raised: the step and the element, as its first note says."""
     notes: list[str] = getattr(error, "__notes__", [])
     return " " + notes[0].partition(";")[0] if notes else ""
 
 
-def _kind(error: BaseException) -> str:
-    """Return what a log may say of an error: its text only where it is ours, others may quote a row."""
-    ours = isinstance(error, OSError) or type(error).__module__.startswith("penstock.")
-    return f"{type(error).__name__}: {error}" if ours else type(error).__name__
+def _redacted(error: BaseException) -> str:
+    """Return what a log may say of an error. The text of a foreign error may contain values of rows."""
+    if isinstance(error, PenstockError):
+        return f"{type(error).__name__}: {error.redacted}"
+    return f"{type(error).__name__}: {error}" if isinstance(error, OSError) else type(error).__name__
 
 
-def _kinds(error: BaseException) -> str:
-    """Return the kinds of an error and of its causes."""
+def _redacted_chain(error: BaseException) -> str:
+    """Return the same for an error and its causes."""
     chain = [error]
     while (cause := chain[-1].__cause__) is not None and cause not in chain:
         chain.append(cause)
-    return ", caused by ".join(map(_kind, chain))
+    return ", caused by ".join(map(_redacted, chain))
 
 
 def _sweep(coordinator: Coordinator) -> Swept:
-    """Sweep; storage that refuses to delete is reported and tried again next time."""
+    """Sweep. If the storage refuses to delete, log it; the next sweep tries again."""
     try:
         return coordinator.sweep()
     except OSError as error:

@@ -7,10 +7,12 @@ import logging
 
 import pytest
 
+from penstock.errors import PositionLostError, SetupError, UnavailableError
 from penstock.runner.protocol import (
     CommitUnknownError,
     EpochFailedError,
     EpochState,
+    NotWrittenError,
     OutcomeUnknownError,
     Publication,
     SupersededError,
@@ -72,7 +74,7 @@ def test_a_failed_epoch_is_repeated_from_the_same_record_as_another_attempt(coor
     assert pauses == [0.5, 1.0]
 
 
-def test_retries_count_for_each_epoch_anew(coordinator):
+def test_retries_are_counted_per_epoch(coordinator):
     epoch = script(RuntimeError(), PENDING, RuntimeError(), DONE)
     assert run_epochs(coordinator, epoch, retries=1, pause=lambda s: None).state.done
 
@@ -80,7 +82,8 @@ def test_retries_count_for_each_epoch_anew(coordinator):
 def test_an_epoch_that_fails_on_every_try_is_failed_never_done(coordinator, folder):
     failure = RuntimeError("the user's code")
     with pytest.raises(
-        EpochFailedError, match=r"epoch 2 failed 3 times in a row, at last with RuntimeError.*Record 1 stands"
+        EpochFailedError,
+        match=r"epoch 2 failed 3 times in a row; the last error is RuntimeError: the user's code. Record 1 is the last",
     ):
         run_epochs(coordinator, script(failure, failure, failure), retries=2, pause=lambda s: None)
     assert Checkpoint.open(folder).last_record().number == 1
@@ -91,6 +94,35 @@ def test_the_last_failure_is_the_cause(coordinator):
     with pytest.raises(EpochFailedError) as raised:
         run_epochs(coordinator, script(RuntimeError("first"), failure), retries=1, pause=lambda s: None)
     assert raised.value.__cause__ is failure
+
+
+@pytest.mark.parametrize("error", [PositionLostError("the database was recreated"), SetupError("no stream")])
+def test_an_error_that_can_only_repeat_is_not_tried_again(coordinator, error):
+    epoch, pauses = script(error), []
+    with pytest.raises(
+        EpochFailedError, match=rf"epoch 2 failed, and another try would fail in the same way: .*{error}"
+    ):
+        run_epochs(coordinator, epoch, retries=3, pause=pauses.append)
+    assert len(epoch.calls) == 1
+    assert pauses == []
+
+
+@pytest.mark.parametrize(
+    "error", [UnavailableError("no answer"), NotWrittenError(28, "disk full"), ValueError()]
+)
+def test_an_error_that_may_pass_is_tried_again(coordinator, error):
+    assert run_epochs(coordinator, script(error, DONE), retries=1, pause=lambda s: None).state.done
+
+
+def test_the_text_of_a_user_s_error_is_in_the_raised_message_with_its_step(coordinator):
+    error = ValueError("row 4711 has no price")
+    error.add_note("in Parse, reading element 3.0; in the worker:\nTraceback")
+    with pytest.raises(
+        EpochFailedError, match="ValueError in Parse, reading element 3.0: row 4711 has no price. Record 1"
+    ) as raised:
+        run_epochs(coordinator, script(error), retries=0)
+    assert "4711" not in raised.value.redacted
+    assert "ValueError in Parse, reading element 3.0. Record 1" in raised.value.redacted
 
 
 def test_a_user_error_s_text_is_not_logged(coordinator, caplog):
@@ -155,7 +187,7 @@ def unlisted(monkeypatch, when):
 
 
 @pytest.mark.parametrize("first", range(6))
-def test_a_folder_that_cannot_be_listed_for_a_moment_stops_nobody(coordinator, monkeypatch, first):
+def test_a_folder_that_cannot_be_listed_for_a_moment_stops_no_driver(coordinator, monkeypatch, first):
     unlisted(monkeypatch, range(first, first + 3))
     epoch = script(None, PENDING, DONE)
     assert run_epochs(coordinator, epoch, retries=0, pause=lambda s: None).number == 3
@@ -185,7 +217,7 @@ def test_stop_is_asked_with_the_last_record_and_can_wait_for_its_publications(co
     assert last.number == 3
 
 
-def test_a_failing_epoch_is_not_tried_again_once_somebody_wants_to_stop(coordinator):
+def test_a_failed_epoch_is_not_tried_again_after_a_request_to_stop(coordinator):
     wanted, pauses = [], []
     last = run_epochs(
         coordinator,
@@ -199,7 +231,7 @@ def test_a_failing_epoch_is_not_tried_again_once_somebody_wants_to_stop(coordina
     assert pauses == []
 
 
-def test_a_stop_that_comes_while_the_driver_backs_off_is_heard_before_the_next_try(coordinator):
+def test_a_request_to_stop_during_the_back_off_prevents_the_next_try(coordinator):
     wanted = []
     epoch = script(ValueError("no"))
     last = run_epochs(coordinator, epoch, retries=5, stop=lambda record: bool(wanted), pause=wanted.append)
@@ -207,7 +239,7 @@ def test_a_stop_that_comes_while_the_driver_backs_off_is_heard_before_the_next_t
     assert len(epoch.calls) == 1
 
 
-def test_sweeps_come_now_and_then_and_only_after_an_own_commit(coordinator):
+def test_sweeps_run_after_every_few_commits_of_the_own_driver(coordinator):
     swept, seen = [], []
     epoch = script(*[PENDING] * 4, DONE)
     run_epochs(
