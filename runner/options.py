@@ -12,6 +12,8 @@ from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from penstock.runner.store.keys import KEY_GROUPS
+
 
 class PySparkOptions(PipelineOptions):
     """How a pipeline runs on Spark, and how a stream keeps its checkpoint."""
@@ -35,13 +37,14 @@ class PySparkOptions(PipelineOptions):
             "--spark_parallelism",
             type=int,
             default=None,
-            help="Tasks a level, at most 128. Default: the number of slots of the session.",
+            help=f"Tasks per level, at most {KEY_GROUPS}. Default: the number of slots of the session.",
         )
         parser.add_argument(
             "--checkpoint_dir",
             default=None,
-            help="Folder of the checkpoint; required for streaming. An existing one is resumed. A bounded "
-            "pipeline that is given one runs in epochs like a stream, and can be resumed like one.",
+            help="Folder of the checkpoint. An existing checkpoint is resumed. Without it a stream on a local master "
+            "uses a temporary folder and cannot be resumed; on a cluster a stream needs it. A bounded pipeline "
+            "with a checkpoint runs in epochs and can be resumed.",
         )
         parser.add_argument(
             "--fresh",
@@ -105,8 +108,8 @@ def problems(options: PySparkOptions) -> list[str]:
         )
     if options.epoch_retries < 0:
         found.append(f"--epoch_retries={options.epoch_retries} must be 0 or more")
-    if options.spark_parallelism is not None and not 1 <= options.spark_parallelism <= 128:
-        found.append(f"--spark_parallelism={options.spark_parallelism} must be between 1 and 128")
+    if options.spark_parallelism is not None and not 1 <= options.spark_parallelism <= KEY_GROUPS:
+        found.append(f"--spark_parallelism={options.spark_parallelism} must be between 1 and {KEY_GROUPS}")
     for setting in options.spark_conf or ():
         if "=" not in setting:
             found.append(f"--spark_conf={setting} must have the form key=value")

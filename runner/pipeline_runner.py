@@ -2,52 +2,48 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import tempfile
-import uuid
-from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions, TypeOptions
+from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions, StandardOptions, TypeOptions
 from apache_beam.options.value_provider import RuntimeValueProvider
 from apache_beam.portability.api import beam_runner_api_pb2 as api
 from apache_beam.runners.pipeline_utils import group_by_key_input_visitor
-from apache_beam.runners.runner import PipelineRunner, PipelineState
+from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms import environments
 
-from penstock.attempt import Attempt
-from penstock.runner.driver.cleanup import clean_ups
+from penstock.errors import UsageError
 from penstock.runner.driver.compatibility import check_compatibility
-from penstock.runner.driver.driver import Driver
 from penstock.runner.driver.residuals import Residuals
 from penstock.runner.harness.bundle import KNOWN_BEAM, PlanContext
+from penstock.runner.job import Job
 from penstock.runner.options import PySparkOptions, problems
+from penstock.runner.packages import Packages
 from penstock.runner.planning import graph
 from penstock.runner.planning.checks import refuse_unsupported
-from penstock.runner.planning.plan import Plan
-from penstock.runner.protocol.coordinator import Coordinator
-from penstock.runner.protocol.errors import CheckpointError, EpochAbortedError, EpochFailedError
-from penstock.runner.protocol.loop import run_epochs
-from penstock.runner.protocol.record import CommitRecord, EpochState
 from penstock.runner.result import PySparkPipelineResult
-from penstock.runner.spark.session import context, context_of, slots
+from penstock.runner.spark.session import context, context_of
+from penstock.runner.store.checkpoint import Checkpoint
 from penstock.runner.store.keys import KEY_GROUPS
-from penstock.runner.tasks.epoch import EpochLimits
 
 logger = logging.getLogger(__name__)
+
+_INTERACTIVE_CACHE = "WriteCache_"
+"""Part of the names of the transforms that Beam's interactive runner adds (`caching/reify.py`, read in Beam 2.77)."""
 
 
 class PySparkRunner(PipelineRunner):
     """Runs Beam pipelines on Spark.
 
-    `PySparkRunner()` uses the active Spark context, else it starts one of its own from `--spark_master` and
-    `--spark_conf`; `PySparkRunner(spark=…)` uses the `SparkSession` or `SparkContext` that it is given and
-    leaves it as it is. Batch pipelines run to their end; a pipeline with an unbounded PCollection (or
-    `--streaming`) runs in epochs and needs `--checkpoint_dir`. Any other pipeline that is given one runs in
-    epochs too: it can be stopped or killed, and goes on where it was.
+    `PySparkRunner()` uses the active Spark context; without one it starts its own from `--spark_master` and
+    `--spark_conf`. `PySparkRunner(spark=…)` uses the given `SparkSession` or `SparkContext` and does not stop it.
+
+    Batch pipelines run to their end. A pipeline with an unbounded PCollection (or with `--streaming`) runs in
+    epochs and keeps its checkpoint in `--checkpoint_dir`. A bounded pipeline with `--checkpoint_dir` runs in epochs
+    too: it can be stopped or killed, and continues from its checkpoint.
     """
 
     def __init__(self, spark: Any = None) -> None:
@@ -66,7 +62,7 @@ class PySparkRunner(PipelineRunner):
         """Start a pipeline and return at once.
 
         Raises:
-            ValueError: an option has a bad value; all of them are named.
+            UsageError: options have bad values (all are named), or cannot be used together.
             UnsupportedPipelineError: the pipeline uses what this runner does not run.
             CheckpointError: the checkpoint cannot be used as asked.
         """
@@ -97,38 +93,32 @@ class PySparkRunner(PipelineRunner):
         _check_beam()
         settings = options.view_as(PySparkOptions)
         if wrong := problems(settings):
-            raise ValueError("; ".join(wrong))
-        asked = settings.checkpoint_dir or options.view_as(StandardOptions).streaming
-        streaming = bool(asked) or graph.is_streaming(proto)
+            raise UsageError("; ".join(wrong))
+        in_epochs = settings.checkpoint_dir or options.view_as(StandardOptions).streaming
+        streaming = bool(in_epochs) or graph.is_streaming(proto)
         refuse_unsupported(proto, streaming=streaming)
         plan = graph.build_plan(proto, streaming=streaming)
-        if not streaming:
-            return self._start_batch(plan, settings)
-        if plan.script and not settings.checkpoint_dir:
-            return self._start_script(plan, settings)
-        return self._start_stream(plan, settings)
-
-    def _start_batch(self, plan: Plan, settings: PySparkOptions) -> PySparkPipelineResult:
+        checkpoint = None
+        if streaming and settings.checkpoint_dir:  # before Spark starts: a mistake is reported at once
+            checkpoint = open_checkpoint(settings)
+            check_compatibility(checkpoint.last_record(), PlanContext(plan), settings.drop_state or ())
+        packages = Packages.of(options.view_as(SetupOptions))
         spark = self._context(settings)
-        result = PySparkPipelineResult()
-        work = _Work(spark, plan, settings, result)
-        result.run_in_background(work.batch, work.cancel)
-        return result
-
-    def _start_script(self, plan: Plan, settings: PySparkOptions) -> PySparkPipelineResult:
+        if streaming and checkpoint is None and not plan.script:
+            _check_temporary_checkpoint(spark)
+        plan = replace(plan, program=packages.ship(spark, plan.program))
         result = PySparkPipelineResult(Residuals(PlanContext(plan)))
-        work = _Work(self._context(settings), plan, settings, result)
-        result.run_in_background(work.script, work.cancel)
-        return result
-
-    def _start_stream(self, plan: Plan, settings: PySparkOptions) -> PySparkPipelineResult:
-        checkpoint = opened_checkpoint(settings)
-        planned = PlanContext(plan)
-        check_compatibility(checkpoint.last_record(), planned, settings.drop_state or ())
-        spark = self._context(settings)
-        result = PySparkPipelineResult(Residuals(planned))
-        work = _Work(spark, plan, settings, result)
-        result.run_in_background(lambda: work.stream(checkpoint), work.cancel)
+        job = Job(spark, plan, settings, result)
+        if checkpoint is not None:
+            result.run_in_background(lambda: job.run_stream(checkpoint), job.cancel)
+        elif not streaming:
+            result.run_in_background(job.run_batch, job.cancel)
+        elif plan.script:
+            result.run_in_background(job.run_test_stream, job.cancel)
+        else:
+            result.run_in_background(job.run_stream_without_checkpoint_dir, job.cancel)
+        if not streaming and _is_interactive(proto):
+            result.wait_until_finish()
         return result
 
     def _context(self, settings: PySparkOptions) -> Any:
@@ -138,134 +128,39 @@ class PySparkRunner(PipelineRunner):
         return context(settings.spark_master, conf)
 
 
-class _Work:
-    """What the driver thread of one pipeline does."""
+def _is_interactive(proto: api.Pipeline) -> bool:
+    """Whether Beam's interactive runner made this pipeline.
 
-    def __init__(
-        self, spark: Any, plan: Plan, settings: PySparkOptions, result: PySparkPipelineResult
-    ) -> None:
-        from penstock.runner.spark.engine import SparkEngine
-
-        self._spark = spark
-        self._plan = plan
-        self._settings = settings
-        self._result = result
-        self._engine = SparkEngine(spark, plan)
-        self._job = ""
-
-    def cancel(self) -> None:
-        """Cancel the Spark job that runs."""
-        self._spark.cancelJobGroup(f"penstock-{self._job}")
-
-    def batch(self) -> str:
-        """Run to the end; return the final state."""
-        self._job = "batch-" + uuid.uuid4().hex[:12]
-        driver = self._driver(Residuals(PlanContext(self._plan)), folder="")
-        record = _in_memory(1, EpochState())
-        with contextlib.closing(self._engine):
-            while not record.state.done and not self._result.stopping:
-                state = self._tried(driver, record)
-                if state is not None:
-                    record = _in_memory(record.number + 1, state)
-                    self._result.committed(record, driver.measured(record.number))
-        return str(PipelineState.DONE if record.state.done else PipelineState.CANCELLED)
-
-    def script(self) -> str:
-        """Run a TestStream, which ends by itself: its checkpoint goes with it, and what fails, fails as in batch."""
-        from penstock.runner.store.checkpoint import Checkpoint
-
-        with tempfile.TemporaryDirectory(prefix="penstock-", ignore_cleanup_errors=True) as folder:
-            checkpoint = Checkpoint.open(f"{folder}/checkpoint", fresh=True, key_groups=KEY_GROUPS)
-            try:
-                return self.stream(checkpoint, retries=0)
-            except EpochFailedError as error:
-                raise error.__cause__ or error from None
-
-    def stream(self, checkpoint: Any, retries: int | None = None) -> str:
-        """Run epochs until the pipeline is done, stopped or superseded; return the final state."""
-        self._job = checkpoint.job
-        coordinator = Coordinator(checkpoint)
-        record = coordinator.take_over()
-        logger.info("took over %s with record %d", checkpoint.folder, record.number)
-        self._result.committed(record)
-        if record.state.done:
-            logger.warning(
-                "the pipeline of %s has ended before, so there is nothing to do; to read more, give "
-                "--checkpoint_dir another folder",
-                checkpoint.folder,
-            )
-        driver = self._driver(
-            Residuals(PlanContext(self._plan)),
-            folder=checkpoint.state_folder,
-            dropped=self._settings.drop_state or (),
-        )
-        with contextlib.closing(self._engine):
-            record = run_epochs(
-                coordinator,
-                driver,
-                retries=self._settings.epoch_retries if retries is None else retries,
-                stop=lambda last: self._result.stopping,
-                on_commit=lambda last: self._result.committed(last, driver.measured(last.number)),
-                on_sweep=lambda last, swept: self._clean_up(last),
-                on_failure=lambda last, failures, error: self._give_up(error),
-            )
-        if not record.state.done:
-            return str(PipelineState.STOPPED)
-        return str(PipelineState.DRAINED if record.state.draining else PipelineState.DONE)
-
-    def _give_up(self, error: Exception) -> None:
-        """Let an epoch be tried again, unless it failed because it was cancelled."""
-        if self._result.cancelling:
-            raise error
-
-    def _driver(self, residuals: Residuals, folder: str, dropped: Collection[str] = ()) -> Driver:
-        settings = self._settings
-        return Driver(
-            self._plan,
-            self._engine,
-            residuals,
-            partitions=min(settings.spark_parallelism or slots(self._spark), KEY_GROUPS),
-            limits=EpochLimits(settings.epoch_seconds, settings.epoch_max_records, settings.epoch_max_bytes),
-            state_folder=folder,
-            name="penstock",
-            dropped=dropped,
-            draining=lambda: self._result.draining,
-        )
-
-    def _tried(self, driver: Driver, record: CommitRecord) -> EpochState | None:
-        """One epoch of a batch pipeline; only what Spark mixed up is tried again, a user's error is final."""
-        for tried in range(self._settings.epoch_retries + 1):
-            attempt = Attempt(self._job, 1, record.number + 1, uuid.uuid4().hex[:12])
-            try:
-                return driver(record, attempt)
-            except EpochAbortedError as error:
-                aborted = error
-                logger.warning("try %d was aborted: %s", tried + 1, error)
-        raise EpochFailedError(f"aborted {self._settings.epoch_retries + 1} times") from aborted
-
-    def _clean_up(self, record: CommitRecord) -> None:
-        """Let sinks delete what failed epochs staged; only called after a commit of our own."""
-        for clean in clean_ups(self._plan, record):
-            clean(self._job)
+    `interactive_beam.collect` and `show` read the cache that the pipeline writes as soon as `run()` returns (they
+    expect a runner that blocks, as Beam's local runner does). Without waiting they show an empty DataFrame.
+    """
+    return any(_INTERACTIVE_CACHE in each.unique_name for each in proto.components.transforms.values())
 
 
-def _in_memory(number: int, state: EpochState) -> CommitRecord:
-    return CommitRecord(number, 1, "batch", None, 0, "epoch", number - 1, state)
-
-
-def opened_checkpoint(settings: PySparkOptions) -> Any:
-    """Return the checkpoint by its absolute path: workers may run in other folders than the driver.
+def _check_temporary_checkpoint(spark: Any) -> None:
+    """Say that the checkpoint is temporary; refuse that on a cluster.
 
     Raises:
-        CheckpointError: there is none, or it cannot be used as asked.
+        UsageError: workers on other machines would not find the state that the pipeline stores in the folder.
     """
-    from penstock.runner.store.checkpoint import Checkpoint
-
-    if not settings.checkpoint_dir:
-        raise CheckpointError(
-            "a streaming pipeline needs --checkpoint_dir: a folder that outlives the driver, for example "
-            "--checkpoint_dir=/var/lib/penstock/orders"
+    if not str(spark.master).startswith("local"):
+        raise UsageError(
+            f"a streaming pipeline on the Spark master {spark.master} needs --checkpoint_dir: a folder that the "
+            "driver and all executors share, for example --checkpoint_dir=/mnt/shared/checkpoints/orders"
         )
+    logger.warning(
+        "no --checkpoint_dir is given, so the checkpoint is in a temporary folder: when this pipeline is stopped or "
+        "fails, the next start begins from the start. To continue instead, give --checkpoint_dir a folder that "
+        "outlives this process"
+    )
+
+
+def open_checkpoint(settings: PySparkOptions) -> Checkpoint:
+    """Open the checkpoint in `--checkpoint_dir`, by its absolute path: workers may run in other folders.
+
+    Raises:
+        CheckpointError: the folder cannot be used as asked; the message says what to do.
+    """
     folder = os.path.abspath(settings.checkpoint_dir)
     return Checkpoint.open(folder, fresh=settings.fresh, key_groups=KEY_GROUPS)
 

@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 _IDLE_SECONDS = 0.2
 """Longest pause of a driver without work. It then checks again, and notices a stop or a newer driver."""
 
+_FINALIZE_ROUNDS = 3
+
 
 class Engine(Protocol):
     """Runs the tasks of an epoch somewhere."""
@@ -41,17 +43,25 @@ class Engine(Protocol):
     def run(self, epoch: EpochInput, description: str, group: str) -> list[TaskReport]:
         """Run all levels and return the reports of one consistent run."""
 
+    def finalize(self, epoch: int, nonces: frozenset[str], partitions: int, group: str) -> frozenset[str]:
+        """Run the bundle finalizers of these task attempts of an epoch; return the nonces of those that ran.
+
+        `partitions` tasks look for them, each in the process in which it happens to run.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class _LastEpoch:
     """The last epoch that this driver ran. It is committed if the record has its number.
 
     `nonces` are those of its tasks. Tasks of the next epoch get them, so that workers run the bundle finalizers
-    of bundles that were committed.
+    of bundles that were committed. `unfinalized` are the nonces of tasks that have such finalizers.
     """
 
     number: int = 0
+    job: str = ""
     nonces: frozenset[str] = frozenset()
+    unfinalized: frozenset[str] = frozenset()
     metrics: tuple[bytes, ...] = ()
 
 
@@ -123,6 +133,7 @@ class Driver:
             or set_back_us
             or self._schedule.needs_epoch(state, due, self._processing_time_us(state))
         ):
+            self.finalize_bundles(record)
             self._pause(min(_IDLE_SECONDS, due_rules.seconds_until_next_due(state, self._now_us())))
             return None
         if due:
@@ -135,6 +146,28 @@ class Driver:
     def measured(self, epoch: int) -> tuple[bytes, ...]:
         """Return the serialized `MonitoringInfo`s of an epoch; empty unless it is the last one that ran here."""
         return self._last.metrics if self._last.number == epoch else ()
+
+    def finalize_bundles(self, record: CommitRecord) -> None:
+        """Run the bundle finalizers of the last epoch now, if it is committed.
+
+        Tasks of the next epoch would run them. This is for when there is none: the pipeline ends, or has nothing to
+        do. Best effort, as in Beam: a worker process that is gone runs nothing, and an error is only logged.
+        """
+        last = self._last
+        if last.number != record.number or not last.unfinalized:
+            return
+        self._last = replace(last, unfinalized=frozenset())
+        left = last.unfinalized
+        try:
+            # Spark chooses the process of each task, so one round may miss a process.
+            for _ in range(_FINALIZE_ROUNDS):
+                group = f"penstock-{last.job}"
+                left -= self._engine.finalize(last.number, left, 2 * self._inputs.partitions, group)
+                if not left:
+                    return
+            logger.debug("the bundle finalizers of %d tasks did not run", len(left))
+        except Exception as error:
+            logger.warning("bundle finalizers of the last epoch failed: %s", type(error).__name__)
 
     def _next_event(self, state: EpochState, due: Sequence[Residual]) -> TestStreamEvent | None:
         """The event of a TestStream to apply in this epoch: only once earlier epochs left no work."""
@@ -178,9 +211,11 @@ class Driver:
         worker_warnings.show(warning for report in reports for warning in report.warnings)
         raise_failure(reports)
         self._last = _LastEpoch(
-            attempt.epoch,
-            frozenset(report.nonce for report in reports),
-            tuple(info for report in reports for info in report.metrics),
+            number=attempt.epoch,
+            job=attempt.job,
+            nonces=frozenset(report.nonce for report in reports),
+            unfinalized=frozenset(report.nonce for report in reports if report.has_finalizers),
+            metrics=tuple(info for report in reports for info in report.metrics),
         )
         if late := sum(report.dropped for report in reports):
             logger.warning(

@@ -31,6 +31,10 @@ class Finalizers:
         """Set a processor aside: its bundle ended in order, but is not committed yet."""
         self._waiting.append(_Waiting(epoch, nonce, processor))
 
+    def nonces(self) -> frozenset[str]:
+        """Return the task attempts whose processors are set aside."""
+        return frozenset(each.nonce for each in self._waiting)
+
     def run(self, epoch: int, committed: Collection[str]) -> list[StageProcessor]:
         """Run the callbacks of committed bundles; return their processors, which can be used again.
 

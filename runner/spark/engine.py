@@ -71,6 +71,12 @@ class SparkEngine:
             self._bare[n] = self._context.parallelize(range(n), n)
         return self._bare[n]
 
+    def finalize(self, epoch: int, nonces: frozenset[str], partitions: int, group: str) -> frozenset[str]:
+        """Run the bundle finalizers of these task attempts, as far as the tasks reach their processes."""
+        self._context.setJobGroup(group, "bundle finalizers", interruptOnCancel=True)
+        found = self._slots(partitions).mapPartitions(_finalizers(self._shipped, epoch, nonces)).collect()
+        return frozenset(found)
+
     def close(self) -> None:
         """Free what the plan holds in Spark; if Spark has gone (somebody ended it too), there is nothing to free."""
         with contextlib.suppress(Exception):
@@ -116,6 +122,17 @@ def refuse_problems(reports: Iterable[TaskReport]) -> None:
 
 def _as_is(target: int) -> int:
     return target
+
+
+def _finalizers(shipped: Any, epoch: int, nonces: frozenset[str]) -> Any:
+    """The function of the tasks that run bundle finalizers."""
+
+    def run(_: Iterator[Any]) -> Iterator[str]:
+        from penstock.runner.tasks.finalize import finalize_bundles
+
+        yield from finalize_bundles(shipped.value, epoch, nonces)
+
+    return run
 
 
 def _level(shipped: Any, level: int, epoch: EpochInput) -> Any:

@@ -24,12 +24,10 @@ from penstock.runner.protocol.exactly_once_put import create_for_certain
 from penstock.runner.protocol.record import CommitRecord, decode_record, record_digest
 from penstock.runner.protocol.record_store import StoredRecord
 from penstock.runner.store.filesystem import FileSystem, LocalFileSystem
+from penstock.runner.store.keys import KEY_GROUPS
 
 VERSION = 2
 """Version of the folder's layout; any other is refused. 2: elements keep microseconds (`harness/elements.py`)."""
-
-KEY_GROUPS = 128
-"""Key groups of a new job; the number is fixed for its life and bounds its parallelism."""
 
 MAX_KEY_GROUPS = 32768
 LEFTOVER_AGE_S = 3600.0

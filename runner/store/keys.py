@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 
 KEY_GROUPS = 128
+"""Key groups of a new job. The number is fixed for the life of a checkpoint and limits its parallelism."""
 
 
 def key_group(encoded_key: bytes, groups: int = KEY_GROUPS) -> int:

@@ -171,8 +171,9 @@ class TaskReport:
 
     `nonce` is the attempt's own. `carried` are the elements that the next record must hold. `runs` and `timers` are
     by step, and only for the key groups of the task; `watermarks` are those of this partition. `inputs` are the
-    attempts that the task took its input from. `dropped` counts elements that came too late for their window.
-    `problem` says why the input of the task is not that of one consistent run of the epoch.
+    attempts that the task took its input from. `has_finalizers` says that user code registered bundle finalizers; the
+    process of the task keeps them until it learns of the commit. `dropped` counts elements that came too late for
+    their window. `problem` says why the input of the task is not that of one consistent run of the epoch.
     """
 
     nonce: str = ""
@@ -183,6 +184,7 @@ class TaskReport:
     watermarks: dict[WatermarkKey, int] = field(default_factory=dict)
     metrics: list[bytes] = field(default_factory=list)
     inputs: list[ProducerAttempt] = field(default_factory=list)
+    has_finalizers: bool = False
     dropped: int = 0
     warnings: list[Warned] = field(default_factory=list)
     problem: str = ""

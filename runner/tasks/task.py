@@ -368,6 +368,7 @@ class _Task:
             try:
                 self._views.keep(self.report)
                 self.report.runs = self._state.seal()
+                self.report.has_finalizers = any(run.processor.to_finalize for run in self._runs.values())
             except Exception as error:
                 self.report.failure = _failure(error, "writing state")
         if self.level + 1 < self.plan.depth:

@@ -64,6 +64,8 @@ def run_stream(
             now_us=now_us,
             draining=draining,
         )
-        return run_epochs(
+        record = run_epochs(
             coordinator, driver, retries=0, stop=stop, on_commit=lambda record: on_commit(record, home)
         )
+        driver.finalize_bundles(record)
+        return record

@@ -91,3 +91,15 @@ class FailingFn(beam.DoFn):
         if os.path.exists(self.switch):
             raise OSError("the target is not there")
         yield element
+
+
+class FinalizingFn(beam.DoFn):
+    """Registers a bundle finalizer for each element, which makes a file with the element's name."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def process(self, element: Any, finalizer: Any = beam.DoFn.BundleFinalizerParam) -> Iterator[Any]:
+        path = os.path.join(self.folder, str(element))
+        finalizer.register(lambda: open(path, "a").close())
+        yield element

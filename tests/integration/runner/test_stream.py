@@ -20,7 +20,7 @@ from apache_beam.utils.timestamp import Timestamp
 from penstock.publish import PublishAfterCommit
 from penstock.runner import PySparkRunner
 from penstock.runner.protocol.errors import CheckpointError, EpochFailedError
-from tests.integration.runner.sources import AppendFn, CountFn, Endless, FailingFn
+from tests.integration.runner.sources import AppendFn, CountFn, Endless, FailingFn, FinalizingFn
 
 pytestmark = pytest.mark.spark
 
@@ -343,3 +343,18 @@ def test_fresh_refuses_a_folder_that_is_not_empty(start: Start, tmp_path: Path) 
     (tmp_path / "checkpoint" / "mine").write_text("x")
     with pytest.raises(CheckpointError):
         start(lambda p: p | beam.Create(["a"]) | beam.ParDo(CountFn()), "--fresh")
+
+
+@pytest.mark.slow
+def test_bundle_finalizers_of_the_last_epoch_run_before_done_and_stopped(
+    start: Start, tmp_path: Path
+) -> None:
+    folder = tmp_path / "finalized"
+    folder.mkdir()
+
+    def build(p: beam.Pipeline) -> None:
+        _ = p | beam.Create([1, 2, 3]) | beam.Reshuffle() | beam.ParDo(FinalizingFn(str(folder)))
+
+    result = start(build)
+    assert result.wait_until_finish(120_000) == "DONE"
+    assert _files(folder) == ["1", "2", "3"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import apache_beam as beam
@@ -19,7 +21,7 @@ from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning.graph import build_plan
 from penstock.runner.planning.plan import Plan
 from penstock.runner.protocol.record import CommitRecord, EpochState, Residual
-from penstock.runner.tasks.epoch import EpochInput, EpochLimits, TaskReport
+from penstock.runner.tasks.epoch import EpochInput, EpochLimits, Failure, TaskReport
 
 
 class _Ranges(RestrictionProvider):  # type: ignore[misc, unused-ignore]
@@ -40,26 +42,40 @@ class _ReadFn(beam.DoFn):
 
 
 class _NoTasks:
-    """Notes what it is to run."""
+    """Notes what it should run; the tasks report what they are given here."""
 
-    def __init__(self) -> None:
+    def __init__(self, *reports: TaskReport) -> None:
         self.ran: list[EpochInput] = []
+        self.described: list[str] = []
+        self.finalized: list[frozenset[str]] = []
+        self.reports = list(reports)
 
     def run(self, epoch: EpochInput, description: str, group: str) -> list[TaskReport]:
         self.ran.append(epoch)
-        return []
+        self.described.append(description)
+        return self.reports
+
+    def finalize(self, epoch: int, nonces: frozenset[str], partitions: int, group: str) -> frozenset[str]:
+        self.finalized.append(nonces)
+        return frozenset(sorted(nonces)[:1])
+
+
+def _read(streaming: bool) -> Plan:
+    pipeline = beam.Pipeline(runner=PySparkRunner())
+    _ = pipeline | beam.Impulse() | "Read" >> beam.ParDo(_ReadFn())
+    environment = PySparkRunner().default_environment(pipeline.options)
+    return build_plan(pipeline.to_runner_api(default_environment=environment), streaming=streaming)
 
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     """`Read` alone."""
-    pipeline = beam.Pipeline(runner=PySparkRunner())
-    _ = pipeline | beam.Impulse() | "Read" >> beam.ParDo(_ReadFn())
-    environment = PySparkRunner().default_environment(pipeline.options)
-    return build_plan(pipeline.to_runner_api(default_environment=environment), streaming=True)
+    return _read(streaming=True)
 
 
-def _driver(plan: Plan, engine: _NoTasks, now_us: Callable[[], int]) -> Driver:
+def _driver(
+    plan: Plan, engine: _NoTasks, now_us: Callable[[], int], pause: Callable[[float], None] = lambda s: None
+) -> Driver:
     return Driver(
         plan,
         engine,
@@ -69,6 +85,7 @@ def _driver(plan: Plan, engine: _NoTasks, now_us: Callable[[], int]) -> Driver:
         state_folder="",
         name="test",
         now_us=now_us,
+        pause=pause,
     )
 
 
@@ -81,3 +98,47 @@ def test_no_residual_is_lost_that_falls_due_while_the_epoch_is_laid_out(plan: Pl
     assert state is not None
     running = [residual.element_id for task in engine.ran[0].inputs for residual in task.residuals]
     assert sorted([*running, *(r.element_id for r in state.residuals)]) == sorted(due)
+
+
+def _after_one_epoch(plan: Plan, engine: _NoTasks) -> tuple[Driver, CommitRecord]:
+    """A driver that has run an epoch and has nothing to do, and the record that it committed."""
+    driver = _driver(plan, engine, lambda: 50)
+    state = driver(
+        CommitRecord(1, 1, "writer", None, 0, "initial", 0, EpochState()), Attempt("job", 1, 2, "a")
+    )
+    assert state is not None
+    waiting = replace(state, residuals=(Residual("Read", "1.0", b"", 0, 100),), done=False)
+    return driver, CommitRecord(2, 1, "writer", None, 0, "epoch", 1, waiting)
+
+
+def test_a_driver_without_work_runs_the_bundle_finalizers_of_its_last_commit_once(plan: Plan) -> None:
+    engine = _NoTasks(
+        TaskReport("a", has_finalizers=True), TaskReport("b"), TaskReport("c", has_finalizers=True)
+    )
+    driver, record = _after_one_epoch(plan, engine)
+    for _ in range(2):
+        assert driver(record, Attempt("job", 1, 3, "b")) is None
+    assert engine.finalized == [{"a", "c"}, {"c"}], (
+        "the second round is for the task that the first one missed"
+    )
+
+
+def test_bundle_finalizers_of_an_epoch_that_was_not_committed_do_not_run(plan: Plan) -> None:
+    engine = _NoTasks(TaskReport("a", has_finalizers=True))
+    driver, record = _after_one_epoch(plan, engine)
+    driver.finalize_bundles(replace(record, number=1))
+    assert engine.finalized == []
+
+
+@pytest.mark.parametrize(("streaming", "description"), [(True, "test: epoch 2"), (False, "test")])
+def test_a_batch_does_not_mention_epochs(streaming: bool, description: str) -> None:
+    engine = _NoTasks()
+    _after_one_epoch(_read(streaming), engine)
+    assert engine.described == [description]
+
+
+def test_the_note_of_an_error_says_the_step_and_no_epoch(plan: Plan) -> None:
+    failure = Failure("ValueError: no", "Traceback", "Parse", pickle.dumps(ValueError("no")))
+    with pytest.raises(ValueError, match="no") as raised:
+        _after_one_epoch(plan, _NoTasks(TaskReport("a", failure=failure)))
+    assert raised.value.__notes__ == ["in Parse; in the worker:\nTraceback"]

@@ -8,7 +8,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from penstock.runner.options import PySparkOptions, problems
-from penstock.runner.pipeline_runner import PySparkRunner, opened_checkpoint
+from penstock.runner.pipeline_runner import PySparkRunner, open_checkpoint
 from penstock.runner.protocol.coordinator import Coordinator
 
 
@@ -20,7 +20,7 @@ def test_a_checkpoint_folder_is_the_same_wherever_a_worker_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    checkpoint = opened_checkpoint(options("--checkpoint_dir=checkpoint"))
+    checkpoint = open_checkpoint(options("--checkpoint_dir=checkpoint"))
     assert checkpoint.folder == str(tmp_path / "checkpoint")
     assert checkpoint.state_folder.startswith("/")
 
@@ -53,7 +53,7 @@ def test_a_pipeline_resumes_once_its_checkpoint_has_an_epoch(tmp_path: Path) -> 
     assert not runner.resumes(PipelineOptions([]))
     assert not runner.resumes(given)
     assert not (tmp_path / "checkpoint").exists(), "the question creates nothing"
-    coordinator = Coordinator(opened_checkpoint(given.view_as(PySparkOptions)))
+    coordinator = Coordinator(open_checkpoint(given.view_as(PySparkOptions)))
     record = coordinator.take_over()
     assert not runner.resumes(given), "a take-over reads nothing"
     coordinator.commit(coordinator.begin(), record.state)

@@ -10,8 +10,8 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from penstock.runner import PySparkRunner
+from penstock.runner.job import Job
 from penstock.runner.options import PySparkOptions
-from penstock.runner.pipeline_runner import _Work
 from penstock.runner.planning.graph import build_plan
 from penstock.runner.result import PySparkPipelineResult
 from penstock.runner.store.checkpoint import Checkpoint
@@ -43,8 +43,8 @@ def test_a_pipeline_that_fails_leaves_no_plan_in_spark(tmp_path: Path, streaming
     environment = PySparkRunner().default_environment(pipeline.options)
     plan = build_plan(pipeline.to_runner_api(default_environment=environment), streaming=streaming)
     context, settings = _LostContext(), PipelineOptions().view_as(PySparkOptions)
-    work = _Work(context, plan, settings, PySparkPipelineResult())
+    job = Job(context, plan, settings, PySparkPipelineResult())
     assert context.held == [plan]
     with pytest.raises(Exception, match="gone|failed"):
-        work.stream(Checkpoint.open(str(tmp_path)), retries=0) if streaming else work.batch()
+        job.run_stream(Checkpoint.open(str(tmp_path)), retries=0) if streaming else job.run_batch()
     assert context.held == []

@@ -1,0 +1,158 @@
+"""What the driver thread of one pipeline does, from the take-over to the final state."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import tempfile
+import uuid
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from typing import Any
+
+from apache_beam.runners.runner import PipelineState
+
+from penstock.attempt import Attempt
+from penstock.runner.driver.cleanup import clean_ups
+from penstock.runner.driver.compatibility import state_for_plan
+from penstock.runner.driver.driver import Driver
+from penstock.runner.driver.residuals import Residuals
+from penstock.runner.harness.bundle import PlanContext
+from penstock.runner.options import PySparkOptions
+from penstock.runner.planning.plan import Plan
+from penstock.runner.protocol.coordinator import Coordinator
+from penstock.runner.protocol.errors import EpochAbortedError, EpochFailedError
+from penstock.runner.protocol.loop import run_epochs
+from penstock.runner.protocol.record import CommitRecord, EpochState
+from penstock.runner.result import PySparkPipelineResult
+from penstock.runner.spark.engine import SparkEngine
+from penstock.runner.spark.session import slots
+from penstock.runner.store.checkpoint import Checkpoint
+from penstock.runner.store.keys import KEY_GROUPS
+from penstock.runner.tasks.epoch import EpochLimits
+
+logger = logging.getLogger(__name__)
+
+
+class Job:
+    """One pipeline on one Spark context. Each `run_…` method runs it to its end and returns the final state."""
+
+    def __init__(
+        self, spark: Any, plan: Plan, settings: PySparkOptions, result: PySparkPipelineResult
+    ) -> None:
+        self._spark = spark
+        self._plan = plan
+        self._settings = settings
+        self._result = result
+        self._engine = SparkEngine(spark, plan)
+        self._name = ""
+
+    def cancel(self) -> None:
+        """Cancel the Spark job that runs."""
+        self._spark.cancelJobGroup(f"penstock-{self._name}")
+
+    def run_batch(self) -> str:
+        """Run a batch pipeline. Its records are kept in memory: a batch starts from its beginning."""
+        self._name = "batch-" + uuid.uuid4().hex[:12]
+        driver = self._driver(state_folder="")
+        record = _in_memory(1, EpochState())
+        with contextlib.closing(self._engine):
+            while not record.state.done and not self._result.stopping:
+                state = self._try_batch_epoch(driver, record)
+                if state is not None:
+                    record = _in_memory(record.number + 1, state)
+                    self._result.committed(record, driver.measured(record.number))
+        return str(PipelineState.DONE if record.state.done else PipelineState.CANCELLED)
+
+    def run_test_stream(self) -> str:
+        """Run a TestStream without a checkpoint folder. It ends, so a failure is final, as in a batch."""
+        with _temporary_checkpoint() as checkpoint:
+            try:
+                return self.run_stream(checkpoint, retries=0)
+            except EpochFailedError as error:
+                raise error.__cause__ or error from None
+
+    def run_stream_without_checkpoint_dir(self) -> str:
+        """Run a stream with a checkpoint in a temporary folder, which is deleted when the pipeline ends."""
+        with _temporary_checkpoint() as checkpoint:
+            return self.run_stream(checkpoint)
+
+    def run_stream(self, checkpoint: Checkpoint, retries: int | None = None) -> str:
+        """Run epochs until the pipeline is done, stopped or superseded."""
+        self._name = checkpoint.job
+        dropped = self._settings.drop_state or ()
+        coordinator = Coordinator(checkpoint)
+        record = coordinator.take_over()
+        logger.info("took over %s with record %d", checkpoint.folder, record.number)
+        self._result.committed(replace(record, state=state_for_plan(record.state, self._plan, dropped)))
+        if record.state.done:
+            logger.warning(
+                "the pipeline of %s has already ended, so there is nothing to do; to read more, give "
+                "--checkpoint_dir another folder",
+                checkpoint.folder,
+            )
+        driver = self._driver(checkpoint.state_folder, dropped)
+        with contextlib.closing(self._engine):
+            record = run_epochs(
+                coordinator,
+                driver,
+                retries=self._settings.epoch_retries if retries is None else retries,
+                stop=lambda last: self._result.stopping,
+                on_commit=lambda last: self._result.committed(last, driver.measured(last.number)),
+                on_sweep=lambda last, swept: self._clean_up(last),
+                on_failure=lambda last, failures, error: self._no_retry_after_cancel(error),
+            )
+            if not self._result.cancelling:
+                driver.finalize_bundles(record)
+        if not record.state.done:
+            return str(PipelineState.STOPPED)
+        return str(PipelineState.DRAINED if record.state.draining else PipelineState.DONE)
+
+    def _no_retry_after_cancel(self, error: Exception) -> None:
+        """Let the loop try an epoch again, unless it failed because it was cancelled."""
+        if self._result.cancelling:
+            raise error
+
+    def _driver(self, state_folder: str, dropped: Collection[str] = ()) -> Driver:
+        settings = self._settings
+        return Driver(
+            self._plan,
+            self._engine,
+            Residuals(PlanContext(self._plan)),
+            partitions=min(settings.spark_parallelism or slots(self._spark), KEY_GROUPS),
+            limits=EpochLimits(settings.epoch_seconds, settings.epoch_max_records, settings.epoch_max_bytes),
+            state_folder=state_folder,
+            name="penstock",
+            dropped=dropped,
+            draining=lambda: self._result.draining,
+        )
+
+    def _try_batch_epoch(self, driver: Driver, record: CommitRecord) -> EpochState | None:
+        """Run one step of a batch. It is repeated only if Spark mixed up attempts; a user's error is final."""
+        tries = self._settings.epoch_retries + 1
+        for tried in range(1, tries + 1):
+            attempt = Attempt(self._name, 1, record.number + 1, uuid.uuid4().hex[:12])
+            try:
+                return driver(record, attempt)
+            except EpochAbortedError as error:
+                aborted = error
+                logger.warning("try %d of %d was aborted: %s", tried, tries, error)
+        raise EpochFailedError(
+            f"the batch was aborted {tries} times, the last time because {aborted}"
+        ) from aborted
+
+    def _clean_up(self, record: CommitRecord) -> None:
+        """Let sinks delete what failed epochs staged. This driver has committed `record` itself."""
+        for clean in clean_ups(self._plan, record):
+            clean(self._name)
+
+
+@contextlib.contextmanager
+def _temporary_checkpoint() -> Iterator[Checkpoint]:
+    # TemporaryDirectory makes the folder with mode 0700; state runs contain rows.
+    with tempfile.TemporaryDirectory(prefix="penstock-", ignore_cleanup_errors=True) as folder:
+        yield Checkpoint.open(f"{folder}/checkpoint", fresh=True, key_groups=KEY_GROUPS)
+
+
+def _in_memory(number: int, state: EpochState) -> CommitRecord:
+    return CommitRecord(number, 1, "batch", None, 0, "epoch", number - 1, state)
