@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import traceback
 
+from penstock.errors import PenstockError
+
 
 def describe_failure(error: BaseException) -> str:
     """Return what failed in a running pipeline: the first cause, then in brackets what failed because of it.
@@ -21,6 +23,8 @@ def describe_failure(error: BaseException) -> str:
 
 
 def _describe(error: BaseException) -> str:
+    if isinstance(error, PenstockError):
+        return error.redacted or type(error).__name__
     if _is_ours(error):
         return str(error) or type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)

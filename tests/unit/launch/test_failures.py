@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.errors import ServiceError
 from penstock.launch.failures import describe_failure
+from penstock.runner.protocol.errors import EpochFailedError
 
 
 def test_the_first_cause_comes_first() -> None:
@@ -28,3 +29,13 @@ def test_a_cycle_of_causes_ends() -> None:
     first, second = ServiceError("first"), ServiceError("second")
     first.__cause__, second.__cause__ = second, first
     assert describe_failure(first) == "second (first)"
+
+
+def test_the_text_of_a_user_s_error_is_not_shown_through_the_message_of_the_failed_epoch() -> None:
+    failed = EpochFailedError(
+        "epoch 5 failed: ValueError in Parse: row 4711 is bad", redacted="epoch 5 failed: ValueError in Parse"
+    )
+    failed.__cause__ = ValueError("row 4711 is bad")
+    described = describe_failure(failed)
+    assert "epoch 5 failed: ValueError in Parse" in described
+    assert "4711" not in described
