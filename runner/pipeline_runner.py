@@ -85,7 +85,7 @@ class PySparkRunner(PipelineRunner):
         folder = os.path.abspath(settings.checkpoint_dir or "")
         if not settings.checkpoint_dir or not os.path.isdir(folder) or not os.listdir(folder):
             return False
-        record = opened_checkpoint(settings).last_record()
+        record = open_checkpoint(settings).last_record()
         return record is not None and record.epochs > 0
 
     def run_proto(self, proto: api.Pipeline, options: PipelineOptions) -> PySparkPipelineResult:
