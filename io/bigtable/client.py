@@ -32,9 +32,10 @@ from penstock.io.bigtable.query import (
     read_request,
 )
 from penstock.io.bigtable.record import CloseStream
-from penstock.io.bigtable.source import ChangeStream, Connection
+from penstock.io.bigtable.source import EMULATOR_VARIABLE, ChangeStream, Connection
 from penstock.io.bigtable.wire import whole_cells
 from penstock.io.change_streams.backoff import Backoff
+from penstock.io.change_streams.credentials import explained_credentials
 from penstock.io.change_streams.process_local import ProcessLocal
 from penstock.timestamps import format_timestamp
 
@@ -191,6 +192,7 @@ def channel_to(connection: Connection, host: str) -> Any:
     if connection.emulator_host:
         return grpc.insecure_channel(connection.emulator_host, options=OPTIONS)
     endpoint = connection.api_endpoint if host != ADMIN_HOST else None
-    return BigtableGrpcTransport.create_channel(
-        endpoint or host, credentials=connection.credentials, options=OPTIONS
-    )
+    with explained_credentials(EMULATOR_VARIABLE):
+        return BigtableGrpcTransport.create_channel(
+            endpoint or host, credentials=connection.credentials, options=OPTIONS
+        )

@@ -81,6 +81,10 @@ class ReadBigtableFn(ReadChangeStreamFn):
 
     def check_start(self, stream: ChangeStream) -> None:
         super().check_start(stream)
+        limit = self._settings.limits.unavailable_seconds
+        self._client(stream).backoff.ask(lambda: self._ask_retention(stream), limit)
+
+    def _ask_retention(self, stream: ChangeStream) -> None:
         from penstock.io.bigtable.admin import Admin
 
         with closing(Admin(stream, self._settings.connection)) as admin:

@@ -58,8 +58,8 @@ class Backoff:
             if now - self._since >= timeout:
                 raise self._error(
                     f"{self._service} has not answered for {now - self._since:.0f} s "
-                    f"(unavailable_seconds={timeout:g}). Start the pipeline again when it does; it goes on "
-                    f"from its checkpoint. The last answer: {reason}"
+                    f"(unavailable_seconds={timeout:g}). Start the same command again when it does. "
+                    f"The last answer: {reason}"
                 )
             if now >= self._not_before:
                 self._pause = min(max(2 * self._pause, FIRST_PAUSE), LONGEST_PAUSE)

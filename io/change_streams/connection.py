@@ -7,9 +7,12 @@ credentials), so it travels with the code and never into a checkpoint.
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from dataclasses import dataclass, field
 from typing import Any, Self
+
+from penstock.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +38,11 @@ class Connection:
         that builds the pipeline, because workers may have another environment.
 
         Raises:
-            UsageError: see `with_credentials`.
+            UsageError: the emulator's address is not ``host:port``; otherwise see `with_credentials`.
         """
         emulator = emulator_host or (None if api_endpoint else os.environ.get(emulator_variable))
+        if emulator:
+            check_address(f"emulator_host (or {emulator_variable})", emulator)
         return cls.with_credentials(emulator_host=emulator, api_endpoint=api_endpoint, **options)
 
     @classmethod
@@ -58,3 +63,20 @@ class Connection:
         return cls(
             credentials=credentials, identity="" if credentials is None else uuid.uuid4().hex, **options
         )
+
+
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s/:\[\]]+):(\d{1,5})")
+
+
+def check_address(name: str, value: str) -> None:
+    """Check that `value` is ``host:port``.
+
+    gRPC would take a scheme for a part of the host's name, and without a port it would connect to 443. Both look like
+    an outage, so the reader would retry.
+
+    Raises:
+        UsageError: it is not; the message calls the value `name`.
+    """
+    parts = _ADDRESS.fullmatch(value)
+    if not parts or not 0 < int(parts[2]) < 65536:
+        raise UsageError(f"{name} must be host:port without a scheme, such as localhost:9010, not {value!r}")

@@ -22,13 +22,14 @@ from google.cloud.spanner_v1.types import spanner as spanner_types
 
 from penstock.errors import UnavailableError
 from penstock.io.change_streams.backoff import Backoff
+from penstock.io.change_streams.credentials import explained_credentials
 from penstock.io.change_streams.process_local import ProcessLocal
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner.clock import ServiceClock
 from penstock.io.spanner.decode import merge_chunk
 from penstock.io.spanner.errors import Reaction, classify_status
 from penstock.io.spanner.query import CURRENT_TIME, Query
-from penstock.io.spanner.source import ChangeStream, Connection
+from penstock.io.spanner.source import EMULATOR_VARIABLE, ChangeStream, Connection
 from penstock.timestamps import parse_timestamp
 
 _LOGGER = logging.getLogger(__name__)
@@ -203,4 +204,7 @@ def _channel(connection: Connection) -> Any:
     endpoint = connection.api_endpoint or SpannerGrpcTransport.DEFAULT_HOST
     if connection.plain_text:
         return grpc.insecure_channel(endpoint, options=_OPTIONS)
-    return SpannerGrpcTransport.create_channel(endpoint, credentials=connection.credentials, options=_OPTIONS)
+    with explained_credentials(EMULATOR_VARIABLE):
+        return SpannerGrpcTransport.create_channel(
+            endpoint, credentials=connection.credentials, options=_OPTIONS
+        )

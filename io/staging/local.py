@@ -19,8 +19,8 @@ from penstock.io.staging.errors import OutputError
 from penstock.io.staging.names import created_in, marker_name, staged_in
 
 _REMEDY = {
-    errno.ENOSPC: "Free space on that file system; the pipeline resumes from its checkpoint",
-    errno.EDQUOT: "Raise the quota or free space; the pipeline resumes from its checkpoint",
+    errno.ENOSPC: "Free space on that file system, then start the same command again",
+    errno.EDQUOT: "Raise the quota or free space, then start the same command again",
     errno.EFBIG: "Lower roll_bytes, or raise the limit on file sizes (ulimit -f)",
     errno.EACCES: "Give the user that runs the pipeline write access, or choose another output",
     errno.EPERM: "Give the user that runs the pipeline write access, or choose another output",
@@ -40,9 +40,7 @@ def _explained(doing: str, path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = _REMEDY.get(
-            error.errno or 0, "Repair the output folder; the pipeline resumes from its checkpoint"
-        )
+        remedy = _REMEDY.get(error.errno or 0, "Repair the output folder, then start the same command again")
         raise OutputError(f"cannot {doing} {path}: {os.strerror(error.errno or 0)}. {remedy}.") from error
 
 

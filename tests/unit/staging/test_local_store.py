@@ -69,7 +69,7 @@ def test_staged_files_are_where_no_reader_looks(store):
 def test_a_failed_write_leaves_no_staged_file_and_names_the_remedy(store, monkeypatch, code):
     monkeypatch.setattr(local.os, "fsync", failing(code))
     Path(store.output, names.staging_folder(JOB, SINK)).mkdir(parents=True)
-    with pytest.raises(OutputError, match="the pipeline resumes from its checkpoint"):
+    with pytest.raises(OutputError, match="then start the same command again"):
         stage(store)
     assert files(store) == set()
 
