@@ -21,10 +21,12 @@ from typing import Any, Protocol, TypeAlias
 
 from penstock.io.bigtable.decode import Decoder
 from penstock.io.bigtable.frontier import Advanced, Opening, Step
+from penstock.io.bigtable.keys import abbreviate
 from penstock.io.bigtable.record import ChangeRecord, ChangeStreamMutation, CloseStream, Heartbeat
 from penstock.io.bigtable.steps import PendingStep, advanced, to_steps
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.prefetch import Claim, ReadAhead
+from penstock.io.change_streams.refusals import Refusals
 from penstock.io.change_streams.status import UnreachableError
 
 _PAUSE_AFTER_OK = 0.02
@@ -58,6 +60,8 @@ class Source(Protocol):
     def refused_close(self, opening: Opening, close: CloseStream) -> Exception:
         """Return the error that a close without tokens means."""
 
+
+_REFUSALS = Refusals("Bigtable")
 
 Select: TypeAlias = Callable[[ChangeStreamMutation], ChangeStreamMutation | None]
 """Returns the part of a record that is emitted, or None."""
@@ -139,6 +143,7 @@ class StreamReader:
         self.running_since = time.monotonic()
         self._streams = self._retries = 0
         self._opening = opening
+        self._refusal = id(source), opening.partition
         self._last: ChangeStreamMutation | Heartbeat | None = None
         self._source = source
         # Any answer of the service resets the shared back-off. This one grows while this partition alone is refused.
@@ -239,6 +244,8 @@ class StreamReader:
                 self.first_record_pending = False
             self._own_backoff.failed(reason, math.inf)
             self._source.backoff.failed(reason, self._unavailable_seconds)
+            name = f"partition {abbreviate(self._opening.partition)}"
+            _REFUSALS.failed(self._refusal, name, reason, self._unavailable_seconds)
 
     def _read_stream(self) -> bool:
         """Read one stream to its end; return whether the partition has ended too."""
@@ -254,6 +261,7 @@ class StreamReader:
                 continue
             self._source.backoff.answered()
             self._own_backoff.answered()
+            _REFUSALS.answered(self._refusal)
             if not self._put(size, self._pending_step(record)) or type(record) is CloseStream:
                 return True
             size, silent = 0, False

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from penstock.io.change_streams.backoff import Backoff
+from penstock.io.change_streams.refusals import Refusals
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner.decode import Decoder
-from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished
+from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, abbreviate
 from penstock.io.spanner.query import window_end
 from penstock.io.spanner.state import Batch, PartitionState, ReadState, Window
 from penstock.io.spanner.steps import last_step, next_span, to_steps
@@ -22,6 +23,8 @@ from penstock.timestamps import NANOS
 
 Ask: TypeAlias = Callable[[str, int, int], Window]
 """Starts the query of (token, start_timestamp, end_timestamp)."""
+
+_REFUSALS = Refusals("Spanner")
 
 
 class QueryReader:
@@ -118,6 +121,7 @@ class QueryReader:
         decoder = Decoder()
         for message in window:
             partition.backoff.answered()
+            _REFUSALS.answered((id(self._backoff), partition.token))
             received += len(message)
             unwanted = state.unwanted(partition)
             if unwanted and state.clock() > end:
@@ -170,6 +174,8 @@ class QueryReader:
             return
         # The shared back-off is reset by any answer. The partition's own grows while it alone is refused.
         partition.backoff.failed(reason, math.inf)
+        refusal = id(self._backoff), partition.token
+        _REFUSALS.failed(refusal, abbreviate(partition.token), reason, self._unavailable_seconds)
         with state.changed:
             partition.unclaimed = False
             state.retries += 1

@@ -17,6 +17,7 @@ from penstock.io.bigtable.read import ReadBigtableFn
 from penstock.io.change_streams import prefetch as common
 from penstock.io.change_streams import read_fn
 from penstock.io.change_streams.backoff import Backoff
+from penstock.io.change_streams.refusals import Refusals
 from penstock.io.change_streams.status import UnreachableError
 from tests.simulation.idle.runner import Configuration, Idle
 from tests.simulation.virtual_time import VirtualTime
@@ -61,12 +62,15 @@ class Heartbeats:
 class Service:
     """Opens such streams."""
 
-    def __init__(self, world: VirtualTime, heartbeat: float) -> None:
+    def __init__(self, world: VirtualTime, heartbeat: float, refused: KeyRange | None) -> None:
         self.backoff = Backoff("Bigtable", UnreachableError, clock=world.monotonic)
         self._world = world
         self._heartbeat = heartbeat
+        self._refused = refused
 
     def open(self, opening: Opening) -> Heartbeats:
+        if opening.partition == self._refused:
+            raise UnreachableError("ABORTED: try again")
         return Heartbeats(self._world, opening, self._heartbeat)
 
     def refused_close(self, opening: Opening, close: Any) -> Exception:
@@ -92,7 +96,7 @@ def keys(count: int) -> list[KeyRange]:
     return [KeyRange(first, last) for first, last in itertools.pairwise(ends)]
 
 
-def idle(world: VirtualTime, configuration: Configuration) -> Idle:
+def idle(world: VirtualTime, configuration: Configuration, refused: KeyRange | None = None) -> Idle:
     transform = ReadFromBigtableChangeStream(
         project="p",
         instance="i",
@@ -105,7 +109,7 @@ def idle(world: VirtualTime, configuration: Configuration) -> Idle:
     for _ in range(configuration.slots):
         fn = ReadBigtableFn(transform._settings)
         streams = StreamPool(
-            Service(world, configuration.heartbeat), transform._settings.limits, None, bounded=False
+            Service(world, configuration.heartbeat, refused), transform._settings.limits, None, bounded=False
         )
         fn._pool = lambda stream, streams=streams: streams  # type: ignore[method-assign, misc]
         fns.append(fn)
@@ -147,3 +151,15 @@ def test_heartbeats_always_advance_the_watermark_of_an_idle_table(
     reading = idle(world, configuration)
     world.run(lambda: reading.run(50 + 25 * configuration.epoch))
     reading.check()
+
+
+def test_a_partition_that_is_refused_alone_for_long_gets_a_warning(
+    worlds: Callable[[int], VirtualTime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, warnings = worlds(0), list[str]()
+    monkeypatch.setattr(reader, "_REFUSALS", Refusals("Bigtable", world.monotonic, warnings.append))
+    reading = idle(world, CONFIGURATIONS["more parts than slots"], keys(15)[3])
+    world.run(lambda: reading.run(100))
+    assert 1 <= len(warnings) <= 2, "at most one of each worker process"
+    assert all("Bigtable has refused partition ['03', '04') for " in warning for warning in warnings)
+    assert all("ABORTED: try again" in warning for warning in warnings)

@@ -10,6 +10,7 @@ import pytest
 from penstock.io.change_streams import prefetch as common
 from penstock.io.change_streams import read_fn
 from penstock.io.change_streams.backoff import Backoff
+from penstock.io.change_streams.refusals import Refusals
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner import ReadFromSpannerChangeStream, pool, prefetch, reader, state
 from penstock.io.spanner.frontier import Frontier, Position
@@ -24,13 +25,18 @@ from tests.unit.spanner.windows import heartbeat
 class IdleWindow:
     """A query of an idle partition: it ends at its end_timestamp, with one heartbeat."""
 
-    def __init__(self, world: VirtualTime, end: int) -> None:
+    def __init__(self, world: VirtualTime, end: int, backoff: Backoff, *, refused: bool) -> None:
         self._world = world
+        self._backoff = backoff
+        self._refused = refused
         self._end = end
 
     def __iter__(self) -> Iterator[bytes]:
         self._world.sleep(self._world.rng.uniform(0.005, 0.1))
+        if self._refused:
+            raise UnreachableError("ABORTED: try again")
         self._world.sleep(max(0, self._end - self._world.time_ns()) / 1e9)
+        self._backoff.answered()
         yield heartbeat(self._end).SerializeToString()
 
     def cancel(self) -> None:
@@ -50,7 +56,7 @@ def worlds(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], VirtualTime]:
     return make
 
 
-def idle(world: VirtualTime, configuration: Configuration) -> Idle:
+def idle(world: VirtualTime, configuration: Configuration, refused: str = "") -> Idle:
     transform = ReadFromSpannerChangeStream(
         project="p",
         instance="i",
@@ -64,9 +70,10 @@ def idle(world: VirtualTime, configuration: Configuration) -> Idle:
     backoff = Backoff("Spanner", UnreachableError, clock=world.monotonic)
 
     def prefetcher(ahead: common.ReadAhead) -> Prefetcher:
-        return Prefetcher(
-            lambda token, start, end: IdleWindow(world, end), backoff, limits, None, world.time_ns, ahead
-        )
+        def ask(token: str, start: int, end: int) -> IdleWindow:
+            return IdleWindow(world, end, backoff, refused=token == refused)
+
+        return Prefetcher(ask, backoff, limits, None, world.time_ns, ahead)
 
     fns = []
     for _ in range(configuration.slots):
@@ -104,3 +111,15 @@ def test_heartbeats_always_advance_the_watermark_of_an_idle_change_stream(
     reading = idle(world, configuration)
     world.run(lambda: reading.run(40 + 10 * configuration.epoch))
     reading.check()
+
+
+def test_a_partition_that_is_refused_alone_for_long_gets_a_warning(
+    worlds: Callable[[int], VirtualTime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, warnings = worlds(0), list[str]()
+    monkeypatch.setattr(reader, "_REFUSALS", Refusals("Spanner", world.monotonic, warnings.append))
+    reading = idle(world, CONFIGURATIONS["more parts than slots"], "p03")
+    world.run(lambda: reading.run(100))
+    assert 1 <= len(warnings) <= 2, "at most one of each worker process"
+    assert all("Spanner has refused partition p03" in warning for warning in warnings)
+    assert all("ABORTED: try again" in warning for warning in warnings)

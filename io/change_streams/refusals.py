@@ -1,0 +1,69 @@
+"""Warns when the service refuses one partition for long while it answers others.
+
+Any answer of the service ends an outage, so a partition that is refused alone never fails the pipeline. Its changes
+do not come, and it holds the watermark of the whole read. A person should know.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+_LOGGER = logging.getLogger(__name__)
+_FORGOTTEN_SECONDS = 120.0
+"""A partition that did not fail for so long was given to another worker, and may have been read there."""
+
+
+@dataclass(slots=True)
+class _Refusal:
+    since: float
+    last: float
+    warn_at: float
+
+
+class Refusals:
+    """Since when each partition of a process is refused. Thread-safe.
+
+    It outlives bundles: a bundle that ends discards the state of a partition that it could not read.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        clock: Callable[[], float] = time.monotonic,
+        warn: Callable[[str], None] = _LOGGER.warning,
+    ) -> None:
+        self._service = service
+        self._clock = clock
+        self._warn = warn
+        self._lock = threading.Lock()
+        self._refused: dict[Hashable, _Refusal] = {}
+
+    def failed(self, partition: Hashable, name: str, reason: str, after_seconds: float) -> None:
+        """Note a failed request of `partition`; warn after so many seconds, and then each time they have doubled."""
+        with self._lock:
+            now = self._clock()
+            self._forget(now - _FORGOTTEN_SECONDS)
+            refusal = self._refused.setdefault(partition, _Refusal(now, now, now + after_seconds))
+            refusal.last = now
+            due = now >= refusal.warn_at
+            if due:
+                refusal.warn_at = now + max(now - refusal.since, 1.0)
+        if due:
+            self._warn(
+                f"{self._service} has refused {name} for {now - refusal.since:.0f} s, and answers others. Its changes "
+                f"and the watermark wait for it; the reader keeps trying. The last answer: {reason}"
+            )
+
+    def answered(self, partition: Hashable) -> None:
+        """Note that the service has answered `partition`."""
+        if self._refused:  # the usual case costs no lock
+            with self._lock:
+                self._refused.pop(partition, None)
+
+    def _forget(self, before: float) -> None:
+        for partition in [each for each, refusal in self._refused.items() if refusal.last < before]:
+            del self._refused[partition]
