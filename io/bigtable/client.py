@@ -160,14 +160,14 @@ def check_table(table_path: str, connection: Connection, unavailable_seconds: fl
     Raises:
         ChangeStreamError: the table cannot be read; the message says why and what to do.
     """
-    sample = channel_to(connection, BigtableGrpcTransport.DEFAULT_HOST).unary_stream(
-        "/google.bigtable.v2.Bigtable/SampleRowKeys",
-        request_serializer=SampleRowKeysRequest.SerializeToString,
-        response_deserializer=SampleRowKeysResponse.FromString,
-    )
     request = SampleRowKeysRequest(table_name=table_path, app_profile_id=connection.app_profile)
 
     def ask() -> None:
+        sample = channel.unary_stream(
+            "/google.bigtable.v2.Bigtable/SampleRowKeys",
+            request_serializer=SampleRowKeysRequest.SerializeToString,
+            response_deserializer=SampleRowKeysResponse.FromString,
+        )
         try:
             for _ in sample(request, timeout=_SHORT_CALL_SECONDS, metadata=routing(table_path, connection)):
                 return
@@ -175,7 +175,8 @@ def check_table(table_path: str, connection: Connection, unavailable_seconds: fl
             code, details = error.code().name, error.details() or ""
             raise classify_status(code, details, f"table {table_path}", "its row keys") from None
 
-    Backoff("Bigtable", UnavailableError).ask(ask, unavailable_seconds)
+    with channel_to(connection, BigtableGrpcTransport.DEFAULT_HOST) as channel:
+        Backoff("Bigtable", UnavailableError).ask(ask, unavailable_seconds)
 
 
 def routing(table_path: str, connection: Connection) -> list[tuple[str, str]]:

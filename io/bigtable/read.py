@@ -35,9 +35,9 @@ from penstock.io.bigtable.record import ChangeStreamMutation
 from penstock.io.bigtable.source import EMULATOR_VARIABLE, ChangeStream, Connection
 from penstock.io.bigtable.tracker import BigtableTracker, FrontierCoder
 from penstock.io.change_streams import settings
-from penstock.io.change_streams.arguments import check_times, in_range, named
+from penstock.io.change_streams.arguments import in_range, named, period
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
-from penstock.timestamps import Timelike, nanoseconds
+from penstock.timestamps import Timelike
 
 if TYPE_CHECKING:
     from penstock.io.bigtable.client import Client
@@ -165,17 +165,13 @@ class ReadFromBigtableChangeStream(ReadFromChangeStream):
         emulator_host: str | None = None,
         api_endpoint: str | None = None,
     ) -> None:
-        now = time.time_ns()
         stream = ChangeStream(
             named("project", project),
             named("instance", instance),
             named("table", table),
-            now if start is None else nanoseconds("start", start),
-            None if end is None else nanoseconds("end", end),
+            *period(start, end, ahead_seconds=1),
             KeyRange(*(row_range or (b"", b""))).checked(),
         )
-        if start is not None:
-            check_times(stream.start, stream.end, now, ahead_seconds=1)
         connection = Connection.from_arguments(
             EMULATOR_VARIABLE,
             credentials=credentials,

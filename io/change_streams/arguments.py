@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from typing import TypeVar
 
-from penstock.timestamps import NANOS, format_timestamp
+from penstock.errors import UsageError
+from penstock.timestamps import NANOS, Timelike, format_timestamp, nanoseconds
 
 Number = TypeVar("Number", int, float)
 
@@ -13,10 +15,10 @@ def named(name: str, value: str) -> str:
     """Return `value` if it is a bare name.
 
     Raises:
-        ValueError: it is empty, no text, or a path.
+        UsageError: it is empty, no text, or a path.
     """
     if not isinstance(value, str) or not value or "/" in value:
-        raise ValueError(f"{name} must be a bare name, not {value!r}: pass its last part, without slashes")
+        raise UsageError(f"{name} must be a bare name, not {value!r}: pass its last part, without slashes")
     return value
 
 
@@ -24,10 +26,10 @@ def in_range(name: str, value: Number, lowest: float, highest: float) -> Number:
     """Return `value` if it lies between `lowest` and `highest`, both inclusive.
 
     Raises:
-        ValueError: it does not, or is no number.
+        UsageError: it does not, or is no number.
     """
     if not isinstance(value, (int, float)) or not lowest <= value <= highest:
-        raise ValueError(f"{name}={value!r} is out of range: pass a number from {lowest:,} to {highest:,}")
+        raise UsageError(f"{name}={value!r} is out of range: pass a number from {lowest:,} to {highest:,}")
     return value
 
 
@@ -35,30 +37,45 @@ def whole_in_range(name: str, value: float, lowest: float, highest: float) -> in
     """Return `value` if it is a whole number between `lowest` and `highest`, both inclusive.
 
     Raises:
-        ValueError: it is not.
+        UsageError: it is not.
     """
     if in_range(name, value, lowest, highest) != int(value):
-        raise ValueError(f"{name}={value!r} is no whole number: pass one from {lowest:,} to {highest:,}")
+        raise UsageError(f"{name}={value!r} is no whole number: pass one from {lowest:,} to {highest:,}")
     return int(value)
 
 
-def check_times(start: int, end: int | None, now: int, *, ahead_seconds: int) -> None:
-    """Check the times to read between, in nanoseconds, if the user passed a start.
+def period(start: Timelike | None, end: Timelike | None, *, ahead_seconds: int) -> tuple[int, int | None]:
+    """Return the first and last timestamp to read, in nanoseconds, both inclusive.
 
-    The service accepts a start up to `ahead_seconds` ahead of `now`. Without a start `check_end` checks the end, later:
-    a pipeline that resumes after its end does not use its start, which is "now", and must not be refused.
+    `start` None means now, `end` None means without end. `ahead_seconds` is how far in the future the service lets a
+    read begin. Without a start, `check_end` checks the end later: a pipeline that resumes after its end does not use
+    its start, which is "now", and must not be refused.
 
     Raises:
-        ValueError: the start is further ahead, or the end is before the start.
+        UsageError: one of them is malformed, the start is later than that, or the end is before the start.
+    """
+    now = time.time_ns()
+    first = now if start is None else nanoseconds("start", start)
+    last = None if end is None else nanoseconds("end", end)
+    if start is not None:
+        check_times(first, last, now, ahead_seconds=ahead_seconds)
+    return first, last
+
+
+def check_times(start: int, end: int | None, now: int, *, ahead_seconds: int) -> None:
+    """Check the times to read between, in nanoseconds. The service accepts a start up to `ahead_seconds` after `now`.
+
+    Raises:
+        UsageError: the start is further ahead, or the end is before the start.
     """
     text = format_timestamp(start)
     if start > now + ahead_seconds * NANOS:
-        raise ValueError(
+        raise UsageError(
             f"start {text} is more than {ahead_seconds} s in the future, which the service refuses; "
             "pass an earlier one, or none"
         )
     if end is not None and end < start:
-        raise ValueError(f"end {format_timestamp(end)} is before start {text}; pass a later end, or none")
+        raise UsageError(f"end {format_timestamp(end)} is before start {text}; pass a later end, or none")
 
 
 def check_end(start: int, end: int | None, error: type[Exception]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -14,12 +15,12 @@ class ChangeStreamCoder(VersionedCoder):
     what = "a change stream element"
 
     def fields(self, stream: Any) -> list[Any]:
-        """Return the stream as a list of JSON values."""
-        raise NotImplementedError
+        """Return the stream as a list of JSON values; here, of the dataclass's fields."""
+        return [getattr(stream, field.name) for field in dataclasses.fields(stream)]
 
     def stream(self, fields: list[Any]) -> Any:
         """Return the stream of which `fields` gave this list."""
-        raise NotImplementedError
+        return self.value_type(*fields)
 
     def encode(self, value: Any) -> bytes:
         return json.dumps([self.versions[-1], *self.fields(value)], separators=(",", ":")).encode()

@@ -50,16 +50,16 @@ class Connection:
         """Return a connection that compares equal to its own copies only, when credentials are given.
 
         Raises:
-            ValueError: `credentials` is something else, such as the name of a key file; or both an emulator
+            UsageError: `credentials` is something else, such as the name of a key file; or both an emulator
                 and an endpoint are named.
         """
         if credentials is not None and not hasattr(credentials, "refresh"):
-            raise ValueError(
+            raise UsageError(
                 f"credentials must be a google.auth credentials object, not a {type(credentials).__name__}: make "
                 "one with service_account.Credentials.from_service_account_file(…) of google.oauth2"
             )
         if options.get("emulator_host") and options.get("api_endpoint"):
-            raise ValueError("emulator_host and api_endpoint are both given: pass one of them")
+            raise UsageError("emulator_host and api_endpoint are both given: pass one of them")
         return cls(
             credentials=credentials, identity="" if credentials is None else uuid.uuid4().hex, **options
         )

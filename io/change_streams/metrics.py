@@ -49,8 +49,13 @@ class ReaderMetrics:
         self._waiting = len(frontier.waiting)
 
     def claimed(self, records: Sequence[Any], step: Any) -> None:
-        """Count a step that the tracker granted, and the records to emit for it. A `Poll` counts nothing."""
-        raise NotImplementedError
+        """Count a step that the tracker granted, and the records to emit for it. A `Poll` counts nothing.
+
+        Here each record is one change. A source overrides it to count the changes in a record, and its lineage.
+        """
+        if records:
+            self._counts[RECORDS] += len(records)
+            self._counts[CHANGES] += len(records)
 
     def finish(self) -> tuple[Counter[str], int]:
         """Return the counters, and the gauge of waiting partitions, at the end of the call."""

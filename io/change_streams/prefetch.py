@@ -8,8 +8,8 @@ that continues at the same position.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any, Protocol, TypeAlias
 
 Claim: TypeAlias = tuple[int, Sequence[Any], Any]
@@ -65,6 +65,19 @@ class StreamPool(Protocol):
         A parked stream continues only for a bundle that asks for exactly its position. A pool discards parked
         streams when `idle_stream_seconds` have passed, or when a bundle continues none of them.
         """
+
+
+class WithoutPool:
+    """The pool of a source whose prefetchers do not outlive a bundle: `make` returns a new one for each."""
+
+    def __init__(self, make: Callable[[], Prefetcher]) -> None:
+        self._make = make
+
+    @contextmanager
+    def checkout(self, frontier: Any) -> Iterator[Prefetcher]:
+        """Lend a new prefetcher and close it at the end."""
+        with closing(self._make()) as prefetcher:
+            yield prefetcher
 
 
 class ReadAhead:

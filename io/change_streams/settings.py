@@ -31,10 +31,10 @@ class Limits:
     def checked(
         cls,
         *,
-        unavailable_seconds: float,
-        max_concurrent_partitions: float,
-        buffer_bytes: float,
-        idle_stream_seconds: float,
+        unavailable_seconds: float = 60.0,
+        max_concurrent_partitions: float = 32,
+        buffer_bytes: float = 32 << 20,
+        idle_stream_seconds: float = 3.0,
         **of_source: Any,
     ) -> Self:
         """Return the limits; those `of_source` are the subclass's own and must have been checked.
@@ -53,7 +53,7 @@ class Limits:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What a reader is configured with. Hashable: a worker process keeps one pool for each value.
 

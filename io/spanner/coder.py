@@ -20,7 +20,6 @@ from __future__ import annotations
 import json
 import struct
 from functools import lru_cache
-from typing import Any
 
 from apache_beam import coders
 
@@ -108,14 +107,6 @@ class ChangeStreamCoder(shared.ChangeStreamCoder):
     """Encodes a `ChangeStream`."""
 
     value_type = ChangeStream
-
-    def fields(self, stream: ChangeStream) -> list[Any]:
-        return [
-            stream.project, stream.instance, stream.database, stream.change_stream, stream.start, stream.end
-        ]  # fmt: skip
-
-    def stream(self, fields: list[Any]) -> ChangeStream:
-        return ChangeStream(*fields)
 
 
 coders.registry.register_coder(DataChangeRecord, DataChangeRecordCoder)

@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from google.protobuf.message import DecodeError as MalformedError
+
 from penstock.errors import DecodeError
 from penstock.io.spanner import wire
 from penstock.io.spanner.record import (
@@ -64,7 +66,10 @@ class Decoder:
         Raises:
             DecodeError: a shape that is not a change stream's, or an unknown kind of record.
         """
-        partial = wire.Partial.FromString(message)
+        try:
+            partial = wire.Partial.FromString(message)
+        except MalformedError:
+            raise DecodeError("the service sent bytes that are not a PartialResultSet") from None
         if partial.metadata:
             _check_once(partial.metadata)
         records: list[ChangeRecord] = []

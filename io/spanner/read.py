@@ -15,10 +15,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
-from penstock.io.change_streams.arguments import check_times, in_range, named
+from penstock.io.change_streams.arguments import in_range, named, period
 from penstock.io.change_streams.prefetch import ReadAhead
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
 from penstock.io.change_streams.settings import Settings
@@ -33,7 +32,7 @@ from penstock.io.spanner.record import DataChangeRecord
 from penstock.io.spanner.source import EMULATOR_VARIABLE, ChangeStream, Connection
 from penstock.io.spanner.state import Window
 from penstock.io.spanner.tracker import FrontierCoder, SpannerTracker
-from penstock.timestamps import NANOS, Timelike, format_timestamp, nanoseconds
+from penstock.timestamps import NANOS, Timelike, format_timestamp
 
 if TYPE_CHECKING:
     from penstock.io.spanner.client import Client
@@ -140,17 +139,13 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
         api_endpoint: str | None = None,
         plain_text: bool = False,
     ) -> None:
-        now = time.time_ns()
         stream = ChangeStream(
             named("project", project),
             named("instance", instance),
             named("database", database),
             checked_name(named("change_stream", change_stream)),
-            now if start is None else nanoseconds("start", start),
-            None if end is None else nanoseconds("end", end),
+            *period(start, end, ahead_seconds=600),
         )
-        if start is not None:
-            check_times(stream.start, stream.end, now, ahead_seconds=600)
         if plain_text and not api_endpoint:
             raise ValueError("plain_text is for an api_endpoint: pass one, or leave plain_text out")
         connection = Connection.from_arguments(

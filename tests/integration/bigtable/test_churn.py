@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.emulators.bigtable import Fault
-from tests.integration.bigtable.epochs import Epochs
+from tests.epochs import Epochs
 from tests.integration.bigtable.replay import (
     KINDS,
     assert_no_duplicates,

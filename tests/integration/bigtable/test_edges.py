@@ -21,7 +21,7 @@ from penstock.io.bigtable import (
     UnknownMutation,
 )
 from penstock.io.change_streams.watermark import beam_watermark
-from tests.integration.bigtable.epochs import Epochs
+from tests.epochs import Epochs
 from tests.integration.emulators.bigtable.client import Mutation, delete_row, set_cell
 from tests.waiting import wait_until
 

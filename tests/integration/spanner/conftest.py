@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 import pytest
-from apache_beam.runners.sdf_utils import (
-    RestrictionTrackerView,
-    ThreadsafeRestrictionTracker,
-    ThreadsafeWatermarkEstimator,
-)
-from apache_beam.utils.timestamp import Timestamp
 
 from penstock.emulators.spanner import SpannerEmulator
-from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, beam_watermark
-from penstock.io.spanner import ChangeStream, DataChangeRecord, ReadFromSpannerChangeStream
-from penstock.io.spanner.frontier import Frontier
-from penstock.io.spanner.read import ReadSpannerFn
-from penstock.io.spanner.tracker import FrontierCoder
+from penstock.io.spanner import ReadFromSpannerChangeStream
+from tests.epochs import Epochs
 
 PROJECT, INSTANCE = "penstock-test", "penstock-test"
 TABLES = {"Accounts": "Id INT64 NOT NULL", "Orders": "Id INT64 NOT NULL"}
@@ -178,106 +168,6 @@ def writers() -> Callable[..., Writers]:
         return Writers(database, threads, keys, pause)
 
     return make
-
-
-@dataclass
-class Part:
-    """One `process` call, driven as a runner does: outputs, and the residual after the cut."""
-
-    outputs: list[DataChangeRecord] = field(default_factory=list)
-    residual: tuple[Frontier, Timestamp] | None = None
-    error: BaseException | None = None
-    seconds_to_stop: float = 0.0
-
-
-class Epochs:
-    """Drives the DoFn in epochs: deal, read side by side, cut, encode, commit or crash."""
-
-    def __init__(self, transform: ReadFromSpannerChangeStream, parts: int) -> None:
-        self.fn = ReadSpannerFn(transform._settings)
-        self.stream: ChangeStream = transform.stream
-        self.parts = parts
-        self.committed: list[DataChangeRecord] = []
-        frontier = self.fn.initial_restriction(self.stream)
-        self.residuals: list[tuple[Frontier, Timestamp]] = [(frontier, beam_watermark(frontier.watermark))]
-        self.seconds_to_stop: list[float] = []
-        self.crashes = 0
-        self.widest = 0
-
-    @property
-    def watermark(self) -> Timestamp:
-        return min((state for _, state in self.residuals), default=beam_watermark(None))
-
-    def run(self, seconds: float, *, crash: bool = False) -> list[DataChangeRecord]:
-        """Run one epoch; a crash drops its outputs and its residuals. Return what it emitted."""
-        before = self.watermark
-        dealt = self.fn.rebalance(self.stream, self.residuals, self.parts)
-        self.widest = max(self.widest, len(dealt))
-        parts = [self._start(restriction, state) for restriction, state in dealt]
-        time.sleep(seconds)
-        for cut, thread, _ in parts:
-            while thread.is_alive() and not cut():
-                time.sleep(0.01)
-        for _, thread, _ in parts:
-            thread.join(30)
-            assert not thread.is_alive(), "a cut reader did not return"
-        results = [part for _, _, part in parts]
-        for part in results:
-            if part.error is not None:
-                raise part.error
-        outputs = [record for part in results for record in part.outputs]
-        assert all(beam_watermark(record.commit_timestamp) >= before for record in outputs), "late data"
-        self.crashes += crash
-        if not crash:
-            self.committed += outputs
-            self.residuals = [self._stored(part.residual) for part in results if part.residual]
-            self.seconds_to_stop += [part.seconds_to_stop for part in results]
-            assert self.watermark >= before, "the watermark went back"
-        return outputs
-
-    def run_until(self, timestamp: int, seconds: float = 0.3, timeout: float = 30) -> None:
-        """Run epochs until the watermark has passed a commit timestamp."""
-        deadline = time.monotonic() + timeout
-        while self.residuals and self.watermark <= beam_watermark(timestamp):
-            assert time.monotonic() < deadline, "the watermark does not move"
-            self.run(seconds)
-
-    def _start(
-        self, frontier: Frontier, state: Timestamp
-    ) -> tuple[Callable[[], bool], threading.Thread, Part]:
-        tracker = ThreadsafeRestrictionTracker(self.fn.create_tracker(frontier))
-        estimator = ThreadsafeWatermarkEstimator(FrontierWatermarkEstimator(state))
-        part = Part()
-        cut_at = [0.0]
-
-        def cut() -> bool:
-            watermark = estimator.current_watermark()
-            split = tracker.try_split(0)
-            cut_at[0] = time.monotonic()
-            if split:
-                part.residual = (split[1], watermark)
-            return split is not None
-
-        def process() -> None:
-            try:
-                for output in self.fn.process(self.stream, RestrictionTrackerView(tracker), estimator):
-                    part.outputs.append(output.value)
-                part.seconds_to_stop = time.monotonic() - cut_at[0] if cut_at[0] else 0.0
-                tracker.check_done()
-                deferred = tracker.deferred_status()
-                if deferred:
-                    part.residual = (deferred[0], estimator.current_watermark())
-            except BaseException as error:
-                part.error = error
-
-        thread = threading.Thread(target=process)
-        thread.start()
-        return cut, thread, part
-
-    @staticmethod
-    def _stored(residual: tuple[Frontier, Timestamp]) -> tuple[Frontier, Timestamp]:
-        """Send the residual through its coder, as a checkpoint does."""
-        return FrontierCoder().decode(FrontierCoder().encode(residual[0])), residual[1]
 
 
 @pytest.fixture

@@ -1,0 +1,138 @@
+"""A frontier for sources whose partitions neither split nor merge, such as one replication slot.
+
+    frontier = FlatFrontier({"slot": Position("0/16B3748", watermark)}, end=None)
+    frontier = frontier.advanced({"slot": Position("0/16B3750", later)})
+    frontier = frontier.apply(Ended("slot"))
+
+No partition ever waits for another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from penstock.errors import LineageError
+from penstock.io.change_streams import coders
+from penstock.io.change_streams.tracker import FrontierTracker
+
+
+class Position(NamedTuple):
+    """`at`: where a partition continues, any JSON value. `watermark`: no unread change is below it, in nanoseconds."""
+
+    at: Any
+    watermark: int
+
+
+class Advanced(NamedTuple):
+    """Records or heartbeats of `partition` were read up to `position`."""
+
+    partition: str
+    position: Position
+
+
+class Ended(NamedTuple):
+    """The partition was read to the frontier's end."""
+
+    partition: str
+
+
+@dataclass(frozen=True, slots=True)
+class FlatFrontier:
+    """The partitions that remain to be read, and how far each is; `end`: last timestamp to read, None: no end."""
+
+    positions: Mapping[str, Position]
+    end: int | None
+
+    @property
+    def readable(self) -> Collection[str]:
+        """All partitions."""
+        return self.positions.keys()
+
+    @property
+    def waiting(self) -> Collection[str]:
+        """None."""
+        return ()
+
+    @property
+    def done(self) -> bool:
+        """Whether no partition remains."""
+        return not self.positions
+
+    @property
+    def can_progress(self) -> bool:
+        """Whether a partition remains."""
+        return bool(self.positions)
+
+    @property
+    def watermark(self) -> int | None:
+        """The lowest watermark of a partition; None: none remains."""
+        return min((position.watermark for position in self.positions.values()), default=None)
+
+    @property
+    def summary(self) -> str:
+        """The remaining work, in words."""
+        return f"{len(self.positions)} partitions to read"
+
+    def advanced(self, positions: Mapping[str, Position]) -> FlatFrontier:
+        """Return the frontier with some partitions at new positions."""
+        return replace(self, positions={**self.positions, **positions})
+
+    def apply(self, step: Ended) -> FlatFrontier:
+        """Return the frontier without a partition that ended.
+
+        Raises:
+            LineageError: it is not among the partitions.
+        """
+        if step.partition not in self.positions:
+            raise LineageError(f"the end of partition {step.partition}, which is not read here")
+        return self._of(name for name in self.positions if name != step.partition)
+
+    def exhausted(self) -> FlatFrontier:
+        """Return the same frontier without partitions."""
+        return replace(self, positions={})
+
+    def deal(self, n: int) -> list[FlatFrontier]:
+        """Return at most `n` frontiers, none empty; those with the lowest watermarks are spread over all parts."""
+        names = sorted(self.positions, key=lambda name: (self.positions[name].watermark, name))
+        return [self._of(names[number::n]) for number in range(min(n, len(names)))]
+
+    @staticmethod
+    def join(parts: Sequence[FlatFrontier]) -> FlatFrontier:
+        """Return one frontier from all parts of a deal.
+
+        Raises:
+            LineageError: two parts hold the same partition.
+        """
+        together = {name: position for part in parts for name, position in part.positions.items()}
+        if len(together) < sum(len(part.positions) for part in parts):
+            raise LineageError("two parts of a frontier hold the same partition")
+        return replace(parts[0], positions=together)
+
+    def _of(self, names: Iterable[str]) -> FlatFrontier:
+        return replace(self, positions={name: self.positions[name] for name in names})
+
+
+class FlatFrontierCoder(coders.FrontierCoder):
+    """Encodes a `FlatFrontier`: ``{"end", "positions": {partition: [at, watermark]}, "v":1}``."""
+
+    value_type = FlatFrontier
+
+    def document(self, frontier: FlatFrontier) -> dict[str, Any]:
+        return {"end": frontier.end, "positions": dict(frontier.positions)}
+
+    def frontier(self, document: dict[str, Any]) -> FlatFrontier:
+        positions = {name: Position(*position) for name, position in document["positions"].items()}
+        return FlatFrontier(positions, document["end"])
+
+
+class FlatTracker(FrontierTracker):
+    """Claims of records and heartbeats by partition and position."""
+
+    def moved_to(self, step: Advanced | Ended) -> tuple[str, Position] | None:
+        if type(step) is not Advanced:
+            return None
+        if step.partition not in self._readable:
+            raise LineageError(f"a record of partition {step.partition}, which is not read here")
+        return step.partition, step.position

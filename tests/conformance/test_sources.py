@@ -1,0 +1,255 @@
+"""What every source promises, checked over each source with a service in memory; see `adapters`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.coders import registry
+from apache_beam.utils.timestamp import MAX_TIMESTAMP
+
+from penstock.errors import (
+    ChangeStreamError,
+    DecodeError,
+    PositionLostError,
+    SetupError,
+    UnavailableError,
+    UsageError,
+)
+from penstock.io.change_streams.frontier import Partitioned
+from penstock.io.change_streams.metrics import (
+    CHANGES,
+    NAMESPACE_PREFIX,
+    RECORDS,
+    REQUESTS,
+    RETRIES,
+    WAITING_PARTITIONS,
+)
+from penstock.io.change_streams.watermark import beam_watermark
+from tests.conformance.adapters import SECOND, Adapter, adapters
+from tests.epochs import Epochs
+from tests.waiting import wait_until
+
+
+@pytest.fixture(params=adapters(), ids=lambda make: make.name)
+def source(request: pytest.FixtureRequest) -> Iterator[Adapter]:
+    yield request.param()
+    wait_until(lambda: not reader_threads(), "threads of a parked stream do not end")
+
+
+def reader_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock-")]
+
+
+def read(source: Adapter, transform: Any, parts: int = 1) -> Counter[tuple[int, str]]:
+    """Read a bounded stream to its end, in epochs; return how often each change came."""
+    return Counter(map(source.identity, Epochs(transform, parts).run_to_the_end(0.05)))
+
+
+# Which part of the stream is read.
+
+
+def test_start_and_end_are_inclusive(source: Adapter) -> None:
+    source.fill()
+    (first, _), (last, _) = source.committed[10], source.committed[30]
+    assert read(source, source.transform(start=first, end=last)) == Counter(source.committed[10:31])
+
+
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_every_change_comes_exactly_once_whatever_the_number_of_slots(source: Adapter, parts: int) -> None:
+    end = source.fill()
+    assert read(source, source.transform(end=end), parts) == Counter(source.committed)
+
+
+def test_changes_of_one_partition_come_in_commit_order(source: Adapter) -> None:
+    end = source.fill()
+    read_once = Epochs(source.transform(end=end)).run_to_the_end(0.05)
+    for low in (True, False):
+        times = [t for t, key in map(source.identity, read_once) if (key < "n") is low]
+        assert times == sorted(times)
+
+
+def test_a_start_after_the_end_and_a_start_in_the_future_are_refused(source: Adapter) -> None:
+    with pytest.raises(UsageError, match="end .* before"):
+        source.transform(end=source.start - 1)
+    with pytest.raises(UsageError, match="in the future"):
+        source.transform(start=time.time_ns() + 3600 * SECOND)
+
+
+# The output as Beam sees it.
+
+
+def test_the_output_is_bounded_only_with_an_end_and_has_a_deterministic_coder(source: Adapter) -> None:
+    pipeline = beam.Pipeline()
+    unbounded = pipeline | "unbounded" >> source.transform()
+    bounded = pipeline | "bounded" >> source.transform(end=source.start + 1)
+    assert (unbounded.is_bounded, bounded.is_bounded) == (False, True)
+    for typed in (unbounded.element_type, type(source.transform().stream)):
+        assert registry.get_coder(typed).is_deterministic()
+
+
+def test_records_survive_their_coder(source: Adapter) -> None:
+    end = source.fill(5)
+    coder = registry.get_coder(source.transform().record_type)
+    for record in Epochs(source.transform(end=end)).run_to_the_end(0.05):
+        assert source.identity(coder.decode(coder.encode(record))) == source.identity(record)
+
+
+def test_display_data_names_the_stream_and_the_limits(source: Adapter) -> None:
+    shown = {
+        name: item.value for name, item in source.transform(unavailable_seconds=7).display_data().items()
+    }
+    assert shown["unavailable_seconds"] == 7
+    assert shown["identity"] == source.transform().stream.identity
+    assert shown.keys() >= {"max_concurrent_partitions", "buffer_bytes", "idle_stream_seconds"}
+
+
+# Splits, rebalance and drain.
+
+
+def test_a_split_leaves_the_rest_to_the_residual_and_emits_nothing_twice(source: Adapter) -> None:
+    end = source.fill()
+    epochs = Epochs(source.transform(end=end))
+    for _ in range(5):
+        epochs.run(0.0)  # a split as soon as the reader allows one
+    assert Counter(map(source.identity, epochs.run_to_the_end(0.05))) == Counter(source.committed)
+
+
+def test_a_lost_bundle_is_repeated_from_the_checkpoint(source: Adapter) -> None:
+    end = source.fill()
+    epochs = Epochs(source.transform(end=end), 2)
+    epochs.run(0.01)
+    before = len(epochs.committed)
+    epochs.run(0.05, crash=True)
+    assert len(epochs.committed) == before
+    assert Counter(map(source.identity, epochs.run_to_the_end(0.05))) == Counter(source.committed)
+
+
+def test_rebalance_keeps_the_watermark_and_loses_no_work(source: Adapter) -> None:
+    source.fill()
+    epochs = Epochs(source.transform())
+    epochs.run_until(source.start, 0.05)  # the partitions are known now
+    dealt = epochs.fn.rebalance(epochs.stream, epochs.residuals, 2)
+    assert len(dealt) == 2
+    assert min(state for _, state in dealt) >= epochs.watermark
+    (again,) = epochs.fn.rebalance(epochs.stream, dealt, 1)
+    assert again[0] == epochs.fn.frontier_type.join([frontier for frontier, _ in epochs.residuals])
+    assert epochs.fn.rebalance(epochs.stream, [], 2) == []
+
+
+def test_drain_lets_a_bounded_read_finish_and_ends_an_unbounded_one(source: Adapter) -> None:
+    fn = source.transform().bounded_fn(source.transform()._settings)
+    unbounded = Epochs(source.transform()).residuals[0][0]
+    bounded = Epochs(source.transform(end=time.time_ns())).residuals[0][0]
+    assert fn.truncate(None, bounded) == bounded
+    assert fn.truncate(None, unbounded) is None
+
+
+# The checkpoint.
+
+
+def test_a_checkpoint_of_another_stream_or_end_is_refused_before_anything_is_read(source: Adapter) -> None:
+    source.fill()
+    before, now = Epochs(source.transform(end=source.start + SECOND)), Epochs(source.transform())
+    now.stream = before.stream
+    with pytest.raises(SetupError, match=r"checkpoint .*, but the program "):
+        now.run(0.01)
+    assert now.committed == []
+
+
+def test_equal_frontiers_have_equal_bytes_and_a_later_version_is_refused(source: Adapter) -> None:
+    source.fill()
+    epochs = Epochs(source.transform())
+    epochs.run(0.05)
+    coder = epochs.fn.restriction_coder()
+    for frontier, _ in epochs.residuals:
+        assert coder.encode(coder.decode(coder.encode(frontier))) == coder.encode(frontier)
+    with pytest.raises(ValueError, match="format version 99"):
+        coder.decode(b'{"v":99}')
+
+
+# The watermark.
+
+
+def test_the_watermark_of_an_idle_stream_moves(source: Adapter) -> None:
+    epochs = Epochs(source.transform())
+    epochs.run_until(time.time_ns(), 0.05)
+
+
+def test_the_watermark_is_at_the_end_of_time_when_no_work_remains(source: Adapter) -> None:
+    end = source.fill()
+    epochs = Epochs(source.transform(end=end))
+    epochs.run_to_the_end(0.05)
+    assert epochs.watermark == beam_watermark(None) == MAX_TIMESTAMP
+
+
+# Errors.
+
+
+def test_check_refuses_a_stream_that_does_not_exist(source: Adapter) -> None:
+    transform = source.transform()
+    transform.check()
+    source.fail("missing")
+    with pytest.raises(SetupError):
+        transform.check()
+
+
+def test_check_says_that_the_service_does_not_answer_after_unavailable_seconds(source: Adapter) -> None:
+    source.fail("unavailable")
+    with pytest.raises(UnavailableError, match=r"unavailable_seconds=0\b"):
+        source.transform(unavailable_seconds=0).check()
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [("position lost", PositionLostError), ("damaged", DecodeError), ("unavailable", UnavailableError)],
+)
+def test_a_failure_during_the_read_is_raised_in_the_bundle(
+    source: Adapter, kind: str, error: type[ChangeStreamError]
+) -> None:
+    epochs = Epochs(source.transform(end=source.fill(), unavailable_seconds=0))
+    source.fail(kind)
+    with pytest.raises(ChangeStreamError) as raised:
+        epochs.run_to_the_end(0.05)
+    assert isinstance(raised.value, error)
+
+
+# Progress and metrics.
+
+
+def test_a_frontier_reports_its_partitions_to_telemetry(source: Adapter) -> None:
+    epochs = Epochs(source.transform())
+    epochs.run_until(source.start, 0.05)
+    for frontier, _ in epochs.residuals:
+        assert isinstance(frontier, Partitioned)
+        assert (len(frontier.readable), len(frontier.waiting)) == (2, 0)
+        assert epochs.fn.restriction_size(None, frontier) == 2.0
+
+
+def test_counters_have_the_common_names(source: Adapter, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: Counter[str] = Counter()
+    gauges: set[str] = set()
+
+    class Metrics:
+        @staticmethod
+        def counter(namespace: str, name: str) -> Any:
+            assert namespace == source.namespace
+            return SimpleNamespace(inc=lambda count: counted.update({name: count}))
+
+        @staticmethod
+        def gauge(namespace: str, name: str) -> Any:
+            return SimpleNamespace(set=lambda value: gauges.add(name))
+
+    monkeypatch.setattr("penstock.io.change_streams.read_fn.Metrics", Metrics)
+    end = source.fill()
+    read(source, source.transform(end=end))
+    assert source.namespace.startswith(NAMESPACE_PREFIX)
+    assert counted[RECORDS] == counted[CHANGES] == len(source.committed)
+    assert {REQUESTS, RETRIES} <= counted.keys()
+    assert gauges == {WAITING_PARTITIONS}
