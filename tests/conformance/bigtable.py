@@ -104,6 +104,9 @@ class BigtableAdapter(Adapter):
                 service.end = stream.end
                 return service
 
+            def _ask_retention(self, stream: Any) -> None:
+                service.check()
+
             def ask_service(self, client: Service, stream: Any) -> list[KeyRange]:
                 return client.partitions()
 

@@ -202,7 +202,7 @@ def test_check_refuses_a_stream_that_does_not_exist(source: Adapter) -> None:
 
 def test_check_says_that_the_service_does_not_answer_after_unavailable_seconds(source: Adapter) -> None:
     source.fail("unavailable")
-    with pytest.raises(UnavailableError, match=r"unavailable_seconds=0\b"):
+    with pytest.raises(UnavailableError, match=r"unavailable_seconds"):
         source.transform(unavailable_seconds=0).check()
 
 
