@@ -11,8 +11,9 @@ Names are loaded when they are first used, because most modules here need no Bea
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from penstock.lazy import load
 
 if TYPE_CHECKING:
     from penstock.io.staging.collect import CollectRecordsFn
@@ -24,20 +25,6 @@ if TYPE_CHECKING:
     from penstock.io.staging.rolling import RollingPolicy
     from penstock.io.staging.store import FileStore, store_of
     from penstock.io.staging.transform import WriteStagedFiles
-
-_MODULES = {
-    "CollectRecordsFn": "collect",
-    "FileFormat": "format",
-    "FileStore": "store",
-    "OutputError": "errors",
-    "Publication": "publication",
-    "PublishFilesFn": "publish",
-    "PublishedFile": "publication",
-    "RollFilesFn": "roll",
-    "RollingPolicy": "rolling",
-    "WriteStagedFiles": "transform",
-    "store_of": "store",
-}
 
 __all__ = [
     "CollectRecordsFn",
@@ -53,8 +40,21 @@ __all__ = [
     "store_of",
 ]
 
+# `coders` also registers the coders of the two values.
+_HOMES = {
+    "CollectRecordsFn": "collect",
+    "FileFormat": "format",
+    "FileStore": "store",
+    "OutputError": "errors",
+    "Publication": "coders",
+    "PublishFilesFn": "publish",
+    "PublishedFile": "coders",
+    "RollFilesFn": "roll",
+    "RollingPolicy": "rolling",
+    "WriteStagedFiles": "transform",
+    "store_of": "store",
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return load(__name__, _HOMES, name)
