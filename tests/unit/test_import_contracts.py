@@ -21,7 +21,6 @@ PURE_ALSO_THROUGH_THEIR_PACKAGES = [
     "Rules of the sources are pure",
     "Rules of the staged sinks are pure",
     "Decoding and prefetching know protobuf, but no Beam and no client",
-    "Emulators and telemetry know no reader and no Beam",
 ]
 
 
