@@ -33,6 +33,8 @@ _REMEDY = {
     "mount the output as a whole",
 }
 
+_NOTE = b"Penstock created this folder. See docs/files.md before you delete it.\n"
+
 
 @contextmanager
 def _explained(doing: str, path: str) -> Iterator[None]:
@@ -72,18 +74,7 @@ class LocalStore:
         target = self._absolute(name)
         with _explained("stage", target):
             _create_staging_folder(os.path.dirname(target), marker_name(name))
-            # O_EXCL: no other attempt has this name, so an existing file means a broken rule. 0o666 as in open(): the
-            # umask decides who may read published files.
-            descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-            try:
-                with open(descriptor, "wb") as file:
-                    for part in content:
-                        file.write(part)
-                    file.flush()
-                    os.fsync(descriptor)
-            except BaseException:
-                _unlink(target)
-                raise
+            _create_file(target, content)
 
     def sync(self, names: Iterable[str]) -> None:
         """fsync all folders above the names, up to the output: another process may just have created one of them."""
@@ -178,10 +169,27 @@ def _create_folder(path: str, tries: int = 10) -> None:
     _sync_folder(parent)
 
 
+def _create_file(path: str, content: Iterable[bytes]) -> None:
+    """Create a file with durable content; a failure leaves no file."""
+    # O_EXCL: no other attempt has this name, so an existing file means a broken rule. 0o666 as in open(): the umask
+    # decides who may read published files.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with open(descriptor, "wb") as file:
+            for part in content:
+                file.write(part)
+            file.flush()
+            os.fsync(descriptor)
+    except BaseException:
+        _unlink(path)
+        raise
+
+
 def _create_staging_folder(path: str, marker: str | None) -> None:
     """Create a staging folder together with its marker, which tells which epoch created it.
 
-    Both appear by one rename, so a crash leaves no staging folder without a marker.
+    Both appear by one rename, so a crash leaves no staging folder without a marker. The marker is a file with content,
+    because consumers may remove empty folders, and some remove empty files with them.
     """
     if os.path.isdir(path):
         return
@@ -190,7 +198,7 @@ def _create_staging_folder(path: str, marker: str | None) -> None:
     new = f"{path}.new-{uuid.uuid4().hex}"
     os.mkdir(new)
     if marker is not None:
-        os.mkdir(os.path.join(new, marker))
+        _create_file(os.path.join(new, marker), [_NOTE])
     _sync_folder(new)
     try:
         os.rename(new, path)
@@ -199,7 +207,7 @@ def _create_staging_folder(path: str, marker: str | None) -> None:
             raise
         # Another task was first; its folder has its marker.
         for name in os.listdir(new):
-            os.rmdir(os.path.join(new, name))
+            os.unlink(os.path.join(new, name))
         os.rmdir(new)
     _sync_folder(parent)
 

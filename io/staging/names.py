@@ -2,7 +2,7 @@
 
     <output>/<bucket>_<job>_<epoch>_<index>_<nonce><suffix>                          a published file
     <output>/.penstock-staging/<job>/<sink>/g<generation>_e<epoch>_<index>_<nonce>   a staged file
-    <output>/.penstock-staging/<job>/<sink>/since_g<generation>_e<epoch>/            a marker: see `marker_name`
+    <output>/.penstock-staging/<job>/<sink>/since_g<generation>_e<epoch>             a marker: see `marker_name`
 
 A *bucket* is the common prefix of a group of published files, for example ``Orders/2026-11-21T16/03-of-16``. The
 word is that of Apache Flink's file sink; it has nothing to do with the buckets of an object store. Names are relative

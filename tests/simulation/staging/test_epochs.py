@@ -52,7 +52,7 @@ class Folder:
         (self.root / name).unlink()
 
     def staged(self) -> list[str]:
-        return [path.name for path in (self.root / STAGING).rglob("*") if path.is_file()]
+        return [path.name for path in (self.root / STAGING).rglob("g*") if path.is_file()]
 
 
 @pytest.fixture

@@ -40,7 +40,9 @@ def stage(store: LocalStore, final: str = "t/h/00-of-01_a.jsonl", **name: object
 
 
 def files(store: LocalStore) -> set[str]:
-    return {str(path.relative_to(store.output)) for path in Path(store.output).rglob("*") if path.is_file()}
+    """All files but the markers of staging folders."""
+    found = [path for path in Path(store.output).rglob("*") if path.is_file()]
+    return {str(path.relative_to(store.output)) for path in found if not path.name.startswith("since_")}
 
 
 def failing(code: int):
@@ -103,14 +105,14 @@ def test_a_real_limit_on_file_size_leaves_no_staged_file_and_names_the_remedy(tm
 
 
 def test_a_crash_never_leaves_a_staging_folder_without_its_marker(store, monkeypatch):
-    real = os.mkdir
+    real = os.open
 
-    def mkdir_until_the_marker(path):
+    def open_until_the_marker(path, *arguments):
         if os.path.basename(path).startswith("since_"):
             raise KeyboardInterrupt
-        real(path)
+        return real(path, *arguments)
 
-    monkeypatch.setattr(local.os, "mkdir", mkdir_until_the_marker)
+    monkeypatch.setattr(local.os, "open", open_until_the_marker)
     with pytest.raises(KeyboardInterrupt):
         stage(store)
     assert not Path(store.output, names.staging_folder(JOB, SINK)).exists()
@@ -275,6 +277,14 @@ def test_a_staging_folder_without_a_marker_proves_no_publication(store):
     Path(store.output, names.staging_folder(JOB, SINK)).mkdir(parents=True)
     with pytest.raises(OutputError, match="cannot tell whether"):
         publish(store, lost)
+
+
+def test_a_consumer_that_removes_all_empty_folders_leaves_the_proof_of_a_publication(store):
+    publication = stage(store)
+    publish(store, publication)
+    os.unlink(Path(store.output, publication.final))
+    subprocess.run(["find", store.output, "-mindepth", "1", "-empty", "-delete"], check=True)
+    assert not publish(store, publication)
 
 
 def test_the_staging_folder_of_a_resumed_job_proves_a_publication(store):
