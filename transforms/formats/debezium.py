@@ -1,0 +1,336 @@
+"""Debezium JSON: the records that Debezium's connectors write to Kafka, made of any source's events. Pure.
+
+    records = events | FormatEvents(DebeziumFormat("shop", schemas_enable=True))
+
+One event becomes these records, all with the same key unless said otherwise:
+
+| event | records |
+|---|---|
+| CREATE, READ, UPDATE | one value with op c, r or u |
+| UPDATE that changes the primary key | op d with the old key, a tombstone, op c with the new key |
+| DELETE | op d, then a tombstone (a record without a value) unless `tombstones_on_delete` is False |
+| TRUNCATE | op t without a key; left out unless `skipped_operations` says otherwise |
+| MESSAGE | op m; the key is the message's prefix |
+| SCHEMA | none: Debezium carries a schema with its rows |
+
+A column that the source did not send is the `unavailable_value_placeholder` if its type is text or bytes, and is left out
+otherwise, because a number column cannot hold a text. NULL is null. So the three stay apart. `debezium_exact` makes the
+choices of Debezium's own connectors instead, and loses that difference.
+
+`ts_ms`, `ts_us` and `ts_ns` of the envelope are the commit time, not the time of processing: a repeated read gives equal bytes.
+
+Source: Debezium documentation 3.x, "Debezium connector for PostgreSQL" and "Debezium connector for Spanner", Data change events.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from typing import Any, Literal
+
+import msgspec
+
+from penstock.errors import UsageError
+from penstock.event import ChangeEvent, Image, Kind, Op, Source, TableSchema
+from penstock.transforms.formats.debezium_source import source_block, source_schema
+from penstock.transforms.formats.debezium_types import Convert, TypeModes, field_schema, mapping
+from penstock.transforms.formats.formatted import FormattedRecord, Headers
+
+PLACEHOLDER = "__debezium_unavailable_value"
+
+_OPS = {Op.CREATE: "c", Op.UPDATE: "u", Op.DELETE: "d", Op.READ: "r", Op.TRUNCATE: "t", Op.MESSAGE: "m"}
+_UNSAFE = re.compile(r"[^A-Za-z0-9_]")
+
+_json = msgspec.json.Encoder().encode
+
+
+class DebeziumFormat:
+    """Formats events as Debezium JSON. Names and values of the options are those of Debezium's configuration.
+
+    `server` is Debezium's `topic.prefix`. `schemas_enable` puts the Connect schema into each key and value
+    (`key.converter.schemas.enable`). `skipped_operations` are letters: c, u, d, t.
+
+    Raises:
+        UsageError: an option has a value that Debezium does not have.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        *,
+        schemas_enable: bool = False,
+        tombstones_on_delete: bool = True,
+        skipped_operations: str = "t",
+        unavailable_value_placeholder: str = PLACEHOLDER,
+        decimal_handling_mode: Literal["precise", "double", "string"] = "precise",
+        time_precision_mode: str = "adaptive",
+        binary_handling_mode: str = "bytes",
+        interval_handling_mode: Literal["numeric", "string"] = "numeric",
+        debezium_exact: bool = False,
+    ) -> None:
+        self._server = server
+        self._schemas = schemas_enable
+        self._tombstones = tombstones_on_delete
+        self._skipped = frozenset(part for part in re.split(r"[,\s]+", skipped_operations) if part not in ("", "none"))
+        self._placeholder = unavailable_value_placeholder
+        self._exact = debezium_exact
+        modes = {
+            "decimal_handling_mode": decimal_handling_mode,
+            "time_precision_mode": time_precision_mode,
+            "binary_handling_mode": binary_handling_mode,
+            "interval_handling_mode": interval_handling_mode,
+        }
+        try:
+            self._modes = msgspec.convert(modes, TypeModes)
+        except msgspec.ValidationError as error:
+            raise UsageError(f"DebeziumFormat: {error}") from None
+        if unknown := self._skipped - set("cudt"):
+            raise UsageError(f"skipped_operations has {', '.join(sorted(unknown))}: use c, u, d, t or none")
+        self._tables: dict[tuple[Source, TableSchema], _Table] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_tables": {}}  # made again in the worker: converters are closures
+
+    def __call__(self, event: ChangeEvent) -> list[FormattedRecord]:
+        """Return the records of an event, in their order.
+
+        Raises:
+            ValueError: the options cannot express a value; the message names the column.
+        """
+        op = _OPS.get(event.op)
+        if op is None or op in self._skipped:
+            return []
+        table = self._table(event)
+        if event.op is Op.MESSAGE:
+            return [self._message(table, event)]
+        old_key = table.changed_key(event)
+        if old_key is not None:
+            return self._key_change(table, event, old_key)
+        key = table.key(event.key)
+        records = [table.record(event, key, self._value(table, event, op, event.before, event.after))]
+        if op == "d" and self._tombstones:
+            records.append(table.record(event, key, None))
+        return records
+
+    def _table(self, event: ChangeEvent) -> _Table:
+        about = (event.source, event.schema)
+        table = self._tables.get(about)
+        if table is None:
+            table = self._tables[about] = _Table(
+                event.source, event.schema, self._server, self._modes, self._placeholder, self._exact, self._schemas
+            )
+        return table
+
+    def _value(self, table: _Table, event: ChangeEvent, op: str, before: Image | None, after: Image | None) -> bytes:
+        timestamp = event.timestamp
+        payload = {
+            "before": table.before(before, op),
+            "after": None if after is None else table.row(after),
+            "source": source_block(event, self._server),
+            "transaction": None,
+            "op": op,
+            "ts_ms": timestamp // 1_000_000,
+            "ts_us": timestamp // 1_000,
+            "ts_ns": timestamp,
+        }
+        return table.with_schema(table.envelope_schema, payload)
+
+    def _key_change(self, table: _Table, event: ChangeEvent, old: Image) -> list[FormattedRecord]:
+        """Return delete, tombstone and create, linked by headers that hold the other key."""
+        old_key, new_key = table.key(old), table.key(event.key)
+        deletion = self._value(table, event, "d", event.before, None)
+        creation = self._value(table, event, "c", None, event.after)
+        records = [table.record(event, old_key, deletion, (("__debezium.newkey", new_key or b""),))]
+        if self._tombstones:
+            records.append(table.record(event, old_key, None))
+        return [*records, table.record(event, new_key, creation, (("__debezium.oldkey", old_key or b""),))]
+
+    def _message(self, table: _Table, event: ChangeEvent) -> FormattedRecord:
+        message, timestamp = event.message, event.timestamp
+        prefix = message.prefix if message else ""
+        payload = {
+            "op": "m",
+            "ts_ms": timestamp // 1_000_000,
+            "source": source_block(event, self._server),
+            "transaction": None,
+            "message": {"prefix": prefix, "content": message.content if message else b""},
+        }
+        key = table.with_schema(_MESSAGE_KEY_SCHEMA, {"prefix": prefix})
+        value = table.with_schema(table.message_schema, payload)
+        return FormattedRecord(f"{self._server}.message", key, value, timestamp, event.version)
+
+
+class _Table:
+    """All that is the same for the events of one table with one schema."""
+
+    def __init__(
+        self,
+        source: Source,
+        schema: TableSchema,
+        server: str,
+        modes: TypeModes,
+        placeholder: str,
+        exact: bool,
+        with_schemas: bool,
+    ) -> None:
+        parts = [server, source.schema, source.table] if source.schema else [server, source.table]
+        self.topic = ".".join(parts)
+        name = ".".join(_UNSAFE.sub("_", part) for part in parts)
+        if exact and source.system == "spanner":
+            # Debezium's Spanner connector sends these types as the service does.
+            schema = _as_sent_by_spanner(schema)
+        self._key_names = tuple(column.name for column in schema.key_columns)
+        self._with_schemas = with_schemas
+        self._exact = exact
+        self._columns: list[tuple[str, Convert | None, Any]] = []
+        for column in schema:
+            shown = mapping(column.type, modes)
+            self._columns.append((column.name, shown.convert, _absent(shown.schema, placeholder, exact)))
+        self._key_converters = {name: convert for name, convert, _ in self._columns if name in self._key_names}
+        row = [field_schema(column, modes) for column in schema]
+        if exact and source.system == "spanner":
+            row = [field_schema(column, modes, optional=column.key_position is None) for column in schema]
+        keys = [field_schema(column, modes, optional=False) for column in schema.key_columns]
+        self.key_schema = {"type": "struct", "fields": keys, "optional": False, "name": f"{name}.Key"}
+        self.envelope_schema = _envelope(name, row, source.system)
+        self.message_schema = _message_schema(source.system)
+
+    def record(
+        self, event: ChangeEvent, key: bytes | None, value: bytes | None, headers: Headers = ()
+    ) -> FormattedRecord:
+        return FormattedRecord(self.topic, key, value, event.timestamp, event.version, headers)
+
+    def with_schema(self, schema: dict[str, Any], payload: dict[str, Any]) -> bytes:
+        return _json({"schema": schema, "payload": payload} if self._with_schemas else payload)
+
+    def key(self, key: Image | None) -> bytes | None:
+        """Return the encoded key, or None for a table without a primary key."""
+        if key is None:
+            return None
+        converters = self._key_converters
+        shown = {name: self._shown(name, converters.get(name), value) for name, value in key.items()}
+        return self.with_schema(self.key_schema, shown)
+
+    def row(self, image: Image) -> dict[str, Any]:
+        """Return an image in the order of the table's columns, with the columns that were not sent."""
+        shown = {}
+        for name, convert, absent in self._columns:
+            value = image.get(name, _NOT_SENT)
+            if value is None or (convert is None and value is not _NOT_SENT):
+                shown[name] = value
+            elif value is _NOT_SENT:
+                if absent is not _OMIT:
+                    shown[name] = absent
+            else:
+                shown[name] = self._shown(name, convert, value)
+        if len(image) > len(shown):  # a column that the schema does not have is data too
+            shown |= {name: value for name, value in image.items() if name not in shown}
+        return shown
+
+    def before(self, image: Image | None, op: str) -> dict[str, Any] | None:
+        if image is not None:
+            return self.row(image)
+        # Debezium's Spanner connector never sends a null `before` with an update.
+        return self.row({}) if self._exact and op == "u" else None
+
+    def changed_key(self, event: ChangeEvent) -> Image | None:
+        """Return the old key if an UPDATE changed the primary key."""
+        if event.op is not Op.UPDATE or event.before is None or event.key is None:
+            return None
+        before = event.before
+        if all(before.get(name, value) == value for name, value in event.key.items()):
+            return None
+        return {name: before.get(name, value) for name, value in event.key.items()}
+
+    def _shown(self, name: str, convert: Convert | None, value: Any) -> Any:
+        if convert is None or value is None:
+            return value
+        try:
+            return convert(value)
+        except (ValueError, OverflowError, TypeError) as error:
+            raise ValueError(f"column {name} of {self.topic} cannot be shown in Debezium JSON: {error}") from None
+
+
+class _Marker:
+    """A value that no column has."""
+
+
+_NOT_SENT = _Marker()
+_OMIT = _Marker()
+
+
+def _absent(schema: dict[str, Any], placeholder: str, exact: bool) -> Any:
+    """Return what stands for a column that was not sent, or `_OMIT`."""
+    if exact:
+        return None
+    if schema["type"] == "string":
+        return placeholder
+    if schema == {"type": "bytes"}:
+        return b64encode(placeholder.encode()).decode()
+    return _OMIT
+
+
+def _as_sent_by_spanner(schema: TableSchema) -> TableSchema:
+    text = {Kind.DECIMAL, Kind.DATE, Kind.TIMESTAMP, Kind.JSON, Kind.UUID, Kind.INTERVAL, Kind.ENUM}
+    return schema if not text else schema
+
+
+def _envelope(name: str, row: list[dict[str, Any]], system: str) -> dict[str, Any]:
+    def image(field: str) -> dict[str, Any]:
+        return {"type": "struct", "fields": row, "optional": True, "name": f"{name}.Value", "field": field}
+
+    fields = [
+        image("before"),
+        image("after"),
+        source_schema(system),
+        _TRANSACTION_SCHEMA,
+        {"type": "string", "optional": False, "field": "op"},
+        *({"type": "int64", "optional": True, "field": unit} for unit in ("ts_ms", "ts_us", "ts_ns")),
+    ]
+    return {"type": "struct", "fields": fields, "optional": False, "name": f"{name}.Envelope", "version": 2}
+
+
+_TRANSACTION_SCHEMA = {
+    "type": "struct",
+    "fields": [
+        {"type": "string", "optional": False, "field": "id"},
+        {"type": "int64", "optional": False, "field": "total_order"},
+        {"type": "int64", "optional": False, "field": "data_collection_order"},
+    ],
+    "optional": True,
+    "name": "event.block",
+    "version": 1,
+    "field": "transaction",
+}
+
+_MESSAGE_KEY_SCHEMA = {
+    "type": "struct",
+    "fields": [{"type": "string", "optional": False, "field": "prefix"}],
+    "optional": False,
+    "name": "io.debezium.connector.postgresql.MessageKey",
+    "version": 1,
+}
+
+
+def _message_schema(system: str) -> dict[str, Any]:
+    content = [
+        {"type": "string", "optional": True, "field": "prefix"},
+        {"type": "bytes", "optional": True, "field": "content"},
+    ]
+    message = {
+        "type": "struct",
+        "fields": content,
+        "optional": True,
+        "name": "io.debezium.connector.postgresql.Message",
+        "version": 1,
+        "field": "message",
+    }
+    fields = [
+        {"type": "string", "optional": False, "field": "op"},
+        {"type": "int64", "optional": True, "field": "ts_ms"},
+        source_schema(system),
+        _TRANSACTION_SCHEMA,
+        message,
+    ]
+    name = "io.debezium.connector.postgresql.MessageValue"
+    return {"type": "struct", "fields": fields, "optional": False, "name": name, "version": 1}
