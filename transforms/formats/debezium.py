@@ -13,13 +13,15 @@ One event becomes these records, all with the same key unless said otherwise:
 | MESSAGE | op m; the key is the message's prefix |
 | SCHEMA | none: Debezium carries a schema with its rows |
 
-A column that the source did not send is the `unavailable_value_placeholder` if its type is text or bytes, and is left out
-otherwise, because a number column cannot hold a text. NULL is null. So the three stay apart. `debezium_exact` makes the
-choices of Debezium's own connectors instead, and loses that difference.
+A column that the source did not send is the `unavailable_value_placeholder` if its type is text or bytes, and is
+left out otherwise, because a number column cannot hold a text. NULL is null. So the three stay apart.
+`debezium_exact` makes the choices of Debezium's own connectors instead, and loses that difference.
 
-`ts_ms`, `ts_us` and `ts_ns` of the envelope are the commit time, not the time of processing: a repeated read gives equal bytes.
+`ts_ms`, `ts_us` and `ts_ns` of the envelope are the commit time, not the time of processing: a repeated read gives
+equal bytes.
 
-Source: Debezium documentation 3.x, "Debezium connector for PostgreSQL" and "Debezium connector for Spanner", Data change events.
+Source: Debezium documentation 3.x, "Debezium connector for PostgreSQL" and "Debezium connector for Spanner", Data
+change events.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ from typing import Any, Literal
 import msgspec
 
 from penstock.errors import UsageError
-from penstock.event import ChangeEvent, Image, Kind, Op, Source, TableSchema
+from penstock.event import ChangeEvent, ColumnType, Image, Kind, Op, Source, TableSchema
 from penstock.transforms.formats.debezium_source import source_block, source_schema
-from penstock.transforms.formats.debezium_types import Convert, TypeModes, field_schema, mapping
+from penstock.transforms.formats.debezium_types import Convert, Mapping, TypeModes, field_schema, mapping
 from penstock.transforms.formats.formatted import FormattedRecord, Headers
 
 PLACEHOLDER = "__debezium_unavailable_value"
@@ -42,6 +44,19 @@ _OPS = {Op.CREATE: "c", Op.UPDATE: "u", Op.DELETE: "d", Op.READ: "r", Op.TRUNCAT
 _UNSAFE = re.compile(r"[^A-Za-z0-9_]")
 
 _json = msgspec.json.Encoder().encode
+
+
+class _Envelope(msgspec.Struct, gc=False):
+    """The value of a record; the fields have the order of the format."""
+
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    source: Any
+    transaction: None
+    op: str
+    ts_ms: int
+    ts_us: int
+    ts_ns: int
 
 
 class DebeziumFormat:
@@ -71,7 +86,9 @@ class DebeziumFormat:
         self._server = server
         self._schemas = schemas_enable
         self._tombstones = tombstones_on_delete
-        self._skipped = frozenset(part for part in re.split(r"[,\s]+", skipped_operations) if part not in ("", "none"))
+        self._skipped = frozenset(
+            part for part in re.split(r"[,\s]+", skipped_operations) if part not in ("", "none")
+        )
         self._placeholder = unavailable_value_placeholder
         self._exact = debezium_exact
         modes = {
@@ -87,9 +104,11 @@ class DebeziumFormat:
         if unknown := self._skipped - set("cudt"):
             raise UsageError(f"skipped_operations has {', '.join(sorted(unknown))}: use c, u, d, t or none")
         self._tables: dict[tuple[Source, TableSchema], _Table] = {}
+        self._last: tuple[Source | None, TableSchema | None, Any] = (None, None, None)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_tables": {}}  # made again in the worker: converters are closures
+        # Converters are closures, which do not pickle; the worker makes them again.
+        return {**self.__dict__, "_tables": {}, "_last": (None, None, None)}
 
     def __call__(self, event: ChangeEvent) -> list[FormattedRecord]:
         """Return the records of an event, in their order.
@@ -113,26 +132,38 @@ class DebeziumFormat:
         return records
 
     def _table(self, event: ChangeEvent) -> _Table:
+        source, schema = self._last[:2]
+        if event.source is source and event.schema is schema:  # hashing both costs as much as half a row
+            return self._last[2]
         about = (event.source, event.schema)
         table = self._tables.get(about)
         if table is None:
             table = self._tables[about] = _Table(
-                event.source, event.schema, self._server, self._modes, self._placeholder, self._exact, self._schemas
+                event.source,
+                event.schema,
+                self._server,
+                self._modes,
+                self._placeholder,
+                self._exact,
+                self._schemas,
             )
+        self._last = (event.source, event.schema, table)
         return table
 
-    def _value(self, table: _Table, event: ChangeEvent, op: str, before: Image | None, after: Image | None) -> bytes:
+    def _value(
+        self, table: _Table, event: ChangeEvent, op: str, before: Image | None, after: Image | None
+    ) -> bytes:
         timestamp = event.timestamp
-        payload = {
-            "before": table.before(before, op),
-            "after": None if after is None else table.row(after),
-            "source": source_block(event, self._server),
-            "transaction": None,
-            "op": op,
-            "ts_ms": timestamp // 1_000_000,
-            "ts_us": timestamp // 1_000,
-            "ts_ns": timestamp,
-        }
+        payload = _Envelope(
+            table.before(before, op),
+            None if after is None else table.row(after),
+            source_block(event, self._server),
+            None,
+            op,
+            timestamp // 1_000_000,
+            timestamp // 1_000,
+            timestamp,
+        )
         return table.with_schema(table.envelope_schema, payload)
 
     def _key_change(self, table: _Table, event: ChangeEvent, old: Image) -> list[FormattedRecord]:
@@ -176,21 +207,21 @@ class _Table:
         parts = [server, source.schema, source.table] if source.schema else [server, source.table]
         self.topic = ".".join(parts)
         name = ".".join(_UNSAFE.sub("_", part) for part in parts)
-        if exact and source.system == "spanner":
-            # Debezium's Spanner connector sends these types as the service does.
-            schema = _as_sent_by_spanner(schema)
+        as_spanner = exact and source.system == "spanner"
         self._key_names = tuple(column.name for column in schema.key_columns)
         self._with_schemas = with_schemas
         self._exact = exact
-        self._columns: list[tuple[str, Convert | None, Any]] = []
-        for column in schema:
-            shown = mapping(column.type, modes)
-            self._columns.append((column.name, shown.convert, _absent(shown.schema, placeholder, exact)))
-        self._key_converters = {name: convert for name, convert, _ in self._columns if name in self._key_names}
-        row = [field_schema(column, modes) for column in schema]
-        if exact and source.system == "spanner":
-            row = [field_schema(column, modes, optional=column.key_position is None) for column in schema]
-        keys = [field_schema(column, modes, optional=False) for column in schema.key_columns]
+        self._names = schema.names
+        shown = {column.name: _mapping(column.type, modes, as_spanner) for column in schema}
+        self._absent = {name: _absent(each.schema, placeholder, exact) for name, each in shown.items()}
+        self._converters = [(name, each.convert) for name, each in shown.items() if each.convert]
+        self._key_converters = {
+            name: convert for name, convert in self._converters if name in self._key_names
+        }
+        row = [field_schema(column, shown[column.name].schema) for column in schema]
+        keys = [
+            field_schema(column, shown[column.name].schema, optional=False) for column in schema.key_columns
+        ]
         self.key_schema = {"type": "struct", "fields": keys, "optional": False, "name": f"{name}.Key"}
         self.envelope_schema = _envelope(name, row, source.system)
         self.message_schema = _message_schema(source.system)
@@ -200,31 +231,45 @@ class _Table:
     ) -> FormattedRecord:
         return FormattedRecord(self.topic, key, value, event.timestamp, event.version, headers)
 
-    def with_schema(self, schema: dict[str, Any], payload: dict[str, Any]) -> bytes:
+    def with_schema(self, schema: dict[str, Any], payload: Any) -> bytes:
         return _json({"schema": schema, "payload": payload} if self._with_schemas else payload)
 
     def key(self, key: Image | None) -> bytes | None:
         """Return the encoded key, or None for a table without a primary key."""
         if key is None:
             return None
-        converters = self._key_converters
-        shown = {name: self._shown(name, converters.get(name), value) for name, value in key.items()}
-        return self.with_schema(self.key_schema, shown)
+        if self._key_converters:
+            key = {
+                name: self._shown(name, self._key_converters.get(name), value) for name, value in key.items()
+            }
+        return self.with_schema(self.key_schema, key)
 
     def row(self, image: Image) -> dict[str, Any]:
         """Return an image in the order of the table's columns, with the columns that were not sent."""
-        shown = {}
-        for name, convert, absent in self._columns:
-            value = image.get(name, _NOT_SENT)
-            if value is None or (convert is None and value is not _NOT_SENT):
-                shown[name] = value
-            elif value is _NOT_SENT:
-                if absent is not _OMIT:
-                    shown[name] = absent
-            else:
-                shown[name] = self._shown(name, convert, value)
-        if len(image) > len(shown):  # a column that the schema does not have is data too
+        try:
+            shown = {name: image[name] for name in self._names}
+        except KeyError:
+            shown = self._with_absent(image)
+        try:
+            for name, convert in self._converters:
+                value = image.get(name)
+                if value is not None:
+                    shown[name] = convert(value)
+        except (ValueError, OverflowError, TypeError) as error:
+            raise ValueError(
+                f"column {name} of {self.topic} cannot be shown in Debezium JSON: {error}"
+            ) from None
+        if len(image) > len(self._names):  # a column that the schema does not have is data too
             shown |= {name: value for name, value in image.items() if name not in shown}
+        return shown
+
+    def _with_absent(self, image: Image) -> dict[str, Any]:
+        """Return the image in the order of the table, with what stands for the columns that were not sent."""
+        shown = {}
+        for name in self._names:
+            value = image[name] if name in image else self._absent[name]
+            if value is not _OMIT:
+                shown[name] = value
         return shown
 
     def before(self, image: Image | None, op: str) -> dict[str, Any] | None:
@@ -248,14 +293,15 @@ class _Table:
         try:
             return convert(value)
         except (ValueError, OverflowError, TypeError) as error:
-            raise ValueError(f"column {name} of {self.topic} cannot be shown in Debezium JSON: {error}") from None
+            raise ValueError(
+                f"column {name} of {self.topic} cannot be shown in Debezium JSON: {error}"
+            ) from None
 
 
 class _Marker:
     """A value that no column has."""
 
 
-_NOT_SENT = _Marker()
 _OMIT = _Marker()
 
 
@@ -270,9 +316,22 @@ def _absent(schema: dict[str, Any], placeholder: str, exact: bool) -> Any:
     return _OMIT
 
 
-def _as_sent_by_spanner(schema: TableSchema) -> TableSchema:
-    text = {Kind.DECIMAL, Kind.DATE, Kind.TIMESTAMP, Kind.JSON, Kind.UUID, Kind.INTERVAL, Kind.ENUM}
-    return schema if not text else schema
+def _mapping(type_: ColumnType, modes: TypeModes, as_spanner: bool) -> Mapping:
+    """Return how a column is shown; Debezium's Spanner connector sends decimals and dates as the service's text."""
+    if as_spanner and type_.kind in _TEXT_IN_SPANNER:
+        modes = msgspec.structs.replace(
+            modes, decimal_handling_mode="string", time_precision_mode="isostring"
+        )
+        convert = mapping(type_, modes).convert
+        if type_.kind is Kind.DATE:
+            return Mapping(
+                {"type": "string"}, lambda days: str(convert(days)).removesuffix("Z") if convert else days
+            )
+        return Mapping({"type": "string"}, convert)
+    return mapping(type_, modes)
+
+
+_TEXT_IN_SPANNER = frozenset({Kind.DECIMAL, Kind.DATE, Kind.TIMESTAMP, Kind.JSON, Kind.UUID, Kind.ENUM})
 
 
 def _envelope(name: str, row: list[dict[str, Any]], system: str) -> dict[str, Any]:

@@ -1,201 +1,248 @@
 """The `source` block of a Debezium record, for each system: its fields in order, and their values. Pure.
 
-Spanner: the fields of Debezium's own connector (3.x). PostgreSQL: those of Debezium's connector. Bigtable has no Debezium
-connector: its block has the common fields, then the table, the cluster and the tiebreaker of the change. YDB and
-all others: the common fields.
+Spanner: the fields of Debezium's own connector (3.x). PostgreSQL: those of Debezium's connector. Bigtable has no
+Debezium connector: its block has the common fields, then the table, the cluster and the tiebreaker of the change.
+YDB and all others: the common fields.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_type_hints
+
+import msgspec
 
 from penstock.event import ChangeEvent, Op
-
-Block = dict[str, Any]
 
 CONNECTOR_VERSION = "0.1.0"
 
 
-def source_block(event: ChangeEvent, server: str) -> Block:
-    """Return the `source` of an event, in the order of its fields."""
-    return _BLOCKS.get(event.source.system, _common)(event, server)
+class Common(msgspec.Struct, frozen=True, gc=False):
+    """The fields of every block, in their order. A Struct is made and encoded in half the time of a dict."""
+
+    version: str
+    connector: str
+    name: str
+    ts_ms: int
+    snapshot: str | None
+    db: str
+    sequence: str | None
+    ts_us: int | None
+    ts_ns: int | None
+
+
+class TableSource(Common, frozen=True, gc=False):
+    """The block of a system without fields of its own."""
+
+    schema: str
+    table: str
+
+
+class SpannerSource(Common, frozen=True, gc=False):
+    """The block of Debezium's Spanner connector.
+
+    `low_watermark`, `read_at_timestamp` and `partition_token` are always null: they are facts of the reader at one
+    moment, and would differ if a crash repeats the read.
+    """
+
+    project_id: str
+    instance_id: str
+    database_id: str
+    change_stream_name: str
+    table: str | None
+    server_transaction_id: str | None
+    record_sequence_prefix: str | None
+    low_watermark: int | None
+    read_at_timestamp: int | None
+    number_records_in_transaction: int | None
+    transaction_tag: str | None
+    system_transaction: bool | None
+    value_capture_type: str | None
+    partition_token: str | None
+    mod_number: int | None
+    is_last_record_in_transaction_in_partition: bool | None
+    number_of_partitions_in_transaction: int | None
+
+
+class PostgresSource(TableSource, frozen=True, gc=False):
+    """The block of Debezium's PostgreSQL connector."""
+
+    tx_id: int | None = msgspec.field(name="txId")
+    lsn: int | None
+    xmin: int | None
+    origin: str | None
+    origin_lsn: int | None
+
+
+class BigtableSource(Common, frozen=True, gc=False):
+    """The block of Bigtable, which has no Debezium connector.
+
+    `cells` are the entries of the change in their order, because images cannot show deletions and cell timestamps.
+    """
+
+    project_id: str
+    instance_id: str
+    table: str
+    source_cluster: str | None
+    is_gc: bool | None
+    tiebreaker: int | None
+    cells: tuple[BigtableCell, ...]
+
+
+class BigtableCell(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An entry of a Bigtable change; see `penstock.event.CellChange`."""
+
+    mod: str
+    family: str = ""
+    qualifier: bytes = b""
+    start_us: int = 0
+    end_us: int | None = None
+    value: bytes | int | None = None
+
+
+def source_block(event: ChangeEvent, server: str) -> Common:
+    """Return the `source` of an event."""
+    return _BLOCKS.get(event.source.system, _table_source)(event, server)
 
 
 def source_schema(system: str) -> dict[str, Any]:
     """Return the Connect schema of the block of a system."""
-    fields = [
-        {"type": kind, "optional": optional, "field": name} for name, kind, optional in _FIELDS.get(system, _COMMON)
-    ]
-    name = {
-        "spanner": "com.google.spanner.connector.Source",
-        "postgresql": "io.debezium.connector.postgresql.Source",
-    }.get(system, f"io.penstock.{system}.Source")
-    return {"type": "struct", "fields": fields, "optional": False, "name": name, "version": 1, "field": "source"}
+    block, name = _SCHEMAS.get(system, (TableSource, f"io.penstock.{system}.Source"))
+    hints = get_type_hints(block)
+    fields = [_field(field.encode_name, hints[field.name]) for field in msgspec.structs.fields(block)]
+    return {
+        "type": "struct",
+        "fields": fields,
+        "optional": False,
+        "name": name,
+        "version": 1,
+        "field": "source",
+    }
 
 
-def _times(timestamp: int) -> tuple[int, int, int]:
-    return timestamp // 1_000_000, timestamp // 1_000, timestamp
+def _field(name: str, hint: Any) -> dict[str, Any]:
+    optional = isinstance(hint, UnionType)
+    kind = next(each for each in get_args(hint) if each is not type(None)) if optional else hint
+    if kind not in _CONNECT:  # the cells of Bigtable
+        cell = [_field(each.name, each.type) for each in msgspec.structs.fields(BigtableCell)]
+        items = {"type": "struct", "optional": False, "fields": cell}
+        return {"type": "array", "optional": False, "items": items, "field": name}
+    # Debezium declares the one 32-bit number of these blocks so.
+    return {"type": "int32" if name == "mod_number" else _CONNECT[kind], "optional": optional, "field": name}
+
+
+_CONNECT = {str: "string", int: "int64", bool: "boolean", bytes: "bytes"}
 
 
 def _snapshot(event: ChangeEvent) -> str:
     return "true" if event.op is Op.READ else "false"
 
 
-def _common(event: ChangeEvent, server: str) -> Block:
-    ms, us, ns = _times(event.timestamp)
-    source = event.source
-    return {
-        "version": CONNECTOR_VERSION,
-        "connector": source.system,
-        "name": server,
-        "ts_ms": ms,
-        "snapshot": _snapshot(event),
-        "db": source.database,
-        "sequence": event.version.sequence,
-        "ts_us": us,
-        "ts_ns": ns,
-        "schema": source.schema,
-        "table": source.table,
-    }
+def _table_source(event: ChangeEvent, server: str) -> TableSource:
+    ns, source = event.timestamp, event.source
+    return TableSource(
+        CONNECTOR_VERSION,
+        source.system,
+        server,
+        ns // 1_000_000,
+        _snapshot(event),
+        source.database,
+        event.version.sequence,
+        ns // 1_000,
+        ns,
+        source.schema,
+        source.table,
+    )
 
 
-def _spanner(event: ChangeEvent, server: str) -> Block:
-    ms, us, ns = _times(event.timestamp)
-    source, version, transaction = event.source, event.version, event.transaction
+def _spanner(event: ChangeEvent, server: str) -> SpannerSource:
+    ns, source, version, transaction = event.timestamp, event.source, event.version, event.transaction
     project, _, instance = source.server.partition("/")
-    return {
-        "version": CONNECTOR_VERSION,
-        "connector": "spanner",
-        "name": server,
-        "ts_ms": ms,
-        "snapshot": _snapshot(event),
-        "db": source.database,
-        "sequence": version.sequence,
-        "ts_us": us,
-        "ts_ns": ns,
-        "project_id": project,
-        "instance_id": instance,
-        "database_id": source.database,
-        "change_stream_name": source.stream,
-        "table": f"{source.schema}.{source.table}" if source.schema else source.table,
-        "server_transaction_id": version.transaction,
-        "record_sequence_prefix": None,
-        # Three facts of the reader at one moment, which would differ if a crash repeats the read.
-        "low_watermark": None,
-        "read_at_timestamp": None,
-        "number_records_in_transaction": transaction and transaction.records,
-        "transaction_tag": transaction.tag if transaction else "",
-        "system_transaction": bool(transaction and transaction.system),
-        "value_capture_type": source.capture,
-        "partition_token": None,
-        "mod_number": version.index,
-        "is_last_record_in_transaction_in_partition": transaction and transaction.last_in_partition,
-        "number_of_partitions_in_transaction": transaction and transaction.partitions,
-    }
+    return SpannerSource(
+        CONNECTOR_VERSION,
+        "spanner",
+        server,
+        ns // 1_000_000,
+        _snapshot(event),
+        source.database,
+        version.sequence,
+        ns // 1_000,
+        ns,
+        project,
+        instance,
+        source.database,
+        source.stream,
+        f"{source.schema}.{source.table}" if source.schema else source.table,
+        version.transaction,
+        None,
+        None,
+        None,
+        transaction.records if transaction else None,
+        transaction.tag if transaction else "",
+        transaction.system if transaction else False,
+        source.capture,
+        None,
+        version.index,
+        transaction.last_in_partition if transaction else None,
+        transaction.partitions if transaction else None,
+    )
 
 
-def _postgresql(event: ChangeEvent, server: str) -> Block:
-    ms, us, ns = _times(event.timestamp)
-    source, version = event.source, event.version
+def _postgresql(event: ChangeEvent, server: str) -> PostgresSource:
+    ns, source, version, transaction = event.timestamp, event.source, event.version, event.transaction
     lsn = int(version.sequence) if version.sequence else version.order
-    return {
-        "version": CONNECTOR_VERSION,
-        "connector": "postgresql",
-        "name": server,
-        "ts_ms": ms,
-        "snapshot": _snapshot(event),
-        "db": source.database,
-        "sequence": f'["{version.order}","{lsn}"]',
-        "ts_us": us,
-        "ts_ns": ns,
-        "schema": source.schema,
-        "table": source.table,
-        "txId": int(version.transaction) if version.transaction else None,
-        "lsn": lsn,
-        "xmin": None,
-        "origin": (event.transaction.origin or None) if event.transaction else None,
-        "origin_lsn": None,
-    }
+    return PostgresSource(
+        CONNECTOR_VERSION,
+        "postgresql",
+        server,
+        ns // 1_000_000,
+        _snapshot(event),
+        source.database,
+        f'["{version.order}","{lsn}"]',
+        ns // 1_000,
+        ns,
+        source.schema,
+        source.table,
+        int(version.transaction) if version.transaction else None,
+        lsn,
+        None,
+        (transaction.origin or None) if transaction else None,
+        None,
+    )
 
 
-def _bigtable(event: ChangeEvent, server: str) -> Block:
-    ms, us, ns = _times(event.timestamp)
-    project, _, instance = event.source.server.partition("/")
-    transaction = event.transaction
-    return {
-        "version": CONNECTOR_VERSION,
-        "connector": "bigtable",
-        "name": server,
-        "ts_ms": ms,
-        "snapshot": _snapshot(event),
-        "db": instance,
-        "sequence": event.version.sequence,
-        "ts_us": us,
-        "ts_ns": ns,
-        "project_id": project,
-        "instance_id": instance,
-        "table": event.source.table,
-        "source_cluster": transaction.origin if transaction else "",
-        "is_gc": bool(transaction and transaction.system),
-        "tiebreaker": int(event.version.sequence or 0),
-    }
+def _bigtable(event: ChangeEvent, server: str) -> BigtableSource:
+    ns, source, transaction = event.timestamp, event.source, event.transaction
+    project, _, instance = source.server.partition("/")
+    return BigtableSource(
+        CONNECTOR_VERSION,
+        "bigtable",
+        server,
+        ns // 1_000_000,
+        _snapshot(event),
+        instance,
+        event.version.sequence,
+        ns // 1_000,
+        ns,
+        project,
+        instance,
+        source.table,
+        transaction.origin if transaction else None,
+        transaction.system if transaction else None,
+        int(event.version.sequence or 0),
+        tuple(BigtableCell(*msgspec.structs.astuple(cell)) for cell in event.cells),
+    )
 
 
-_BLOCKS: dict[str, Callable[[ChangeEvent, str], Block]] = {
+_BLOCKS: dict[str, Callable[[ChangeEvent, str], Common]] = {
     "spanner": _spanner,
     "postgresql": _postgresql,
     "bigtable": _bigtable,
 }
 
-_START = (
-    ("version", "string", False),
-    ("connector", "string", False),
-    ("name", "string", False),
-    ("ts_ms", "int64", False),
-    ("snapshot", "string", True),
-    ("db", "string", False),
-    ("sequence", "string", True),
-    ("ts_us", "int64", True),
-    ("ts_ns", "int64", True),
-)
-_COMMON = (*_START, ("schema", "string", False), ("table", "string", False))
-_FIELDS: dict[str, tuple[tuple[str, str, bool], ...]] = {
-    "spanner": (
-        *_START,
-        ("project_id", "string", False),
-        ("instance_id", "string", False),
-        ("database_id", "string", False),
-        ("change_stream_name", "string", False),
-        ("table", "string", True),
-        ("server_transaction_id", "string", True),
-        ("record_sequence_prefix", "string", True),
-        ("low_watermark", "int64", True),
-        ("read_at_timestamp", "int64", True),
-        ("number_records_in_transaction", "int64", True),
-        ("transaction_tag", "string", True),
-        ("system_transaction", "boolean", True),
-        ("value_capture_type", "string", True),
-        ("partition_token", "string", True),
-        ("mod_number", "int32", True),
-        ("is_last_record_in_transaction_in_partition", "boolean", True),
-        ("number_of_partitions_in_transaction", "int64", True),
-    ),
-    "postgresql": (
-        *_COMMON,
-        ("txId", "int64", True),
-        ("lsn", "int64", True),
-        ("xmin", "int64", True),
-        ("origin", "string", True),
-        ("origin_lsn", "int64", True),
-    ),
-    "bigtable": (
-        *_START,
-        ("project_id", "string", False),
-        ("instance_id", "string", False),
-        ("table", "string", False),
-        ("source_cluster", "string", True),
-        ("is_gc", "boolean", True),
-        ("tiebreaker", "int64", True),
-    ),
+_SCHEMAS: dict[str, tuple[type[Common], str]] = {
+    "spanner": (SpannerSource, "com.google.spanner.connector.Source"),
+    "postgresql": (PostgresSource, "io.debezium.connector.postgresql.Source"),
+    "bigtable": (BigtableSource, "io.penstock.bigtable.Source"),
 }

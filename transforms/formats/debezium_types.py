@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 from base64 import b64encode, urlsafe_b64encode
+from binascii import b2a_base64
 from collections.abc import Callable
 from datetime import date
-from decimal import Decimal
+from decimal import MAX_PREC, Context, Decimal
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -33,14 +35,11 @@ class TypeModes(msgspec.Struct, frozen=True):
 
 
 class Mapping(msgspec.Struct, frozen=True):
-    """A column type in Debezium: its schema, and the function from Python value to JSON value (None: they are equal)."""
+    """A column type in Debezium: its schema, and the function from Python value to JSON value (None: no change)."""
 
     schema: Schema
     convert: Convert | None = None
 
-
-SPANNER_MODES = TypeModes(decimal_handling_mode="string")
-"""Closest to Debezium's Spanner connector, which sends NUMERIC as text."""
 
 _INTEGERS = {
     Kind.INT8: "int16",  # Debezium has no int8 column
@@ -56,6 +55,9 @@ _INTEGERS = {
 # The documented values of PostgreSQL's infinite timestamps, in every unit.
 _INFINITE, _MINUS_INFINITE = 9223372036825200000, -9223372036832400000
 _INFINITE_DAY = 2**31 - 1
+
+_EXACT = Context(prec=MAX_PREC, Emax=999_999, Emin=-999_999)
+"""No rounding: PostgreSQL's numeric has more digits than the 28 of Python's default context."""
 
 
 def mapping(type_: ColumnType, modes: TypeModes) -> Mapping:
@@ -97,12 +99,17 @@ def mapping(type_: ColumnType, modes: TypeModes) -> Mapping:
     return Mapping({"type": "string"})
 
 
-def field_schema(column: Column, modes: TypeModes, *, optional: bool | None = None) -> Schema:
-    """Return the Connect schema of a column, as JsonConverter orders its members."""
-    schema = dict(mapping(column.type, modes).schema)
+def field_schema(column: Column, type_schema: Schema, *, optional: bool | None = None) -> Schema:
+    """Return the Connect schema of a column from that of its type, with the members in the order of JsonConverter."""
+    schema = dict(type_schema)
     kind = schema.pop("type")
     nullable = column.nullable is not False and column.key_position is None
-    return {"type": kind, "optional": nullable if optional is None else optional, **schema, "field": column.name}
+    return {
+        "type": kind,
+        "optional": nullable if optional is None else optional,
+        **schema,
+        "field": column.name,
+    }
 
 
 def _named(kind: str, name: str, version: int = 1, **members: Any) -> Schema:
@@ -148,20 +155,16 @@ def _unscaled(value: Decimal, scale: int) -> str:
     Raises:
         ValueError: NaN, an infinity, or more digits after the point than the scale.
     """
-    sign, digits, exponent = value.as_tuple()
-    if not isinstance(exponent, int):
+    if not value.is_finite():
         raise ValueError("NaN and infinities do not fit decimal_handling_mode=precise: use string or double")
-    shift = exponent + scale
-    unscaled = int("".join(map(str, digits)))
-    if shift >= 0:
-        unscaled *= 10**shift
-    else:
-        unscaled, rest = divmod(unscaled, 10**-shift)
-        if rest:
-            raise ValueError(f"a number has more than the {scale} digits after the point that its column declares")
-    number = -unscaled if sign else unscaled
+    scaled = value.scaleb(scale, _EXACT)
+    number = int(scaled)
+    if number != scaled:
+        raise ValueError(
+            f"a number has more than the {scale} digits after the point that its column declares"
+        )
     length = (number if number >= 0 else ~number).bit_length() // 8 + 1
-    return b64encode(number.to_bytes(length, "big", signed=True)).decode()
+    return b2a_base64(number.to_bytes(length, "big", signed=True), newline=False).decode()
 
 
 def _binary(mode: str) -> Mapping:
@@ -197,7 +200,9 @@ def _time(type_: ColumnType, mode: str) -> Mapping:
     if mode == "isostring":
         return Mapping(_named("string", "io.debezium.time.IsoTime"), _iso_time)
     if mode == "connect":
-        return Mapping(_named("int32", "org.apache.kafka.connect.data.Time"), lambda value: value // 1_000_000)
+        return Mapping(
+            _named("int32", "org.apache.kafka.connect.data.Time"), lambda value: value // 1_000_000
+        )
     if mode == "nanoseconds":
         return Mapping(_named("int64", "io.debezium.time.NanoTime"))
     if mode == "adaptive" and _digits(type_) <= 3:
@@ -239,10 +244,16 @@ def _digits(type_: ColumnType) -> int:
 
 
 def _zoned_timestamp(value: float) -> str:
+    """Return RFC 3339 in UTC with as many digits after the point as are needed, which is how Java writes it."""
     if value - value != 0:
         return "infinity" if value > 0 else "-infinity"
-    text = format_timestamp(int(value))  # always nine digits; Java writes as many as are needed
-    return f"{text[:19]}{_fraction(int(value) % NANOS)}Z"
+    seconds, nanos = divmod(int(value), NANOS)
+    return f"{_whole_second(seconds)}{_fraction(nanos)}Z"
+
+
+@lru_cache(maxsize=1024)  # changes of one time are neighbours
+def _whole_second(seconds: int) -> str:
+    return format_timestamp(seconds * NANOS)[:19]
 
 
 def _fraction(nanos: int) -> str:
@@ -278,7 +289,12 @@ def _array(type_: ColumnType, modes: TypeModes) -> Mapping:
 def _struct(type_: ColumnType, modes: TypeModes) -> Mapping:
     inner = {field.name: mapping(field.type, modes) for field in type_.fields}
     fields = [
-        {"type": each.schema["type"], "optional": True, **{k: v for k, v in each.schema.items() if k != "type"}, "field": name}
+        {
+            "type": each.schema["type"],
+            "optional": True,
+            **{k: v for k, v in each.schema.items() if k != "type"},
+            "field": name,
+        }
         for name, each in inner.items()
     ]
 

@@ -17,9 +17,9 @@ Headers = tuple[tuple[str, bytes], ...]
 class FormattedRecord(msgspec.Struct, frozen=True):
     """One record in a format.
 
-    `topic` is the format's own name for the table, such as ``srv.inventory.customers``. `key` and `value` are encoded; a key of None
-    means that the record belongs to no row, a value of None is a tombstone. `version` orders the records of one
-    source; `timestamp` is the event's, in nanoseconds since the epoch.
+    `topic` is the format's own name for the table, such as ``srv.inventory.customers``. `key` and `value` are
+    encoded; a key of None means that the record belongs to no row, a value of None is a tombstone. `version` orders
+    the records of one source; `timestamp` is the event's, in nanoseconds since the epoch.
     """
 
     topic: str
