@@ -28,10 +28,15 @@ if TYPE_CHECKING:
         truncated,
     )
     from penstock.transforms.filter import FilterEvents
+    from penstock.transforms.formats.debezium import DebeziumFormat
+    from penstock.transforms.formats.formatted import FormatEvents, FormattedRecord
     from penstock.transforms.routing import RouteEvents, ShardByKey
 
 __all__ = [
+    "DebeziumFormat",
     "FilterEvents",
+    "FormatEvents",
+    "FormattedRecord",
     "Mask",
     "MaskColumns",
     "RenameColumns",
@@ -45,7 +50,10 @@ __all__ = [
 ]
 
 _HOMES = {
+    "DebeziumFormat": "formats.debezium",
     "FilterEvents": "filter",
+    "FormatEvents": "formats.formatted",
+    "FormattedRecord": "formats.formatted",
     "Mask": "columns",
     "MaskColumns": "columns",
     "RenameColumns": "columns",
