@@ -126,7 +126,8 @@ class LocalStore:
                 fault = "was created after the file was staged"
         raise OutputError(
             f"cannot tell whether {target} was published: the staging folder {folder} {fault}. If the output's "
-            "file system is not mounted, mount it; if the folder was moved, move it back. Then resume the pipeline."
+            "file system is not mounted, mount it; if the folder was moved, move it back; if it was deleted, see "
+            "'A deleted staging folder' in docs/files.md. Then resume the pipeline."
         )
 
     def delete(self, names: Iterable[str]) -> None:

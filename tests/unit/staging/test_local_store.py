@@ -3,6 +3,7 @@
 import errno
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import zlib
@@ -277,6 +278,35 @@ def test_a_staging_folder_without_a_marker_proves_no_publication(store):
     Path(store.output, names.staging_folder(JOB, SINK)).mkdir(parents=True)
     with pytest.raises(OutputError, match="cannot tell whether"):
         publish(store, lost)
+
+
+def test_an_operator_can_confirm_what_was_published_before_the_staging_folder_was_deleted(store):
+    """The commands are those of docs/files.md."""
+    publication = stage(store)
+    publish(store, publication)
+    shutil.rmtree(Path(store.output, names.STAGING))
+    with pytest.raises(OutputError, match=r"is gone\..* 'A deleted staging folder' in docs/files.md"):
+        publish(store, publication)
+    folder = Path(store.output, publication.staged).parent
+    subprocess.run(["sh", "-c", f"mkdir -p '{folder}' && touch '{folder}/since_g0_e0'"], check=True)
+    assert not publish(store, publication)
+
+
+def test_an_output_may_be_a_symbolic_link_to_a_folder(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "real")
+    linked = LocalStore(str(tmp_path / "out"))
+    linked.check_location()
+    linked.check_writable()
+    publication = stage(linked)
+    assert publish(linked, publication)
+    assert (tmp_path / "real" / publication.final).is_file()
+
+
+def test_an_output_that_is_a_dangling_link_is_refused_with_the_remedy(tmp_path):
+    (tmp_path / "out").symlink_to(tmp_path / "missing")
+    with pytest.raises(OutputError, match="Choose an output that is a folder"):
+        LocalStore(str(tmp_path / "out")).check_location()
 
 
 def test_a_consumer_that_removes_all_empty_folders_leaves_the_proof_of_a_publication(store):
