@@ -74,7 +74,7 @@ class Reporter(AbstractContextManager["Reporter"]):
             self._live = Live(
                 Text("starting"), console=self._console, auto_refresh=False, redirect_stderr=False
             )
-            self._live.start()
+            self._live.start(refresh=True)
         return self
 
     def __exit__(

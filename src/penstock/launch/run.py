@@ -128,7 +128,7 @@ class _Session:
                 _wait(result)
                 if signals.requested and not stopping:
                     stopping = True
-                    text = "stopping at the next checkpoint; another signal after one second aborts"
+                    text = "stopping at the next checkpoint; to abort, press Ctrl-C again after a second"
                     self._reporter.message("stopping", text)
                     stop()
                 if self._reporter.due():

@@ -1,4 +1,4 @@
-"""A Spanner emulator with a shop in it, and pipelines as processes of their own."""
+"""A Spanner emulator with the database of a shop, and pipelines in separate processes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def emulator() -> Iterator[SpannerEmulator]:
 
 @dataclass(frozen=True, slots=True)
 class Shop:
-    """The shop's own program, which knows nothing of pipelines."""
+    """The shop's own program. It does not know that there are pipelines."""
 
     database: Any
 
@@ -68,9 +68,11 @@ def shop(emulator: SpannerEmulator) -> Iterator[Shop]:
 
 
 class Program:
-    """A program in a process group of its own, with its output in files."""
+    """A program in a new session, with its output in a file; with `piped`, standard error is a pipe instead."""
 
-    def __init__(self, command: list[str], environment: dict[str, str], folder: Path) -> None:
+    def __init__(
+        self, command: list[str], environment: dict[str, str], folder: Path, piped: bool = False
+    ) -> None:
         self._output = folder / f"program-{time.monotonic_ns()}.log"
         with self._output.open("wb") as out:
             self.process = subprocess.Popen(
@@ -79,7 +81,7 @@ class Program:
                 env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
-                stderr=subprocess.STDOUT,
+                stderr=subprocess.PIPE if piped else subprocess.STDOUT,
                 start_new_session=True,
             )
 
@@ -100,9 +102,10 @@ class Program:
             assert time.monotonic() < deadline, f"not within {PATIENCE_SECONDS} s\n{self.output}"
             time.sleep(0.1)
 
-    def interrupt(self, number: signal.Signals = signal.SIGINT) -> int:
-        """Send a signal to the program, as a terminal or a supervisor does, and return its exit code."""
-        self.process.send_signal(number)
+    def interrupt(self, *numbers: signal.Signals) -> int:
+        """Send signals to the program at one moment, as a terminal or a supervisor does; return its exit code."""
+        for number in numbers:
+            self.process.send_signal(number)
         return self.process.wait(PATIENCE_SECONDS)
 
     def kill(self) -> None:
@@ -114,11 +117,11 @@ class Program:
 
 @pytest.fixture
 def start(emulator: SpannerEmulator, tmp_path: Path) -> Iterator[Callable[..., Program]]:
-    """Start programs; all have ended when the test has."""
+    """Starts programs, and kills those that still run after the test."""
     started: list[Program] = []
 
-    def start_(*command: str) -> Program:
-        started.append(Program(list(command), emulator.environment(), tmp_path))
+    def start_(*command: str, piped: bool = False) -> Program:
+        started.append(Program(list(command), emulator.environment(), tmp_path, piped))
         return started[-1]
 
     yield start_
@@ -134,7 +137,7 @@ def lines_below(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def published() -> Callable[[Path], list[dict[str, Any]]]:
-    """Reads what has been published below a folder."""
+    """Returns the lines that are published below a folder."""
     return lines_below
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from collections.abc import Callable
@@ -45,6 +46,7 @@ def test_stopped_and_killed_runs_continue_without_loss_or_repeat(
     shop.order(range(50))
     first.until(lambda: len(published(out)) >= 50)
     assert first.interrupt(signal.SIGINT) == 130
+    assert all(json.loads(line) for line in first.output.splitlines()), "standard error is all JSON"
     (resume,) = first.events("resume")
     assert resume["command"].startswith("penstock run spanner-to-files")
     assert "--fresh" not in resume["command"]
@@ -63,7 +65,8 @@ def test_stopped_and_killed_runs_continue_without_loss_or_repeat(
     third.until(lambda: len(published(out)) >= 150)
     shop.cancel(range(150))
     third.until(lambda: len(published(out)) >= 300)
-    assert third.interrupt(signal.SIGTERM) == 130
+    assert third.interrupt(signal.SIGTERM, signal.SIGTERM) == 130
+    assert third.events("stopped"), "two signals at one moment, as GNU timeout sends them, are one request"
 
     lines = published(out)
     assert orders_in([line for line in lines if line["mod_type"] == "INSERT"]) == list(range(150))
@@ -72,6 +75,22 @@ def test_stopped_and_killed_runs_continue_without_loss_or_repeat(
         (line["server_transaction_id"], line["record_sequence"], line["mod_index"]) for line in lines
     }
     assert len(identities) == len(lines) == 300
+
+
+def test_losing_the_reader_of_messages_does_not_stop_the_work(
+    start: Any, shop: Any, published: Published, penstock: list[str], tmp_path: Path
+) -> None:
+    """As in `penstock run … 2>&1 | head -1`; and the terminal goes away, which sends SIGHUP."""
+    program = start(*penstock, "run", "spanner-to-files", *settings(tmp_path), piped=True)
+    assert json.loads(program.process.stderr.readline())["event"] in ("log", "progress")
+    program.process.stderr.close()
+    program.until(lambda: _orders_until_published(shop, published, tmp_path / "out"))
+    before = len(published(tmp_path / "out"))
+    shop.order(range(2_000_000, 2_000_050))
+    program.until(lambda: len(published(tmp_path / "out")) >= before + 50)
+    assert program.interrupt(signal.SIGHUP) == 130
+    orders = orders_in(published(tmp_path / "out"))
+    assert len(set(orders)) == len(orders)
 
 
 def test_the_same_command_continues_after_a_kill_and_after_its_end(
@@ -147,7 +166,7 @@ _next_order = iter(range(1000, 1_000_000))
 
 
 def _orders_until_published(shop: Any, published: Published, out: Path) -> bool:
-    """Order one thing more, until something is published: the pipeline reads from when it started."""
+    """Place one more order and return whether any is published: the pipeline reads from the time it started."""
     number = next(_next_order)
     shop.order(range(number, number + 1))
     return bool(published(out))
