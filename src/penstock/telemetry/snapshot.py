@@ -1,6 +1,6 @@
-"""How far a running pipeline is, as one line for people or one JSON object for programs. Pure.
+"""The progress of a running pipeline: one line for people, one JSON object for programs. Pure.
 
-The numbers are those of the last commit, never of an epoch that may still be thrown away.
+All numbers are as of the last commit. The epoch that runs may still fail and be repeated, so it does not count.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from penstock.io.change_streams.metrics import CHANGES, LINEAGE, NAMESPACE_PREFI
 
 _YEAR_9999_US = 253_370_764_800_000_000
 _SAME_TIME_SECONDS = 1.0
+"""Two clocks that differ by less than this are shown as equal."""
 _SHOWN = (RECORDS, CHANGES, *LINEAGE)
 
 
 class Residual(Protocol):
-    """What the runner shows of one source element at rest."""
+    """The remaining work of one source element, as the runner reports it."""
 
     @property
     def restriction(self) -> Any: ...
 
 
 class Progress(Protocol):
-    """What `PySparkRunner`'s result says of the last commit; times in microseconds since 1970."""
+    """What the result of `PySparkRunner` reports about the last commit. Times are microseconds since 1970."""
 
     @property
     def epochs(self) -> int: ...
@@ -41,11 +42,11 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One look at a running pipeline.
+    """The state of a running pipeline at one time.
 
-    `at`, `committed_at` and `watermark` are seconds since 1970; None: nothing is committed yet, or no source
-    has said anything. `epochs` is how many the pipeline has committed since its first start. Partitions are
-    None for a source without any.
+    `at`, `committed_at` and `watermark` are seconds since 1970; None means that nothing is committed yet, or that no
+    source has reported a watermark. `epochs` counts the committed epochs since the first start. `open` and `waiting`
+    count partitions; they are None if no source has partitions.
     """
 
     at: float
@@ -68,13 +69,13 @@ class Snapshot:
 
 
 def take_snapshot(at: float, progress: Progress, counters: Iterable[tuple[str, str, int]]) -> Snapshot:
-    """Return what `progress` and the committed counters (namespace, name, value) say at time `at`."""
+    """Return the snapshot at time `at`, in seconds. `counters` are committed: (namespace, name, value)."""
     parts = [part for residual in progress.residuals if (part := _partitions(residual.restriction))]
     return Snapshot(
         at=at,
         epochs=progress.epochs,
         committed_at=_seconds(progress.committed_us),
-        watermark=_seconds(_moment(progress.watermark_us)),
+        watermark=_seconds(_finite_us(progress.watermark_us)),
         open=len(set().union(*(part[0] for part in parts))) if parts else None,
         waiting=len(set().union(*(part[1] for part in parts))) if parts else None,
         counters=_sums(counters),
@@ -82,13 +83,13 @@ def take_snapshot(at: float, progress: Progress, counters: Iterable[tuple[str, s
 
 
 def rate(before: Snapshot, now: Snapshot) -> float:
-    """Return changes a second between two looks."""
+    """Return the changes per second between two snapshots."""
     seconds = now.at - before.at
     return (now.changes - before.changes) / seconds if seconds > 0 else 0.0
 
 
 def as_line(before: Snapshot, now: Snapshot) -> str:
-    """Return the line that a person watches."""
+    """Return the progress line for people; its rate is that since `before`."""
     parts = [f"{rate(before, now):,.0f}/s", f"{now.changes:,} in all"]
     parts.append("watermark -" if now.lag is None else f"watermark {_distance(now.lag)}")
     if now.open is not None:
@@ -101,7 +102,7 @@ def as_line(before: Snapshot, now: Snapshot) -> str:
 
 
 def as_fields(before: Snapshot, now: Snapshot) -> dict[str, Any]:
-    """Return the fields of a progress event; absent knowledge is null, times are RFC 3339."""
+    """Return the fields of a progress event. Unknown values are None, times are RFC 3339."""
     return {
         "changes_per_second": round(rate(before, now), 1),
         "watermark": _time(now.watermark),
@@ -127,8 +128,8 @@ def _partitions(restriction: Any) -> tuple[frozenset[Any], frozenset[Any]] | Non
     return frozenset(restriction.readable), frozenset(restriction.waiting)
 
 
-def _moment(watermark_us: int | None) -> int | None:
-    """Return a watermark that is a moment; Beam's lowest and highest mean "nothing said" and "all said"."""
+def _finite_us(watermark_us: int | None) -> int | None:
+    """Return the watermark, or None for Beam's lowest ("none reported") and highest ("all input is read")."""
     return watermark_us if watermark_us is not None and 0 < watermark_us < _YEAR_9999_US else None
 
 
@@ -146,7 +147,7 @@ def _sums(counters: Iterable[tuple[str, str, int]]) -> dict[str, int]:
 
 
 def _distance(seconds: float, behind: str = "behind") -> str:
-    """Return how far a time is behind the clock of this computer, or ahead of it by more than clocks differ."""
+    """Return in words how far a time is behind the clock of this computer, or ahead of it."""
     if seconds > -_SAME_TIME_SECONDS:
         return f"{_span(max(0.0, seconds))} {behind}"
     return f"{_span(-seconds)} ahead of this computer's clock"

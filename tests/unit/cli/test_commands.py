@@ -1,4 +1,4 @@
-"""The `penstock` command up to the point where a pipeline starts."""
+"""The commands of `penstock`, up to the start of a pipeline."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_list_shows_every_template_with_a_summary() -> None:
     assert "bigtable-to-files  A Bigtable change stream" in listed
 
 
-def test_list_and_describe_speak_json() -> None:
+def test_list_and_describe_print_json() -> None:
     names = [each["name"] for each in json.loads(penstock("list", "--json").output)]
     assert names == ["bigtable-to-files", "spanner-to-files"]
     described = json.loads(penstock("describe", "spanner-to-files", "--json").output)
@@ -79,27 +79,27 @@ def test_an_unknown_template_is_a_configuration_error() -> None:
     assert "did you mean 'spanner-to-files'?" in done.output
 
 
-def test_a_template_without_values_names_all_that_it_needs() -> None:
+def test_a_template_without_values_names_every_required_one() -> None:
     done = penstock("validate", "spanner-to-files")
     assert done.exit_code == ExitCode.CONFIGURATION
     for name in ("project", "instance", "database", "change_stream", "output", "checkpoint_dir"):
         assert f"{name!r} is required" in done.output
 
 
-def test_a_valid_configuration_is_shown_whole() -> None:
+def test_a_valid_configuration_is_shown_with_its_defaults() -> None:
     done = penstock("validate", "spanner-to-files", *VALID)
     assert done.exit_code == ExitCode.DONE
     assert "  poll_seconds: 0.2" in done.output
 
 
-def test_what_only_the_transforms_refuse_is_found_by_validate_too() -> None:
+def test_validate_finds_what_only_the_transforms_refuse() -> None:
     times = ("start=2026-01-02T00:00:00Z", "end=2026-01-01T00:00:00Z")
     done = penstock("validate", "spanner-to-files", *VALID, *[f"--set={time}" for time in times])
     assert done.exit_code == ExitCode.CONFIGURATION
     assert "is before start" in done.output
 
 
-def test_an_output_that_cannot_be_written_is_found_by_validate_too(tmp_path: Path) -> None:
+def test_validate_finds_an_output_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
     given = [word.replace("=/tmp/out", f"={tmp_path}/out") for word in VALID]
     done = penstock("validate", "spanner-to-files", *given)
@@ -165,7 +165,7 @@ def test_flags_win_over_set_the_environment_the_file_and_defaults(
     assert (runner["epoch_seconds"], runner["epoch_retries"], runner["conf"]) == (3.0, 8, ("a=b",))
 
 
-def test_commas_in_a_value_mean_nothing(launched: list[Configuration]) -> None:
+def test_commas_do_not_separate_values(launched: list[Configuration]) -> None:
     done = penstock("run", "spanner-to-files", *VALID, "--set", "output=/tmp/a,b", "--conf", "x=1,2")
     assert done.exit_code == ExitCode.CONFIGURATION
     done = penstock("run", "spanner-to-files", *VALID[:-4], *VALID[-2:], "--set", "output=/tmp/a,b=c")
@@ -174,14 +174,14 @@ def test_commas_in_a_value_mean_nothing(launched: list[Configuration]) -> None:
 
 
 @pytest.mark.parametrize("setting", ["fresh: true", "drop_state: [Old]"])
-def test_what_is_right_for_one_start_only_has_no_place_in_a_file(job: Path, setting: str) -> None:
+def test_options_for_one_start_only_are_refused_in_a_job_file(job: Path, setting: str) -> None:
     job.write_text(job.read_text() + f"  {setting}\n")
     done = penstock("run", str(job))
     assert done.exit_code == ExitCode.CONFIGURATION
     assert "is valid for one start only, so a job file may not contain it; pass --" in done.output
 
 
-def test_what_is_right_for_one_start_only_is_not_taken_from_the_environment(
+def test_options_for_one_start_only_are_not_taken_from_the_environment(
     job: Path, launched: list[Configuration]
 ) -> None:
     assert penstock("run", str(job), PENSTOCK_FRESH="true").exit_code == ExitCode.DONE
@@ -207,9 +207,7 @@ def test_an_unknown_flag_is_a_usage_error() -> None:
         (["/somewhere/cli.py", "run", "j"], "penstock run j"),
     ],
 )
-def test_the_command_that_goes_on_leaves_out_what_is_right_for_one_start_only(
-    given: list[str], kept: str
-) -> None:
+def test_the_command_that_continues_has_no_options_for_one_start_only(given: list[str], kept: str) -> None:
     assert resume_command(given) == kept
 
 
@@ -226,7 +224,7 @@ def test_the_command_that_goes_on_leaves_out_what_is_right_for_one_start_only(
         (["--conf", "spark.executor.memory=4g"], "--conf spark.executor.memory=4g"),
     ],
 )
-def test_the_command_that_goes_on_shows_no_secret(given: list[str], shown: str) -> None:
+def test_the_command_that_continues_shows_no_secret(given: list[str], shown: str) -> None:
     assert resume_command(["penstock", "run", "j", *given], {"password"}) == f"penstock run j {shown}"
 
 
@@ -240,7 +238,7 @@ def test_a_valid_configuration_is_shown_without_the_secrets_of_spark(style: tupl
 
 
 @pytest.mark.parametrize("template", ["spanner-to-files", "bigtable-to-files"])
-def test_urls_are_found_out_before_anything_starts(template: str) -> None:
+def test_urls_are_refused_before_anything_starts(template: str) -> None:
     folders = ("--set", "output=s3://bucket/out", "--checkpoint-dir", "gs://bucket/checkpoint")
     done = penstock("validate", template, *folders)
     assert done.exit_code == ExitCode.CONFIGURATION

@@ -1,4 +1,4 @@
-"""Precedence, defaults, and all mistakes at once."""
+"""Precedence, defaults, and all problems at once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_first_layer_that_gives_a_value_wins() -> None:
     assert found.parameters == {"a": "1", "b": "2", "c": "3"}
 
 
-def test_a_default_fills_what_nobody_gives_and_the_rest_is_left_out() -> None:
+def test_a_missing_value_is_the_default_or_absent() -> None:
     assert configure(template(a=NUMBER, b=TEXT), [], []).parameters == {"a": 7}
 
 
@@ -56,7 +56,7 @@ def test_a_weaker_layer_is_not_checked_when_a_stronger_one_gives_the_value() -> 
     assert configure(template(a=NUMBER), layers, []).parameters == {"a": 1}
 
 
-def test_a_missing_value_says_how_to_give_it() -> None:
+def test_a_missing_required_value_says_how_to_set_it() -> None:
     assert problems_of(template(a=NEEDED), [], []) == [
         "parameter 'a' is required; pass --set a=VALUE, or put it under 'parameters' in the job file"
     ]
@@ -69,13 +69,13 @@ def test_a_streaming_template_needs_a_checkpoint_folder() -> None:
     ]
 
 
-def test_an_unknown_name_says_which_one_was_probably_meant() -> None:
+def test_an_unknown_name_suggests_a_similar_one() -> None:
     assert problems_of(template(change_stream=TEXT), [layer("f:1:2", **{"change-streem": "x"})], []) == [
         "f:1:2: parameter 'change-streem' is unknown; did you mean 'change_stream'?"
     ]
 
 
-def test_an_unknown_name_with_nothing_near_lists_what_there_is() -> None:
+def test_an_unknown_name_without_a_similar_one_lists_the_known_names() -> None:
     assert problems_of(template(a=TEXT, b=TEXT), [layer("f:1:2", zzz="x")], []) == [
         "f:1:2: parameter 'zzz' is unknown; known names: a, b"
     ]
@@ -106,7 +106,7 @@ def test_a_list_of_one_value_is_refused_as_a_list(texts: tuple[str, ...]) -> Non
     assert problems_of(template(a=TEXT), [raw], []) == ["f:1:2: parameter 'a': takes one value, not a list"]
 
 
-def test_all_mistakes_come_at_once_with_those_found_before() -> None:
+def test_all_problems_are_reported_at_once_after_those_found_before() -> None:
     before = [Problem("file:1:1", "found before")]
     found = problems_of(
         template(a=NUMBER, b=NEEDED), [layer("x", a="many")], [layer("y", nope="1")], problems=before
@@ -115,12 +115,12 @@ def test_all_mistakes_come_at_once_with_those_found_before() -> None:
     assert found[0] == "file:1:1: found before"
 
 
-def test_one_problem_and_several_are_counted_in_words_that_fit() -> None:
+def test_one_problem_is_counted_in_the_singular() -> None:
     assert str(ConfigurationError([Problem("", "a")])).startswith("1 problem in")
     assert str(ConfigurationError([Problem("", "a"), Problem("", "b")])).startswith("2 problems in")
 
 
-def test_runner_options_become_arguments_of_beam_with_their_names_there() -> None:
+def test_runner_options_become_arguments_with_beams_names() -> None:
     given = {
         "master": RawValue(("local[1,4]",), "--master"),
         "conf": RawValue(("a.b=c,d", "e.f=g"), "--conf", listed=True),

@@ -1,4 +1,4 @@
-"""Where values come from: flags, the environment, a job file; and that every mistake has a place."""
+"""Raw values from flags, the environment and a job file, and the place of every problem."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ def test_a_name_without_a_value_is_not_given() -> None:
         ("- a\n", "job.yaml:1:1: a job file has template, parameters, runner"),
     ],
 )
-def test_every_mistake_of_form_says_where_and_what(text: str, problem: str) -> None:
+def test_every_mistake_of_form_has_a_place_and_a_remedy(text: str, problem: str) -> None:
     assert problem in problems_of(text)
 
 
-def test_text_that_is_no_yaml_says_where() -> None:
+def test_text_that_is_not_yaml_has_a_place() -> None:
     assert problems_of("template: [a\n")[0].startswith("job.yaml:2:1: not YAML: ")
 
 
@@ -94,7 +94,7 @@ def test_a_character_that_yaml_does_not_allow_is_named_with_its_line() -> None:
     )
 
 
-def test_an_empty_file_is_a_mistake_and_not_a_crash() -> None:
+def test_an_empty_file_is_a_problem() -> None:
     assert any("a job file has template" in problem for problem in problems_of(""))
 
 

@@ -1,4 +1,4 @@
-"""How progress and messages are shown."""
+"""The form in which progress and messages are written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def snapshot(at: float, mods: int) -> Snapshot:
 
 @pytest.fixture
 def root_logger() -> Iterator[logging.Logger]:
-    """The root logger, as it was again after the test."""
+    """The root logger, whose settings are restored after the test."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield root
@@ -41,7 +41,7 @@ def test_a_named_style_is_used_on_any_stream() -> None:
     assert choose_style("line", is_terminal=True) is Style.LINE
 
 
-def test_progress_is_due_when_its_readers_can_use_it_again() -> None:
+def test_a_progress_line_is_due_again_after_the_interval_of_its_style() -> None:
     now = [0.0]
     reporter = Reporter(Style.LINE, io.StringIO(), clock=lambda: now[0])
     assert reporter.due()
@@ -52,11 +52,11 @@ def test_progress_is_due_when_its_readers_can_use_it_again() -> None:
     assert reporter.due()
 
 
-def test_no_progress_is_never_due() -> None:
+def test_the_style_none_is_never_due() -> None:
     assert not Reporter(Style.NONE, io.StringIO()).due()
 
 
-def test_the_rate_is_that_of_the_last_seconds_and_not_of_the_last_look() -> None:
+def test_the_rate_covers_the_last_five_seconds_and_not_the_last_snapshot() -> None:
     stream = io.StringIO()
     reporter = Reporter(Style.JSON, stream)
     for at, mods in [(0.0, 0), (1.0, 1000), (2.0, 1000), (4.0, 1000), (6.0, 2000), (11.0, 2000)]:
@@ -72,7 +72,7 @@ def test_programs_get_every_message_as_an_event() -> None:
     assert (event["event"], event["command"]) == ("resume", "x")
 
 
-def test_people_get_it_as_text() -> None:
+def test_people_get_every_message_as_text() -> None:
     stream = io.StringIO()
     Reporter(Style.LINE, stream).message("resume", "to continue, run:\n  x", command="x")
     assert stream.getvalue() == "to continue, run:\n  x\n"

@@ -1,4 +1,4 @@
-"""The numbers that a running pipeline shows."""
+"""The progress that a running pipeline shows."""
 
 from __future__ import annotations
 
@@ -85,18 +85,18 @@ def test_the_lag_is_the_watermark_behind_now_and_negative_when_the_clock_of_this
 
 
 @pytest.mark.parametrize("watermark_us", [-9_223_372_036_854_775_000, 9_223_372_036_854_775_000])
-def test_beams_lowest_and_highest_watermark_are_no_moments(watermark_us: int) -> None:
+def test_beams_lowest_and_highest_watermark_are_shown_as_unknown(watermark_us: int) -> None:
     seen = take_snapshot(1000.0, FakeProgress(watermark_us=watermark_us), [])
     assert seen.watermark is None
     assert "watermark -" in as_line(seen, seen)
     assert as_fields(seen, seen)["watermark"] is None
 
 
-def test_the_rate_is_changes_over_the_time_between_two_looks() -> None:
+def test_the_rate_is_changes_over_the_time_between_two_snapshots() -> None:
     assert rate(snapshot(at=990.0, counters={"changes": 500}), snapshot()) == pytest.approx(200.0)
 
 
-def test_a_single_look_has_no_rate() -> None:
+def test_a_single_snapshot_has_no_rate() -> None:
     assert rate(snapshot(), snapshot()) == 0.0
 
 
@@ -104,7 +104,7 @@ def test_records_count_where_a_source_counts_no_rows() -> None:
     assert snapshot(counters={"records": 5}).changes == 5
 
 
-def test_the_line_says_what_a_person_watches() -> None:
+def test_the_line_has_rate_total_watermark_partitions_and_checkpoint() -> None:
     counters = {"changes": 2500, "splits": 4, "merges": 2, "moves": 1}
     line = as_line(snapshot(at=990.0, counters={"changes": 500}), snapshot(counters=counters))
     assert line == (
@@ -113,7 +113,7 @@ def test_the_line_says_what_a_person_watches() -> None:
     )
 
 
-def test_the_line_of_a_pipeline_that_has_not_committed_yet_claims_nothing() -> None:
+def test_the_line_before_the_first_commit_has_no_watermark_and_no_checkpoint() -> None:
     fresh = Snapshot(1000.0, 0, None, None, None, None, {})
     assert as_line(fresh, fresh) == "0/s | 0 in all | watermark - | 0 epochs"
 
@@ -143,7 +143,7 @@ def test_the_json_line_is_one_object_with_times_in_rfc_3339() -> None:
     }
 
 
-def test_what_is_not_known_is_null_in_json() -> None:
+def test_unknown_values_are_null_in_json() -> None:
     fresh = Snapshot(1000.0, 0, None, None, None, None, {})
     fields = as_fields(fresh, fresh)
     assert [name for name, value in fields.items() if value is None] == [
