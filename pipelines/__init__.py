@@ -4,5 +4,5 @@
     files = spanner_to_files(pipeline, project="my-project", …, output="/data/orders")
 
 A build function applies its transforms to a Beam pipeline and knows no runner; the template of the same name
-says what its arguments mean. The modules are imported one by one: each needs the clients of its own systems.
+says what its arguments mean. Import only the modules that you need: each needs the clients of its systems.
 """

@@ -1,8 +1,8 @@
-"""One parameter of a template: what it is called, what it accepts, how its text is read.
+"""One parameter of a template: its name, its values, and how a text is parsed.
 
-Every value arrives as text, from a flag, the environment or a YAML scalar, and is read by one rule, so that
-`heartbeat_seconds: 1` in a file and `--set heartbeat_seconds=1` cannot mean two things, and a project called
-`0123` or a database called `on` stays what was written.
+Every value arrives as text, from a flag, the environment or a YAML scalar, and one rule parses all of them. So
+`heartbeat_seconds: 1` in a file and `--set heartbeat_seconds=1` mean the same, and a project called `0123` or a
+database called `on` keeps its name.
 """
 
 from __future__ import annotations

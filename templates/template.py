@@ -1,4 +1,4 @@
-"""What a template is, and where templates come from: the YAML files beside this module."""
+"""Templates: pipelines that can be started by name. They are the YAML files in the folder of this module."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the admin API says about a table and an app profile. Imported by the checks before a reading only.
+"""Asks the admin API about a table and an app profile. Only the checks before a read import this module.
 
-Whoever may read a change stream need not be allowed to ask this, and not every emulator answers: then it is
-unknown, which is no error. So is what this API refuses: the first request of the reading says it in its own words.
+Credentials that may read a change stream may lack the right to call this API, and not every emulator has it. A refused
+call therefore means "unknown" and is no error. If something is wrong, the first request of the read reports it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SECONDS = 30.0
 
 
 class Admin:
-    """The two questions."""
+    """The two calls."""
 
     def __init__(self, stream: ChangeStream, connection: Connection) -> None:
         self._stream = stream
@@ -33,7 +33,7 @@ class Admin:
         """Return the name of the app profile's routing policy, or "" if it is unknown.
 
         Raises:
-            UnreachableError: nobody answers now.
+            UnreachableError: the service does not answer now.
         """
         name = f"{self._stream.instance_path}/appProfiles/{self._app_profile}"
         profile = self._get(
@@ -47,7 +47,7 @@ class Admin:
         """Return the change stream's retention period in nanoseconds, or 0 if it is unknown.
 
         Raises:
-            UnreachableError: nobody answers now.
+            UnreachableError: the service does not answer now.
         """
         table = self._get(
             "/google.bigtable.admin.v2.BigtableTableAdmin/GetTable",

@@ -10,8 +10,8 @@
 
     {"key":"2026-01-31T12:00:00.123456000Z#…","cells":[{"family":"changelog","qualifier":"row_key", … }, … ]}
 
-Row keys, qualifiers and values are bytes. Bytes that are UTF-8 become text; others become {"base64":"…"}, so
-nothing is lost and nothing can be mistaken. With `base64` all of them are base64 text. Timestamps of cells are
+Row keys, qualifiers and values are bytes. Bytes that are valid UTF-8 become text. Other bytes become {"base64":"…"}, so
+they cannot be confused with text. With `base64` all of them are base64 text. Timestamps of cells are
 Bigtable's microseconds, as numbers. (`commit_timestamp`, `source_cluster`, `tiebreaker`, `row_key`,
 `entry_index`) identifies a line; the entries of one change were applied together, in the order of their index.
 """
@@ -83,7 +83,7 @@ def _shared(change: ChangeStreamMutation, instance: str, table: str) -> Fields:
 
 
 def _own(entry: Entry, show: Callable[[bytes], Any]) -> Fields:
-    """Return what an entry says by itself; fields that do not apply to its kind are null."""
+    """Return the fields of one entry; those that do not apply to its kind are null."""
     fields: Fields = dict.fromkeys(
         ("mod_type", "column_family", "column", "timestamp", "timestamp_from", "timestamp_to", "value")
     )
@@ -109,7 +109,7 @@ def _cell(kind: str, family: str, column: Any, timestamp: int) -> Fields:
 
 
 def _input(given: int | bytes, show: Callable[[bytes], Any]) -> Fields:
-    """What is added to an aggregate: a number as a JSON number, an encoded accumulator like any value."""
+    """Return the input of an aggregate: a number as a JSON number, an encoded accumulator like any other value."""
     return {"value": given if isinstance(given, int) else show(given)}
 
 
@@ -125,7 +125,7 @@ def _always_base64(data: bytes) -> str:
 
 
 def _as_row(timestamp_micros: int, fields: Fields) -> str:
-    """Write the fields as the cells of one row, whose key sorts by commit time and is the same after a crash."""
+    """Return the fields as the cells of one row. Its key sorts by commit time and is the same after a crash."""
     parts = ("commit_timestamp", "source_cluster", "tiebreaker", "row_key", "entry_index")
     key = "#".join(_text(fields[name]) for name in parts)
     cells = [

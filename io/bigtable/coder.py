@@ -32,7 +32,7 @@ Integers are little endian. Kinds, with their numbers and texts:
     8  MergeToCell, bytes      timestamp_micros              family, qualifier, input
     9  UnknownMutation                                       encoded
 
-Equal records have equal bytes, however they came to be.
+Equal records have equal bytes, however they were made.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ class ChangeStreamMutationCoder(VersionedCoder):
 
 
 def _data_change(mutation: ChangeStreamMutation) -> Any | None:
-    """Return the change as a `wire.DataChange`, or None: it does not only set cells.
+    """Return the change as a `wire.DataChange`, or None if it does more than set cells.
 
-    Its times are written anew, as the service may have cut them into seconds and nanoseconds in another way.
+    Its times are written again, because the service may have split them into seconds and nanoseconds differently.
     """
     change = as_received(mutation)
     if change is not None:
@@ -150,7 +150,10 @@ def _received(change: Any) -> ChangeStreamMutation:
 
 
 def entry_by_entry(mutation: ChangeStreamMutation) -> bytes:
-    """Return the change in version 1, which can hold any entries and takes half as long where they are made already."""
+    """Return the change in version 1, which can hold any entries.
+
+    It takes half the time of version 2 if the entries are decoded already.
+    """
     kinds = bytearray()
     numbers: list[int] = []
     texts = [mutation.row_key, mutation.source_cluster_id.encode(), mutation.token.encode()]
@@ -239,7 +242,7 @@ _SHAPES: dict[int, tuple[int, int, Callable[[_Numbers, _Texts], Entry]]] = {
     _MERGE_BYTES: (1, 3, _raw(MergeToCell)),
     _UNKNOWN: (0, 1, lambda n, t: UnknownMutation(next(t))),
 }
-"""For each kind: how many numbers and texts it has, and what makes the entry of them."""
+"""For each kind: its count of numbers, its count of texts, and the function that makes the entry of them."""
 
 
 def _unpacked(

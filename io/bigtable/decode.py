@@ -5,13 +5,13 @@
         record = decoder.feed(response)  # None: in the middle of a record
     decoder.finish()                     # the stream ended with OK; half a record is an error
 
-A message may also come as the `wire.Response` that it is if its mutations all set whole cells. Then there is nothing in
-them to refuse, and the entries of a record that it holds are not made until somebody asks for them.
+If all mutations of a message set whole cells, it may come as a `wire.Response`. Such mutations need no checks, and the
+entries of the record are decoded on first access.
 
-One record may be spread over several messages, and one value of a SetCell over several chunks. What Google's
-own Java client refuses is refused here, and two things more that it lets pass: a chunk at the wrong offset
-and a value that another mutation interrupts. A stream that *breaks off* in mid-record is no error: its half
-record is dropped with this object, and sent again whole from the last token.
+One record may be spread over several messages, and one value of a SetCell over several chunks. The decoder rejects what
+Google's own Java client rejects, and two more errors: a chunk at the wrong offset, and a value that another mutation
+interrupts. A stream that *breaks off* in the middle of a record is no error. The incomplete record is dropped with
+this object, and the service sends it again from the last token.
 
 Source of the rules: google/bigtable/v2/bigtable.proto, `ReadChangeStreamResponse`.
 """
@@ -48,10 +48,10 @@ _TYPES = {_USER: MutationType.USER, _GARBAGE_COLLECTION: MutationType.GARBAGE_CO
 
 
 _Head: TypeAlias = tuple[bytes, MutationType, str, int, int]
-"""What the first message of a record says: row key, type, cluster, commit timestamp, tiebreaker."""
+"""From the first message of a record: row key, type, cluster, commit timestamp, tiebreaker."""
 
 _Tail: TypeAlias = tuple[str, int]
-"""What the last message says: token, watermark."""
+"""From its last message: token, watermark."""
 
 
 class Decoder:
@@ -145,7 +145,7 @@ class _Cell:
         """Take the next chunk.
 
         Raises:
-            DecodeError: it is not the one that must come next.
+            DecodeError: it is not the expected next chunk.
         """
         info = chunk.chunk_info
         if not _is_part(chunk) or chunk.mutation.WhichOneof("mutation") != "set_cell":
@@ -162,7 +162,7 @@ class _Cell:
             raise DecodeError(f"the chunks of a value of {self._size} bytes have {self._received}")
 
     def whole(self) -> SetCell:
-        """Return the cell; `append` has seen that nothing of it is missing."""
+        """Return the cell; `append` has checked that it is complete."""
         first = self._first
         return SetCell(
             first.family_name, first.column_qualifier, first.timestamp_micros, b"".join(self._values)
@@ -201,7 +201,7 @@ def _tail(head: _Head, change: Any) -> _Tail:
 
 
 def _entries_of_one_message(chunks: Sequence[Any]) -> list[Entry]:
-    """Decode a record that is whole in one message; a chunked value may only be one that is whole too."""
+    """Decode a record that is complete in one message. A chunked value must be complete in it too."""
     entries: list[Entry] = []
     for chunk in chunks:
         if chunk.HasField("chunk_info") and _is_part(chunk):
@@ -215,7 +215,7 @@ def _entries_of_one_message(chunks: Sequence[Any]) -> list[Entry]:
 
 
 def _is_part(chunk: Any) -> bool:
-    """Whether the chunk holds a part of a value. An empty chunk_info says the same as none."""
+    """Return whether the chunk holds a part of a value. An empty chunk_info means the same as none."""
     if not chunk.HasField("chunk_info"):
         return False
     info = chunk.chunk_info
@@ -227,7 +227,7 @@ def _is_part(chunk: Any) -> bool:
 
 
 def _entry(mutation: Any) -> Entry:
-    # Nearly all are set_cell, and of another kind it is empty: looking at its family is cheaper than asking.
+    # Nearly all mutations are set_cell. For another kind, its family is empty. Reading it costs less than `HasField`.
     cell = mutation.set_cell
     if (family := cell.family_name) or mutation.HasField("set_cell"):
         return set_cell(family, cell.column_qualifier, cell.timestamp_micros, cell.value)

@@ -1,4 +1,4 @@
-"""What can go wrong between the reader and the service, and what each status means for the reader. Pure."""
+"""The error that each status of the service means. Pure."""
 
 from __future__ import annotations
 
@@ -32,9 +32,8 @@ def classify_status(
 ) -> Exception:
     """Return the exception that a gRPC status means: `UnreachableError` to try again, or the error to raise.
 
-    `code` is the status code's name; `table` and `position` are the reader's own, for the message, and
-    `by_token` says whether that position was a token (or a start time). How long in all is tried again is
-    not decided here.
+    `code` is the status code's name; `table` and `position` are the reader's own, for the message.
+    `by_token` says whether that position was a token or a start time. How long to retry is not decided here.
     """
     code = status_of(code, details)
     if code in RETRYABLE:
@@ -44,10 +43,10 @@ def classify_status(
 
 
 def classify_close(code: int, message: str, table: str, position: str) -> Exception:
-    """Return what a close with a status but without tokens means: never that the partition is at its end.
+    """Return the exception for a close with a status but without tokens. It never means that the partition has ended.
 
-    OUT_OF_RANGE says that the partitioning has changed; opened again from the last token, the service names
-    the present one. Anything else is judged like the status of a call.
+    OUT_OF_RANGE says that the partitioning changed; when the stream is opened again from the last token, the service
+    names the present one. Any other status is treated like that of a call.
     """
     name = CODES[code] if 0 <= code < len(CODES) else f"code {code}"
     if name in ("OUT_OF_RANGE", "OK"):

@@ -1,6 +1,7 @@
-"""Which changes are handed on: families, columns, clusters, collected garbage. Pure; the position moves anyway.
+"""Which changes are emitted: families, columns, clusters, garbage collection. Pure.
 
-A selection belongs to the running program: after a resume with another one it counts from the position on.
+Changes that are left out still advance the position and the watermark. A selection belongs to the running program:
+after a resume with another one, the new one applies from the checkpoint on.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ Column = tuple[str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What passes. Empty allow-lists allow everything; what a deny-list names never passes.
+    """Which entries of a record pass. Empty allow-lists allow all entries; ignored families and columns never pass.
 
-    With allow-lists an entry passes when its family is in `families` or its column in `columns`. The deletion
-    of a family touches its columns too, so it passes when one of them may, and no column on a deny-list stops
-    it. Mutations of unknown kind always pass: nobody can tell what they touch.
+    With allow-lists an entry passes if its family is in `families` or its column in `columns`. The deletion of a
+    family affects its columns too, so it passes if one of them is allowed, and an ignored column does not stop it.
+    Mutations of an unknown kind always pass, because their family is not known.
     """
 
     families: frozenset[str] = frozenset()
@@ -41,12 +42,12 @@ class Selection:
 
     @property
     def _by_column(self) -> bool:
-        """Whether it depends on its entries what of a record passes."""
+        """Whether the entries of a record must be looked at."""
         return bool(self.families or self.columns or self.ignored_families or self.ignored_columns)
 
     @property
     def everything(self) -> bool:
-        """Whether nothing is ever left out."""
+        """Whether all entries pass."""
         return self == Selection()
 
     def apply(self, record: ChangeStreamMutation) -> ChangeStreamMutation | None:

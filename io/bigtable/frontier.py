@@ -1,29 +1,29 @@
-"""Partition lineage as one value: what of the key space has been read how far, and where it is read on.
+"""Partition lineage as one value: how far each part of the key space has been read, and which stream continues it.
 
     frontier = Frontier.starting_at(start, partitions)
     frontier.openings                                            # the streams that may be opened now
     frontier = frontier.apply(Advanced(partition, token, low))  # a record or heartbeat was claimed
     frontier = frontier.apply(Closed(partition, continuations)) # its stream was closed: split, merge, move
-    frontier.watermark                                          # nothing below is known to be unread
+    frontier.watermark                                          # no unread change is known to be below
 
-Pure: no Beam, no client, no clock. Timestamps are nanoseconds. The key space is cut into disjoint *segments*,
-each with a token, a watermark, and the *target* in which it wants to be read. The rules:
+Pure: no Beam, no client, no clock. Timestamps are nanoseconds. The key space is divided into disjoint *segments*. Each
+has a token, a watermark, and a *target*: the partition that it will be read in. The rules:
 
-1. **A target opens when the segments that want it cover it exactly.** Each of them brings the token of its own
-   keys. They stay as they are until the first record or heartbeat of the merged stream brings a token for the
-   whole; so a checkpoint in between loses nothing.
+1. **A target opens when the segments with this target cover it exactly.** The request holds the token of each segment.
+   The segments stay until the first record or heartbeat of the merged stream, which has a token for all keys. So a
+   checkpoint before that record loses nothing.
 2. **A close replaces the segments of its partition** by one for each continuation token, cut to the closed
-   partition: the service may write the new partition into a token instead of its own keys.
-3. **A segment that waits for a target which never completes** (the layout has changed again before the last
-   parent was closed) **is re-opened as its own partition**. Its token fits that request exactly, whatever
-   the layout is now; the service answers with data or with a close that names the present one.
-4. **A dealt part knows only its own segments.** It opens what they cover, and waits for the others otherwise.
-5. **Holes are filled, and what comes for them is dropped.** Where not all keys are wanted, or some have
-   been read to `end`, a target may want keys that no segment holds. They get one, from the watermark of the
-   segment that waits, so that the target can open; nothing of theirs is emitted (`emits`). It is read without
-   an end: a stream that reaches its end closes without a token.
+   partition: the service may write the new partition into a token instead of the token's keys.
+3. **A segment whose target never completes is re-opened as a partition.** This happens when the layout changes again
+   before the last parent was closed. The segment's token fits a request for its own keys exactly, in every layout. The
+   service answers with data, or with a close that names the present layout.
+4. **A dealt part knows only its own segments.** It opens the targets that they cover, and waits for other targets.
+5. **Holes are filled, and their changes are dropped.** If only a row range is read, or some keys have been read to
+   `end`, a target may include keys that no segment holds. These keys get a segment at the watermark of the waiting
+   segment, so that the target can open. Their changes are not emitted (`key_filter`). The stream is read without an
+   end, because a stream that reaches its end closes without a token.
 
-Growth: one entry per segment, of which there are as many as partitions, and in mid-merge a few more.
+Growth: one entry per segment. There are as many segments as partitions, and a few more during a merge.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from penstock.io.bigtable.record import Continuation
 class Segment:
     """The keys of `range`, read up to `token`; None: nothing yet, to be read from `watermark`, inclusive.
 
-    They are to be read as part of `target`, which covers `range`.
+    They will be read as part of `target`, which covers `range`.
     """
 
     range: KeyRange
@@ -56,8 +56,8 @@ class Segment:
 class Opening:
     """A stream that may be opened: `partition`, from its `tokens`, or without any from `start`, inclusive.
 
-    Not `bounded`: to be read beyond the frontier's end, as nothing but tokens is wanted of it (rule 5). Two
-    openings are equal when the same changes follow. `watermark` only says which one lies lower.
+    If not `bounded`, it is read beyond the frontier's end, because only its tokens are needed (rule 5). Two openings
+    are equal if the same changes follow. `watermark` is only for their order.
     """
 
     partition: KeyRange
@@ -82,7 +82,7 @@ class Advanced:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The stream of `partition` was closed and goes on in `continuations`."""
+    """The stream of `partition` was closed; `continuations` continue it."""
 
     partition: KeyRange
     continuations: tuple[Continuation, ...]
@@ -97,13 +97,13 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Reopened:
-    """The waiting segment of `range` has waited long enough: it becomes a partition of its own."""
+    """The waiting segment of `range` has waited long enough: it is opened as a partition."""
 
     range: KeyRange
 
     @property
     def partition(self) -> KeyRange:
-        """The range, by the name that it has in the other steps."""
+        """The range, under the name that the other steps use."""
         return self.range
 
 
@@ -112,10 +112,10 @@ Step: TypeAlias = Advanced | Closed | Finished | Reopened
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """All that is left to read of the keys in `row_range`, up to and including `end` (None: no end).
+    """The remaining work of the keys in `row_range`, up to and including `end` (None: without end).
 
-    `segments` are sorted and disjoint. `finished` are the keys of `row_range` that have been read to `end`; a whole
-    frontier knows all of them, a `dealt` part only those of its own and of the time before the deal.
+    `segments` are sorted and disjoint. `finished` are the keys of `row_range` that have been read to `end`. A whole
+    frontier knows all of them, a `dealt` part only those that it read or that were finished before the deal.
     """
 
     segments: tuple[Segment, ...]
@@ -141,21 +141,21 @@ class Frontier:
         if not tiles(EVERYTHING, listed):
             raise LineageError(
                 f"the {len(listed)} partitions that the service lists do not cover the table exactly. "
-                "Nothing was read; start again, and report it, please"
+                "Nothing was read. Start again, and please report this"
             )
         mine = [part for part in listed if part.intersection(row_range)]
         return cls(tuple([Segment(part, None, start, part) for part in mine]), row_range, (), end)
 
     @property
     def done(self) -> bool:
-        """Nothing is left to read, now or later."""
+        """Whether no work remains, now or later."""
         return not self.segments
 
     @property
     def watermark(self) -> int | None:
-        """The lowest of the service's estimates for what is left to read; None when nothing is.
+        """The lowest of the service's estimates for the remaining keys; None when no work remains.
 
-        Held by the slowest segment, waiting ones too; released by records and heartbeats of its stream.
+        Held by the slowest segment, waiting ones too; advanced by records and heartbeats of its stream.
         """
         return min((segment.watermark for segment in self.segments), default=None)
 
@@ -171,11 +171,11 @@ class Frontier:
 
     @property
     def summary(self) -> str:
-        """What is left, in words."""
-        return f"{len(self.segments)} segments left to read"
+        """The remaining work, in words."""
+        return f"{len(self.segments)} segments to read"
 
     def exhausted(self) -> Frontier:
-        """Return the same reading with nothing left."""
+        """Return the same frontier without remaining work."""
         return Frontier((), self.row_range, (), self.end)
 
     @property
@@ -189,10 +189,10 @@ class Frontier:
 
     @property
     def waiting(self) -> dict[KeyRange, KeyRange]:
-        """Return the segments (range to target) that wait, unless it is for keys that other parts hold.
+        """The segments (range to target) that wait, except for those that wait for keys of other parts.
 
-        Another parent may still be on its way to the same close, or the target may never complete: only the
-        service knows, and says so when the segment is re-opened.
+        Another parent may still close into the same target, or the target may never complete. Only the service knows,
+        and says so when the segment is re-opened.
         """
         waiting = [
             (target, segments)
@@ -210,7 +210,7 @@ class Frontier:
         }
 
     def key_filter(self) -> Callable[[bytes], bool] | None:
-        """Return what tells whether changes of a row key are emitted; None: all are."""
+        """Return a function that says by the row key whether a change is emitted; None: all are."""
         if self.row_range == EVERYTHING and not self.finished:
             return None
         row_range, finished = self.row_range, self.finished
@@ -220,7 +220,7 @@ class Frontier:
         """Return the frontier after one claimed step.
 
         Raises:
-            LineageError: the step's partition may not be open, or its close does not fit it.
+            LineageError: the step's partition may not be open, or the close does not fit it.
         """
         match step:
             case Advanced(partition, token, watermark):
@@ -261,7 +261,7 @@ class Frontier:
         return replace(self, segments=tuple(moved.values()))
 
     def settled(self) -> Frontier:
-        """Drop segments that no wanted key needs any more, and fill the holes of targets that wait (rule 5)."""
+        """Drop segments that no wanted key needs, and fill the holes of waiting targets (rule 5)."""
         if self.row_range == EVERYTHING and not self.finished:
             return self
         mattering = [segment for segment in self.segments if self._matters(segment.target)]
@@ -271,9 +271,9 @@ class Frontier:
         return replace(self, segments=_sorted(kept if self.dealt else [*kept, *_fillers(mattering, kept)]))
 
     def deal(self, n: int) -> list[Frontier]:
-        """Return at most `n` frontiers, none empty, that can be read side by side; `join` undoes it exactly.
+        """Return at most `n` frontiers, none empty, that can be read in parallel; `join` is the exact inverse.
 
-        A waiting segment goes where everything goes that its target overlaps. The lowest watermarks are
+        A waiting segment goes to the same part as all segments that its target overlaps. The lowest watermarks are
         spread over different parts.
 
         Raises:
@@ -289,16 +289,16 @@ class Frontier:
 
     @staticmethod
     def join(parts: Sequence[Frontier]) -> Frontier:
-        """Return one whole frontier from all parts of a deal, however far each has been read meanwhile.
+        """Return one whole frontier from all parts of a deal, however far each has been read.
 
-        Parts that are done may be left out: wanted keys that no part holds have been read to the end.
+        Parts without remaining work may be left out: wanted keys that no part holds have been read to the end.
 
         Raises:
             LineageError: two parts hold the same keys.
-            ValueError: no parts, or parts of different readings.
+            ValueError: no parts, or parts of different frontiers.
         """
         if len({(part.row_range, part.end) for part in parts}) != 1:
-            raise ValueError("join needs the parts of one frontier: at least one, all of the same reading")
+            raise ValueError("join needs the parts of one frontier: at least one, all of the same stream")
         row_range, end = parts[0].row_range, parts[0].end
         segments = _sorted([segment for part in parts for segment in part.segments])
         gone = missing(row_range, [segment.range for segment in segments])
@@ -331,7 +331,7 @@ class Frontier:
         return replace(self, segments=_sorted([*kept, *children])).settled()
 
     def _matters(self, target: KeyRange) -> bool:
-        """Whether keys of `target` are wanted and not read to the end yet."""
+        """Return whether keys of `target` are wanted and not read to the end yet."""
         common = target.intersection(self.row_range)
         if common is None or not self.finished:
             return common is not None
@@ -366,7 +366,7 @@ def _opening(target: KeyRange, segments: Sequence[Segment], bounded: bool) -> Op
 def _children(partition: KeyRange, continuations: Iterable[Continuation], watermark: int) -> list[Segment]:
     """Return the segments that follow a close, cut to the closed partition.
 
-    A target that does not cover the keys of its token is none: they are re-opened by themselves.
+    A target that does not cover the keys of its token is ignored: these keys are re-opened as a partition.
 
     Raises:
         LineageError: together the tokens do not cover the closed partition exactly.
@@ -384,13 +384,13 @@ def _children(partition: KeyRange, continuations: Iterable[Continuation], waterm
     if not tiles(partition, [child.range for child in children]):
         raise LineageError(
             f"the {len(children)} tokens in the close of {abbreviate(partition)} do not cover it exactly. "
-            "Nothing is skipped: the pipeline stands where it was; report it, please"
+            "No change was skipped. Please report this"
         )
     return children
 
 
 def _fillers(waiting: Iterable[Segment], holding: Iterable[Segment]) -> list[Segment]:
-    """Return segments for the keys that the targets of `waiting` want and that none of `holding` has."""
+    """Return segments for the keys that the targets of `waiting` include and no segment of `holding` has."""
     held = [segment.range for segment in holding]
     fillers: list[Segment] = []
     for segment in waiting:

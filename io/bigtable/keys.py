@@ -7,20 +7,20 @@ from typing import NamedTuple
 
 
 class KeyRange(NamedTuple):
-    """Row keys from `start`, inclusive, to `end`, exclusive; ``b""`` as the end: all that follow.
+    """Row keys from `start`, inclusive, to `end`, exclusive; an `end` of ``b""`` means without end.
 
-    Sorted by start. An empty range cannot be made by the functions here; `checked` refuses one from outside.
+    Ranges sort by start. The functions here never return an empty range; `checked` rejects one from a caller.
     """
 
     start: bytes
     end: bytes
 
     def holds(self, key: bytes) -> bool:
-        """Whether the row key lies in the range."""
+        """Return whether the row key is in the range."""
         return self.start <= key and (not self.end or key < self.end)
 
     def covers(self, other: KeyRange) -> bool:
-        """Whether every key of `other` lies in the range."""
+        """Return whether every key of `other` is in the range."""
         return self.start <= other.start and _end(other.end) <= _end(self.end)
 
     def intersection(self, other: KeyRange) -> KeyRange | None:
@@ -40,7 +40,7 @@ class KeyRange(NamedTuple):
         """Return the range itself.
 
         Raises:
-            ValueError: it is empty or upside down, or its keys are no bytes.
+            ValueError: it is empty, its end is before its start, or its keys are not bytes.
         """
         if not isinstance(self.start, bytes) or not isinstance(self.end, bytes):
             raise ValueError("row keys of a range must be bytes, not text: pass (b'from', b'to')")
@@ -58,7 +58,7 @@ def _end(end: bytes) -> tuple[bool, bytes]:
 
 
 def tiles(whole: KeyRange, parts: Sequence[KeyRange]) -> bool:
-    """Whether `parts` make up `whole` exactly: nothing missing, nothing twice, nothing beyond."""
+    """Return whether `parts` cover `whole` exactly, without gaps and without overlaps."""
     at, ended = whole.start, False
     for part in sorted(parts):
         if ended or part.start != at:
@@ -68,7 +68,7 @@ def tiles(whole: KeyRange, parts: Sequence[KeyRange]) -> bool:
 
 
 def missing(whole: KeyRange, parts: Iterable[KeyRange]) -> list[KeyRange]:
-    """Return what of `whole` lies in none of `parts`, in order; parts may overlap and reach beyond."""
+    """Return the ranges of `whole` that no part covers, in order. Parts may overlap and extend beyond `whole`."""
     holes: list[KeyRange] = []
     left: KeyRange | None = whole
     for part in sorted(parts):
@@ -92,7 +92,7 @@ def united(ranges: Iterable[KeyRange]) -> tuple[KeyRange, ...]:
 
 
 def abbreviate(part: KeyRange) -> str:
-    """Return a range for messages, keys cut short: row keys are someone's data."""
+    """Return a range for messages, with its keys cut to a few bytes, because row keys are user data."""
     return f"[{_short(part.start)}, {_short(part.end) if part.end else 'end'})"
 
 

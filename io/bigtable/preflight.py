@@ -1,7 +1,7 @@
-"""What is checked before anything is read: the app profile's routing, and whether the start can still be read.
+"""The checks before a read: the routing of the app profile, and whether the service still has the start.
 
-Both are known to the admin API only, which a reader need not have the right to call: what it does not say is
-left to the first request, before a record is emitted.
+Only the admin API knows both, and a reader may lack the right to call it. Then the first request of the read reports
+the error, before a record is emitted.
 """
 
 from __future__ import annotations

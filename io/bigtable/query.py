@@ -1,7 +1,7 @@
-"""What we send: the requests, as plain protobufs. Imported with the client, when a pipeline runs.
+"""The requests to the service, as plain protobufs. Only a running pipeline imports this module.
 
-Both ends in time are inclusive; the service cuts timestamps to microseconds. A request starts either from a
-time or from tokens: one that matches the partition exactly, or several that cover it exactly.
+Both ends in time are inclusive; the service rounds timestamps down to microseconds. A request starts either
+from a time or from tokens: one token for exactly its partition, or several that cover it exactly.
 """
 
 from __future__ import annotations

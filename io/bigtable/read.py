@@ -103,28 +103,31 @@ class ReadFromBigtableChangeStream(ReadFromChangeStream):
     """Read the changes of a table, timestamped with their commit timestamps.
 
     The table needs a change stream, the app profile single-cluster routing. Nothing is written to the table, and
-    there is no metadata table. `ReadChangeStreamFn` says what is promised about order, repeats and the watermark.
+    there is no metadata table. The docstring of this module says what is promised about order, repeats and the
+    watermark.
 
     Args:
         project, instance, table: bare names.
         app_profile: name of an app profile with single-cluster routing.
-        start: the first commit timestamp to read, inclusive. None means now: the moment when this transform
+        start: the first commit timestamp to read, inclusive. None means now: the time when this transform
             is made. A pipeline that resumes from a checkpoint ignores it.
-        end: the last commit timestamp to read, inclusive. None means for ever. A checkpoint with
-            another end is refused.
+        end: the last commit timestamp to read, inclusive. None means without end. A checkpoint with
+            another end is rejected.
         row_range: (first row key, inclusive; row key to end before, ``b""`` for none). None: all rows. Kept in
             the checkpoint; partitions that hold none of the rows are not read.
         families, columns: allow-lists: names of families, and columns as ``"family:qualifier"`` or
-            ``(family, qualifier as bytes)``. An entry passes when either names it. Empty: all.
-        ignored_families, ignored_columns: what never passes. See `selection.Selection` for deletions.
-        garbage_collection: whether the removal of old cells by garbage collection comes out too.
+            ``(family, qualifier as bytes)``. An entry passes if one of them names it. Empty: all.
+        ignored_families, ignored_columns: never emitted. See `filter.Selection` for deletions.
+        garbage_collection: whether deletions by garbage collection are emitted too.
         source_clusters: names of clusters; changes made in others are left out. Empty: all.
         heartbeat_seconds: interval of the service's heartbeats on an idle partition; 0.1 to 60.
-        unavailable_seconds: seconds that the service may stay away before the pipeline fails.
-        max_concurrent_partitions: streams that one worker process runs at once; partitions beyond that take turns.
-        buffer_bytes: how much one worker process may read ahead, as sent by the service.
-        idle_stream_seconds: how long a stream waits for the next bundle that goes on at its position; 0: not at all.
-        merge_wait_seconds: seconds until a partition that waits for a merge asks the service whether it still comes.
+        unavailable_seconds: how long the service may fail to answer before the pipeline fails.
+        max_concurrent_partitions: partitions that one worker process reads at once; the others take turns.
+        buffer_bytes: how much one worker process may read ahead of the pipeline, as sent by the service.
+        idle_stream_seconds: how long an open stream waits for the next bundle that continues at its position; 0: not at
+            all.
+        merge_wait_seconds: how long a partition waits for a merge before it asks the service whether the
+            merge still comes.
         credentials: a picklable google.auth credentials object; None: application default credentials, found
             by each worker.
         emulator_host: ``host:port`` of an emulator; None: BIGTABLE_EMULATOR_HOST of this process, if set.
@@ -132,7 +135,7 @@ class ReadFromBigtableChangeStream(ReadFromChangeStream):
 
     Raises:
         ValueError: an argument is missing, malformed or out of range. Whether the stream exists and can be
-            read is known only to the service: `check()` asks it, and so does the pipeline before it reads.
+            read is known only to the service: `check()` asks it, and the pipeline does so before it reads.
     """
 
     bounded_fn = ReadBigtableFn

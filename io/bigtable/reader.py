@@ -1,4 +1,4 @@
-"""One partition's stream in a thread of its own, and the queue of what it has read.
+"""Reads one partition's stream in a thread and queues its steps.
 
 - **Order**: the steps of a partition come in the order of the service.
 - **Memory**: over the budget a thread stops receiving, and gRPC stops the server. One record per partition is always
@@ -48,7 +48,7 @@ class Call(Protocol):
 
 
 class Source(Protocol):
-    """What the threads read from; see `client.Client`."""
+    """The service, as the threads use it; see `client.Client`."""
 
     @property
     def backoff(self) -> Backoff:
@@ -101,7 +101,7 @@ class Batch:
         """Yield the steps in runs of limited length, each with the step to claim, its last.
 
         To claim a record is to claim everything before it in its partition, so one claim serves a whole run. A step
-        of lineage is a run by itself.
+        of lineage is a run of one step.
         """
         steps, count = self.steps, len(self.steps) - self.ends_with_lineage
         for first in range(0, count, MOST_IN_RUN):

@@ -1,4 +1,4 @@
-"""What a change stream says: its three kinds of record, with the field names of Bigtable's documentation.
+"""The three kinds of record of a change stream, with the field names of Bigtable's documentation.
 
 No Beam, no client. Commit timestamps and watermarks are integers, nanoseconds since 1970-01-01T00:00:00Z;
 timestamps of cells are Bigtable's own microseconds and say so in their names.
@@ -18,7 +18,7 @@ from penstock.timestamps import format_timestamp
 
 
 class MutationType(StrEnum):
-    """Who changed the row: a user's write, or the collection of old cells, which has no source cluster."""
+    """The origin of a change: a user's write, or garbage collection of old cells, which has no source cluster."""
 
     USER = "USER"
     GARBAGE_COLLECTION = "GARBAGE_COLLECTION"
@@ -36,7 +36,7 @@ class SetCell:
 
 @dataclass(slots=True)
 class _OpenSetCell:
-    """A SetCell that is not frozen yet: the same slots, filled in a quarter of the time."""
+    """A SetCell before it is frozen: the same slots, filled in a quarter of the time."""
 
     family: str
     qualifier: bytes
@@ -45,9 +45,10 @@ class _OpenSetCell:
 
 
 def set_cell(family: str, qualifier: bytes, timestamp_micros: int, value: bytes) -> SetCell:
-    """Return a SetCell, for those who make one for every cell that is read.
+    """Return a SetCell, for the decoder, which makes one for every cell.
 
-    The constructor of a frozen dataclass sets each field by a call of its own; that was a third of decoding.
+    The constructor of a frozen dataclass calls `object.__setattr__` for each field, which took a third of decoding.
+    So a mutable twin is filled and then becomes a SetCell by its class.
     """
     cell: Any = _OpenSetCell(family, qualifier, timestamp_micros, value)
     cell.__class__ = SetCell
@@ -56,7 +57,7 @@ def set_cell(family: str, qualifier: bytes, timestamp_micros: int, value: bytes)
 
 @dataclass(frozen=True, slots=True)
 class DeleteCells:
-    """The cells of one column from `start_micros`, inclusive, to `end_micros`, exclusive, are gone.
+    """The cells of one column from `start_micros`, inclusive, to `end_micros`, exclusive, were deleted.
 
     `end_micros` None: without end.
     """
@@ -69,7 +70,7 @@ class DeleteCells:
 
 @dataclass(frozen=True, slots=True)
 class DeleteFamily:
-    """All cells of the family in this row are gone."""
+    """All cells of the family in this row were deleted."""
 
     family: str
 
@@ -105,7 +106,7 @@ Entry: TypeAlias = SetCell | DeleteCells | DeleteFamily | AddToCell | MergeToCel
 
 
 class _MaybeReceived:
-    """Where a change keeps the `wire.DataChange` that it was received as, if it was."""
+    """Holds the `wire.DataChange` that a change was received as, if there is one."""
 
     __slots__ = ("_change",)
 
@@ -130,13 +131,13 @@ class ChangeStreamMutation(_MaybeReceived):
     estimated_low_watermark: int
     entries: tuple[Entry, ...]
 
-    def __repr__(self) -> str:  # neither row key nor values: they are someone's data
+    def __repr__(self) -> str:  # without row key and values, which are user data
         return f"<{self.type} change with {entry_count(self)} entries at {format_timestamp(self.commit_timestamp)}>"
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> tuple[Entry, ...]:
-            """Make the entries of a change that was received without them: called as long as they are not there."""
+            """Decode the entries on first access. Python calls this while the slot `entries` is empty."""
             if name != "entries":
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             entries = _cells(self._change.chunks)
@@ -146,7 +147,7 @@ class ChangeStreamMutation(_MaybeReceived):
 
 @dataclass(slots=True)
 class _OpenMutation(_MaybeReceived):
-    """A ChangeStreamMutation that is not frozen yet and has no entries; see `_OpenSetCell`."""
+    """A ChangeStreamMutation before it is frozen and without entries; see `_OpenSetCell`."""
 
     row_key: bytes
     type: MutationType

@@ -1,8 +1,8 @@
-"""How long a segment waits for its target before it is re-opened as its own partition. Clock injected.
+"""How long a segment waits for its target before it is re-opened as a partition. The clock is injected.
 
-Whether a target will complete is known to the service alone: another parent may be hours behind and close into
-it in the end, or the layout may have changed again. Asking is always right and costs one short stream, so a
-segment asks soon, and each time that it is sent back to the same target, only after twice as long.
+Only the service knows whether a target will complete: another parent may be hours behind and close into it later, or
+the layout may have changed again. To ask is always correct and costs one short stream. So a segment asks soon, and
+waits twice as long each time that the service sends it back to the same target.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Wait:
 
 
 class ReopenSchedule:
-    """What the readers of a process know about waiting segments; outlives `process` calls."""
+    """The waiting segments of a process and when each asks next; outlives `process` calls."""
 
     def __init__(self, merge_wait_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         """`merge_wait_seconds`: seconds until a segment asks for the first time."""
@@ -34,7 +34,7 @@ class ReopenSchedule:
         self._waits: dict[tuple[KeyRange, KeyRange], _Wait] = {}
 
     def due(self, waiting: Mapping[KeyRange, KeyRange]) -> list[KeyRange]:
-        """Return the ranges to re-open now, given all that wait (range to target), in order of their keys."""
+        """Return the ranges to re-open now, given all waiting segments (range to target), in order of their keys."""
         now = self._clock()
         due = [part for part, target in sorted(waiting.items()) if self._is_due((part, target), now)]
         if len(self._waits) > len(waiting):

@@ -38,7 +38,7 @@ class TableRow:
     row_key: bytes
     cells: tuple[SetCell, ...]
 
-    def __repr__(self) -> str:  # neither key nor values: they are someone's data
+    def __repr__(self) -> str:  # without key and values, which are user data
         return f"<row of {len(self.cells)} cells>"
 
 

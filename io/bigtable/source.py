@@ -1,9 +1,8 @@
-"""What is read, and how it is reached: two values with different lives.
+"""The change stream that is read, and the connection to it: two values with different lifetimes.
 
-A `ChangeStream` is an element of the pipeline. It is encoded, checkpointed and resumed, so it holds only what
-identifies the reading. A `Connection` belongs to the program that runs: it may change between a stop and a
-resume (another endpoint, app profile, other credentials), so it travels with the code and never into a
-checkpoint.
+A `ChangeStream` is an element of the pipeline. It is encoded, checkpointed and resumed, so it holds only the identity
+of the stream. A `Connection` belongs to the running program. It may change between a stop and a resume (another
+endpoint, app profile or credentials), so it is never in a checkpoint.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ class ChangeStream(WithIdentity):
     """The change stream of a table, and what of it to read.
 
     From `start` to `end`, nanoseconds, both inclusive, `end` None: without end; and of the row keys in `row_range`,
-    start inclusive, end exclusive. The start is a moment even when the user asked for "now", so that every
+    start inclusive, end exclusive. The start is a fixed time even if the user asked for "now", so that every
     retry reads from the same one.
     """
 

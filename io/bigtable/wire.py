@@ -1,14 +1,12 @@
-"""The wire format of a change, typed so that parsing it also says whether it sets whole cells and nothing else.
+"""Message types for a change, made so that parsing also tells whether the change only sets whole cells.
 
-That is what nearly every change does, and nothing in it has to be looked at one by one: so its entries can be left
-unmade until somebody asks for them, and it can be encoded again as it is. To find out by a look at each mutation would
-cost more than all the rest of decoding. So here the same bytes are given other message types. In these a mutation
-*requires* a set_cell, a response a data_change, and whatever else could stand there (a chunk_info, another kind of
-mutation, a heartbeat) is a message that requires a field which nobody sends. Then one question, whether all
-that is required is there, answers for the whole message at once.
+Nearly every change only sets whole cells. Its entries need no checks, so they can be decoded on first access, and the
+message can be encoded again unchanged. To check each mutation in Python would cost more than the rest of decoding.
+Therefore the same bytes are parsed as other message types. In these, a mutation *requires* a set_cell, and a response
+a data_change. Everything else that may occur (a chunk_info, another kind of mutation, a heartbeat) is declared as
+a message with a required field that is never sent. So one call of `IsInitialized` answers for the whole message.
 
-The field numbers are those of google/bigtable/v2/bigtable.proto and data.proto; what is not named here is kept as an
-unknown field.
+The field numbers are those of google/bigtable/v2/bigtable.proto and data.proto. Other fields stay unknown fields.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from google.protobuf.message import DecodeError
 from penstock.io.change_streams.protobuf import Field, Label, message_classes
 
 _NEVER = (1 << 29) - 1
-"""The largest field number there is."""
+"""The largest field number that protobuf allows."""
 
 _MESSAGES = {
     "Response": (
@@ -65,7 +63,7 @@ DataChange = _made["DataChange"]
 
 
 def whole_cells(data: bytes) -> Any | None:
-    """Return the response that these bytes are, if it holds a data change that sets whole cells; otherwise None."""
+    """Return the parsed response if it holds a data change that only sets whole cells, otherwise None."""
     try:
         response = Response.FromString(data)
     except DecodeError:

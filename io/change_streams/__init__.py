@@ -1,1 +1,7 @@
-"""What the readers of change streams share: moments, arguments, outages, watermarks, cuts. No client in here."""
+"""The parts that all sources share. No module here knows a client.
+
+A source inherits `read_fn`, `tracker`, `watermark`, `coders` and `metrics`, and implements the interfaces in `frontier`
+and `prefetch`. `flat` is a frontier for sources without lineage. `backoff`, `status`, `connection`, `settings`,
+`source`, `arguments`, `packing`, `process_local` and `protobuf` are tools. `tests/conformance/toy_source.py` is an
+example.
+"""

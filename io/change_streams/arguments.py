@@ -1,4 +1,4 @@
-"""Checks of what a reading transform is given, each with an error that names the fix. Pure."""
+"""Checks of the arguments of a source's transform. Each error names the fix. Pure."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def named(name: str, value: str) -> str:
 
 
 def in_range(name: str, value: Number, lowest: float, highest: float) -> Number:
-    """Return `value` if it lies between `lowest` and `highest`, both inclusive.
+    """Return `value` if it is between `lowest` and `highest`, both inclusive.
 
     Raises:
-        UsageError: it does not, or is no number.
+        UsageError: it is out of range, or is not a number.
     """
     if not isinstance(value, (int, float)) or not lowest <= value <= highest:
         raise UsageError(f"{name}={value!r} is out of range: pass a number from {lowest:,} to {highest:,}")
@@ -40,7 +40,7 @@ def whole_in_range(name: str, value: float, lowest: float, highest: float) -> in
         UsageError: it is not.
     """
     if in_range(name, value, lowest, highest) != int(value):
-        raise UsageError(f"{name}={value!r} is no whole number: pass one from {lowest:,} to {highest:,}")
+        raise UsageError(f"{name}={value!r} is not a whole number: pass one from {lowest:,} to {highest:,}")
     return int(value)
 
 
@@ -92,16 +92,16 @@ def check_end(start: int, end: int | None, error: type[Exception]) -> None:
 
 
 def require_same(checkpoint: str, program: str, error: type[Exception]) -> None:
-    """Refuse a checkpoint of another change stream, or with another end.
+    """Reject a checkpoint of another change stream, or with another end.
 
-    What came out would be taken for changes of this one, and all up to this end for published. `checkpoint` is
-    what it goes on with, `program` what the running program names.
+    Its changes would be taken for changes of this stream, and all changes up to this end would count as published.
+    `checkpoint` and `program` are the identities in the checkpoint and in the running program.
 
     Raises:
         the error given: they differ.
     """
     if checkpoint != program:
         raise error(
-            f"the checkpoint goes on with the {checkpoint}, but the program names the {program}. Name the former to "
-            "go on, or give --checkpoint_dir another folder to read the latter"
+            f"the checkpoint belongs to the {checkpoint}, but the program reads the {program}. Change the program to "
+            "continue from the checkpoint, or pass another folder as --checkpoint_dir to read the other one"
         )

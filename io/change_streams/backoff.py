@@ -1,4 +1,4 @@
-"""Since when the service has not answered, and when to ask it again: back-off with jitter, clock injected."""
+"""When to ask a service again that does not answer: back-off with jitter. The clock is injected."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from penstock.io.change_streams.status import UnreachableError
 Answer = TypeVar("Answer")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
-"""Seconds; the pause doubles from one to the other, and each is drawn from its upper half."""
+"""Seconds. The pause doubles from the first to the longest, and each is drawn at random from its upper half."""
 
 
 class Backoff:
-    """One service as all reader threads of a process see it. Times are seconds of `clock`.
+    """The back-off of one service, for all reader threads of a process. Times are seconds of `clock`.
 
-    A failure while a pause runs belongs to the same attempt, so that many threads do not make the pause grow
-    faster than one. The object outlives `process` calls: a reader that is cut every half second must still
-    find out that the service has been gone for a minute.
+    Failures during a pause belong to one attempt, so many threads do not lengthen the pause faster than one thread.
+    The object outlives `process` calls: a reader that is split every half second must still notice that the service
+    has not answered for a minute.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Backoff:
         self._not_before = 0.0
 
     def answered(self) -> None:
-        """Forget the outage: the service has sent something."""
+        """End the back-off: the service has answered."""
         if self._since is not None:
             with self._lock:
                 self._since, self._pause, self._not_before = None, 0.0, 0.0
@@ -50,7 +50,7 @@ class Backoff:
         """Note a failed attempt and lengthen the pause.
 
         Raises:
-            the error given at the start: the service has not answered for `timeout` seconds.
+            the error class given to the constructor: the service has not answered for `timeout` seconds.
         """
         with self._lock:
             now = self._clock()
@@ -69,7 +69,7 @@ class Backoff:
         """Return the answer to `question`, asked again after a pause while it raises `UnreachableError`.
 
         Raises:
-            the error given at the start: the service did not answer for `unavailable_seconds`.
+            the error class given to the constructor: the service did not answer for `unavailable_seconds`.
             other errors of `question`, as they are.
         """
         while True:
@@ -83,5 +83,5 @@ class Backoff:
                 return answer
 
     def remaining_pause(self) -> float:
-        """Return the seconds to wait before the next attempt; 0 when there is no outage."""
+        """Return the seconds to wait before the next attempt; 0 while the service answers."""
         return max(0.0, self._not_before - self._clock()) if self._since is not None else 0.0

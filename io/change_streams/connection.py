@@ -1,7 +1,7 @@
-"""How a worker reaches a service, as far as it is the same for all sources.
+"""How a worker reaches a service: the part that is the same for all sources.
 
-A connection belongs to the program that runs: it may change between a stop and a resume (another endpoint, other
-credentials), so it travels with the code and never into a checkpoint.
+A connection belongs to the running program. It may change between a stop and a resume (another endpoint or
+credentials), so it is never in a checkpoint.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from penstock.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """Compared by what it was made from, so that clients can be cached.
+    """Compared by its arguments, so that clients can be cached.
 
-    `credentials` None means application default credentials on the worker. A credentials object must be
-    picklable; `identity` is minted with it and stands for it after copies.
+    `credentials` None means application default credentials on the worker. A credentials object must be picklable.
+    Credentials cannot be compared, so `identity` is a random id that stands for them, also in pickled copies.
     """
 
     emulator_host: str | None = None
@@ -50,8 +50,8 @@ class Connection:
         """Return a connection that compares equal to its own copies only, when credentials are given.
 
         Raises:
-            UsageError: `credentials` is something else, such as the name of a key file; or both an emulator
-                and an endpoint are named.
+            UsageError: `credentials` has another type, such as the name of a key file; or both an emulator and
+                an endpoint are given.
         """
         if credentials is not None and not hasattr(credentials, "refresh"):
             raise UsageError(

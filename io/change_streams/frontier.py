@@ -1,4 +1,4 @@
-"""What the shared reader needs to know of a frontier: the work that remains, as one value. Pure.
+"""The interface of a frontier: the remaining work of a change stream, as one value. Pure.
 
 Each source has its own `Frontier`: a frozen value that says which partitions are read how far, and which wait for
 others. It is the restriction of the splittable DoFn, so it is what a checkpoint holds.

@@ -1,7 +1,7 @@
 """Names of the readers' metrics, and the object that counts during a bundle.
 
 Every source reports under `penstock.io.<system>` with these names, so telemetry needs no list of sources. A source
-may add counters of its own. Pure: `read_fn` reports to Beam.
+may add other counters. Pure: `read_fn` reports to Beam.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reading ahead: the interfaces between a bundle, its prefetcher and the pool, and the budget they share. Pure.
 
-A prefetcher reads partitions in threads of its own and hands out batches. The bundle claims each step of a batch
+A prefetcher reads partitions in threads and hands out batches. The bundle claims each step of a batch
 and says how many it claimed. Steps that were not claimed are handed out again, to this bundle or to the next one
 that continues at the same position.
 """
@@ -63,7 +63,7 @@ class StreamPool(Protocol):
         """Lend a prefetcher to a bundle. After an error it is closed, otherwise its streams are parked.
 
         A parked stream continues only for a bundle that asks for exactly its position. A pool discards parked
-        streams when `idle_stream_seconds` have passed, or when a bundle continues none of them.
+        streams when `idle_stream_seconds` have passed, or when a bundle does not continue any.
         """
 
 

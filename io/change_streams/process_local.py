@@ -1,4 +1,4 @@
-"""What a worker process makes once and keeps for all its bundles: connections, streams."""
+"""Objects that a worker process makes once and keeps for all its bundles, such as connections and pools."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Made = TypeVar("Made")
 
 
 class ProcessLocal(Generic[Made]):
-    """Things by key, each made when it is first asked for, and made anew in a forked child.
+    """Objects by key, each made on first use, and made again in a forked child.
 
-    Connections and threads do not survive a fork, so a child must not use those of its parent. Safe for
-    threads. Grows with the number of keys; nothing is ever dropped.
+    Connections and threads do not survive a fork, so a child must not use those of its parent. Thread-safe. Grows with
+    the number of keys; objects are never dropped.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class ProcessLocal(Generic[Made]):
         self._made: dict[tuple[int, Hashable], Made] = {}
 
     def get(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """Return this process's thing for the key. When `make` raises, nothing is kept."""
+        """Return this process's object for the key. When `make` raises, no object is kept."""
         own = getpid(), key
         with self._lock:
             if own not in self._made:

@@ -1,8 +1,9 @@
-"""Message types for bytes of a known wire format, made for what a reader wants to find out about them.
+"""Makes message types for a known wire format, for decoders that need only a part of each message.
 
-The same bytes may be read as any messages whose field numbers and wire types agree: a part that nobody walks as
-plain bytes, a part that must not occur as a message that requires what nobody sends. What has no name in such a type
-is kept as an unknown field, so that a message can be encoded again as it came.
+The same bytes can be parsed as any message types whose field numbers and wire types agree. Parts that are not inspected
+are declared `bytes`. Parts that must be absent are declared as a message with a required field that is never sent, so
+`IsInitialized()` is false if they occur. Other fields are kept as unknown fields, so a message can be encoded again
+unchanged.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _SCALARS = {
 
 
 class Label(Enum):
-    """How often a field stands in its message."""
+    """How often a field occurs in its message."""
 
     ANY = auto()
     REQUIRED = auto()
@@ -45,7 +46,7 @@ def message_classes(package: str, messages: Mapping[str, tuple[Field, ...]]) -> 
     """Return the class of each message, by its name.
 
     Scalars have no presence, as in proto3: a default is never encoded, so equal messages have equal bytes once
-    `DiscardUnknownFields` has been called. Whether all that is required is there is what `IsInitialized` says.
+    `DiscardUnknownFields` has been called. `IsInitialized` says whether all required fields are present.
     """
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="editions")
     file.edition = descriptor_pb2.EDITION_2023

@@ -1,8 +1,8 @@
 """The splittable DoFn and the transform that every source inherits.
 
 A source adds a native record, a decoder, a pure `Frontier`, a tracker, a prefetcher with its pool, a client, and
-subclasses of the three classes here. What it promises about order, repeats and the watermark stands in the docstring
-of its own `read` module.
+subclasses of the three classes here. The docstring of its `read` module says what it promises about order, repeats
+and the watermark.
 
 1. `initial_restriction` asks the service once whether the stream can be read, with retries, before any reading.
 2. `process` checks a prefetcher out of the worker's pool, claims its steps, emits records, and sets the watermark

@@ -43,7 +43,7 @@ class Refusals:
         self._refused: dict[Hashable, _Refusal] = {}
 
     def failed(self, partition: Hashable, name: str, reason: str, after_seconds: float) -> None:
-        """Note a failed request of `partition`; warn after so many seconds, and then each time they have doubled."""
+        """Note a failed request of `partition`; warn after that time, and then each time it has doubled."""
         with self._lock:
             now = self._clock()
             self._forget(now - _FORGOTTEN_SECONDS)

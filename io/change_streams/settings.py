@@ -55,7 +55,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a reader is configured with. Hashable: a worker process keeps one pool for each value.
+    """The configuration of a reader. Hashable: a worker process keeps one pool for each value.
 
     `identity` is that of the change stream in the running program; a checkpoint with another one is rejected.
     """

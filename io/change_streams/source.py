@@ -1,4 +1,4 @@
-"""The change stream as an element of the pipeline: what every source's `ChangeStream` has. Pure."""
+"""The change stream as an element of the pipeline: the interface of every source's `ChangeStream`. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ChangeStream(Protocol):
     def end(self) -> int | None: ...
     @property
     def identity(self) -> str:
-        """What a checkpoint and the running program must agree about."""
+        """The change stream and its end. A checkpoint and the running program must agree about them."""
 
 
 class WithIdentity:

@@ -19,7 +19,7 @@ from penstock.io.change_streams.watermark import beam_watermark
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """What an idle reader claims to learn whether it was split. It advances nothing.
+    """A claim by which an idle reader learns whether it was split. It advances nothing.
 
     `data_expected`: a partition is behind and the service is working on it, so data will come soon.
     `first_record_pending`: that holds for a partition whose watermark might stand still if the reader was split now.

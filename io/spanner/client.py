@@ -1,11 +1,11 @@
-"""The connection to Spanner: the only file with a client, imported when a pipeline runs, not before.
+"""The connection to Spanner. Only a running pipeline imports this module.
 
-It uses the service's own protobuf classes on a bare gRPC stub. The client library's `execute_sql` wraps
-every value, buffers rows until a resume token arrives and retries a dead server without any pause.
+It uses the service's protobuf classes on a plain gRPC stub. The client library's `execute_sql` wraps every value,
+buffers rows until a resume token arrives, and retries a dead server without a pause.
 
-One channel and one multiplexed session serve all threads of a process and all bundles after each other; a
-forked child makes its own. A session needs no deletion and lives four weeks; when the service has forgotten
-it, the next query makes another.
+One channel and one multiplexed session serve all threads of a process, and one bundle after another. A forked child
+opens its own. A session lives four weeks and need not be deleted. When the service has forgotten it, the next query
+creates another one.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from penstock.timestamps import parse_timestamp
 
 _LOGGER = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 60.0
-"""How long after its end_timestamp a query may go on sending before it counts as hung."""
+"""How long after its end_timestamp a query may send rows before it counts as hung."""
 _SESSION_SECONDS = 10.0
-"""How long a session may take to come: all threads wait for it, and a bundle that is cut waits for them."""
+"""How long the creation of a session may take. All threads wait for it, and a bundle that is split waits for them."""
 _CLOCK_SECONDS = 5.0
 """How long the service's time may take to come: the bundle that asks for it waits."""
 
@@ -67,8 +67,8 @@ class Call:
         """Yield the messages.
 
         Raises:
-            UnreachableError: try again.
-            ChangeStreamError: do not; the message says what to do.
+            UnreachableError: ask again.
+            ChangeStreamError: the stream cannot be read; the message says what to do.
         """
         try:
             for message in self._call:
@@ -79,7 +79,7 @@ class Call:
         self._client.backoff.answered()
 
     def cancel(self) -> None:
-        """Break off. Only for queries whose end_timestamp has passed: see `query`."""
+        """Cancel the query. Only after its end_timestamp has passed: see `query`."""
         self._call.cancel()
 
 
@@ -112,7 +112,7 @@ class Client:
         `position` says in errors where the reader is.
 
         Raises:
-            UnreachableError: there is no session, and none can be had now.
+            UnreachableError: there is no session, and none can be created now.
             ChangeStreamError: the database cannot be used.
         """
         session = self._current_session(position)
@@ -149,7 +149,7 @@ class Client:
         return parse_timestamp(text)
 
     def verdict(self, error: Any, session: str | None, position: str) -> Exception:
-        """Return the exception that a failed call means, and drop the session if that is what failed."""
+        """Return the exception for a failed call, and drop the session if the session was the cause."""
         code, details = error.code().name, error.details() or ""
         reaction = classify_status(code, details, str(self._stream), position)
         if reaction is Reaction.NEW_SESSION:

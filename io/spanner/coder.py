@@ -1,4 +1,4 @@
-"""How data change records cross a worker boundary: compact, versioned bytes, never pickle.
+"""The coder of data change records: compact, versioned bytes, never pickle.
 
     byte      version (1)
     int64     commit_timestamp, nanoseconds

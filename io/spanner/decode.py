@@ -1,4 +1,4 @@
-"""From the messages of ExecuteStreamingSql to change records: the hot path, without client classes.
+"""Decodes the messages of ExecuteStreamingSql to change records. This is the hot path, without client classes.
 
     decoder = Decoder()
     for message in call:                 # encoded PartialResultSets, in order, of one query
@@ -6,8 +6,8 @@
     decoder.finish()                     # the query ended; half a row is an error
 
 A row has one column, a list of structs; everything in it is positional. The shapes are checked once per
-distinct row type, not per row. A value that the service cut in two (`chunked_value`) goes on in the next
-message: strings concatenate, lists concatenate and their boundary elements merge by the same rule.
+distinct row type, not per row. A value that the service split (`chunked_value`) continues in the next message. Strings
+are concatenated. Lists are concatenated, and their boundary elements merge by the same rule.
 
 Source of the rules: google/spanner/v1/result_set.proto, "chunked_value".
 """
@@ -51,7 +51,7 @@ _DATA_FIELDS = (
 )
 _RECORD_FIELDS = ("data_change_record", "heartbeat_record", "child_partitions_record")
 _MOST_CACHED = 1000
-"""Entries after which a cache is emptied: far more than a database has tables."""
+"""Number of entries at which a cache is emptied: far more than a database has tables."""
 
 
 class Decoder:
@@ -122,7 +122,7 @@ def _decode_struct(kinds: Any, records: list[ChangeRecord]) -> None:
 
 
 def _data_record(fields: Any) -> DataChangeRecord:
-    # One slice makes all thirteen at once; `_DATA_FIELDS` are their names.
+    # One slice reads all thirteen fields at once, which is faster than indexing. `_DATA_FIELDS` are their names.
     at, sequence, transaction, last, table, columns, mods, kind, capture, records, partitions, tag, system = (
         fields[:13]
     )
@@ -146,7 +146,7 @@ def _data_record(fields: Any) -> DataChangeRecord:
 _known_texts: dict[bytes, str] = {}
 _known_columns: dict[bytes, tuple[ColumnType, ...]] = {}
 _known_row_types: set[bytes] = set()
-"""Decoded once in a process: they repeat in every record or query. Threads may fill them side by side."""
+"""Caches of a process, for values that repeat in every record or query. Threads may fill them at the same time."""
 
 
 def _known_text(value: bytes) -> str:
@@ -205,7 +205,7 @@ def merge_chunk(first: Any, second: Any) -> None:
     """Append the chunk `second` to the protobuf Value `first`, in place.
 
     Raises:
-        DecodeError: the two are of different kinds, or of a kind that is never cut (number, bool, null).
+        DecodeError: the two are of different kinds, or of a kind that is never split (number, bool, null).
     """
     kind = first.WhichOneof("kind")
     if kind != second.WhichOneof("kind") or kind not in ("string_value", "list_value"):
@@ -225,7 +225,7 @@ def _is_cuttable(value: Any) -> bool:
 
 
 def _mods(entries: Any) -> Mods:
-    # The innermost loop. Indexing costs less than unpacking here.
+    # This is the innermost loop of the reader. Indexing costs less than unpacking here.
     texts: list[str] = []
     for entry in entries:
         side = entry.list_value.values

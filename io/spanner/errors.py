@@ -1,4 +1,4 @@
-"""What can go wrong between the reader and the service, and what each status means for the reader. Pure."""
+"""The reaction of the reader, or the error, that each status of the service means. Pure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from penstock.io.change_streams.status import RETRYABLE, first_line, status_of
 
 
 class Reaction(Enum):
-    """What the reader does about a status that is no error of the user's."""
+    """How the reader handles a status that the user need not learn of."""
 
     RETRY = auto()
     NEW_SESSION = auto()
 
 
 def classify_status(code: str, details: str, stream: str, position: str) -> Reaction | ChangeStreamError:
-    """Return what to do about a gRPC status: try again, with or without a new session, or the error to raise.
+    """Return how to handle a gRPC status: retry, with or without a new session, or raise the returned error.
 
-    `code` is the status code's name, `stream` and `position` are the reader's own, for the message. A passing
-    status is tried again; how long in all is not decided here.
+    `code` is the status code's name; `stream` and `position` are the reader's own, for the message. How long to retry
+    is not decided here.
 
     Source: Cloud Spanner documentation; the texts are the service's, as the emulator repeats them.
     """

@@ -65,7 +65,7 @@ class EventConverter:
 
 
 class _Table:
-    """All that is the same for the records of one table with the same columns."""
+    """The part that is the same for all records of one table with the same columns."""
 
     def __init__(self, source: Source, name: str, schema: TableSchema) -> None:
         self.source, self.name, self.schema = source, name, schema

@@ -1,33 +1,32 @@
-"""Partition lineage as one value: what is read, what may be read now, and what must wait for whom.
+"""Partition lineage as one value: which partitions may be read now, how far each is, and which wait for others.
 
     frontier = Frontier.starting_at(start)
     frontier = frontier.apply(Advanced(token, position))        # a data record or heartbeat was claimed
     frontier = frontier.apply(Announced(token, record))         # a child partitions record
     frontier = frontier.apply(Finished(token))                  # … and the query ended after it
-    frontier.watermark                                          # nothing below is unread
+    frontier.watermark                                          # no unread change is below
 
 Pure: no Beam, no client, no clock. Timestamps are nanoseconds. The rules:
 
 1. **A child opens when all its parents are known to be finished.** Each parent announces the child before it
-   finishes, so a waiting child is where knowledge about its parents is written down: finishing a partition
-   strikes it off every waiting entry. A parent that nobody has announced yet (its own parent lags) is simply
-   not struck off. No memory of finished tokens is needed beside this.
-2. **A dealt part knows only what it has seen.** The same child may wait in two parts, each with another
-   parent struck off; `join` keeps the parents that no part has struck off. A child can never open in two
-   parts: at the time of the deal it waits in at most one, and for another part to open it all parents would
-   have to finish there, but each finishes in one part only.
-3. **Nothing waits for ever.** In a whole frontier, a child waits in vain when its missing parents are unknown
-   and everything else stands above its start: whoever could still announce them has passed. `settled` opens
-   it; nothing below its start is unread, so the order holds. A service that keeps its documentation never
-   makes this happen.
+   finishes, so the entry of a waiting child lists its unfinished parents: finishing a partition
+   removes it from every waiting entry. A parent that was not announced yet, because its own parent lags, is not
+   removed. So finished tokens need not be remembered.
+2. **A dealt part knows only what it has read.** The same child may wait in two parts, each of which has removed another
+   parent; `join` keeps the parents that no part has removed. A child can never open in two parts. At the time of the
+   deal it waits in at most one. For another part to open it, all parents would have to finish there, but each finishes
+   in one part only.
+3. **No child waits without limit.** In a whole frontier, a child is an orphan if its missing parents are unknown and
+   every open partition is above its start: no partition can announce the parents any more. `settled` opens it. No
+   change below its start is unread, so the order holds. A service that follows its documentation never causes this.
 
-`globally_ordered` frontiers add a fourth rule, for the emulator alone: **a child opens only when nothing anywhere is
-unread below its start**. The emulator replaces all partitions at one moment and sends every change to one of
-them, which need not descend from the one before (measured: 157 to 320 of some 1,200 changes per run). The
-service ties a key to its lineage; there the rule would let one slow partition hold up all others.
+`globally_ordered` frontiers add a fourth rule, only for the emulator: **a child opens only when no partition has an
+unread change below its start**. The emulator replaces all partitions at one moment and sends every change to one of
+them, which need not descend from the one before (measured: 157 to 320 of some 1,200 changes per run). The service keeps
+a key within its lineage. There the rule would let one slow partition delay all others.
 
-Growth: one entry per open and per waiting partition, and one run of sequence numbers per transaction at the
-timestamp where a partition stands. Nothing grows with time.
+Growth: one entry per open and per waiting partition, and one run of sequence numbers per transaction at the timestamp
+of a partition's position. Nothing grows with time.
 """
 
 from __future__ import annotations
@@ -46,12 +45,12 @@ Runs: TypeAlias = tuple[tuple[int, int], ...]
 """Ascending, disjoint, not adjacent (first, last) runs of numbers, both inclusive."""
 
 
+# One is made for each record, and a named tuple is made three times faster than a frozen dataclass.
 class Position(NamedTuple):
-    """Where one partition stands: everything below `timestamp` is read, and at it what `seen` names.
+    """The position of one partition: everything below `timestamp` is read, and at `timestamp` the records in `seen`.
 
     A query resumes *at* `timestamp` (inclusive) and skips what was seen: per transaction, the sequence
-    numbers of its records. So a checkpoint may fall between two records of one timestamp. One is made for each
-    record that is read, and a named tuple is made three times faster than a frozen dataclass.
+    numbers of its records. So a checkpoint may fall between two records of one timestamp.
     """
 
     timestamp: int
@@ -61,7 +60,7 @@ class Position(NamedTuple):
         """Return the position after `record`, or None if it has been seen already.
 
         Raises:
-            LineageError: the record lies below the position; partitions are ordered by commit timestamp.
+            LineageError: the record is below the position; partitions are ordered by commit timestamp.
         """
         timestamp, transaction = record.commit_timestamp, record.server_transaction_id
         sequence = _sequence(record)
@@ -91,7 +90,7 @@ class Waiting:
 
 
 class Advanced(NamedTuple):
-    """A data record or heartbeat of `token` was claimed; its partition now stands at `position`."""
+    """A data record or heartbeat of `token` was claimed; its partition is now at `position`."""
 
     token: str
     position: Position
@@ -107,14 +106,14 @@ class Announced:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A query of `token` ended after at least one child partitions record: there are no more."""
+    """A query of `token` ended after at least one child partitions record: the partition has ended."""
 
     token: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A query of `token` that reached to the frontier's end has ended: nothing of it is left to read."""
+    """A query of `token` that reached the frontier's end has ended: no work of the partition remains."""
 
     token: str
 
@@ -124,11 +123,11 @@ Step: TypeAlias = Advanced | Announced | Finished | Ended
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """All that is left to read of a change stream, up to and including `end` (None: no end).
+    """The remaining work of a change stream, up to and including `end` (None: without end).
 
     `open` maps the tokens that may be read now to their positions, `waiting` those that may not.
-    `dealt` says that this is one part of several and knows nothing of the others, `globally_ordered` that keys wander
-    between lineages (the emulator).
+    `dealt` says that this is one part of several and knows nothing of the others; `globally_ordered` says that keys
+    move between lineages (the emulator).
     """
 
     open: Mapping[str, Position]
@@ -144,7 +143,7 @@ class Frontier:
 
     @property
     def done(self) -> bool:
-        """Nothing is left to read, now or later."""
+        """Whether no work remains, now or later."""
         return not self.open and not self.waiting
 
     @property
@@ -159,15 +158,15 @@ class Frontier:
 
     @property
     def summary(self) -> str:
-        """What is left, in words."""
+        """The remaining work, in words."""
         return f"{len(self.open)} partitions open and {len(self.waiting)} waiting"
 
     @property
     def watermark(self) -> int | None:
-        """No unread change has a commit timestamp below this; None when nothing is left to read.
+        """No unread change has a commit timestamp below this; None when no work remains.
 
-        Held by the slowest open partition and by the start of each waiting one; released as they advance,
-        idle ones too, by their heartbeats.
+        Held by the slowest open partition and by the start of each waiting one; advanced by records and, in idle
+        partitions, by heartbeats.
         """
         return min(
             (
@@ -196,15 +195,15 @@ class Frontier:
                 return self._closed(token)
 
     def exhausted(self) -> Frontier:
-        """Return the same reading with nothing left."""
+        """Return the same frontier without remaining work."""
         return replace(self, open={}, waiting={})
 
     def advanced(self, positions: Mapping[str, Position]) -> Frontier:
-        """Return the frontier with several open partitions at new positions: many steps for one copy."""
+        """Return the frontier with several open partitions at new positions: one copy for many steps."""
         return replace(self, open={**self.open, **positions}).settled() if positions else self
 
     def settled(self) -> Frontier:
-        """Open each child that has no parent left or, in a whole frontier, nothing unread below its start."""
+        """Open each child without unfinished parents and, in a whole frontier, orphans (rule 3)."""
         if not self.waiting:
             return self
         ready = {token: child.start for token, child in self.waiting.items() if not child.unfinished}
@@ -220,10 +219,10 @@ class Frontier:
         return replace(self, open={**self.open, **opened}, waiting=waiting)
 
     def deal(self, n: int) -> list[Frontier]:
-        """Return at most `n` frontiers, none empty, that can be read side by side; `join` undoes it exactly.
+        """Return at most `n` frontiers, none empty, that can be read in parallel; `join` is the exact inverse.
 
-        A waiting child goes where its open parents go, so that it can open there; what hangs together by
-        common children is not torn apart. The lowest positions are spread over different parts.
+        A waiting child goes to the same part as its open parents, so that it can open there. Partitions with a common
+        child stay together. The lowest positions are spread over different parts.
 
         Raises:
             ValueError: this is a dealt part itself; `join` first.
@@ -238,10 +237,10 @@ class Frontier:
 
     @staticmethod
     def join(parts: Sequence[Frontier]) -> Frontier:
-        """Return one whole frontier from all parts of a deal, however far each has been read meanwhile.
+        """Return one whole frontier from all parts of a deal, however far each has been read.
 
-        Parts that are done may be left out: what a finished partition was waited for is written in a
-        waiting child of the same part, so such a part is not done.
+        Parts without remaining work may be left out. A finished partition with a waiting child is recorded in that
+        child, in the same part, so such a part still has work.
 
         Raises:
             LineageError: two parts hold the same partition.
@@ -295,7 +294,7 @@ class Frontier:
         }
 
     def _families(self) -> list[tuple[str, ...]]:
-        """Group the tokens that are connected by "waits for"; a parent that is unknown connects nothing."""
+        """Group the tokens that are connected by "waits for". An unknown parent connects nothing."""
         family = {token: {token} for token in (*self.open, *self.waiting)}
         for child, entry in self.waiting.items():
             for parent in entry.unfinished & family.keys():
@@ -326,7 +325,7 @@ def abbreviate(token: str) -> str:
 
 
 def _merged(known: Waiting | None, again: Waiting) -> Waiting:
-    """Combine two entries of one child: a parent that either has struck off is finished."""
+    """Combine two entries of one child: a parent that either entry has removed is finished."""
     if known is None:
         return again
     return Waiting(min(known.start, again.start), known.unfinished & again.unfinished)
@@ -352,7 +351,7 @@ def _holds(runs: Runs, number: int) -> bool:
 
 
 def _with(runs: Runs, number: int) -> Runs:
-    """Return `runs` with `number`, which they do not hold; appending to the last run is the usual case."""
+    """Return `runs` with `number`, which they do not hold. Usually it extends the last run."""
     if runs and runs[-1][1] == number - 1:
         return (*runs[:-1], (runs[-1][0], number))
     joined: list[tuple[int, int]] = []

@@ -60,7 +60,7 @@ def _shared(record: DataChangeRecord) -> dict[str, object]:
 
 
 def _side(text: str) -> str:
-    """Return a side as it stands in a line; a bare line break is space, since strings have it escaped."""
+    """Return one JSON object for a line. A line break in it can only be space between tokens, so it becomes a space."""
     if not text:
         return "null"
     return text.replace("\n", " ").replace("\r", " ") if "\n" in text or "\r" in text else text

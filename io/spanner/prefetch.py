@@ -64,7 +64,7 @@ class Prefetcher:
     ) -> None:
         """Read nothing yet. `end`: last timestamp to read, inclusive; None: without end.
 
-        `ahead` is the budget that the prefetchers of a process share; None: one of its own.
+        `ahead` is the budget that the prefetchers of a process share; None: a new one.
         """
         self._backoff = backoff
         self._limits = limits

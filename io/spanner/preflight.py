@@ -1,4 +1,4 @@
-"""What is checked before anything is read: the database answers, its dialect, the stream and its options."""
+"""The checks before a read: the database answers; its dialect, the stream and the stream's options are supported."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _GOOGLESQL = "GOOGLE_STANDARD_SQL"
 
 
 def check_source(stream: ChangeStream, rows: Callable[[Query], list[list[str]]]) -> dict[str, str]:
-    """Return the options of the change stream, such as value_capture_type, as far as they are set.
+    """Return the options of the change stream, such as value_capture_type, if they are set.
 
-    `rows` runs a query and returns its rows as lists of text. What can be known only by reading (whether the
-    start lies within the retention period) is said by the first query, before a record is emitted.
+    `rows` runs a query and returns its rows as lists of text. Only a read tells whether the start is within the
+    retention period. The first query reports that, before a record is emitted.
 
     Raises:
         SetupError: a dialect or mode that is not supported, or no such stream; the message names the fix.

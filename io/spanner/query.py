@@ -1,8 +1,8 @@
-"""What we send: the statements, and how far ahead one query may look. Pure text and numbers, no client.
+"""The statements that the reader sends, and how far ahead one query may look. Pure.
 
 A change stream query must be the whole statement, a strong read in a single-use transaction. Both ends are
-inclusive. Every query has an end: one that stays open would have to be cancelled, and a cancelled query goes
-on burning a thread of the emulator until its end_timestamp.
+inclusive. Every query has an end. A query without an end would have to be cancelled, and the emulator works on a
+cancelled query until its end_timestamp.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def change_stream_query(
 ) -> Query:
     """Return the query for one partition from start to end, both inclusive, in nanoseconds.
 
-    `read_options` is passed by name: the emulator takes the argument or leaves it, one service instance
-    refused a call without it.
+    `read_options` is passed by name. For the emulator it is optional; one instance of the service rejected a call
+    without it.
     """
     sql = (
         f"SELECT ChangeRecord FROM READ_{checked_name(change_stream)}(start_timestamp => @start_timestamp, "

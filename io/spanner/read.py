@@ -84,34 +84,34 @@ class ReadSpannerUnboundedFn(Unbounded, ReadSpannerFn):
 class ReadFromSpannerChangeStream(ReadFromChangeStream):
     """Read the data change records of a change stream, timestamped with their commit timestamps.
 
-    GoogleSQL databases; every value capture type (OLD_AND_NEW_VALUES is what the rest of Penstock is made
-    for). Nothing is written to the database. `ReadChangeStreamFn` says what is promised about order, repeats
-    and the watermark.
+    For GoogleSQL databases and every value capture type; the rest of Penstock works best with OLD_AND_NEW_VALUES.
+    Nothing is written to the database. The docstring of this module says what is promised about order, repeats and
+    the watermark.
 
     Args:
         project, instance, database, change_stream: names; the change stream's without READ_.
-        start: the first commit timestamp to read, inclusive. None means now: the moment when this transform
+        start: the first commit timestamp to read, inclusive. None means now: the time when this transform
             is made. A pipeline that resumes from a checkpoint ignores it.
-        end: the last commit timestamp to read, inclusive. None means for ever. A checkpoint with
-            another end is refused.
+        end: the last commit timestamp to read, inclusive. None means without end. A checkpoint with
+            another end is rejected.
         heartbeat_seconds: interval of the service's heartbeats in a long idle query; 1 to 300.
         poll_seconds: length of the time window of one query; 0.01 to 60. A shorter window delivers sooner where the
             service sends rows only at the end of a query, and needs more queries.
-        unavailable_seconds: seconds that the service may stay away before the pipeline fails.
-        max_concurrent_partitions: queries that one worker process runs at once; partitions beyond that take turns.
-        buffer_bytes: how much a bundle may read ahead, as sent by the service.
-        idle_stream_seconds: how long a reading goes on for the next bundle that continues at its positions; 0: not at
-            all, and a bundle ends when its queries have.
+        unavailable_seconds: how long the service may fail to answer before the pipeline fails.
+        max_concurrent_partitions: partitions that one worker process reads at once; the others take turns.
+        buffer_bytes: how much one worker process may read ahead of the pipeline, as sent by the service.
+        idle_stream_seconds: how long open queries wait for the next bundle that continues at their positions; 0:
+            not at all, and a bundle ends when its queries have ended.
         credentials: a picklable google.auth credentials object; None: application default credentials, found
             by each worker.
         database_role: for fine-grained access control.
         emulator_host: ``host:port`` of an emulator; None: SPANNER_EMULATOR_HOST of this process, if set.
         api_endpoint: ``host:port`` of a regional or private endpoint, or of a self-managed one.
-        plain_text: speak to `api_endpoint` without TLS and credentials.
+        plain_text: connect to `api_endpoint` without TLS and credentials.
 
     Raises:
         ValueError: an argument is missing, malformed or out of range. Whether the stream exists and can be
-            read is known only to the service: `check()` asks it, and so does the pipeline before it reads.
+            read is known only to the service: `check()` asks it, and the pipeline does so before it reads.
     """
 
     bounded_fn = ReadSpannerFn

@@ -1,4 +1,4 @@
-"""What a change stream says: its three kinds of record, with the field names of Spanner's documentation.
+"""The three kinds of record of a change stream, with the field names of Spanner's documentation.
 
 No Beam, no client. Timestamps are integers, nanoseconds since 1970-01-01T00:00:00Z, because Spanner's
 TIMESTAMP is finer than Beam's and Python's microseconds. Values in mods stay the JSON text that was sent.
@@ -54,8 +54,8 @@ class Mod(NamedTuple):
 class Mods(Sequence[Mod]):
     """The mods of one record, kept as one flat tuple of texts; a `Mod` is made when it is looked at.
 
-    A tuple of strings is invisible to Python's garbage collector, a hundred thousand named tuples are not,
-    and most readers look at each mod once or hand the texts on. Equal to any sequence of equal mods.
+    Python's garbage collector does not traverse a tuple of strings, but it would traverse a hundred thousand named
+    tuples. Most programs look at each mod once or pass the texts on. Equal to any sequence of equal mods.
     """
 
     __slots__ = ("texts",)
@@ -95,7 +95,7 @@ class Mods(Sequence[Mod]):
         return hash(tuple(self))
 
     def __repr__(self) -> str:
-        return f"<{len(self)} mods>"  # no values: they are someone's data
+        return f"<{len(self)} mods>"  # without values, which are user data
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class HeartbeatRecord:
 
 @dataclass(frozen=True, slots=True)
 class ChildPartition:
-    """A partition that follows; `parent_partition_tokens` is empty only in the answer to a NULL token."""
+    """A partition that continues another one; `parent_partition_tokens` is empty only in the answer to a NULL token."""
 
     token: str
     parent_partition_tokens: frozenset[str]
@@ -139,7 +139,7 @@ class ChildPartition:
 
 @dataclass(frozen=True, slots=True)
 class ChildPartitionsRecord:
-    """The partition ends: its keys go on in `child_partitions`, from `start_timestamp` (inclusive) on.
+    """The partition ends: `child_partitions` continue its keys from `start_timestamp` (inclusive) on.
 
     A split names both children in one record; a merge names one child in a record of each parent. One
     partition may send several records with one `start_timestamp`, told apart by `record_sequence`.

@@ -1,8 +1,8 @@
-"""What is read, and how it is reached: two values with different lives.
+"""The change stream that is read, and the connection to it: two values with different lifetimes.
 
-A `ChangeStream` is an element of the pipeline. It is encoded, checkpointed and resumed, so it holds only what
-identifies the reading. A `Connection` belongs to the program that runs: it may change between a stop and a
-resume (another endpoint, other credentials), so it travels with the code and never into a checkpoint.
+A `ChangeStream` is an element of the pipeline. It is encoded, checkpointed and resumed, so it holds only the identity
+of the stream. A `Connection` belongs to the running program. It may change between a stop and a resume (another
+endpoint or credentials), so it is never in a checkpoint.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EMULATOR_VARIABLE = "SPANNER_EMULATOR_HOST"
 class ChangeStream(WithIdentity):
     """A change stream and the part of it to read: from `start` to `end`, nanoseconds, both inclusive.
 
-    `end` None: without end. The start is a moment even when the user asked for "now", so that every retry
+    `end` None means without end. The start is a fixed time even if the user asked for "now", so that every retry
     reads from the same one.
     """
 

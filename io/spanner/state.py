@@ -1,4 +1,4 @@
-"""What the consumer and the threads of one prefetcher share: its partitions, its lock, and whether a bundle uses it.
+"""The state that the consumer and the threads of one prefetcher share: partitions, lock, lease.
 
 Knows neither Beam nor the client. Unless a docstring says otherwise, the caller holds `changed`.
 """
@@ -48,7 +48,7 @@ class Batch:
         return not isinstance(self.steps[-1][1], Advanced)
 
     def claims(self) -> Iterator[Claim]:
-        """Yield each step by itself, so that a split can fall between any two records."""
+        """Yield one claim for each step, so that a split can fall between any two records."""
         nothing: Sequence[DataChangeRecord] = ()
         for record, step in self.steps:
             yield 1, nothing if record is None else (record,), step
@@ -158,7 +158,7 @@ class ReadState:
         return self.lease.closed
 
     def unwanted(self, partition: PartitionState) -> bool:
-        """Return whether nobody takes the partition's batches. Needs no lock."""
+        """Return whether the partition's batches will not be taken. Needs no lock."""
         return self.lease.closed or partition.dropped
 
     def rest(self, partition: PartitionState, asked_until: int) -> None:

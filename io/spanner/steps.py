@@ -1,4 +1,4 @@
-"""From what a query sends and how it ends to the steps that are claimed; how far the next one reaches. Pure."""
+"""From the records of a query and its end to the steps that are claimed; how far the next query reaches. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PendingStep: TypeAlias = tuple[DataChangeRecord | None, Step]
 def to_steps(
     token: str, position: Position, records: Iterable[ChangeRecord]
 ) -> tuple[list[PendingStep], Position]:
-    """Turn records of one partition into steps to claim, leaving out what `position` has seen already.
+    """Turn records of one partition into steps to claim, without those that `position` has seen already.
 
     Returns the steps and the position after them.
     """
@@ -44,11 +44,10 @@ def to_steps(
 
 
 def next_span(span: int, received_bytes: int) -> int:
-    """Return how much history the next query of a partition that lies behind may ask for, in nanoseconds.
+    """Return how much history the next query of a partition that is behind may ask for, in nanoseconds.
 
-    The service sends the first row of a query later, the more the query covers, and what a cut bundle had not
-    claimed is asked for again; so a backlog is read in pieces: longer ones after little came, shorter ones
-    after much.
+    The more time a query covers, the later the service sends its first row, and a split bundle asks again for rows that
+    it had not claimed. So a backlog is read in pieces: longer ones after few bytes, shorter ones after many.
     """
     if received_bytes < _FEW_BYTES:
         return min(2 * span, _SPANS[1])
@@ -58,13 +57,13 @@ def next_span(span: int, received_bytes: int) -> int:
 def last_step(
     token: str, position: Position, reached: int, end: int | None, *, announced: bool
 ) -> Step | None:
-    """Return the step that the end of a query means: it ended with status OK and had reached to `reached`.
+    """Return the step for the end of a query that covered the time up to `reached` and ended with status OK.
 
     `announced`: a child partitions record was among its rows. Without one a partition is not finished, only
-    read to the frontier's `end` or not. Of the time up to `reached` no more is taken for read than the
-    timestamp of the last record, which only a query that goes beyond it completes: the next one then begins
-    after it. (It must: a window in which nothing but that record is sent again carries no heartbeat.) The
-    rest of the window is left to heartbeats.
+    read to the frontier's `end` or not. Of the time up to `reached`, only the timestamp of the last record counts
+    as read. A query that covers more than that timestamp has sent all its records, so the next query begins after
+    it. It must: a query whose window holds only that record would send the record again, and no heartbeat.
+    Heartbeats advance the position over the rest of the window.
     """
     if announced:
         return Finished(token)

@@ -1,11 +1,10 @@
-"""The wire format of a PartialResultSet, typed as far as the rows of a change stream need it.
+"""Message types for a PartialResultSet, made for the rows of a change stream.
 
-Everything in a row is a `google.protobuf.Value`, list within list. Decoded as such, a record of one mod is mostly
-Python objects that are made only to be asked for their single string. So here the same bytes are given other
-message types: where the lists are walked, they are messages; where the values lie, they are left as bytes, from
-which a short string is taken by slicing. The field numbers are those of google/protobuf/struct.proto and
-google/spanner/v1/result_set.proto, type.proto; what is not named here is kept as an unknown field, so a row can be
-encoded again and read as the Value that it is.
+Everything in a row is a `google.protobuf.Value`, lists within lists. If it were parsed as such, most Python objects
+of a record would be made only to read one string from them. Therefore the same bytes are parsed as other message
+types. The lists that the decoder iterates are messages; the values in them stay bytes, and a short string is read
+by slicing. The field numbers are those of google/protobuf/struct.proto and google/spanner/v1/result_set.proto,
+type.proto. Other fields stay unknown fields, so a row can be encoded again and parsed as a Value.
 """
 
 from __future__ import annotations
@@ -47,16 +46,16 @@ _MESSAGES = {
 
 _made = message_classes("penstock.io.spanner.wire", _MESSAGES)
 Partial = _made["Partial"]
-"""A PartialResultSet; its `values` are rows: lists of structs of three lists of records, one for each kind."""
+"""A PartialResultSet. Its `values` are rows: lists of structs of three lists of records, one for each kind."""
 Row = _made["Row"]
 Mods = _made["Mods"]
-"""A Value that is a list of lists of strings. Where there are many, asking each costs less than slicing each."""
+"""A Value that is a list of lists of strings. For many values, attribute access costs less than slicing."""
 Metadata = _made["Metadata"]
 Value = struct_pb2.Value
 
 
 def text(value: bytes) -> str:
-    """Return the string in an encoded Value; the empty string for any other kind, null above all."""
+    """Return the string in an encoded Value; the empty string for any other kind, such as null."""
     if len(value) < _ONE_BYTE_LENGTH and value[0] == _STRING_TAG and value[1] == len(value) - 2:
         return value[2:].decode()
     found: str = Value.FromString(value).string_value
@@ -64,5 +63,5 @@ def text(value: bytes) -> str:
 
 
 def true(value: bytes) -> bool:
-    """Say whether an encoded Value is the boolean true."""
+    """Return whether an encoded Value is the boolean true."""
     return value == _TRUE

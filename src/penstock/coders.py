@@ -1,4 +1,4 @@
-"""What the coders of the readers share: they are deterministic, and their bytes say of which version they are."""
+"""The base of all coders of Penstock: deterministic, with a version in the encoded bytes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class VersionedCoder(coders.Coder):  # type: ignore[misc, unused-ignore]
 
     value_type: ClassVar[type]
     what: ClassVar[str]
-    """What is encoded, with its article, for messages."""
+    """The encoded thing with its article, for messages."""
     versions: ClassVar[tuple[int, ...]] = (1,)
     """The versions of the format that this release reads."""
 
     def check_version(self, version: Any) -> None:
-        """Refuse what this release does not read.
+        """Reject a format that this release does not read.
 
         Raises:
             ValueError: the bytes were written by a version that this one does not know.

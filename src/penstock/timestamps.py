@@ -1,4 +1,4 @@
-"""Moments as change streams have them: integers, nanoseconds since 1970-01-01T00:00:00Z. Pure."""
+"""Timestamps of change streams: integers, nanoseconds since 1970-01-01T00:00:00Z. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WHOLE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", re.ASCII)
 
 Timelike: TypeAlias = datetime | str | int
-"""A moment: an aware datetime, RFC 3339 text ending in Z, or integer nanoseconds since the epoch."""
+"""A time: an aware datetime, RFC 3339 text ending in Z, or integer nanoseconds since the epoch."""
 
 
 def parse_timestamp(text: str) -> int:

@@ -158,7 +158,7 @@ def test_a_checkpoint_of_another_stream_or_end_is_refused_before_anything_is_rea
     source.fill()
     before, now = Epochs(source.transform(end=source.start + SECOND)), Epochs(source.transform())
     now.stream = before.stream
-    with pytest.raises(SetupError, match=r"checkpoint .*, but the program "):
+    with pytest.raises(SetupError, match=r"checkpoint .*, but the program reads "):
         now.run(0.01)
     assert now.committed == []
 

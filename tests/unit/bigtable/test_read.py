@@ -93,7 +93,7 @@ def test_a_checkpoint_with_another_end_is_refused_before_anything_is_read(
     estimator = FrontierWatermarkEstimatorProvider().create_watermark_estimator(beam_watermark(0))
     ends = {7: r"to 1970\S*7Z", 9: r"to 1970\S*9Z", None: "without end"}
     with pytest.raises(
-        SetupError, match=f"goes on with .* {ends[was]}, but the program names .* {ends[now]}. Name"
+        SetupError, match=f"belongs to the .* {ends[was]}, but the program reads .* {ends[now]}. Change"
     ):
         next(fn.process(before.stream, BigtableTracker(frontier), estimator))
 

@@ -58,7 +58,7 @@ def test_a_claim_of_a_partition_that_may_not_be_open_is_refused() -> None:
 
 
 def test_returning_with_work_left_is_an_error() -> None:
-    with pytest.raises(ValueError, match="2 segments left"):
+    with pytest.raises(ValueError, match="2 segments to read"):
         tracker().check_done()
 
 

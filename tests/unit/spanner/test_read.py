@@ -80,7 +80,7 @@ def test_start_and_end_may_be_text_datetimes_or_nanoseconds(moment: Any) -> None
         ({"start": 20, "end": 10}, "end .* is before start"),
         ({"heartbeat_seconds": 0.1}, "heartbeat_seconds=0.1 is out of range: pass a number from 1 to 300"),
         ({"poll_seconds": 0.001}, "poll_seconds=0.001 is out of range"),
-        ({"max_concurrent_partitions": 1.5}, "max_concurrent_partitions=1.5 is no whole number"),
+        ({"max_concurrent_partitions": 1.5}, "max_concurrent_partitions=1.5 is not a whole number"),
         ({"unavailable_seconds": -1}, "unavailable_seconds=-1 is out of range"),
         ({"max_concurrent_partitions": 0}, "max_concurrent_partitions=0 is out of range"),
         ({"buffer_bytes": 1}, "buffer_bytes=1 is out of range"),
@@ -163,7 +163,7 @@ def test_a_checkpoint_with_another_end_is_refused_before_anything_is_read(
     estimator = FrontierWatermarkEstimatorProvider().create_watermark_estimator(beam_watermark(0))
     ends = {7: r"to 1970\S*7Z", 9: r"to 1970\S*9Z", None: "without end"}
     with pytest.raises(
-        SetupError, match=f"goes on with .* {ends[was]}, but the program names .* {ends[now]}. Name"
+        SetupError, match=f"belongs to the .* {ends[was]}, but the program reads .* {ends[now]}. Change"
     ):
         next(fn.process(before.stream, SpannerTracker(frontier), estimator))
 
