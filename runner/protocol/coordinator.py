@@ -1,7 +1,7 @@
-"""The driver's side of the protocol: take over, begin, commit, look, sweep.
+"""The driver's side of the protocol: take over, begin, commit, check for a newer driver, sweep.
 
-The coordinator knows no Spark, no Beam and no storage: time, nonces and pauses are handed in, the records are
-behind `RecordStore`. `docs/protocol.md` says which crash leads where.
+The coordinator imports no Spark, no Beam and no storage. Time, nonces and pauses are arguments, and records are
+behind `RecordStore`. `docs/protocol.md` lists what happens after each kind of crash.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 from penstock.attempt import Attempt
 from penstock.runner.protocol.errors import CheckpointError, SupersededError
-from penstock.runner.protocol.exactly_once_put import create_for_certain, look_for_certain
+from penstock.runner.protocol.exactly_once_put import create_exactly_once, repeat_until_answered
 from penstock.runner.protocol.names import run_age
 from penstock.runner.protocol.record import (
     CommitRecord,
@@ -28,15 +28,15 @@ from penstock.runner.protocol.record import (
 from penstock.runner.protocol.record_store import RecordStore, StoredRecord
 
 KEEP_RECORDS = 8
-"""Old records that stay for the curious; the protocol itself needs only the last one."""
+"""Number of newest records that a sweep keeps. The protocol needs only the last one; the others help people."""
 
 SWEEP_LIMIT = 1000
-"""Files that one sweep deletes at most."""
+"""Maximum number of files that one sweep deletes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep has deleted; `more` says that it stopped at its limit."""
+    """Numbers of files that a sweep has deleted. `more`: it reached its limit, or could not delete everything."""
 
     runs: int = 0
     records: int = 0
@@ -55,15 +55,15 @@ def new_nonce() -> str:
 
 
 def describe_writer(now_us: int, nonce: str) -> str:
-    """Return the name of this process for records and messages: who, where, since when."""
+    """Return a text that identifies this process in records and messages: id, host, start time, nonce."""
     return f"process {os.getpid()} on {socket.gethostname()}, started {_utc(now_us)} ({nonce})"
 
 
 class Coordinator:
-    """One driver's hold on a checkpoint.
+    """One driver's access to the records of a checkpoint.
 
-    Until `take_over` has returned, nothing may be published or deleted. After `SupersededError` the coordinator is
-    of no use any more.
+    Until `take_over` has returned, the driver must not publish or delete anything. After `SupersededError` it must
+    not use the coordinator again.
     """
 
     def __init__(
@@ -84,37 +84,37 @@ class Coordinator:
         self._pause = pause
         self._keep_records = keep_records
         self._writer = writer or describe_writer(clock(), nonces())
-        self._own: StoredRecord | None = None
+        self._last_own: StoredRecord | None = None
 
     @property
     def record(self) -> CommitRecord:
         """The last record that this driver has committed itself."""
-        return self._held.record
+        return self._own.record
 
     @property
-    def _held(self) -> StoredRecord:
-        if self._own is None:
-            raise RuntimeError("the coordinator holds no record: call take_over() first")
-        return self._own
+    def _own(self) -> StoredRecord:
+        if self._last_own is None:
+            raise RuntimeError("the coordinator has no record yet: call take_over() first")
+        return self._last_own
 
     def take_over(self) -> CommitRecord:
-        """Commit a record that carries the last one over unchanged; its number is this driver's generation.
+        """Commit a record that copies the state of the last one; its number is this driver's generation.
 
-        A driver that loses the number to another one reads again: whoever was faster, the newest take-over
-        wins.
+        If another driver creates that number first, this driver reads the last record again and tries the next
+        number. So the newest take-over wins.
 
         Raises:
-            SupersededError: a still newer driver has taken over meanwhile.
+            SupersededError: an even newer driver has taken over.
             CheckpointError: the last record cannot be read.
             OSError: the record could not be created.
         """
         while True:
-            record = self._carried_over(self._store.last())
+            record = self._take_over_record(self._store.last())
             data = encode_record(record)
             if self._put(record.number, data):
-                return self._hold(record, data)
+                return self._keep(record, data)
 
-    def _carried_over(self, last: StoredRecord | None) -> CommitRecord:
+    def _take_over_record(self, last: StoredRecord | None) -> CommitRecord:
         number = last.record.number + 1 if last else 1
         return CommitRecord(
             number=number,
@@ -128,60 +128,60 @@ class Coordinator:
         )
 
     def begin(self) -> Attempt:
-        """Name a new try of the epoch that follows the last record."""
+        """Return a new attempt of the epoch that follows the last record."""
         record = self.record
         return Attempt(self._store.job, record.generation, record.number + 1, self._nonces())
 
     def commit(self, attempt: Attempt, state: EpochState) -> CommitRecord:
-        """Commit what `attempt` made of the last record, as one atomic step.
+        """Commit the state that `attempt` computed from the last record, as one atomic step.
 
         Raises:
             SupersededError: another driver has taken over; nothing of this attempt counts.
-            CommitUnknownError: storage never said what became of the record. Stop; the next take-over finds out.
-            CheckpointError: the last record is gone, and nobody has committed a later one.
+            CommitUnknownError: the storage never said whether the record exists. Stop; the next take-over reads it.
+            CheckpointError: the last record is missing, and there is no later one.
             OSError: the record was not created; the epoch may be repeated.
-            ValueError: `attempt` is not a try of the next epoch.
+            ValueError: `attempt` is not for the next epoch.
         """
-        held = self._held
-        if (attempt.generation, attempt.epoch) != (held.record.generation, held.record.number + 1):
+        own = self._own
+        if (attempt.generation, attempt.epoch) != (own.record.generation, own.record.number + 1):
             raise ValueError(
-                f"epoch {attempt.epoch} does not follow record {held.record.number}; call begin() for it"
+                f"epoch {attempt.epoch} does not follow record {own.record.number}; call begin() for it"
             )
         self._require_own()
         record = replace(
-            held.record,
+            own.record,
             number=attempt.epoch,
-            parent=held.digest,
+            parent=own.digest,
             committed_us=self._clock(),
             kind="epoch",
-            epochs=held.record.epochs + 1,
+            epochs=own.record.epochs + 1,
             state=state,
         )
         data = encode_record(record)
         if not self._put(record.number, data):
             raise self._superseded(record.number)
-        return self._hold(record, data)
+        return self._keep(record, data)
 
     def check_superseded(self) -> None:
-        """Look for a record above the own one (an idle driver does so too).
+        """Check that no driver has committed a record above this driver's last one. An idle driver checks it too.
 
         Raises:
-            SupersededError: there is one.
-            CheckpointError: there is none, and the own one is gone.
-            CommitUnknownError: storage never said so.
+            SupersededError: there is a higher record.
+            CheckpointError: there is none, and this driver's record is missing.
+            CommitUnknownError: the storage did not answer.
         """
-        self._look_above(self._held.record.number)
+        self._check_nothing_above(self._own.record.number)
         self._require_own()
 
     def sweep(self, limit: int = SWEEP_LIMIT) -> Swept:
-        """Delete at most `limit` files that the own last record shows to be of no more use.
+        """Delete at most `limit` files that are no longer needed, judged by this driver's last record.
 
-        Those are state runs with (generation, epoch) at or below the record's own that it does not name, and
-        records older than the newest few. What another driver may still need has a higher age or is named
-        by the own record too, so it does no harm to be paused in here and to finish long after a take-over.
+        These are state runs with (generation, epoch) at or below those of the record that it does not name, and
+        records older than the newest few. A sweep may be paused here and finish long after a take-over. That does no
+        harm: a file that another driver needs has a higher (generation, epoch), or this record names it too.
         """
         record = self.record
-        runs = self._dead_runs(record)
+        runs = self._unused_runs(record)
         records = [n for n in self._store.record_numbers() if n <= record.number - self._keep_records]
         for name in runs[:limit]:
             self._store.delete_run(name)
@@ -194,15 +194,15 @@ class Coordinator:
             more=len(runs) + len(records) > limit,
         )
 
-    def _dead_runs(self, record: CommitRecord) -> list[str]:
+    def _unused_runs(self, record: CommitRecord) -> list[str]:
         named = {run.name for run in record.state.state_runs}
         mine = (record.generation, record.number)
         ages = ((name, run_age(name)) for name in self._store.run_names() if name not in named)
         return [name for name, age in ages if age is not None and age <= mine]
 
     def _put(self, number: int, data: bytes) -> bool:
-        """Create the record; True when it is this driver's, however often it took to learn that."""
-        return create_for_certain(
+        """Create the record; return whether it is this driver's, even if the storage had to be asked several times."""
+        return create_exactly_once(
             lambda: self._store.create_record(number, data),
             lambda: self._store.read_record(number),
             data,
@@ -210,42 +210,44 @@ class Coordinator:
             self._pause,
         )
 
-    def _hold(self, record: CommitRecord, data: bytes) -> CommitRecord:
-        """Take a record that was created as the own last one, unless there is a higher one.
+    def _keep(self, record: CommitRecord, data: bytes) -> CommitRecord:
+        """Remember a created record as this driver's last one, unless there is a higher one.
 
-        Old records may be deleted under a paused driver; its create then succeeds although it lost long ago.
+        Without the check a driver that was paused for long could win a number that was used and deleted before: its
+        create succeeds, although another driver took over long ago.
         """
-        self._look_above(record.number)
-        self._own = StoredRecord(record, record_digest(data))
+        self._check_nothing_above(record.number)
+        self._last_own = StoredRecord(record, record_digest(data))
         return record
 
-    def _look_above(self, number: int) -> None:
+    def _check_nothing_above(self, number: int) -> None:
         if (highest := self._highest()) > number:
             raise self._superseded(highest)
 
     def _require_own(self) -> None:
-        """Refuse to begin a second folder where the first one was: both would go on from what the record says.
+        """Check that this driver's last record still exists.
 
-        Asked twice, since a listing that another driver overtakes may miss what it made and what it deleted.
+        If the folder was moved away, a commit would start a second folder in its place, and pipelines in both would
+        publish the same data. The record is looked for twice: a listing that runs while another driver creates and
+        deletes records may miss both.
         """
-        number = self._held.record.number
+        number = self._own.record.number
         if self._highest() < number and self._highest() < number:
             raise CheckpointError(
-                f"{self._store.folder} does not hold record {number} any more, which this driver has "
-                "committed: the folder was moved or emptied, or is not mounted. Put it back and start the "
-                "pipeline again: it goes on from there"
+                f"{self._store.folder} no longer contains record {number}, which this driver has committed: the "
+                "folder was moved or emptied, or is not mounted. Put it back and start the pipeline again: it "
+                "continues from there"
             )
 
     def _highest(self) -> int:
-        """Only this tells whether the driver is still the last one, so a listing that fails is not the end of it."""
+        """The highest record number. A listing that fails is repeated: only it tells whether another driver runs."""
         what = f"which records {self._store.folder} holds"
-        return max(look_for_certain(self._store.record_numbers, what, self._pause), default=0)
+        return max(repeat_until_answered(self._store.record_numbers, what, self._pause), default=0)
 
     def _superseded(self, number: int) -> SupersededError:
         return SupersededError(
-            f"another driver has taken over {self._store.folder}: {self._who(number)}. This driver "
-            "stops; what it did since its last record does not count. Let one driver at a time use a "
-            "--checkpoint_dir"
+            f"another driver has taken over {self._store.folder}: {self._who(number)}. This driver stops, and its "
+            "work since its last record does not count. Let only one driver at a time use a --checkpoint_dir"
         )
 
     def _who(self, number: int) -> str:

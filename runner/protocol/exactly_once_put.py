@@ -1,4 +1,4 @@
-"""Getting an answer out of storage that sometimes gives none."""
+"""Create a file exactly once on storage that sometimes does not answer."""
 
 from __future__ import annotations
 
@@ -8,51 +8,53 @@ from typing import TypeVar
 from penstock.runner.protocol.errors import CommitUnknownError, OutcomeUnknownError
 
 PUT_TRIES = 8
-"""How often the storage is asked until it answers, with pauses of 0.1 s to 12.8 s after each."""
+"""Number of times a request is repeated until the storage answers, with pauses of 0.1 s to 12.8 s between them."""
 
-Seen = TypeVar("Seen")
+_Answer = TypeVar("_Answer")
 
 
-def create_for_certain(
+def create_exactly_once(
     create: Callable[[], bool],
     read: Callable[[], bytes],
     data: bytes,
     what: str,
     pause: Callable[[float], None],
 ) -> bool:
-    """Create something of which only one can be; return whether it is ours: created now or earlier.
+    """Create a file that only one driver can create; return whether it has our content, created now or earlier.
 
-    While the outcome is unknown the same bytes are put again. Afterwards there is exactly one content, and
-    it is ours if and only if it is equal: bytes that name their writer cannot be equal by chance.
+    While the outcome is unknown, the same bytes are created again. In the end there is exactly one content. It is
+    ours if and only if it is equal, because the bytes of a record name their writer.
 
     Raises:
-        CommitUnknownError: the storage gave no answer, again and again.
+        CommitUnknownError: the storage did not answer, even when asked again.
     """
-    if _ask(create, f"whether {what} was created", pause, OutcomeUnknownError):
+    if _repeat(create, f"whether {what} was created", pause, OutcomeUnknownError):
         return True
     try:
         return read() == data
-    except FileNotFoundError:  # deleted since: only a newer driver does that
+    except FileNotFoundError:  # it was deleted, which only a newer driver does
         return False
 
 
-def look_for_certain(look: Callable[[], Seen], what: str, pause: Callable[[float], None]) -> Seen:
-    """Return what a look at the storage shows; one that fails is repeated. `what` is what it is to tell.
+def repeat_until_answered(ask: Callable[[], _Answer], what: str, pause: Callable[[float], None]) -> _Answer:
+    """Return the answer to a question to the storage; repeat it if it fails. `what` names the question in errors.
 
     Raises:
-        CommitUnknownError: the storage gave no answer, again and again.
+        CommitUnknownError: the storage did not answer, even when asked again.
     """
-    return _ask(look, what, pause, OSError)
+    return _repeat(ask, what, pause, OSError)
 
 
-def _ask(ask: Callable[[], Seen], what: str, pause: Callable[[float], None], passing: type[OSError]) -> Seen:
+def _repeat(
+    ask: Callable[[], _Answer], what: str, pause: Callable[[float], None], temporary: type[OSError]
+) -> _Answer:
     for tried in range(PUT_TRIES):
         try:
             return ask()
-        except passing as error:
+        except temporary as error:
             unknown = error
             pause(0.1 * 2**tried)
     raise CommitUnknownError(
-        f"the storage did not say, {PUT_TRIES} times, {what}. Once it answers again, "
-        "start the pipeline again: it finds out and goes on"
+        f"the storage did not say, {PUT_TRIES} times, {what}. When it answers again, start the pipeline again: it "
+        "finds out and continues"
     ) from unknown

@@ -1,12 +1,15 @@
-"""What travels between levels: frames with a header that says who made them. Pure.
+"""Frames: the blocks of bytes that tasks of one level send to the next, with a header that names their producer. Pure.
 
-Three kinds. DATA holds encoded elements of one edge, at most about a megabyte, numbered per (edge, target)
-so that a consumer takes them in the producer's order. REPORT closes what one task attempt sends to one
-target: how many DATA frames of each edge to expect, and the watermarks of its stages. CONTROL is a task's
-report to the driver, handed on from level to level.
+There are three kinds:
 
-The header carries the nonce of the attempt that made the frame. A consumer that sees two nonces of one
-producer, or a number of frames that differs from the report, says so; the driver then aborts the epoch.
+- DATA: encoded elements of one edge, about a megabyte at most. They are numbered per (edge, target), so that a
+  consumer can process them in the order of the producer.
+- REPORT: the last frame that a task attempt sends to a target. It says how many DATA frames of each edge to expect,
+  and contains the watermarks of the producer's stages.
+- CONTROL: the report of a task to the driver. Each level passes it on.
+
+The header contains the nonce of the attempt that made the frame. A consumer that sees two nonces of one producer, or
+another number of frames than announced, reports that, and the driver aborts the epoch.
 """
 
 from __future__ import annotations
@@ -19,9 +22,9 @@ from dataclasses import dataclass
 _HEADER = struct.Struct(">BHI16sHI")
 
 FRAME_BYTES = 1 << 20
-"""Size at which a DATA frame is sent off; 16 such blocks shuffle three times faster than 400k records.
+"""Size at which a DATA frame is sent. Spark shuffles 16 such blocks three times faster than 400,000 records.
 
-What is written last may be larger than that: one element, or the values of one key that were written together.
+A frame may be larger: its last element, or the last values of one key written together, may have any size.
 """
 
 
@@ -61,14 +64,14 @@ class Frame:
 
 
 class InOrder:
-    """Hands on the DATA frames of each producer and edge in their number's order, holding back early ones."""
+    """Puts the DATA frames of each producer and edge in the order of their numbers; early frames wait."""
 
     def __init__(self) -> None:
         self._next: dict[tuple[int, int, int], int] = {}
         self._early: dict[tuple[int, int, int], dict[int, Frame]] = {}
 
     def take(self, frame: Frame) -> Iterator[Frame]:
-        """Yield `frame` if it is the next of its kind, and any that waited for it."""
+        """Yield `frame` if it is the next one of its producer and edge, and then those that waited for it."""
         lane = (frame.level, frame.partition, frame.edge)
         waiting = self._early.setdefault(lane, {})
         waiting[frame.number] = frame

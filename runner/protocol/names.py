@@ -1,9 +1,9 @@
-"""Names of state runs: they say who wrote the file, so that they never collide and clean-up can judge them.
+"""Names of state runs. They contain the attempt, so that they never collide and a sweep can tell their age.
 
     0000000012-0000000017-9f2c41d08a63-5e884898da280471-00000-00063.run
     generation epoch      nonce        stage (hash)     key groups, inclusive
 
-The epoch number alone is not enough: an epoch that is tried again writes other data under the same number.
+The epoch number alone is not enough: another try of the same epoch may write other data.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PATTERN = re.compile(r"(\d{10,})-(\d{10,})-([0-9a-z]+)-([0-9a-f]{16})-(\d{5})-(
 
 @dataclass(frozen=True, slots=True)
 class RunName:
-    """Who writes a state run: driver generation, epoch, nonce of the task attempt; and for which stage."""
+    """The writer of a state run (driver generation, epoch, nonce of the task attempt) and the stage it is for."""
 
     generation: int
     epoch: int
@@ -26,7 +26,7 @@ class RunName:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[0-9a-z]+", self.nonce):
-            raise ValueError(f"a nonce is made of digits and small letters, not {self.nonce!r}")
+            raise ValueError(f"a nonce consists of digits and lower-case letters, not {self.nonce!r}")
 
     def file_name(self, first_key_group: int, last_key_group: int) -> str:
         """Return the file's name; key groups are inclusive."""

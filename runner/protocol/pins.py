@@ -1,10 +1,9 @@
-"""Which attempt of each task an epoch is made of (pure).
+"""Which attempt of each task counts. Pure.
 
-An epoch is one Spark job of levels of tasks. Spark rates Python tasks as deterministic: when an executor dies
-it may run one again, and the second attempt reads other data. So each attempt draws a nonce, heads its blocks
-with it and sends a control record; whoever reads a block reports from which attempt it came. Before the
-commit `pinned` puts controls and reports together: an epoch counts only if it is made of exactly one
-attempt of every task.
+Spark may run a task more than once: an executor dies, or a task is tried again. The attempts may have read different
+data, since sources are read live. Every attempt draws a nonce. It sends the nonce with each block and in its report to
+the driver, and each consumer reports from which attempt its blocks came. Before the commit, `pinned` compares all of
+them: an epoch counts only if it consists of exactly one attempt of every task.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Task = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What one task attempt tells the driver beside its data; `payload` is the runner's own."""
+    """The report of one task attempt to the driver. The protocol does not read `payload`."""
 
     level: int
     partition: int
@@ -31,7 +30,7 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True)
 class BlockReceipt:
-    """Attempt `by`, of a task one level below, took its block of (level, partition) from attempt `nonce`."""
+    """Attempt `by`, of a task one level below, used the block that attempt `nonce` of (level, partition) made."""
 
     level: int
     partition: int
@@ -40,31 +39,31 @@ class BlockReceipt:
 
 
 def pinned(
-    controls: Iterable[TaskResult], taken: Iterable[BlockReceipt], shape: Sequence[int]
+    results: Iterable[TaskResult], receipts: Iterable[BlockReceipt], shape: Sequence[int]
 ) -> dict[Task, TaskResult]:
-    """Return the one control record of each task of the epoch.
+    """Return the one result of each task of the epoch.
 
-    `shape[level]` is the number of tasks of that level. Every task takes one block, maybe empty, from every
-    task of the level above it, and reports it. A control record or a report that comes twice (it travels with
-    several blocks) counts once.
+    `shape[level]` is the number of tasks of that level. Every task takes one block, maybe empty, from every task of
+    the level above it, and reports a receipt for it. A result or receipt that arrives twice (it travels with several
+    blocks) counts once.
 
     Raises:
-        EpochAbortedError: two attempts of one task were seen, a control record or report is missing or belongs to
-            an attempt that is not part of the epoch, or a task is outside of `shape`.
+        EpochAbortedError: two attempts of one task were used, a result or receipt is missing or belongs to an
+            attempt that is not part of the epoch, or a task is outside of `shape`.
     """
-    pins = _one_control_per_task(controls)
+    pins = _one_result_per_task(results)
     _check_all_there(pins, shape)
-    _check_reports(pins, set(taken), shape)
+    _check_receipts(pins, set(receipts), shape)
     return pins
 
 
-def _one_control_per_task(controls: Iterable[TaskResult]) -> dict[Task, TaskResult]:
+def _one_result_per_task(results: Iterable[TaskResult]) -> dict[Task, TaskResult]:
     pins: dict[Task, TaskResult] = {}
-    for control in controls:
-        first = pins.setdefault((control.level, control.partition), control)
-        if first.nonce != control.nonce:
+    for result in results:
+        first = pins.setdefault((result.level, result.partition), result)
+        if first.nonce != result.nonce:
             raise EpochAbortedError(
-                f"{_name(control.level, control.partition)} ran twice, and both attempts were used"
+                f"{_name(result.level, result.partition)} ran twice, and both attempts were used"
             )
     return pins
 
@@ -72,34 +71,32 @@ def _one_control_per_task(controls: Iterable[TaskResult]) -> dict[Task, TaskResu
 def _check_all_there(pins: dict[Task, TaskResult], shape: Sequence[int]) -> None:
     tasks = {(level, partition) for level, count in enumerate(shape) for partition in range(count)}
     if missing := tasks - pins.keys():
-        raise EpochAbortedError(f"no control record came from {_names(missing)}")
+        raise EpochAbortedError(f"no report came from {_names(missing)}")
     if foreign := pins.keys() - tasks:
-        raise EpochAbortedError(
-            f"a control record came from {_names(foreign)}, which the epoch does not have"
-        )
+        raise EpochAbortedError(f"a report came from {_names(foreign)}, which the epoch does not have")
 
 
-def _check_reports(pins: dict[Task, TaskResult], taken: set[BlockReceipt], shape: Sequence[int]) -> None:
-    attempts = {control.nonce: task for task, control in pins.items()}
+def _check_receipts(pins: dict[Task, TaskResult], receipts: set[BlockReceipt], shape: Sequence[int]) -> None:
+    attempts = {result.nonce: task for task, result in pins.items()}
     seen: set[tuple[Task, Task]] = set()
-    for report in taken:
-        consumer = attempts.get(report.by)
-        if consumer is None or consumer[0] != report.level + 1:
+    for receipt in receipts:
+        consumer = attempts.get(receipt.by)
+        if consumer is None or consumer[0] != receipt.level + 1:
             raise EpochAbortedError(
-                f"a block of {_name(report.level, report.partition)} was taken by an attempt that is not "
+                f"a block of {_name(receipt.level, receipt.partition)} was taken by an attempt that is not "
                 "part of the epoch"
             )
-        _check_pin(pins, report, consumer)
-        seen.add(((report.level, report.partition), consumer))
+        _check_pin(pins, receipt, consumer)
+        seen.add(((receipt.level, receipt.partition), consumer))
     _check_complete(seen, shape)
 
 
-def _check_pin(pins: dict[Task, TaskResult], report: BlockReceipt, consumer: Task) -> None:
-    pin = pins.get((report.level, report.partition))
-    if pin is None or pin.nonce != report.nonce:
+def _check_pin(pins: dict[Task, TaskResult], receipt: BlockReceipt, consumer: Task) -> None:
+    pin = pins.get((receipt.level, receipt.partition))
+    if pin is None or pin.nonce != receipt.nonce:
         raise EpochAbortedError(
-            f"{_name(*consumer)} took its block of {_name(report.level, report.partition)} from another "
-            "attempt than the one whose control record came"
+            f"{_name(*consumer)} took its block of {_name(receipt.level, receipt.partition)} from another "
+            "attempt than the one whose report came"
         )
 
 

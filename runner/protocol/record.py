@@ -37,9 +37,9 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """The rest of one element of a splittable DoFn, which the next epoch goes on with.
+    """The rest of one element of a splittable DoFn, with which a later epoch continues.
 
-    `element` is the encoded windowed value with its restriction for `transform`; `element_id` was minted
+    `element` is the encoded windowed value with its restriction for `transform`; `element_id` was drawn
     when the runner first saw the element, so two equal elements stay two. `watermark_us` holds the output
     watermark; the residual is not due before `not_before_us` (both microseconds since 1970).
     """
@@ -63,9 +63,9 @@ class Publication:
 class StateRun:
     """An immutable sorted file of state, and the part of it that counts.
 
-    Only key groups `first_key_group` to `last_key_group` (both inclusive) of the file are meant, whatever
-    else it holds: after a rescaling two entries may name one file and share it out. `name` carries
-    (generation, epoch), and of two runs that hold the same key the later name wins. `entries` and `size`
+    Only key groups `first_key_group` to `last_key_group` (both inclusive) of the file count. The file may contain
+    more: after a rescaling two entries may name one file, each for a part of its key groups. `name` carries
+    (generation, epoch), and if two runs contain the same key, the later name wins. `entries` and `size`
     (bytes) describe the whole file, `checksum` is the CRC-32 of its bytes. `hides` is the size in bytes of
     the values in older runs that this one marks as deleted.
     """
@@ -193,7 +193,7 @@ class CommitRecord:
     `number` rises by one from 1. `generation` is the number of the record by which the writing driver took
     over. `writer` names that driver for people (host, process, start) and is unique. `parent` is the digest
     of record `number - 1`, None for the first. `epochs` counts the epochs committed so far in the life of
-    the checkpoint: it is 0 until the pipeline's first epoch is in, whoever took over meanwhile.
+    the checkpoint. Take-overs do not count: it is 0 until the first epoch is committed.
     """
 
     number: int
@@ -253,15 +253,14 @@ def record_digest(data: bytes, *, source: str = "the record") -> str:
 
 def _damaged(source: str, why: str) -> str:
     return (
-        f"{source} is damaged: {why}. Restore the checkpoint folder from a backup, or start anew with "
-        "another --checkpoint_dir; do not delete the record, an older one would publish again what is "
-        "published already"
+        f"{source} is damaged: {why}. Restore the checkpoint folder from a backup, or start with an empty "
+        "--checkpoint_dir. Do not delete the record: an older one would publish again what was already published"
     )
 
 
 def _check_key_groups(first: int, last: int) -> None:
     if not 0 <= first <= last:
-        raise ValueError(f"key groups {first} to {last} (inclusive) are no range")
+        raise ValueError(f"key groups {first} to {last} (inclusive) are not a range")
 
 
 def _pack(record: CommitRecord) -> dict[str, Json]:

@@ -1,4 +1,4 @@
-"""What the protocol asks of a checkpoint; `penstock.runner.store.Checkpoint` is one."""
+"""What the protocol needs of a checkpoint folder. `penstock.runner.store.Checkpoint` implements it."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class RecordStore(Protocol):
 
     @property
     def job(self) -> str:
-        """The job's name, minted when the checkpoint was created."""
+        """The job's name, drawn when the checkpoint was created."""
 
     @property
     def folder(self) -> str:
-        """Where it is, for messages."""
+        """The folder, for messages."""
 
     def last(self) -> StoredRecord | None:
         """Return the record with the highest number, None in a new checkpoint."""
 
     def record_numbers(self) -> list[int]:
-        """Return the numbers of all records that are there, ascending. Old ones may be missing."""
+        """Return the numbers of all records, ascending. Old ones may be missing."""
 
     def create_record(self, number: int, data: bytes) -> bool:
         """Create record `number` if it is absent; see `FileSystem.create_if_absent`."""
@@ -40,13 +40,13 @@ class RecordStore(Protocol):
         """Return a record's bytes, or raise FileNotFoundError."""
 
     def delete_record(self, number: int) -> None:
-        """Delete a record; a missing one is fine."""
+        """Delete a record. A missing record is not an error."""
 
     def run_names(self) -> list[str]:
-        """Return the names of all state runs that are there, whoever wrote them."""
+        """Return the names of all state runs, of any writer."""
 
     def delete_run(self, name: str) -> None:
-        """Delete a state run; a missing one is fine."""
+        """Delete a state run. A missing file is not an error."""
 
     def delete_leftovers(self) -> int:
-        """Delete what writers that were killed long ago left half done; return how many files went."""
+        """Delete partly written files of writers that were killed long ago; return their number."""

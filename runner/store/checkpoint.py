@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 
 from penstock.runner.protocol.coordinator import wall_clock_us
 from penstock.runner.protocol.errors import CheckpointError
-from penstock.runner.protocol.exactly_once_put import create_for_certain
+from penstock.runner.protocol.exactly_once_put import create_exactly_once
 from penstock.runner.protocol.record import CommitRecord, decode_record, record_digest
 from penstock.runner.protocol.record_store import StoredRecord
 from penstock.runner.store.filesystem import FileSystem, LocalFileSystem
@@ -169,7 +169,7 @@ def _read_or_create(
             "--checkpoint_dir an empty folder, or one that a pipeline has made"
         )
     path = f"{folder}/FORMAT"
-    if not names and create_for_certain(
+    if not names and create_exactly_once(
         lambda: storage.create_if_absent(path, new), lambda: storage.read(path), new, path, pause
     ):
         return new

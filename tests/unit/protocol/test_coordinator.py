@@ -101,7 +101,7 @@ def test_a_driver_whose_folder_is_moved_away_stops_and_begins_no_second_one_in_i
     first.take_over(), commit(first)
     os.rename(folder, folder + "-moved")
     for go_on in (lambda: commit(first), first.check_superseded):
-        with pytest.raises(CheckpointError, match=r"does not hold record 2 any more.* Put it back"):
+        with pytest.raises(CheckpointError, match=r"no longer contains record 2.* Put it back"):
             go_on()
     assert not os.path.exists(folder)
     os.rename(folder + "-moved", folder)

@@ -33,5 +33,5 @@ def test_other_files_have_no_age(name):
 
 @pytest.mark.parametrize("nonce", ["", "a-b", "A", "a/b"])
 def test_a_nonce_that_would_not_fit_into_a_name_is_refused(nonce):
-    with pytest.raises(ValueError, match=r"digits and small letters"):
+    with pytest.raises(ValueError, match=r"digits and lower-case letters"):
         RunName(1, 1, nonce, "s")

@@ -53,7 +53,7 @@ def test_a_missing_control_record_aborts(missing):
     left = controls()
     gone = left.pop(missing)
     with pytest.raises(
-        EpochAbortedError, match=rf"no control record came from task {gone.partition} of level {gone.level}"
+        EpochAbortedError, match=rf"no report came from task {gone.partition} of level {gone.level}"
     ):
         pinned(left, reports(), SHAPE)
 

@@ -149,7 +149,7 @@ def test_a_damaged_last_record_is_refused_by_its_path(tmp_path):
     path = tmp_path / "records" / "000000000001.record"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(
-        CheckpointError, match=r"records/000000000001.record is damaged.*do not delete the record"
+        CheckpointError, match=r"records/000000000001.record is damaged.*Do not delete the record"
     ):
         checkpoint.last_record()
 
