@@ -1,8 +1,8 @@
-"""Beam metrics: each task's monitoring infos merged into the pipeline's, at commit only.
+"""Beam metrics: at each commit the monitoring infos of the tasks are merged into those of the pipeline.
 
-What a failed epoch counted is thrown away with it. Users' metrics live in the commit record, so that they go
-on after a restart; Beam's own (element counts and times of PCollections, named by build order) do not: a
-`Tally` holds them as long as the driver lives.
+Metrics of a failed epoch are discarded with it. Users' metrics are stored in the commit record, so that they continue
+after a restart. Beam's own metrics (element counts and times of PCollections, named by build order) are kept in a
+`MetricsAccumulator` as long as the driver runs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from apache_beam.runners.portability import portable_metrics
 
 _Info: TypeAlias = metrics_pb2.MonitoringInfo
 
-_MANY = 10_000
+_MERGE_AT = 10_000
+"""Number of infos at which the accumulator merges them, to limit its memory."""
 
 
 def merged(infos: Iterable[_Info]) -> list[_Info]:
-    """Merge infos of one key: sums and distributions add up, gauges keep the latest, sets unite."""
+    """Merge infos with the same key: add sums and distributions, keep the latest gauge, unite sets."""
     by_key: dict[Any, _Info] = {}
     for info in infos:
         key = monitoring_infos.to_key(info)
@@ -48,22 +49,22 @@ def deserialized(infos: Iterable[bytes]) -> list[_Info]:
     return [_Info.FromString(info) for info in infos]
 
 
-class Tally:
-    """The infos of all tasks of this driver's committed epochs, merged when they are many or asked for."""
+class MetricsAccumulator:
+    """The infos of all tasks of the epochs that this driver committed. Thread-safe."""
 
     def __init__(self) -> None:
         self._infos: list[bytes] = []
         self._lock = threading.Lock()
 
     def add(self, serialised: Iterable[bytes]) -> None:
-        """Take in what the tasks of an epoch have measured."""
+        """Add the infos of the tasks of an epoch."""
         with self._lock:
             self._infos.extend(serialised)
-            if len(self._infos) > _MANY:
+            if len(self._infos) > _MERGE_AT:
                 self._infos = [info.SerializeToString() for info in self._merged()]
 
     def merged(self) -> list[_Info]:
-        """What was taken in, one info a key."""
+        """Return all infos, merged to one per key."""
         with self._lock:
             return self._merged()
 
@@ -72,7 +73,7 @@ class Tally:
 
 
 class Metrics(MetricResults):
-    """Committed metrics, queried as Beam queries them: users' own, or all that there are."""
+    """Committed metrics with Beam's query interface: users' metrics, or all."""
 
     def __init__(self, infos: Iterable[_Info], *, users_only: bool = True) -> None:
         self._infos = list(infos)
@@ -83,7 +84,7 @@ class Metrics(MetricResults):
         return self._infos
 
     def query(self, filter: Any = None) -> dict[str, list[MetricResult]]:
-        """Return committed values; attempted ones are the same, since a failed epoch counts nothing."""
+        """Return committed values. Attempted values are the same, since a failed epoch counts nothing."""
         names = (self.COUNTERS, self.DISTRIBUTIONS, self.GAUGES, self.STRINGSETS, self.BOUNDED_TRIES)
         return {
             name: [MetricResult(key, v, v) for key, v in group.items() if self.matches(filter, key)]

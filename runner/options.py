@@ -1,7 +1,7 @@
 """Options of the runner, as Beam `PipelineOptions`.
 
-None of them may be called like an option of another runner: Beam collects the options of all classes that
-are imported, and a clash (Flink's `--parallelism`) breaks every pipeline in the process.
+No option may have the name of another runner's option: Beam collects the options of all imported classes, and a
+duplicate name (Flink's `--parallelism`) breaks every pipeline in the process.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from penstock.runner.store.keys import KEY_GROUPS
 
 
 class PySparkOptions(PipelineOptions):
-    """How a pipeline runs on Spark, and how a stream keeps its checkpoint."""
+    """Options for running on Spark, and for the checkpoint of a stream."""
 
     @classmethod
     def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--spark_master",
             default=None,
-            help="Spark master, for a session of the runner's own. Default local[*,4]: all cores, and a task "
-            "that lost its worker is tried four times. Under spark-submit the one given there counts.",
+            help="Spark master, if the runner starts the session itself. Default local[*,4]: all cores, and a task "
+            "that lost its worker is tried four times. With spark-submit, its --master is used instead.",
         )
         parser.add_argument(
             "--spark_conf",
             action="append",
             default=None,
             metavar="KEY=VALUE",
-            help="A Spark setting for the runner's own session; may be repeated.",
+            help="A Spark setting, if the runner starts the session itself; may be repeated.",
         )
         parser.add_argument(
             "--spark_parallelism",
@@ -49,14 +49,14 @@ class PySparkOptions(PipelineOptions):
         parser.add_argument(
             "--fresh",
             action="store_true",
-            help="Start a new checkpoint; refuse a folder that holds one.",
+            help="Start a new checkpoint; refuse a folder that is not empty.",
         )
         parser.add_argument(
             "--drop_state",
             action="append",
             default=None,
             metavar="NAME",
-            help="Forget the state, residuals or publications of a step that the pipeline no longer has; "
+            help="Delete the state, residuals and publications of a step that the pipeline no longer has; "
             "may be repeated.",
         )
         parser.add_argument(
@@ -69,28 +69,28 @@ class PySparkOptions(PipelineOptions):
             "--epoch_max_records",
             type=int,
             default=200_000,
-            help="Records after which a reading task ends its part of the epoch. Default 200000.",
+            help="A reading task ends its part of the epoch after this many records. Default 200000.",
         )
         parser.add_argument(
             "--epoch_max_bytes",
             type=int,
             default=64 << 20,
-            help="Encoded bytes after which a reading task ends its part of the epoch. Default 64 MiB.",
+            help="A reading task ends its part of the epoch after this many encoded bytes. Default 64 MiB.",
         )
         parser.add_argument(
             "--epoch_retries",
             type=int,
             default=3,
-            help="How often a failed epoch is tried again before the pipeline is FAILED. Default 3.",
+            help="How many times a failed epoch is tried again before the pipeline is FAILED. Default 3.",
         )
 
     def validate(self, validator: Any) -> list[str]:
-        """Return what is wrong with the values, a sentence each."""
+        """Return one sentence for each bad value."""
         return list(problems(self))
 
 
 def problems(options: PySparkOptions) -> list[str]:
-    """What is wrong with the options' values, each sentence with its fix."""
+    """Return one sentence for each bad value, with its fix."""
     found = []
     if not 0 < options.epoch_seconds < math.inf:
         found.append(f"--epoch_seconds={options.epoch_seconds} must be above 0 and finite, for example 0.5")

@@ -1,4 +1,4 @@
-"""What `Pipeline.run` returns: a pipeline that runs, or has run."""
+"""The result of `Pipeline.run`: a running or ended pipeline."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from penstock.runner.protocol.record import CommitRecord, WatermarkKind
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a pipeline stands after its last commit.
+    """The progress of a pipeline at its last commit. Times are µs since 1970.
 
-    `epoch` is the number of the record, `generation` that of the driver's take-over, `epochs` how many the
-    job has committed in its life. Times in µs since 1970; `watermark_us` is the lowest of all steps that
-    read, None before the first. `publications` wait for the next epoch.
+    `epoch` is the number of the record, `generation` that of the driver's take-over, `epochs` the number of epochs
+    committed in the life of the checkpoint. `watermark_us` is the lowest output watermark of all steps that read and
+    of all groupings; None before the first. `publications` is the number that wait for the next epoch.
     """
 
     epoch: int
@@ -33,34 +33,33 @@ class Progress:
 
 
 class PySparkPipelineResult(PipelineResult):
-    """A pipeline on Spark. Batch pipelines and streams have the same result; a stream can be stopped.
+    """A pipeline on Spark, batch or streaming.
 
-    `stop` ends after the current epoch and keeps the checkpoint, so that the next run goes on; `drain` ends
-    the pipeline for good: what is unbounded is read no further, windows close, and everything is published.
+    `stop` ends a stream after the current epoch; the next start continues from its checkpoint. `drain` ends it
+    permanently: unbounded sources are read no further, windows close, and everything is published.
     """
 
     def __init__(self, residuals: Residuals | None = None) -> None:
         super().__init__(PipelineState.STARTING)
         self._residuals = residuals
         self._record: CommitRecord | None = None
-        self._tally = metrics.Tally()
+        self._metrics = metrics.MetricsAccumulator()
         self._error: BaseException | None = None
         self._finished = threading.Event()
-        self._turning = (
-            threading.Lock()
-        )  # a state that has been reached is not overwritten by one that was asked for
+        # Without the lock a request (DRAINING, CANCELLING) could overwrite a state that was just reached (DONE).
+        self._state_lock = threading.Lock()
         self._stop = threading.Event()
         self._drain = threading.Event()
         self._cancel_job: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
 
-    # For whoever waits.
+    # For users.
 
     def wait_until_finish(self, duration: int | None = None) -> str | None:
-        """Wait at most `duration` milliseconds (None: for ever); return the final state, None if it runs.
+        """Wait at most `duration` milliseconds (None: no limit); return the final state, None if it still runs.
 
         Raises:
-            the error that the pipeline FAILED with; a user's exception with the worker's traceback as a note.
+            the error of a FAILED pipeline. A user's exception has the worker's traceback as a note.
         """
         if not self._finished.wait(None if duration is None else duration / 1000):
             return None
@@ -69,37 +68,37 @@ class PySparkPipelineResult(PipelineResult):
         return str(self.state)
 
     def stop(self) -> None:
-        """Ask the pipeline to stop after the current epoch's commit; its checkpoint can be resumed."""
+        """Request a stop after the commit of the current epoch; the checkpoint can be resumed."""
         self._stop.set()
 
     def drain(self) -> None:
-        """Ask the pipeline to end: read what is bounded, close windows, publish everything."""
-        with self._turning:
+        """Request a drain: read bounded sources to their end, close windows, publish everything."""
+        with self._state_lock:
             if not self._finished.is_set() and not self.cancelling:
                 self._state = PipelineState.DRAINING
         self._drain.set()
 
     def cancel(self) -> str:
-        """Stop at once; the epoch that runs is thrown away, the checkpoint stays as it is."""
-        with self._turning:
+        """Stop at once. The running epoch is discarded, the checkpoint does not change."""
+        with self._state_lock:
             if self._finished.is_set():
                 return str(self.state)
             self._state = PipelineState.CANCELLING
         self._stop.set()
         for _ in range(60):
-            self._cancel_job()  # again and again: a job may be about to start
+            self._cancel_job()  # repeated, because the next job may be about to start
             if self._finished.wait(1):
                 break
         return str(self.state)
 
     def metrics(self) -> Metrics:
-        """Committed metrics."""
+        """Return users' metrics as of the last commit."""
         record = self._record
         return Metrics(metrics.deserialized(record.state.metrics if record else ()))
 
     def monitoring_metrics(self) -> Metrics:
-        """Beam's own metrics too: element counts, sizes and times, of what this driver has committed."""
-        return Metrics(self._tally.merged(), users_only=False)
+        """Return Beam's metrics too: element counts, sizes and times of the epochs that this driver committed."""
+        return Metrics(self._metrics.merged(), users_only=False)
 
     @property
     def watermarks(self) -> Mapping[str, int]:
@@ -108,13 +107,13 @@ class PySparkPipelineResult(PipelineResult):
         return {key.step: mark for key, mark in marks.items() if key.kind is WatermarkKind.OUTPUT}
 
     def residuals(self) -> tuple[ResidualView, ...]:
-        """What is left to read, as of the last commit."""
+        """Return what is still to be read, as of the last commit."""
         if self._record is None or self._residuals is None:
             return ()
         return self._residuals.views(self._record.state.residuals)
 
     def progress(self) -> Progress:
-        """Where the pipeline stands after its last commit."""
+        """Return the progress at the last commit."""
         record = self._record
         if record is None:
             return Progress(0, 0, 0, None, None, (), 0)
@@ -138,23 +137,23 @@ class PySparkPipelineResult(PipelineResult):
         self._thread.start()
 
     def committed(self, record: CommitRecord, measured: Iterable[bytes] = ()) -> None:
-        """Take note of a record, and of what the tasks of its epoch have measured."""
+        """Store the last record, and the metrics of the tasks of its epoch."""
         self._record = record
-        self._tally.add(measured)
+        self._metrics.add(measured)
 
     @property
     def stopping(self) -> bool:
-        """Whether somebody has asked to stop."""
+        """Whether a stop was requested."""
         return self._stop.is_set()
 
     @property
     def cancelling(self) -> bool:
-        """Whether somebody has asked to cancel."""
+        """Whether a cancel was requested."""
         return bool(self._state == PipelineState.CANCELLING)
 
     @property
     def draining(self) -> bool:
-        """Whether somebody has asked to drain."""
+        """Whether a drain was requested."""
         return self._drain.is_set()
 
     def _run(self, work: Callable[[], str]) -> None:
@@ -163,7 +162,7 @@ class PySparkPipelineResult(PipelineResult):
             state = work()
         except BaseException as failure:
             state, error = PipelineState.FAILED, failure
-        with self._turning:
+        with self._state_lock:
             if self.cancelling and state in (PipelineState.STOPPED, PipelineState.FAILED):
                 state, error = PipelineState.CANCELLED, None
             self._state, self._error = state, error

@@ -1,16 +1,17 @@
-"""User state, timers and group buffers as keys and values of a state store. Pure but for the store.
+"""The layout of user state, timers and group buffers in a state store: keys and values. Pure except for the store.
 
-Everything of one (key, window) lies together, so that an expired window is found and forgotten by one scan:
+All entries of one (key, window) are adjacent, so that one scan finds and deletes an expired window:
 
     c <key> <window> <state id>            head of a cell: its only chunk, or how many chunks follow
     c <key> <window> <state id> <n>        chunk n of a cell that was appended to
     t <key> <window> <family> <tag>        a timer: domain, fire time, hold
     e|p|h <time> <key> <window> <…>        index of timers by event time, processing time and hold
 
-An ordered list is a cell for each sort key: its state id ends with that key, eight bytes that sort as it does.
+An ordered list has one cell per sort key. Its state id ends with the sort key, in eight bytes that
+sort in the same order.
 
-A cell is a list of chunks because appending is what happens most: a bag that grows by one chunk an epoch
-costs that chunk, not the bag. Lengths are four bytes, times eight (µs, shifted to sort as unsigned).
+A cell is a list of chunks because appending is the most frequent change: a bag that grows by one chunk per epoch
+writes that chunk, not the whole bag. Lengths have four bytes, times eight (µs, shifted so that they sort as unsigned).
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ _SINGLE = b"\x00"
 
 EVENT, PROCESSING, HOLD = b"e", b"p", b"h"
 NO_HOLD_US = (1 << 63) - 1
-"""Hold of a timer that holds no watermark."""
+"""The hold of a timer that does not hold the watermark."""
 
 
 class Store(Protocol):
-    """The part of a state store that cells and timers need; keys of one key group lie together, sorted."""
+    """The part of a state store that cells and timers need. Keys of one key group are adjacent and sorted."""
 
     def get(self, key_group: int, key: bytes) -> bytes | None: ...
     def put(self, key_group: int, key: bytes, value: bytes) -> None: ...
@@ -45,13 +46,13 @@ class Store(Protocol):
     def firsts(self, first: int, last: int, prefix: bytes) -> Iterator[tuple[int, bytes]]: ...
 
 
-def joined(*parts: bytes) -> bytes:
-    """Length-prefixed parts, so that no part can be taken for another."""
+def pack(*parts: bytes) -> bytes:
+    """Return the parts with length prefixes, so that they can be separated again."""
     return b"".join(_LENGTH.pack(len(part)) + part for part in parts)
 
 
-def parted(data: bytes) -> list[bytes]:
-    """The inverse of `joined`."""
+def unpack(data: bytes) -> list[bytes]:
+    """The inverse of `pack`."""
     parts, at = [], 0
     while at < len(data):
         (length,) = _LENGTH.unpack_from(data, at)
@@ -68,9 +69,9 @@ class Cells:
         self._store = store
 
     def chunks(self, key_group: int, key: bytes, window: bytes, name: bytes) -> Iterator[bytes]:
-        """Read the chunks of a cell one by one, in the order in which they were appended; none if it is empty.
+        """Yield the chunks of a cell in the order in which they were appended; nothing if it is empty.
 
-        The cell must not change on the way.
+        The cell must not change during the iteration.
         """
         cell = self._cell(key, window, name)
         head = self._store.get(key_group, cell)
@@ -90,9 +91,9 @@ class Cells:
     def between(
         self, key_group: int, key: bytes, window: bytes, name: bytes, start: int, end: int
     ) -> list[tuple[bytes, list[bytes]]]:
-        """Return the cells of an ordered list with sort keys from `start` to `end` (exclusive), in their order.
+        """Return the cells of an ordered list with sort keys from `start` to `end` (exclusive), in that order.
 
-        Each is its state id, as `at_sort_key` makes it, and its chunks.
+        Each is a pair of its state id (see `at_sort_key`) and its chunks.
         """
         lowest, highest = at_sort_key(name, start), at_sort_key(name, end)
         size = len(self._cell(key, window, lowest))
@@ -104,9 +105,9 @@ class Cells:
         ]
 
     def named(self, key_group: int, name: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """Yield (key, window, chunk) of each cell of that name; of cells with one chunk."""
+        """Yield (key, window, chunk) of each cell of that name. All must have one chunk only."""
         for _, cell, head in self._store.scan(key_group, key_group, b"c"):
-            key, window, found = parted(cell[1:])[:3]
+            key, window, found = unpack(cell[1:])[:3]
             if found == name:
                 yield key, window, head[1:]
 
@@ -124,11 +125,11 @@ class Cells:
         self._store.put(key_group, cell, _CHUNKED + _LENGTH.pack(count + 1))
 
     def replace(self, key_group: int, key: bytes, window: bytes, name: bytes, chunk: bytes) -> None:
-        """Make a chunk all that is in a cell that is never appended to."""
+        """Replace the content of a cell by one chunk. Do not use it on cells with appended chunks."""
         self._store.put(key_group, self._cell(key, window, name), _SINGLE + chunk)
 
     def clear(self, key_group: int, key: bytes, window: bytes, name: bytes) -> None:
-        """Forget a cell."""
+        """Delete a cell."""
         cell = self._cell(key, window, name)
         head = self._store.get(key_group, cell)
         if head is None:
@@ -139,18 +140,18 @@ class Cells:
         self._store.delete(key_group, cell)
 
     def forget(self, key_group: int, key: bytes, window: bytes) -> None:
-        """Forget all cells of a key and window."""
-        found = list(self._store.scan(key_group, key_group, b"c" + joined(key, window)))
+        """Delete all cells of a key and window."""
+        found = list(self._store.scan(key_group, key_group, b"c" + pack(key, window)))
         for _, entry, _ in found:
             self._store.delete(key_group, entry)
 
     @staticmethod
     def _cell(key: bytes, window: bytes, name: bytes) -> bytes:
-        return b"c" + joined(key, window, name)
+        return b"c" + pack(key, window, name)
 
 
 def at_sort_key(name: bytes, sort_key: int) -> bytes:
-    """The state id of what an ordered list holds at one sort key."""
+    """Return the state id of the values of an ordered list at one sort key."""
     return name + _time(sort_key)
 
 
@@ -180,7 +181,7 @@ class TimerEntry:
 
 
 class Timers:
-    """Pending timers of a range of key groups, found by key or in the order in which they fire."""
+    """Pending timers of a range of key groups, by key or in firing order."""
 
     def __init__(self, store: Store, first: int, last: int) -> None:
         self._store = store
@@ -188,13 +189,13 @@ class Timers:
         self._last = last
 
     def set(self, timer: TimerEntry) -> None:
-        """Set a timer, replacing the one of the same key, window, family and tag; one that is the same stays."""
+        """Set a timer; it replaces the one of the same key, window, family and tag. An equal one is not rewritten."""
         known = self.get(timer.key_group, timer.key, timer.window, timer.family, timer.tag)
         if known == timer:
             return
         if known is not None:
             self._delete(known)
-        identity = joined(timer.key, timer.window, timer.family, timer.tag)
+        identity = pack(timer.key, timer.window, timer.family, timer.tag)
         record = _TIMER.pack(timer.domain, timer.fire_us, timer.hold_us)
         self._store.put(timer.key_group, b"t" + identity, record)
         self._store.put(timer.key_group, timer.domain + _time(timer.fire_us) + identity, b"")
@@ -202,34 +203,34 @@ class Timers:
             self._store.put(timer.key_group, HOLD + _time(timer.hold_us) + identity, b"")
 
     def get(self, key_group: int, key: bytes, window: bytes, family: bytes, tag: bytes) -> TimerEntry | None:
-        """The pending timer of this identity."""
-        record = self._store.get(key_group, b"t" + joined(key, window, family, tag))
+        """Return the pending timer with this identity."""
+        record = self._store.get(key_group, b"t" + pack(key, window, family, tag))
         if record is None:
             return None
         domain, fire, hold = _TIMER.unpack(record)
         return TimerEntry(key_group, key, window, family, tag, domain, fire, hold)
 
     def clear(self, key_group: int, key: bytes, window: bytes, family: bytes, tag: bytes) -> None:
-        """Forget a timer; nothing happens if there is none."""
+        """Delete a timer. A missing timer is not an error."""
         timer = self.get(key_group, key, window, family, tag)
         if timer is not None:
             self._delete(timer)
 
     def _delete(self, timer: TimerEntry) -> None:
-        identity = joined(timer.key, timer.window, timer.family, timer.tag)
+        identity = pack(timer.key, timer.window, timer.family, timer.tag)
         self._store.delete(timer.key_group, b"t" + identity)
         self._store.delete(timer.key_group, timer.domain + _time(timer.fire_us) + identity)
         if timer.hold_us != NO_HOLD_US:
             self._store.delete(timer.key_group, HOLD + _time(timer.hold_us) + identity)
 
     def forget(self, key_group: int, key: bytes, window: bytes) -> None:
-        """Forget all timers of a key and window."""
+        """Delete all timers of a key and window."""
         for timer in self.of_window(key_group, key, window):
             self._delete(timer)
 
     def of_window(self, key_group: int, key: bytes, window: bytes) -> list[TimerEntry]:
         """Return all timers of a key and window."""
-        found = self._store.scan(key_group, key_group, b"t" + joined(key, window))
+        found = self._store.scan(key_group, key_group, b"t" + pack(key, window))
         return list(itertools.starmap(_timer, found))
 
     def due(self, domain: bytes, limit_us: int) -> list[TimerEntry]:
@@ -237,11 +238,11 @@ class Timers:
         if self._first > self._last:
             return []
         found = self._store.scan(self._first, self._last, domain, domain + _time(limit_us + 1))
-        due = [self.get(group, *parted(entry[9:])) for group, entry, _ in found]
+        due = [self.get(group, *unpack(entry[9:])) for group, entry, _ in found]
         return sorted((timer for timer in due if timer is not None), key=lambda timer: timer.fire_us)
 
     def take(self, timer: TimerEntry) -> bool:
-        """Remove a timer; False, and nothing is changed, if it is not pending as it was any more."""
+        """Delete a timer; return False, without a change, if it was deleted or set differently in the meantime."""
         if self.get(timer.key_group, timer.key, timer.window, timer.family, timer.tag) != timer:
             return False
         self._delete(timer)
@@ -255,11 +256,11 @@ class Timers:
         return due
 
     def pending(self) -> Iterator[TimerEntry]:
-        """All timers, by key group, key and window."""
+        """Yield all timers, sorted by key group, key and window."""
         yield from itertools.starmap(_timer, self._store.scan(self._first, self._last, b"t"))
 
     def earliest(self, domain: bytes) -> int | None:
-        """The earliest time in the index of a domain (EVENT, PROCESSING or HOLD), in µs."""
+        """Return the earliest time in the index of a domain (EVENT, PROCESSING or HOLD), in µs; None if it is empty."""
         if self._first > self._last:
             return None
         found = self._store.firsts(self._first, self._last, domain)
@@ -267,7 +268,7 @@ class Timers:
 
 
 def _timer(key_group: int, entry: bytes, record: bytes) -> TimerEntry:
-    key, window, family, tag = parted(entry[1:])
+    key, window, family, tag = unpack(entry[1:])
     return TimerEntry(key_group, key, window, family, tag, *_TIMER.unpack(record))
 
 

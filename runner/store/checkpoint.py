@@ -1,11 +1,11 @@
-"""The checkpoint folder: what it holds, how it is made, opened and refused.
+"""The checkpoint folder: its content, and how it is created, opened and refused.
 
     <folder>/            0700
       FORMAT             version, job, key groups, time of creation (JSON); written once
-      records/           000000000017.record, one per commit; the highest number is where the job stands
+      records/           000000000017.record, one per commit; the highest number is the current one
       state/             state runs, immutable (see `protocol.names`)
 
-`docs/protocol.md` says what may be deleted by hand (nothing that the last record names).
+`docs/protocol.md` says what may be deleted by hand (no file that the last record names).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RECORD = re.compile(r"(\d{12,})\.record")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One job's folder, opened; a `RecordStore` of commit records and the home of the job's state runs."""
+    """One job's folder, opened: a `RecordStore` with the commit records, and the folder of the job's state runs."""
 
     folder: str
     job: str
@@ -56,14 +56,13 @@ class Checkpoint:
         nonces: Callable[[], str] = lambda: uuid.uuid4().hex[:8],
         pause: Callable[[float], None] = time.sleep,
     ) -> Checkpoint:
-        """Open the checkpoint in `folder`, or create one where there is nothing.
+        """Open the checkpoint in `folder`, or create one if the folder is empty or missing.
 
-        `key_groups` counts for a new checkpoint (None: 128); an existing one keeps its own number. With
-        `fresh` the folder must be empty or missing. Nothing is decided here between two drivers: see
-        `Coordinator`.
+        `key_groups` is for a new checkpoint (None: 128); an existing one keeps its number. With `fresh` the folder
+        must be empty or missing. Two drivers may open one checkpoint; `Coordinator` decides between them.
 
         Raises:
-            CheckpointError: not usable as asked; the message says what to do.
+            CheckpointError: the folder cannot be used as asked; the message says what to do.
         """
         storage = filesystem or LocalFileSystem()
         job = f"{datetime.fromtimestamp(clock() // 10**6, UTC):%Y%m%dT%H%M%S}-{nonces()}"
@@ -73,14 +72,14 @@ class Checkpoint:
             format_file = _read_or_create(storage, folder, fresh, new, pause)
         except OSError as error:
             raise CheckpointError(
-                f"cannot use {folder} for checkpoints: {error}. Give --checkpoint_dir a folder of its own that "
-                "this user can write to, on a file system with hard links"
+                f"cannot use {folder} for checkpoints: {error}. Give --checkpoint_dir a folder that nothing else uses "
+                "and this user can write to, on a file system with hard links"
             ) from error
         return _opened(folder, format_file, key_groups, storage)
 
     @property
     def state_folder(self) -> str:
-        """Where the job's state runs are."""
+        """The folder of the job's state runs."""
         return f"{self.folder}/state"
 
     @property
@@ -99,24 +98,24 @@ class Checkpoint:
         """Return the record with the highest number and its digest, None in a new checkpoint.
 
         Raises:
-            CheckpointError: the record cannot be read; or the folder has gone since it was opened.
+            CheckpointError: the record cannot be read, or the folder has disappeared since it was opened.
         """
         while numbers := self.record_numbers():
             path = self._record_path(numbers[-1])
             try:
                 data = self.filesystem.read(path)
-            except FileNotFoundError:  # deleted since by a driver that has committed newer ones: look again
+            except FileNotFoundError:  # a driver with newer records has deleted it: list again
                 continue
             return StoredRecord(decode_record(data, source=path), record_digest(data, source=path))
         if "FORMAT" not in self.filesystem.list(self.folder):
             raise CheckpointError(
-                f"the checkpoint {self.folder} is not there any more: it was moved or emptied, or is not mounted. "
-                "Put it back and start the pipeline again: it goes on from there"
+                f"the checkpoint {self.folder} no longer exists: it was moved or emptied, or is not mounted. Put it "
+                "back and start the pipeline again: it continues from there"
             )
         return None
 
     def record_numbers(self) -> list[int]:
-        """Return the numbers of all records that are there, ascending."""
+        """Return the numbers of all records, ascending."""
         matches = (_RECORD.fullmatch(name) for name in self.filesystem.list(self._records))
         return sorted(int(match[1]) for match in matches if match)
 
@@ -129,19 +128,19 @@ class Checkpoint:
         return self.filesystem.read(self._record_path(number))
 
     def delete_record(self, number: int) -> None:
-        """Delete a record; a missing one is fine."""
+        """Delete a record. A missing record is not an error."""
         self.filesystem.delete(self._record_path(number))
 
     def run_names(self) -> list[str]:
-        """Return the names of all state runs that are there."""
+        """Return the names of all state runs."""
         return self.filesystem.list(self.state_folder)
 
     def delete_run(self, name: str) -> None:
-        """Delete a state run; a missing one is fine."""
+        """Delete a state run. A missing file is not an error."""
         self.filesystem.delete(f"{self.state_folder}/{name}")
 
     def delete_leftovers(self) -> int:
-        """Delete what killed creates left half done over an hour ago; return how many files went."""
+        """Delete partly written files that are older than an hour; return their number."""
         folders = (self.folder, self._records)
         return sum(self.filesystem.delete_leftovers(folder, LEFTOVER_AGE_S) for folder in folders)
 
@@ -160,13 +159,13 @@ def _read_or_create(
     names = storage.list(folder)
     if fresh and names:
         raise CheckpointError(
-            f"{folder} is not empty, and --fresh never overwrites. Leave --fresh out to go on from the "
+            f"{folder} is not empty, and --fresh never overwrites. Leave --fresh out to continue from the "
             "checkpoint, or give --checkpoint_dir another folder"
         )
     if names and "FORMAT" not in names:
         raise CheckpointError(
-            f"{folder} is no checkpoint: it holds {len(names)} files or folders and no FORMAT. Give "
-            "--checkpoint_dir an empty folder, or one that a pipeline has made"
+            f"{folder} is not a checkpoint: it contains {len(names)} files or folders, but no FORMAT file. Give "
+            "--checkpoint_dir an empty folder, or the checkpoint folder of a pipeline"
         )
     path = f"{folder}/FORMAT"
     if not names and create_exactly_once(
@@ -175,7 +174,7 @@ def _read_or_create(
         return new
     if fresh:
         raise CheckpointError(
-            f"another driver has just made a checkpoint in {folder}; start without --fresh to take it over"
+            f"another driver has just created a checkpoint in {folder}; start without --fresh to take it over"
         )
     return storage.read(path)
 
@@ -186,17 +185,16 @@ def _opened(folder: str, data: bytes, key_groups: int | None, storage: FileSyste
         version, job, groups = int(content["version"]), str(content["job"]), int(content["key_groups"])
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
-            f"{folder}/FORMAT is not what penstock writes. Restore it from a backup, or give another "
-            "--checkpoint_dir"
+            f"{folder}/FORMAT was not written by penstock. Restore it from a backup, or give another --checkpoint_dir"
         ) from error
     if version != VERSION:
         raise CheckpointError(
-            f"{folder} has layout version {version}, this version of penstock knows {VERSION}; run or drain it "
-            "with the version that made it"
+            f"{folder} has layout version {version}, and this version of penstock reads version {VERSION}; run or "
+            "drain it with the version that created it"
         )
     if key_groups not in (None, groups):
         raise CheckpointError(
-            f"the checkpoint in {folder} was made with {groups} key groups, which cannot change to "
-            f"{key_groups}; leave the setting out, or start anew in another folder"
+            f"the checkpoint in {folder} was created with {groups} key groups, which cannot change to {key_groups}; "
+            "leave the setting out, or use an empty folder"
         )
     return Checkpoint(folder, job, groups, storage)

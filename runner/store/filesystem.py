@@ -1,8 +1,8 @@
-"""Where a checkpoint lives: the few operations that the protocol needs of storage.
+"""The storage of a checkpoint: the few operations that the protocol needs.
 
-The heart is `create_if_absent`: of all drivers that create one path, exactly one succeeds, and what it
-wrote is whole and durable. A local file system does it with an exclusive hard link, an object store with a
-conditional put. Everything else writes under names that no other attempt uses, so it needs no atomicity.
+The most important one is `create_if_absent`: of all drivers that create one path, exactly one succeeds, and its content
+is complete and durable. A local file system can do that with an exclusive hard link, an object store with a conditional
+put. All other files have names that no other attempt uses, so writing them need not be atomic.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TEMPORARY = ".tmp-"
 
 
 class FileSystem(Protocol):
-    """Storage of one checkpoint. Paths are strings; folders come into being with their first file."""
+    """Storage of one checkpoint. Paths are strings; a folder is created with its first file."""
 
     def create_if_absent(self, path: str, data: bytes) -> bool:
         """Create `path` with exactly `data`, atomically and durably; False if the path exists.
@@ -30,13 +30,12 @@ class FileSystem(Protocol):
         False also promises that the existing file is durable.
 
         Raises:
-            OutcomeUnknownError: it may or may not have happened, or may still happen. Ask again with the same
-            bytes.
+            OutcomeUnknownError: the file may exist, or may still be created. Call again with the same bytes.
             OSError: nothing was created.
         """
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a new file, durably. The name must be the caller's alone; a failure may leave part of a file.
+        """Write a new file, durably. Only the caller may use the name. A failure may leave part of a file.
 
         Raises:
             FileExistsError: the name was used before.
@@ -49,27 +48,27 @@ class FileSystem(Protocol):
         """Return the names of the files in a folder, sorted; [] if there is no such folder."""
 
     def delete(self, path: str) -> None:
-        """Delete a file; a missing one is fine."""
+        """Delete a file. A missing file is not an error."""
 
     def local_path(self, path: str) -> str | None:
-        """Return the path under which this machine can open the file, None when it cannot."""
+        """Return the path under which this machine can open the file; None if it cannot."""
 
     def make_private(self, folder: str) -> None:
-        """Create the folder if it is missing; let nobody but the owner look into or change a new one.
+        """Create the folder if it is missing. Only the owner may read or change a new or empty folder.
 
         Raises:
-            PermissionError: the folder is there already and others may write to it.
+            PermissionError: the folder contains files and others may write to it.
         """
 
     def delete_leftovers(self, folder: str, older_than_s: float) -> int:
-        """Delete what killed writers left half done at least so long ago; return how many files went."""
+        """Delete partly written files of at least this age; return their number."""
 
 
 class LocalFileSystem:
     """A `FileSystem` on a POSIX file system with hard links: a local disk, or NFS.
 
-    Files are 0600 and new folders 0700. A kill in the middle of a create leaves a file named `.tmp-…`, which
-    no one lists or reads. Two instances are equal: they are the same storage.
+    Files have mode 0600, new folders 0700. A writer that is killed during a create leaves a file named `.tmp-…`. It
+    is never listed or read. All instances are equal, because they are the same storage.
     """
 
     def __eq__(self, other: object) -> bool:
@@ -86,7 +85,7 @@ class LocalFileSystem:
             _write_new(temporary, data)
             created = _link(temporary, path)
         finally:
-            with contextlib.suppress(OSError):  # a leftover; delete_leftovers takes it later
+            with contextlib.suppress(OSError):  # delete_leftovers deletes it later
                 os.unlink(temporary)
         try:
             _sync_folder(folder)
@@ -139,7 +138,7 @@ class LocalFileSystem:
 
 
 def _modified(entry: os.DirEntry[str]) -> float:
-    """Return when the entry was last written; one that has just gone counts as new."""
+    """Return when the entry was last written; a file that was just deleted counts as new."""
     try:
         return entry.stat().st_mtime
     except FileNotFoundError:
@@ -147,7 +146,7 @@ def _modified(entry: os.DirEntry[str]) -> float:
 
 
 def _write_new(path: str, data: bytes) -> None:
-    """Write and fsync a file that must not exist; take it away again if that fails (a full disk)."""
+    """Write and fsync a file that must not exist; delete it again if that fails (for example: the disk is full)."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
         try:
@@ -165,15 +164,15 @@ def _write_new(path: str, data: bytes) -> None:
         raise NotWrittenError(
             error.errno,
             f"cannot write {path}: {error.strerror}. Free space on that file system, or let this user write to the "
-            "folder; the pipeline goes on from its checkpoint",
+            "folder; the pipeline continues from its checkpoint",
         ) from error
 
 
 def _link(temporary: str, path: str) -> bool:
     """Give the file its name unless the name is taken.
 
-    On NFS an answer can get lost and the repeated request then fails although the first one succeeded, so the
-    file's number of links has the last word (open(2), O_EXCL).
+    On NFS an answer can be lost. The request is repeated and then fails, although the first one succeeded. So the
+    number of links of the file decides (open(2), O_EXCL).
     """
     try:
         os.link(temporary, path)

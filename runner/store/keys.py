@@ -1,7 +1,7 @@
-"""Key groups: how a key finds its partition, the same today, after a restart and at any parallelism.
+"""Key groups: which partition a key belongs to, stable over restarts and for any parallelism.
 
-A key belongs to one of a fixed number of key groups by a stable hash of its encoding; a partition owns a
-contiguous range of groups. State is named by key group, so a job can be rescaled without rewriting it.
+A stable hash of the encoded key selects one of a fixed number of key groups. Each partition owns a contiguous range of
+groups. State is stored by key group, so a job can be rescaled without rewriting its state.
 """
 
 from __future__ import annotations

@@ -2,12 +2,11 @@
 
     run(k BLOB PRIMARY KEY, v BLOB) WITHOUT ROWID          -- v is NULL: the key was deleted (a tombstone)
 
-`k` is the key group in two bytes, big-endian, then the key, so that a file is ordered by (key group, key). A
-run is built in memory, written once and never changed, so it may be cached under its name for ever. SQLite is
-the well-kept library for the sorted part; what it has no word for, damage at rest, is found by a CRC-32
-that the commit record keeps and that each process checks when it first opens a run. That costs a read of
-the file, but a run lives until about as much again has been written, so it stays a constant share of the
-writing.
+`k` is the key group in two bytes, big-endian, then the key, so that a file is ordered by (key group, key). A run is
+built in memory, written once and never changed, so a cache can use its name as the key. SQLite provides the sorted
+file. It does not detect damaged pages, so the commit record contains a CRC-32, and each process checks it when it first
+opens a run. This costs one read of the file. A run is replaced after about the same amount of data was written, so the
+check costs a constant share of the writing.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ Entry = tuple[bytes, bytes | None]
 """(run key, value or None for a tombstone)."""
 
 Bounds = tuple[bytes, bytes]
-"""Run keys from the first, inclusive, to the second, exclusive. Of several, each ends before the next begins."""
+"""Run keys from the first (inclusive) to the second (exclusive). Lists of bounds are ascending and disjoint."""
 
 ABSENT: Final = object()
-"""What `Run.get` returns for a key that the run does not hold."""
+"""Result of `Run.get` for a key that the run does not contain."""
 
 IN_MEMORY_BYTES = 4 << 20
-"""Runs up to this size are held in memory; larger ones are read page by page where the file is local."""
+"""Runs up to this size are kept in memory. Larger ones are read page by page if the file is local."""
 
 CACHE_BYTES = 128 << 20
 CACHE_RUNS = 256
@@ -51,11 +50,11 @@ _SCHEMA = "CREATE TABLE run(k BLOB PRIMARY KEY, v BLOB) WITHOUT ROWID"
 
 
 GROUP_BYTES = 2
-"""How many bytes of a run key are the key group."""
+"""Number of bytes of a run key that contain the key group."""
 
 
 def run_key(key_group: int, key: bytes) -> bytes:
-    """Return the key under which a run holds `key`; run keys sort by (key group, key)."""
+    """Return the key in a run of `key` in a key group. Run keys sort by (key group, key)."""
     return key_group.to_bytes(GROUP_BYTES, "big") + key
 
 
@@ -65,36 +64,36 @@ def key_of(run_key: bytes) -> tuple[int, bytes]:
 
 
 def successor(prefix: bytes) -> bytes:
-    """Return the smallest run key above all that begin with `prefix` (which has a byte below 0xff)."""
+    """Return the smallest run key above all keys that begin with `prefix` (which has a byte below 0xff)."""
     head = prefix.rstrip(b"\xff")
     return head[:-1] + bytes([head[-1] + 1])
 
 
 def page_size(entry_bytes: int) -> int:
-    """Return the size of a page that suits entries of about so many bytes.
+    """Return a suitable page size for entries of about `entry_bytes`.
 
-    What does not fit into a quarter of a page goes on in pages of its own, the last one partly empty
-    (SQLite's file format, "B-tree Pages"). So a page is to hold eight ordinary entries, and of very large
-    ones the smallest page wastes least.
+    An entry that is larger than a quarter of a page uses overflow pages, and the last one is partly empty (SQLite's
+    file format, "B-tree Pages"). So a page should hold eight ordinary entries. For very large entries the smallest
+    page wastes the least space.
     """
     fitting = (size for size in PAGES if size >= 8 * entry_bytes)
     return next(fitting, PAGES[0])
 
 
 class Run:
-    """One opened run; reads only, from any thread."""
+    """One opened run. It is read-only and may be used by any thread."""
 
     def __init__(self, database: sqlite3.Connection, held_bytes: int) -> None:
         self._database = database
         self.held_bytes = held_bytes
-        """Memory that the run takes while it is open."""
+        """Bytes of memory that the open run uses."""
 
     def __del__(self) -> None:
         self._database.close()
 
     @functools.cached_property
     def key_groups(self) -> frozenset[int]:
-        """The key groups that it holds anything of: asked once, so that nobody looks for the others."""
+        """The key groups that have entries in this run. Cached, because most reads are for key groups without any."""
         found, lower, next_key = set(), b"", "SELECT k FROM run WHERE k >= ? ORDER BY k LIMIT 1"
         while row := self._database.execute(next_key, (lower,)).fetchone():
             key_group = key_of(row[0])[0]
@@ -103,7 +102,7 @@ class Run:
         return frozenset(found)
 
     def get(self, key: bytes) -> bytes | object | None:
-        """Return the value, None for a tombstone, ABSENT if the run does not know the key."""
+        """Return the value; None for a tombstone, ABSENT if the run does not contain the key."""
         row = self._database.execute("SELECT v FROM run WHERE k = ?", (key,)).fetchone()
         return ABSENT if row is None else row[0]
 
@@ -116,31 +115,31 @@ class Run:
             yield from self._each("JOIN run ON k >= lower AND k < upper ORDER BY k", bounds)
 
     def firsts(self, bounds: Sequence[Bounds]) -> Iterator[Entry]:
-        """Return the first entry within each of the bounds that hold any, tombstones included."""
+        """Yield the first entry within each of the bounds, tombstones included; nothing for empty bounds."""
         first = "SELECT k FROM run WHERE k >= lower AND k < upper ORDER BY k LIMIT 1"
         return self._each(f"JOIN run ON k = ({first})", bounds)
 
-    def _each(self, joined: str, bounds: Sequence[Bounds]) -> Iterator[Entry]:
-        """One question for many bounds: a question each would cost more than the answers."""
+    def _each(self, join: str, bounds: Sequence[Bounds]) -> Iterator[Entry]:
+        """Query many bounds with one statement: one statement per bound would cost more than reading the entries."""
         for begin in range(0, len(bounds), _BOUNDS):
-            asked = [end for pair in bounds[begin : begin + _BOUNDS] for end in pair]
-            values = ",".join(["(?,?)"] * (len(asked) // 2))
-            given = f"WITH bounds(lower, upper) AS (VALUES {values})"
-            yield from self._database.execute(f"{given} SELECT k, v FROM bounds CROSS {joined}", asked)
+            ends = [end for pair in bounds[begin : begin + _BOUNDS] for end in pair]
+            values = ",".join(["(?,?)"] * (len(ends) // 2))
+            bounds_of = f"WITH bounds(lower, upper) AS (VALUES {values})"
+            yield from self._database.execute(f"{bounds_of} SELECT k, v FROM bounds CROSS {join}", ends)
 
 
 class RunBuilder:
     """A run in the making: later entries replace earlier ones with the same key."""
 
     def __init__(self, entry_bytes: int = 0) -> None:
-        """Begin an empty run; `entry_bytes`, the size of an entry to expect, decides on that of a page."""
+        """Begin an empty run. `entry_bytes`, the expected size of an entry, determines the page size."""
         self._database = _connect(":memory:")
         self._database.execute(f"PRAGMA page_size = {page_size(entry_bytes)}")
         self._database.execute("PRAGMA journal_mode = OFF")
         self._database.execute(_SCHEMA)
 
     def add(self, entries: Iterable[Entry]) -> None:
-        """Put entries in, quickest in ascending order."""
+        """Add entries; ascending order is fastest."""
         with self._database:
             self._database.executemany("INSERT OR REPLACE INTO run VALUES (?, ?)", entries)
 
@@ -149,7 +148,7 @@ class RunBuilder:
         return [key for (key,) in self._database.execute("SELECT k FROM run WHERE v IS NULL")]
 
     def drop(self, keys: Iterable[bytes]) -> None:
-        """Take entries out."""
+        """Remove entries."""
         with self._database:
             self._database.executemany("DELETE FROM run WHERE k = ?", ((key,) for key in keys))
 
@@ -163,15 +162,15 @@ class RunBuilder:
         return value
 
     def finish(self) -> tuple[bytes, Run]:
-        """Return the file's bytes and the run itself, opened. The builder is of no use afterwards."""
+        """Return the bytes of the file and the opened run. Do not use the builder afterwards."""
         if self._pragma("freelist_count") * 8 > self._pragma("page_count"):
-            self._database.execute("VACUUM")  # deleted and replaced entries have left holes
+            self._database.execute("VACUUM")  # deleted and replaced entries leave free pages
         data = self._database.serialize()
         return data, Run(self._database, len(data))
 
 
 def open_run(filesystem: FileSystem, path: str, run: StateRun) -> Run:
-    """Open a run's file and check that it is the one that the commit record means.
+    """Open the file of a run and check that it is the file that the commit record names.
 
     Raises:
         RunMissingError: there is no such file.
@@ -184,8 +183,8 @@ def open_run(filesystem: FileSystem, path: str, run: StateRun) -> Run:
         data = filesystem.read(path)
     except FileNotFoundError as error:
         raise RunMissingError(
-            f"the state run {path} of {run.stage!r} is gone. If another driver has taken over, this one "
-            "stops; otherwise restore the checkpoint folder from a backup, or start anew in another one"
+            f"the state run {path} of {run.stage!r} is missing. If another driver has taken over, this one stops. "
+            "Otherwise restore the checkpoint folder from a backup, or use an empty folder"
         ) from error
     _check(path, run, len(data), zlib.crc32(data))
     database = _connect(":memory:")
@@ -212,18 +211,18 @@ def _check(path: str, run: StateRun, size: int, checksum: int) -> None:
     if (size, checksum) != (run.size, run.checksum):
         raise CheckpointError(
             f"the state run {path} of {run.stage!r} is damaged: {size} bytes with checksum {checksum:08x} "
-            f"instead of {run.size} with {run.checksum:08x}. Restore the checkpoint folder from a backup, "
-            "or start anew in another one"
+            f"instead of {run.size} with {run.checksum:08x}. Restore the checkpoint folder from a backup, or use an "
+            "empty folder"
         )
 
 
 def _connect(database: str) -> sqlite3.Connection:
-    # One connection may serve several threads: SQLite's serialized mode, which CPython's build asks for.
+    # Several threads may use one connection: CPython builds SQLite in its serialized mode.
     return sqlite3.connect(database, uri=True, check_same_thread=False, cached_statements=8)
 
 
 class RunCache:
-    """Opened runs by name, the least recently used dropped. Right for ever: names are never used twice."""
+    """Opened runs by name; the least recently used are dropped. Never stale, because no name is used twice."""
 
     def __init__(self, limit_bytes: int = CACHE_BYTES, limit_runs: int = CACHE_RUNS) -> None:
         self._limit_bytes = limit_bytes
@@ -243,7 +242,7 @@ class RunCache:
         return opened
 
     def keep(self, filesystem: FileSystem, path: str, opened: Run) -> None:
-        """Remember an opened run under its name; drop others beyond the limits (who uses one keeps it)."""
+        """Add an opened run; drop others beyond the limits. A store that uses a dropped run keeps its own reference."""
         with self._lock:
             before = self._runs.pop((filesystem, path), None)
             self._runs[filesystem, path] = opened
@@ -254,7 +253,7 @@ class RunCache:
     def forget_dead(self, folder: str, alive: Collection[str], before: tuple[int, int]) -> None:
         """Drop the runs in `folder` that were written before a (generation, epoch) and are not among `alive`.
 
-        Nobody asks for them again; without this they would stay until so many others have come.
+        They are never needed again. Without this they would use memory until other runs replace them.
         """
         with self._lock:
             for filesystem, path in list(self._runs):
@@ -268,7 +267,7 @@ class RunCache:
 
 
 _shared = RunCache()
-_forgotten: list[RunCache] = []
+_caches_of_parents: list[RunCache] = []
 
 
 def shared_cache() -> RunCache:
@@ -276,11 +275,11 @@ def shared_cache() -> RunCache:
     return _shared
 
 
-def _start_over() -> None:
-    """In a forked child: begin an empty cache. SQLite's connections must be neither used nor closed there."""
+def _use_new_cache() -> None:
+    """In a forked child: start with an empty cache. SQLite connections of the parent must not be used or closed."""
     global _shared
-    _forgotten.append(_shared)
+    _caches_of_parents.append(_shared)
     _shared = RunCache()
 
 
-os.register_at_fork(after_in_child=_start_over)
+os.register_at_fork(after_in_child=_use_new_cache)

@@ -1,13 +1,12 @@
-"""Keyed state of one stage in one task attempt: sorted runs below, a write buffer on top.
+"""Keyed state of one stage in one task attempt: a write buffer above sorted, immutable runs.
 
-A read looks into the buffer, then into the runs from the newest to the oldest; the first that knows the key
-wins. `seal` writes what has changed as at most one new run. So that reads stay few and space is given
-back, it takes in those newest runs that are not much larger than what it writes anyway (size tiers): n
-sealed bytes are rewritten O(log n) times, there are O(log n) runs, and the runs together are at most about
-three times as large as what is alive. A tombstone goes as soon as no older run holds its key; until then it
-weighs as much as the value that it hides.
+A read looks into the buffer, then into the runs from the newest to the oldest. The first one that contains the key
+wins. `seal` writes the changes as at most one new run. It also merges the newest runs into it, as long as they are not
+much larger than the data to write (size-tiered compaction). So n sealed bytes are rewritten O(log n) times, there are
+O(log n) runs, and all runs together are at most about three times as large as the live data. A tombstone is dropped
+when no older run contains its key. Until then it counts as many bytes as the value that it hides.
 
-What an attempt seals is named by no record until the driver commits; a failed attempt leaves orphans only.
+No record names a sealed run until the driver commits. A failed attempt leaves unused files only.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ from penstock.runner.store.runs import (
 )
 
 TIER = 2
-"""A run is merged when it is at most this many times as large as all that is newer than it."""
+"""A run is merged if it is at most this many times as large as everything newer than it."""
 
 SMALL_BYTES = 64 << 10
-"""What is written counts as at least so large: to merge small runs is cheaper than to look into many."""
+"""Minimum size that the new run counts as: merging small runs is cheaper than reading many of them."""
 
 
 class StateStore:
@@ -79,9 +78,8 @@ class StateStore:
     ) -> StateStore:
         """Open the state that `runs`, all of one stage and in any order, hold for key groups first to last.
 
-        Runs of other key groups are left out, wider ones are read only as far as they count. Files are opened
-        when they are first read. `folder` is `Checkpoint.state_folder`; `cache` is the process's own by
-        default.
+        Runs of other key groups are ignored. Of runs with more key groups only these are read. Files are opened at
+        their first read. `folder` is `Checkpoint.state_folder`; the default `cache` is that of the process.
 
         Raises:
             ValueError: the runs are of several stages.
@@ -89,10 +87,10 @@ class StateStore:
         """
         if len({run.stage for run in runs}) > 1:
             raise ValueError(f"runs of several stages: {sorted({run.stage for run in runs})}")
-        clipped = [_clip(run, first, last) for run in runs if _overlap(run, first, last)]
-        clipped.sort(key=_age)
-        _check_order(clipped)
-        return cls(filesystem, folder, clipped, first, last, cache or shared_cache())
+        limited = [_limited(run, first, last) for run in runs if _overlap(run, first, last)]
+        limited.sort(key=_age)
+        _check_order(limited)
+        return cls(filesystem, folder, limited, first, last, cache or shared_cache())
 
     @property
     def runs(self) -> tuple[StateRun, ...]:
@@ -100,26 +98,26 @@ class StateStore:
         return tuple(self._runs)
 
     def get(self, key_group: int, key: bytes) -> bytes | None:
-        """Return the value, None if there is none.
+        """Return the value of a key; None if there is none.
 
         Raises:
-            RunMissingError, CheckpointError: a run cannot be read; every reading method may raise them.
+            RunMissingError, CheckpointError: a run cannot be read; all methods that read may raise this.
         """
         wanted = self._key(key_group, key)
         if wanted in self._buffer:
             return self._buffer[wanted]
-        return _newest(self._covering(self._runs, wanted), wanted)
+        return _newest(self._runs_with_group(self._runs, wanted), wanted)
 
     def put(self, key_group: int, key: bytes, value: bytes) -> None:
         """Set the value of a key."""
         self._write(self._key(key_group, key), value)
 
     def delete(self, key_group: int, key: bytes) -> None:
-        """Remove a key; a missing one is fine."""
+        """Delete a key. A missing key is not an error."""
         self._write(self._key(key_group, key), None)
 
     def clear(self, key_group: int, prefix: bytes = b"") -> int:
-        """Remove all keys of a key group that begin with `prefix`; return how many there were."""
+        """Delete all keys of a key group that begin with `prefix`; return their number."""
         keys = [key for _, key, _ in self.scan(key_group, key_group, prefix)]
         for key in keys:
             self.delete(key_group, key)
@@ -132,29 +130,28 @@ class StateStore:
         prefix: bytes = b"",
         stop: bytes | None = None,
     ) -> Iterator[tuple[int, bytes, bytes]]:
-        """Return (key group, key, value) of all keys that begin with `prefix` and lie below `stop`,
-        ascending.
+        """Yield (key group, key, value) of all keys that begin with `prefix` and are below `stop`, ascending.
 
-        Key groups first to last are inclusive and come one after the other; `stop` is exclusive, None for no
-        limit. The scan sees the state as it was when `scan` was called: writing meanwhile is fine.
+        `first` and `last` are inclusive; `stop` is exclusive and None means no limit. The scan sees the state at the
+        time of the call, so the caller may write during the iteration.
         """
         self._key(first, b""), self._key(last, b"")
         bounds = [_bounds(group, prefix, stop) for group in range(first, last + 1)]
         if not prefix and stop is None:
             bounds = [(bounds[0][0], bounds[-1][1])]
         buffered = [entry for pair in bounds for entry in self._snapshot(*pair)]
-        return _alive(buffered, [opened.scan(within) for opened, within in self._holding(bounds)])
+        return _alive(buffered, [opened.scan(within) for opened, within in self._runs_within(bounds)])
 
     def firsts(self, first: int, last: int, prefix: bytes) -> Iterator[tuple[int, bytes]]:
-        """Yield (key group, key) of the first key of each key group, first to last (inclusive), that begins so."""
+        """Yield (key group, key) of the first key with `prefix` of each key group, `first` to `last` (inclusive)."""
         self._key(first, b""), self._key(last, b"")
         bounds = [_bounds(group, prefix, None) for group in range(first, last + 1)]
         found: dict[bytes, Entry] = {}
         entries = [
-            entry for opened, within in reversed(self._holding(bounds)) for entry in opened.firsts(within)
+            entry for opened, within in reversed(self._runs_within(bounds)) for entry in opened.firsts(within)
         ]
         entries += [entry for pair in bounds for entry in self._snapshot(*pair, limit=1)]
-        for entry in entries:  # oldest first: of two that are equal the newer one counts
+        for entry in entries:  # oldest first, so that the newer of two equal keys wins
             group = entry[0][:GROUP_BYTES]
             if group not in found or entry[0] <= found[group][0]:
                 found[group] = entry
@@ -168,21 +165,20 @@ class StateStore:
                     break
 
     def seal(self, name: RunName) -> tuple[StateRun, ...]:
-        """Write what has changed since the store was opened or sealed, durably, as at most one run.
+        """Write the changes since the store was opened or sealed, durably, as at most one run.
 
-        Returns the runs that now hold the state of these key groups, for the commit record; without changes
-        those from before, and no file is written. `name` must not have been used for these key groups before.
+        Returns the runs that now contain the state of these key groups, for the commit record. Without changes they
+        are the previous ones, and no file is written. `name` must be new for these key groups.
 
         Raises:
-            OSError: the file could not be written (or FileExistsError: the name was used); nothing is
-            changed.
+            OSError: the file could not be written; nothing has changed. (FileExistsError: the name was used before.)
         """
-        hidden = self._settle_tombstones()
+        hidden = self._drop_void_tombstones()
         if not self._buffer:
             return self.runs
         kept, taken = self._tiers(hidden)
         builder = self._merged(taken)
-        hides = self._drop_needless_tombstones(builder, kept)
+        hides = self._drop_unneeded_tombstones(builder, kept)
         added = self._written(builder, name, hides) if builder.count() else []
         self._runs = kept + added
         self._buffer, self._sorted = {}, None
@@ -205,8 +201,8 @@ class StateStore:
             self._opened[run.name] = opened
         return opened
 
-    def _covering(self, runs: Sequence[StateRun], key: bytes) -> Iterator[Run]:
-        """Open, newest first and one by one, those of the runs that count for a run key's key group."""
+    def _runs_with_group(self, runs: Sequence[StateRun], key: bytes) -> Iterator[Run]:
+        """Yield, newest first, the runs that contain the key group of a run key. Each is opened when it is reached."""
         key_group = key_of(key)[0]
         for run in reversed(runs):
             if run.first_key_group <= key_group <= run.last_key_group:
@@ -214,14 +210,16 @@ class StateStore:
                 if key_group in opened.key_groups:
                     yield opened
 
-    def _holding(self, bounds: Sequence[Bounds]) -> list[tuple[Run, list[Bounds]]]:
-        """Open, newest first, the runs that may hold anything within the bounds; each with those that it may."""
+    def _runs_within(self, bounds: Sequence[Bounds]) -> list[tuple[Run, list[Bounds]]]:
+        """Open, newest first, the runs that may contain keys within the bounds; each with those bounds."""
         held = []
         for run in reversed(self._runs):
-            whole = _whole(run)
+            whole = _counted_bounds(run)
             if bounds[0][0] < whole[1] and whole[0] < bounds[-1][1]:
                 opened = self._open(run)
-                if within := [_clipped(pair, whole) for pair in bounds if _touches(pair, whole, opened)]:
+                if within := [
+                    _intersection(pair, whole) for pair in bounds if _may_contain(pair, whole, opened)
+                ]:
                     held.append((opened, within))
         return held
 
@@ -234,11 +232,11 @@ class StateStore:
             end = min(end, begin + limit)
         return [(key, self._buffer[key]) for key in self._sorted[begin:end]]
 
-    def _settle_tombstones(self) -> int:
-        """Forget deletions of what no run holds; return the bytes of values that the others hide."""
+    def _drop_void_tombstones(self) -> int:
+        """Drop deletions of keys that no run contains; return the bytes of values that the other deletions hide."""
         hidden = 0
         for key in [key for key, value in self._buffer.items() if value is None]:
-            value = _newest(self._covering(self._runs, key), key)
+            value = _newest(self._runs_with_group(self._runs, key), key)
             if value is None:
                 del self._buffer[key]
             else:
@@ -247,12 +245,12 @@ class StateStore:
         return hidden
 
     def _tiers(self, hidden: int) -> tuple[list[StateRun], list[StateRun]]:
-        """Divide the runs: those that stay as they are, and the newest ones that the next run takes in."""
+        """Return the runs that stay as they are, and the newest ones that are merged into the next run."""
         weight = max(SMALL_BYTES, self._buffered_bytes() + hidden)
         split = len(self._runs)
-        while split and _share(self._runs[split - 1]) <= TIER * weight:
+        while split and _counted_bytes(self._runs[split - 1]) <= TIER * weight:
             split -= 1
-            weight += _share(self._runs[split]) + self._runs[split].hides
+            weight += _counted_bytes(self._runs[split]) + self._runs[split].hides
         return self._runs[:split], self._runs[split:]
 
     def _buffered_bytes(self) -> int:
@@ -263,15 +261,15 @@ class StateStore:
         entries = len(self._buffer) + sum(run.entries for run in taken)
         builder = RunBuilder(size // entries)
         for run in taken:  # oldest first: newer entries replace
-            builder.add(self._open(run).scan([_whole(run)]))
+            builder.add(self._open(run).scan([_counted_bounds(run)]))
         builder.add(sorted(self._buffer.items()))
         return builder
 
-    def _drop_needless_tombstones(self, builder: RunBuilder, older: Sequence[StateRun]) -> int:
-        """Drop tombstones of keys that no older run holds; return the bytes that the others hide."""
+    def _drop_unneeded_tombstones(self, builder: RunBuilder, older: Sequence[StateRun]) -> int:
+        """Drop tombstones of keys that no older run contains; return the bytes that the others hide."""
         hides, needless = 0, []
         for key in builder.tombstones():
-            value = _newest(self._covering(older, key), key)
+            value = _newest(self._runs_with_group(older, key), key)
             if value is None:
                 needless.append(key)
             else:
@@ -300,7 +298,7 @@ def _newest(runs: Iterator[Run], key: bytes) -> bytes | None:
 
 
 def _alive(buffered: Sequence[Entry], runs: Sequence[Iterator[Entry]]) -> Iterator[tuple[int, bytes, bytes]]:
-    """Merge buffer and runs (newest first); the newest entry of a key counts."""
+    """Merge buffer and runs (newest first); the newest entry of a key wins."""
     sources = [iter(buffered), *runs] if buffered else list(runs)
     before = None
     for key, value in heapq.merge(*sources, key=itemgetter(0)):  # equal keys come in the order of sources
@@ -316,20 +314,20 @@ def _bounds(group: int, prefix: bytes, stop: bytes | None) -> Bounds:
     return lower, upper if stop is None else min(upper, run_key(group, stop))
 
 
-def _touches(bounds: Bounds, whole: Bounds, opened: Run) -> bool:
-    """Whether a run, of which `whole` counts, may hold anything within the bounds; bounds of one group say it."""
+def _may_contain(bounds: Bounds, whole: Bounds, opened: Run) -> bool:
+    """Whether a run may contain keys within the bounds. `whole` are the keys of the run that count."""
     if bounds[0] >= whole[1] or whole[0] >= bounds[1]:
         return False
     of_one_group = bounds[0][:GROUP_BYTES] == bounds[1][:GROUP_BYTES]
     return not of_one_group or key_of(bounds[0])[0] in opened.key_groups
 
 
-def _clipped(bounds: Bounds, whole: Bounds) -> Bounds:
+def _intersection(bounds: Bounds, whole: Bounds) -> Bounds:
     return max(bounds[0], whole[0]), min(bounds[1], whole[1])
 
 
-def _whole(run: StateRun) -> Bounds:
-    """Return the run keys [lower, upper) that count of a run."""
+def _counted_bounds(run: StateRun) -> Bounds:
+    """Return the run keys [lower, upper) of a run that count."""
     return run_key(run.first_key_group, b""), successor(run_key(run.last_key_group, b""))
 
 
@@ -337,7 +335,7 @@ def _overlap(run: StateRun, first: int, last: int) -> bool:
     return run.first_key_group <= last and first <= run.last_key_group
 
 
-def _clip(run: StateRun, first: int, last: int) -> StateRun:
+def _limited(run: StateRun, first: int, last: int) -> StateRun:
     return replace(
         run,
         first_key_group=max(first, run.first_key_group),
@@ -345,8 +343,8 @@ def _clip(run: StateRun, first: int, last: int) -> StateRun:
     )
 
 
-def _share(run: StateRun) -> int:
-    """Estimate the bytes of a run that count: its file's, in proportion to the key groups."""
+def _counted_bytes(run: StateRun) -> int:
+    """Estimate the bytes of a run that count: those of its file, in proportion to the key groups."""
     groups = run_key_groups(run.name)
     counting = run.last_key_group - run.first_key_group + 1
     return run.size * counting // max(len(groups or ()), counting)
@@ -355,12 +353,12 @@ def _share(run: StateRun) -> int:
 def _age(run: StateRun) -> tuple[int, int]:
     age = run_age(run.name)
     if age is None:
-        raise CheckpointError(f"{run.name!r} is no name of a state run; was the commit record edited?")
+        raise CheckpointError(f"{run.name!r} is not the name of a state run; was the commit record edited?")
     return age
 
 
 def _check_order(runs: Sequence[StateRun]) -> None:
-    """Refuse two runs of one age for one key group: which of them counts nobody could say."""
+    """Refuse two runs of the same age for one key group: it would be unclear which of them wins."""
     for index, run in enumerate(runs):
         for other in runs[index + 1 :]:
             if _age(other) == _age(run) and _overlap(other, run.first_key_group, run.last_key_group):

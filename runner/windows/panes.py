@@ -40,8 +40,8 @@ from penstock.runner.store.cells import (
     Cells,
     TimerEntry,
     Timers,
-    joined,
-    parted,
+    pack,
+    unpack,
 )
 from penstock.runner.store.keys import key_group
 from penstock.runner.windows.expiry import expiry_us
@@ -339,13 +339,13 @@ class Panes:
     def _active(self, key: bytes) -> dict[bytes, list[bytes]]:
         """The windows of a key that may still merge, each with the addresses of its values."""
         data = b"".join(self._cells.chunks(key_group(key), key, b"", _ACTIVE))
-        return {window: addresses for window, *addresses in map(parted, parted(data))}
+        return {window: addresses for window, *addresses in map(unpack, unpack(data))}
 
     def _activate(self, key: bytes, active: dict[bytes, list[bytes]]) -> None:
         if not active:
             self._cells.clear(key_group(key), key, b"", _ACTIVE)
             return
-        data = joined(*(joined(window, *addresses) for window, addresses in active.items()))
+        data = pack(*(pack(window, *addresses) for window, addresses in active.items()))
         self._cells.replace(key_group(key), key, b"", _ACTIVE, data)
 
     def _addresses(self, here: _Place) -> list[bytes]:

@@ -26,8 +26,8 @@ from penstock.runner.store.cells import (
     Cells,
     TimerEntry,
     Timers,
-    joined,
-    parted,
+    pack,
+    unpack,
 )
 from penstock.runner.store.keys import KEY_GROUPS, groups_of, key_group, partition_of
 from penstock.runner.tasks.grouping_run import _Values
@@ -69,7 +69,7 @@ def test_the_key_group_of_a_key_is_the_same_for_ever() -> None:
 
 @given(st.lists(st.binary(max_size=9)))
 def test_joined_parts_come_apart_again(parts: list[bytes]) -> None:
-    assert parted(joined(*parts)) == parts
+    assert unpack(pack(*parts)) == parts
 
 
 def test_a_cell_keeps_its_chunks_in_order_until_it_is_cleared() -> None:

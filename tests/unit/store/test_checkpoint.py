@@ -47,7 +47,9 @@ def test_fresh_refuses_a_folder_that_is_not_empty(tmp_path):
 
 def test_a_folder_of_something_else_is_refused_and_stays_as_it_is(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(CheckpointError, match=r"is no checkpoint: it holds 1 files or folders and no FORMAT"):
+    with pytest.raises(
+        CheckpointError, match=r"is not a checkpoint: it contains 1 files or folders, but no FORMAT"
+    ):
         Checkpoint.open(str(tmp_path))
     assert os.listdir(tmp_path) == ["thesis.txt"]
 
@@ -64,7 +66,7 @@ def test_an_older_or_newer_layout_is_refused(tmp_path, other):
     path.write_text(path.read_text().replace('"version": 2', f'"version": {other}'))
     with pytest.raises(
         CheckpointError,
-        match=rf"has layout version {other}, this version of penstock knows 2; run or drain it",
+        match=rf"has layout version {other}, and this version of penstock reads version 2; run or drain",
     ):
         Checkpoint.open(str(tmp_path))
 
@@ -72,14 +74,14 @@ def test_an_older_or_newer_layout_is_refused(tmp_path, other):
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"penstock-checkpoint": {"version": 1}}', "\x00"])
 def test_a_format_file_that_we_did_not_write_is_refused(tmp_path, content):
     (tmp_path / "FORMAT").write_text(content)
-    with pytest.raises(CheckpointError, match=r"FORMAT is not what penstock writes"):
+    with pytest.raises(CheckpointError, match=r"FORMAT was not written by penstock"):
         Checkpoint.open(str(tmp_path))
 
 
 def test_the_number_of_key_groups_cannot_change(tmp_path):
     Checkpoint.open(str(tmp_path), key_groups=16)
     assert Checkpoint.open(str(tmp_path), key_groups=16).key_groups == 16
-    with pytest.raises(CheckpointError, match=r"made with 16 key groups, which cannot change to 32"):
+    with pytest.raises(CheckpointError, match=r"created with 16 key groups, which cannot change to 32"):
         Checkpoint.open(str(tmp_path), key_groups=32)
 
 
@@ -123,7 +125,7 @@ def test_fresh_loses_to_a_driver_that_was_faster(tmp_path):
                 Checkpoint.open(folder)
             return names
 
-    with pytest.raises(CheckpointError, match=r"another driver has just made a checkpoint"):
+    with pytest.raises(CheckpointError, match=r"another driver has just created a checkpoint"):
         Checkpoint.open(str(tmp_path), filesystem=Slow(), fresh=True)
 
 
@@ -166,6 +168,6 @@ def test_a_folder_that_went_away_after_it_was_opened_is_not_begun_anew(tmp_path)
     checkpoint = Checkpoint.open(folder)
     Coordinator(checkpoint).take_over()
     os.rename(folder, folder + "-moved")
-    with pytest.raises(CheckpointError, match=r"checkpoint is not there any more.* Put it back"):
+    with pytest.raises(CheckpointError, match=r"checkpoint no longer exists.* Put it back"):
         Coordinator(checkpoint).take_over()
     assert not os.path.exists(folder)

@@ -87,7 +87,7 @@ def test_a_missing_run_says_what_to_do(tmp_path, monkeypatch, limit):
     monkeypatch.setattr(runs, "IN_MEMORY_BYTES", limit)
     path, meta = written(tmp_path, [(b"\x00\x00key", b"value")])
     os.unlink(path)
-    with pytest.raises(RunMissingError, match=r"of 'Count' is gone. If another driver has taken over"):
+    with pytest.raises(RunMissingError, match=r"of 'Count' is missing. If another driver has taken over"):
         open_run(FILES, path, meta)
 
 

@@ -231,7 +231,7 @@ def test_a_failed_attempt_s_state_is_never_read_by_the_next_one(tmp_path):
 def test_a_missing_run_is_noticed_when_it_is_read(tmp_path):
     runs = sealed(tmp_path, {(0, b"k"): b"1"})
     os.unlink(f"{tmp_path}/{runs[0].name}")
-    with pytest.raises(RunMissingError, match=r"'Count' is gone"):
+    with pytest.raises(RunMissingError, match=r"'Count' is missing"):
         opened(tmp_path, runs).get(0, b"k")
 
 
@@ -257,5 +257,5 @@ def test_two_runs_of_one_age_for_one_key_group_are_refused(tmp_path):
 
 
 def test_a_run_with_a_strange_name_is_refused(tmp_path):
-    with pytest.raises(CheckpointError, match=r"is no name of a state run"):
+    with pytest.raises(CheckpointError, match=r"is not the name of a state run"):
         opened(tmp_path, [StateRun("Count", "notes.txt", 0, 7, 1, 1, 1)])
