@@ -220,9 +220,13 @@ class RunningQuery:
         return self._partition_records(now, safe)
 
     def _check_stream(self) -> None:
+        """Fail if the stream was dropped; one of the same name made since then has other tokens."""
         stream = self.query.stream
-        if self._database.streams.get(stream.definition.name) is not stream:
+        present = self._database.streams.get(stream.definition.name)
+        if present is None:
             raise not_found(f"Change Stream not found: {stream.definition.name}")
+        if present is not stream:
+            raise _foreign_token(self.query.token)
 
     def _partition_records(self, now: int, safe: int) -> list[tuple[Record, Partition | None, int]]:
         partition = self.partition = self.partition or _partition(self.query)
@@ -335,11 +339,15 @@ def _check_mutable_end(query: ChangeQuery, now: int) -> None:
 def _partition(query: ChangeQuery) -> Partition:
     found = query.ranges.partitions.get(query.token or "")
     if found is None:
-        raise invalid(
-            "Specified partition_token is invalid, as it does not belong to the Change Stream associated with "
-            f"the TVF. Received partition_token: {query.token}."
-        )
+        raise _foreign_token(query.token)
     return found
+
+
+def _foreign_token(token: str | None) -> ServiceError:
+    return invalid(
+        "Specified partition_token is invalid, as it does not belong to the Change Stream associated with the "
+        f"TVF. Received partition_token: {token}."
+    )
 
 
 def _initial_records(query: ChangeQuery) -> list[Record]:

@@ -140,6 +140,17 @@ class SimulatedSpanner:
             )
             _call(channel, f"{databases}/UpdateDatabaseDdl", request)
 
+    def restart(self, *, timeout_seconds: float = 60.0) -> None:
+        """End the process and start a new one on the same port; all data is gone, as after a crash.
+
+        Raises:
+            SimulationStartError: nothing listened within `timeout_seconds`.
+        """
+        port = self.host.rpartition(":")[2]
+        self.stop()
+        self._options = (*self._options, "--port", port)  # the last of two counts
+        self._launch(timeout_seconds)
+
     def stop(self) -> None:
         """Kill the process (it has nothing to save) and wait for it. Stopping twice changes nothing."""
         control, self._control = self._control, None

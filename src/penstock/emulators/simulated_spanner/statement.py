@@ -31,7 +31,7 @@ from penstock.emulators.simulated_spanner.mutation import (
     Write,
 )
 from penstock.emulators.simulated_spanner.rows import Row, SortKey, order_of
-from penstock.emulators.simulated_spanner.schema import Schema, Table
+from penstock.emulators.simulated_spanner.schema import Schema, Table, find
 from penstock.emulators.simulated_spanner.tokens import Reader, tokenize
 from penstock.emulators.simulated_spanner.value import Value, canonical, sort_key
 
@@ -130,6 +130,8 @@ def _source(
         where = parse_expression(reader, scope) if reader.accept("WHERE") else None
         found: Iterable[Row] = view_rows(schema, parts[1])
     else:
+        if find(schema.tables, name) is None:
+            raise invalid(f"Table not found: {name}")  # reads of a table say NOT_FOUND
         table = schema.table(name)
         columns = {each.name: each.kind for each in table.columns}
         scope = Scope(columns, (alias or table.name, table.name), params, {})

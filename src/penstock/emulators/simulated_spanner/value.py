@@ -26,7 +26,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, TypeAlias
 
 from penstock.emulators.simulated_spanner.column_type import ColumnType
-from penstock.emulators.simulated_spanner.errors import ServiceError, invalid, out_of_range
+from penstock.emulators.simulated_spanner.errors import ServiceError, failed
 
 Value: TypeAlias = Any
 """None, bool, float, str, or a list of these."""
@@ -102,7 +102,7 @@ def _text(value: Value) -> str:
 def _int64(value: Value, kind: ColumnType) -> str:
     number = int(_text(value))
     if number not in _INT64:
-        raise out_of_range(f"{kind.code} is out of range.")
+        raise failed(f"{kind.code} is out of range.")
     return str(number)
 
 
@@ -140,7 +140,7 @@ def _numeric(value: Value, kind: ColumnType) -> str:
     whole, _, fraction = format(number, "f").partition(".")
     fraction = fraction.rstrip("0")
     if number.copy_abs() >= _NUMERIC_LIMIT or len(fraction) > _NUMERIC_STEP:
-        raise out_of_range("Invalid NUMERIC value: at most 29 digits before and 9 after the decimal point.")
+        raise failed("Invalid NUMERIC value: at most 29 digits before and 9 after the decimal point.")
     return "0" if number == 0 else whole + ("." + fraction if fraction else "")
 
 
@@ -153,7 +153,7 @@ def _pg_numeric(text: str) -> str:
     plain = format(number, "f")  # the scale stays: 1.50 is not 1.5
     whole, _, fraction = plain.lstrip("-").partition(".")
     if len(whole) > _PG_BEFORE_POINT or len(fraction) > _PG_AFTER_POINT:
-        raise out_of_range("Invalid numeric value: too many digits.")
+        raise failed("Invalid numeric value: too many digits.")
     return plain.lstrip("-") if number == 0 else plain
 
 
@@ -229,4 +229,4 @@ def check_length(value: Value, kind: ColumnType, length: int | None, column: str
     for each in value if isinstance(value, list) else [value]:
         size = len(base64.b64decode(each)) if kind.code == "BYTES" else len(each or "")
         if size > length:
-            raise invalid(f"New value exceeds the maximum size limit for this column {column}: {length}.")
+            raise failed(f"New value exceeds the maximum size limit for this column {column}: {length}.")
