@@ -84,7 +84,9 @@ class Job:
         coordinator = Coordinator(checkpoint)
         record = coordinator.take_over()
         logger.info("took over %s with record %d", checkpoint.folder, record.number)
-        self._result.committed(replace(record, state=state_for_plan(record.state, self._plan, dropped)))
+        state = state_for_plan(record.state, self._plan, dropped)
+        checkpoint.check_runs(state.state_runs)
+        self._result.committed(replace(record, state=state))
         if record.state.done:
             logger.warning(
                 "the pipeline of %s has already ended, so there is nothing to do; to read more, give "

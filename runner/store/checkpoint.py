@@ -11,20 +11,22 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from penstock.runner.protocol.coordinator import wall_clock_us
 from penstock.runner.protocol.errors import CheckpointError
 from penstock.runner.protocol.exactly_once_put import create_exactly_once
-from penstock.runner.protocol.record import CommitRecord, decode_record, record_digest
+from penstock.runner.protocol.record import CommitRecord, StateRun, decode_record, record_digest
 from penstock.runner.protocol.record_store import StoredRecord
 from penstock.runner.store.filesystem import FileSystem, LocalFileSystem
 from penstock.runner.store.keys import KEY_GROUPS
+from penstock.runner.store.runs import check_size, run_missing
 
 VERSION = 2
 """Version of the folder's layout; any other is refused. 2: elements keep microseconds (`harness/elements.py`)."""
@@ -134,6 +136,23 @@ class Checkpoint:
     def run_names(self) -> list[str]:
         """Return the names of all state runs."""
         return self.filesystem.list(self.state_folder)
+
+    def check_runs(self, runs: Iterable[StateRun]) -> None:
+        """Check that state runs exist and have their sizes; their content is checked when they are opened.
+
+        A run may be opened only hours after the start, when a timer fires. A pipeline that cannot finish should not
+        publish until then.
+
+        Raises:
+            CheckpointError: a run is missing or has another size.
+        """
+        names = set(self.run_names())
+        for run in runs:
+            path = f"{self.state_folder}/{run.name}"
+            if run.name not in names:
+                raise run_missing(path, run)
+            if (local := self.filesystem.local_path(path)) is not None:
+                check_size(path, run, os.stat(local).st_size)
 
     def delete_run(self, name: str) -> None:
         """Delete a state run. A missing file is not an error."""

@@ -182,10 +182,7 @@ def open_run(filesystem: FileSystem, path: str, run: StateRun) -> Run:
             return _open_in_place(local, path, run)
         data = filesystem.read(path)
     except FileNotFoundError as error:
-        raise RunMissingError(
-            f"the state run {path} of {run.stage!r} is missing. If another driver has taken over, this one stops. "
-            "Otherwise restore the checkpoint folder from a backup, or use an empty folder"
-        ) from error
+        raise run_missing(path, run) from error
     _check(path, run, len(data), zlib.crc32(data))
     database = _connect(":memory:")
     database.deserialize(data)
@@ -207,13 +204,31 @@ def _checksum(local: str) -> int:
     return checksum
 
 
+def run_missing(path: str, run: StateRun) -> RunMissingError:
+    """Return the error of a run whose file does not exist."""
+    return RunMissingError(
+        f"the state run {path} of {run.stage!r} is missing. If another driver has taken over, this one stops. "
+        "Otherwise restore the checkpoint folder from a backup, or use an empty folder"
+    )
+
+
+def check_size(path: str, run: StateRun, size: int) -> None:
+    """Raise a CheckpointError if a run's file does not have the size of the run."""
+    if size != run.size:
+        raise _damaged(path, run, f"{size} bytes instead of {run.size}")
+
+
 def _check(path: str, run: StateRun, size: int, checksum: int) -> None:
     if (size, checksum) != (run.size, run.checksum):
-        raise CheckpointError(
-            f"the state run {path} of {run.stage!r} is damaged: {size} bytes with checksum {checksum:08x} "
-            f"instead of {run.size} with {run.checksum:08x}. Restore the checkpoint folder from a backup, or use an "
-            "empty folder"
-        )
+        found = f"{size} bytes with checksum {checksum:08x} instead of {run.size} with {run.checksum:08x}"
+        raise _damaged(path, run, found)
+
+
+def _damaged(path: str, run: StateRun, found: str) -> CheckpointError:
+    return CheckpointError(
+        f"the state run {path} of {run.stage!r} is damaged: {found}. Restore the checkpoint folder from a backup, "
+        "or use an empty folder"
+    )
 
 
 def _connect(database: str) -> sqlite3.Connection:

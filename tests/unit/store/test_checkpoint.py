@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.runner.protocol import CheckpointError, Coordinator
+from penstock.runner.protocol.record import StateRun
 from penstock.runner.store import Checkpoint, LocalFileSystem
 
 NOON_US = 1_700_000_000_000_000  # 2023-11-14 22:13:20 UTC
@@ -171,3 +172,31 @@ def test_a_folder_that_went_away_after_it_was_opened_is_not_begun_anew(tmp_path)
     with pytest.raises(CheckpointError, match=r"checkpoint no longer exists.* Put it back"):
         Coordinator(checkpoint).take_over()
     assert not os.path.exists(folder)
+
+
+def written_run(checkpoint: Checkpoint, name: str = "0000000001-0000000002-a") -> StateRun:
+    """Write a state run of three bytes and return its entry in a record."""
+    checkpoint.filesystem.write(f"{checkpoint.state_folder}/{name}", b"abc")
+    return StateRun("Count", name, 0, 127, entries=1, size=3, checksum=0)
+
+
+def test_state_runs_that_are_there_in_full_pass_the_check_at_the_start(tmp_path):
+    checkpoint = Checkpoint.open(str(tmp_path))
+    checkpoint.check_runs([written_run(checkpoint)])
+    checkpoint.check_runs([])
+
+
+def test_a_state_run_that_is_gone_is_found_at_the_start_and_not_when_its_timer_fires(tmp_path):
+    checkpoint = Checkpoint.open(str(tmp_path))
+    run = written_run(checkpoint)
+    os.unlink(f"{checkpoint.state_folder}/{run.name}")
+    with pytest.raises(CheckpointError, match=r"of 'Count' is missing.*restore the checkpoint folder"):
+        checkpoint.check_runs([run])
+
+
+def test_a_state_run_that_was_cut_off_is_found_at_the_start(tmp_path):
+    checkpoint = Checkpoint.open(str(tmp_path))
+    run = written_run(checkpoint)
+    os.truncate(f"{checkpoint.state_folder}/{run.name}", 2)
+    with pytest.raises(CheckpointError, match=r"of 'Count' is damaged: 2 bytes instead of 3"):
+        checkpoint.check_runs([run])
