@@ -14,7 +14,9 @@ def describe_failure(error: BaseException) -> str:
     is named by its type and the line that raised it.
     """
     chain = [error]
-    while (cause := chain[-1].__cause__) is not None and cause not in chain:
+    while (
+        (cause := chain[-1].__cause__) is not None and cause not in chain and not _explains(chain[-1], cause)
+    ):
         chain.append(cause)
     causes = [_describe(each) for each in reversed(chain)]
     consequences = f" ({'; '.join(causes[1:])})" if len(causes) > 1 else ""
@@ -29,6 +31,12 @@ def _describe(error: BaseException) -> str:
         return str(error) or type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)
     return type(error).__name__ + (f" in {frames[-1].filename}:{frames[-1].lineno}" if frames else "")
+
+
+def _explains(error: BaseException, cause: BaseException) -> bool:
+    """Whether one of Penstock's errors says already what the system error behind it says."""
+    both = isinstance(error, OSError) and isinstance(cause, OSError)
+    return both and _is_ours(error) and error.errno == cause.errno
 
 
 def _is_ours(error: BaseException) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+
 from penstock.errors import ServiceError
 from penstock.launch.failures import describe_failure
-from penstock.runner.protocol.errors import EpochFailedError
+from penstock.runner.protocol.errors import EpochFailedError, NotWrittenError
 
 
 def test_the_first_cause_comes_first() -> None:
@@ -39,3 +41,17 @@ def test_the_text_of_a_user_s_error_is_not_shown_through_the_message_of_the_fail
     described = describe_failure(failed)
     assert "epoch 5 failed: ValueError in Parse" in described
     assert "4711" not in described
+
+
+def test_a_system_error_that_our_error_explains_is_not_named_again() -> None:
+    error = NotWrittenError(errno.ENOSPC, "cannot write /c/records/1: No space left on device. Free space")
+    error.__cause__ = OSError(errno.ENOSPC, "No space left on device")
+    assert describe_failure(error) == (
+        "[Errno 28] cannot write /c/records/1: No space left on device. Free space"
+    )
+
+
+def test_a_system_error_of_another_kind_is_named() -> None:
+    error = NotWrittenError(errno.ENOSPC, "cannot write")
+    error.__cause__ = OSError(errno.EIO, "Input/output error")
+    assert describe_failure(error).startswith("OSError ([Errno 28] cannot write)")

@@ -13,6 +13,8 @@ from penstock.runner import PySparkRunner
 from penstock.runner.job import Job
 from penstock.runner.options import PySparkOptions
 from penstock.runner.planning.graph import build_plan
+from penstock.runner.protocol import CheckpointError, Coordinator
+from penstock.runner.protocol.record import EpochState, StateRun
 from penstock.runner.result import PySparkPipelineResult
 from penstock.runner.store.checkpoint import Checkpoint
 
@@ -48,3 +50,20 @@ def test_a_pipeline_that_fails_leaves_no_plan_in_spark(tmp_path: Path, streaming
     with pytest.raises(Exception, match="gone|failed"):
         job.run_stream(Checkpoint.open(str(tmp_path)), retries=0) if streaming else job.run_batch()
     assert context.held == []
+
+
+def test_a_checkpoint_without_one_of_its_state_runs_fails_at_the_start(tmp_path: Path) -> None:
+    pipeline = beam.Pipeline(runner=PySparkRunner())
+    _ = pipeline | beam.Create([("key", 1)]) | beam.GroupByKey()
+    environment = PySparkRunner().default_environment(pipeline.options)
+    plan = build_plan(pipeline.to_runner_api(default_environment=environment), streaming=True)
+    (step,) = [stage.state for stage in plan.stages if stage.state]
+    checkpoint = Checkpoint.open(str(tmp_path))
+    coordinator = Coordinator(checkpoint)
+    coordinator.take_over()
+    gone = StateRun(step, "0000000001-0000000002-gone", 0, 127, entries=1, size=3, checksum=0)
+    coordinator.commit(coordinator.begin(), EpochState(state_runs=(gone,)))
+    settings = PipelineOptions().view_as(PySparkOptions)
+    job = Job(_LostContext(), plan, settings, PySparkPipelineResult())
+    with pytest.raises(CheckpointError, match="0000000001-0000000002-gone .*is gone"):
+        job.run_stream(checkpoint, retries=0)
