@@ -65,5 +65,5 @@ def test_a_checkpoint_without_one_of_its_state_runs_fails_at_the_start(tmp_path:
     coordinator.commit(coordinator.begin(), EpochState(state_runs=(gone,)))
     settings = PipelineOptions().view_as(PySparkOptions)
     job = Job(_LostContext(), plan, settings, PySparkPipelineResult())
-    with pytest.raises(CheckpointError, match="0000000001-0000000002-gone .*is gone"):
+    with pytest.raises(CheckpointError, match="0000000001-0000000002-gone .*is missing"):
         job.run_stream(checkpoint, retries=0)
