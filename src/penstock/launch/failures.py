@@ -35,8 +35,9 @@ def _describe(error: BaseException) -> str:
 
 def _explains(error: BaseException, cause: BaseException) -> bool:
     """Whether one of Penstock's errors says already what the system error behind it says."""
-    both = isinstance(error, OSError) and isinstance(cause, OSError)
-    return both and _is_ours(error) and error.errno == cause.errno
+    if not (isinstance(error, OSError) and isinstance(cause, OSError)):
+        return False
+    return _is_ours(error) and error.errno == cause.errno
 
 
 def _is_ours(error: BaseException) -> bool:
