@@ -3,15 +3,23 @@
 A worker that imports Beam on its own costs 1.6 CPU seconds and 188 MB; forked from here, 8 MB.
 Set by `spark.python.daemon.module`, unless a submission names another.
 
-Workers log warnings to standard error, but not what Beam says of optional packages, nor the exceptions of DoFns:
-those reach the driver, and their text may quote somebody's data.
+Workers log warnings to standard error, except Beam's about optional packages and about exceptions of DoFns. The
+exceptions reach the driver, and their text may quote rows.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import Any
+
+if __name__ == "__main__":
+    # The JVM reads the path of the daemon's socket from this standard output: four bytes for the length, then the
+    # path. If an import prints a line, four letters are taken for a length of more than a GB, the JVM runs out of
+    # memory and Spark 4.3 ends the session. So what imports print goes to standard error.
+    _pipe_to_jvm = os.dup(1)
+    os.dup2(2, 1)
 
 logging.basicConfig(
     level=logging.WARNING, stream=sys.stderr, format="%(asctime)s worker %(levelname)s %(name)s: %(message)s"
@@ -21,7 +29,7 @@ import apache_beam  # noqa: E402, F401 - what this module is for
 from pyspark import daemon  # noqa: E402 - after logging is set up
 
 import penstock.runner.tasks.task  # noqa: E402, F401 - what this module is for
-from penstock.runner.spark.freeze import settle  # noqa: E402
+from penstock.runner.spark.freeze_imports import freeze_imports  # noqa: E402
 
 logging.disable(logging.NOTSET)
 logging.getLogger("apache_beam.runners.common").setLevel(logging.CRITICAL)
@@ -44,5 +52,11 @@ def worker(sock: Any, authenticated: bool) -> int:
 daemon.worker = worker  # `manager` looks the function up in its module
 
 if __name__ == "__main__":
-    settle()
+    sys.stdout.flush()
+    os.dup2(_pipe_to_jvm, 1)
+    os.close(_pipe_to_jvm)
+    # Spark starts Python unbuffered, so `print` writes a text and its newline one by one, and the lines of two
+    # workers mix.
+    sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
+    freeze_imports()
     daemon.manager()

@@ -1,28 +1,34 @@
 """Run an epoch's levels as one Spark job.
 
-Two primitives, *run tasks* and *exchange blocks*, are all that is asked of Spark: a level is a
-`mapPartitionsWithIndex`, an exchange is a shuffle of (target, frame) pairs by target. What else there is to tell
-Spark, words for its UI and which files it may delete, is `SparkKeeper`'s.
+The engine needs two operations of Spark: to run tasks and to exchange blocks. A level is a `mapPartitionsWithIndex`,
+an exchange is a shuffle of (target, frame) pairs by target. `SparkJvm` names the stages for Spark's UI and deletes the
+files of an exchange after its epoch.
 """
 
 from __future__ import annotations
 
 import contextlib
 import pickle
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
 
 from penstock.runner.planning.plan import Plan
 from penstock.runner.protocol.errors import EpochAbortedError
 from penstock.runner.protocol.frames import Frame
 from penstock.runner.protocol.pins import BlockReceipt, TaskResult, pinned
-from penstock.runner.spark.freeze import settle
-from penstock.runner.spark.jvm import SparkKeeper
+from penstock.runner.spark.diagnosis import job_failure, jvm_lost, session_ended
+from penstock.runner.spark.errors import SparkError
+from penstock.runner.spark.freeze_imports import freeze_imports
+from penstock.runner.spark.jvm import SparkJvm, has_broken_worker_factory, use_new_worker_factory
+from penstock.runner.spark.session import jvm_of
 from penstock.runner.tasks.epoch import EpochInput, TaskReport
 
-WORDS = 200
-"""How many characters of a level's steps are told to whoever watches Spark."""
+MAX_DESCRIPTION = 200
+"""Characters of a level's step names in Spark's UI."""
 
 
 class SparkEngine:
@@ -31,72 +37,102 @@ class SparkEngine:
     def __init__(self, spark_context: Any, plan: Plan) -> None:
         self._context = spark_context
         self._plan = plan
-        self._shipped = self._context.broadcast(plan)
-        self._bare: dict[int, Any] = {}
-        self._keeper = SparkKeeper(spark_context)
-        self._words = [_words(plan, level) for level in range(plan.depth)]
+        self._plan_broadcast = self._context.broadcast(plan)
+        self._empty_rdds: dict[int, Any] = {}
+        self._jvm = SparkJvm(spark_context)
+        self._descriptions = [_description(plan, level) for level in range(plan.depth)]
 
     def run(self, epoch: EpochInput, description: str, group: str) -> list[TaskReport]:
         """Run one epoch; return the reports of all its tasks.
 
         Raises:
             EpochAbortedError: the tasks did not all work on the same attempts of each other.
-            py4j errors: Spark failed.
+            SparkError: Spark failed; the message says why and what to do.
         """
+        try:
+            return self._run(epoch, description, group)
+        except Py4JJavaError as error:
+            if not has_broken_worker_factory(str(error)):
+                raise self._explained(error) from error
+            use_new_worker_factory(self._context)
+        except (Py4JError, OSError) as error:
+            # Exceptions of user code come back in reports, so these are of Spark, its JVM or the connection to it.
+            raise self._explained(error) from error
+        try:
+            return self._run(epoch, description, group)
+        except (Py4JError, OSError) as error:
+            raise self._explained(error) from error
+
+    def _run(self, epoch: EpochInput, description: str, group: str) -> list[TaskReport]:
         self._context.setJobGroup(group, description, interruptOnCancel=True)
         n, depth = epoch.partitions, self._plan.depth
         exchanges = []
-        with self._keeper.naming() as name:
-            rdd = self._slots(n).mapPartitionsWithIndex(_level(self._shipped, 0, self._at(0, epoch)))
+        with self._jvm.naming() as name:
+            rdd = self._slots(n).mapPartitionsWithIndex(_level(self._plan_broadcast, 0, self._at(0, epoch)))
             try:
                 for level in range(1, depth):
-                    name(f"{description}, {self._words[level - 1]}")
+                    name(f"{description}, {self._descriptions[level - 1]}")
                     rdd = rdd.partitionBy(n, _as_is)
                     exchanges.append(rdd)
-                    rdd = rdd.mapPartitionsWithIndex(_level(self._shipped, level, self._at(level, epoch)))
-                name(f"{description}, {self._words[-1]}")
+                    rdd = rdd.mapPartitionsWithIndex(
+                        _level(self._plan_broadcast, level, self._at(level, epoch))
+                    )
+                name(f"{description}, {self._descriptions[-1]}")
                 frames = [Frame.unpack(data) for _, data in rdd.collect()]
             finally:
-                self._keeper.forget(exchanges)
+                self._jvm.delete_shuffles(exchanges)
         return checked(frames, [n] * depth)
 
+    def _explained(self, error: Exception) -> SparkError:
+        """Return what went wrong in Spark, for an error of py4j or of a socket."""
+        # Any other error of py4j means that the JVM did not answer.
+        jvm_failed = isinstance(error, Py4JJavaError) and not session_ended(str(error))
+        jvm = jvm_of(self._context)
+        # A JVM that is ending may still answer, and closes its connections before it has ended.
+        exit_code = jvm.exit_code(wait_seconds=0.5 if jvm_failed else 5.0) if jvm else None
+        if jvm_failed and exit_code is None:
+            return job_failure(str(error), self._jvm.stage_name)
+        return jvm_lost(exit_code, jvm.log if jvm else "", jvm.heap if jvm else "not known")
+
     def _at(self, level: int, epoch: EpochInput) -> EpochInput:
-        """The epoch as a level sees it, with what the steps of that level start from."""
+        """Return the epoch with the input of this level's steps only."""
         steps = self._plan.steps_at(level)
         return replace(epoch, inputs=tuple(task.for_steps(steps) for task in epoch.inputs))
 
     def _slots(self, n: int) -> Any:
-        """An RDD of `n` partitions that hold nothing to speak of: what every epoch begins with."""
-        if n not in self._bare:
-            self._bare[n] = self._context.parallelize(range(n), n)
-        return self._bare[n]
+        """Return an RDD of `n` partitions, from which level 0 gets its tasks. Its elements are not used."""
+        if n not in self._empty_rdds:
+            self._empty_rdds[n] = self._context.parallelize(range(n), n)
+        return self._empty_rdds[n]
 
     def finalize(self, epoch: int, nonces: frozenset[str], partitions: int, group: str) -> frozenset[str]:
         """Run the bundle finalizers of these task attempts, as far as the tasks reach their processes."""
         self._context.setJobGroup(group, "bundle finalizers", interruptOnCancel=True)
-        found = self._slots(partitions).mapPartitions(_finalizers(self._shipped, epoch, nonces)).collect()
+        found = (
+            self._slots(partitions).mapPartitions(_finalizers(self._plan_broadcast, epoch, nonces)).collect()
+        )
         return frozenset(found)
 
     def close(self) -> None:
-        """Free what the plan holds in Spark; if Spark has gone (somebody ended it too), there is nothing to free."""
+        """Delete the broadcast plan in Spark. If the session has ended, there is nothing to delete."""
         with contextlib.suppress(Exception):
-            self._shipped.destroy()
+            self._plan_broadcast.destroy()
 
 
-def _words(plan: Plan, level: int) -> str:
-    """The steps of a level, for people."""
+def _description(plan: Plan, level: int) -> str:
+    """Return the name of a level in Spark's UI."""
     steps = "; ".join(stage.label for stage in plan.at(level))
-    short = steps if len(steps) <= WORDS else steps[: WORDS - 1] + "…"
+    short = steps if len(steps) <= MAX_DESCRIPTION else steps[: MAX_DESCRIPTION - 1] + "…"
     return f"level {level + 1} of {plan.depth}: {short or 'reports'}"
 
 
 def checked(frames: Iterable[Frame], shape: list[int]) -> list[TaskReport]:
-    """The reports in control frames, if they all belong to one consistent run of the epoch.
+    """Return the reports in control frames, if they all belong to one consistent run of the epoch.
 
-    A report of a failure is handed on whatever else is missing: below a failed task nothing is complete.
+    If a task failed, only the reports of failures are returned: the levels below it are not complete.
 
     Raises:
-        EpochAbortedError: see `pinned`; or a task says that its input did not fit together.
+        EpochAbortedError: see `pinned`; or a task found that its input did not fit together.
     """
     controls = [TaskResult(f.level, f.partition, f.nonce, pickle.loads(f.payload)) for f in frames]
     failed = [c.payload for c in controls if c.payload.failure is not None]
@@ -121,28 +157,30 @@ def refuse_problems(reports: Iterable[TaskReport]) -> None:
 
 
 def _as_is(target: int) -> int:
+    # The keys that Spark partitions by are the numbers of the target partitions already.
     return target
 
 
-def _finalizers(shipped: Any, epoch: int, nonces: frozenset[str]) -> Any:
-    """The function of the tasks that run bundle finalizers."""
+def _finalizers(plan_broadcast: Any, epoch: int, nonces: frozenset[str]) -> Any:
+    """Return the function of the tasks that run bundle finalizers."""
 
     def run(_: Iterator[Any]) -> Iterator[str]:
         from penstock.runner.tasks.finalize import finalize_bundles
 
-        yield from finalize_bundles(shipped.value, epoch, nonces)
+        yield from finalize_bundles(plan_broadcast.value, epoch, nonces)
 
     return run
 
 
-def _level(shipped: Any, level: int, epoch: EpochInput) -> Any:
-    """The function of one level's tasks."""
+def _level(plan_broadcast: Any, level: int, epoch: EpochInput) -> Any:
+    """Return the function that runs one level's tasks. Spark pickles it, so it holds no engine."""
 
     def run(partition: int, packets: Iterator[Any]) -> Iterator[tuple[int, bytes]]:
         from penstock.runner.tasks.task import run_level
 
         frames = () if level == 0 else (data for _, data in packets)
-        yield from run_level(shipped.value, level, partition, epoch, frames)
-        settle()
+        yield from run_level(plan_broadcast.value, level, partition, epoch, frames)
+        sys.stdout.flush()  # the daemon has made it line-buffered, and a worker ends without flushing
+        freeze_imports()
 
     return run

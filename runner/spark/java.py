@@ -25,7 +25,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.errors import UsageError
+from penstock.runner.spark.diagnosis import Limits, limit_remedy
+from penstock.runner.spark.errors import SparkStartError
 
 OLDEST = 17
 """The oldest Java that Spark 4 runs on."""
@@ -42,8 +43,8 @@ class Java:
     how: str
 
 
-class JavaNotFoundError(UsageError, RuntimeError):
-    """No Java is new enough; the message says what was looked at and both ways to get one."""
+class JavaNotFoundError(SparkStartError):
+    """No Java is new enough, or none starts; the message says what was looked at and what to do."""
 
 
 Describe = Callable[[str], str]
@@ -105,12 +106,20 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _examine(how: str, executable: str, describe: Describe) -> Java | str:
-    """Return the Java behind `executable`, or a clause that says why it cannot be used."""
+    """Return the Java of `executable`, or a clause that says why it cannot be used.
+
+    Raises:
+        JavaNotFoundError: it ran into a limit of this process.
+    """
     try:
-        settings = parse_settings(describe(executable))
+        text = describe(executable)
     except (OSError, subprocess.SubprocessError) as error:
         return f"{how}: does not run ({type(error).__name__})"
+    settings = parse_settings(text)
     if settings is None:
+        # Another Java would not start either, so the search ends here.
+        if remedy := limit_remedy(text, Limits.of_this_process()):
+            raise JavaNotFoundError(f"the Java of {how} does not start: {remedy}")
         return f"{how}: does not say its version"
     home, version = settings
     if version < OLDEST:

@@ -1,11 +1,11 @@
-"""What is said to Spark beside the work: words for its UI, and that the files of an exchange may go.
+"""Calls to Spark's JVM that PySpark has no method for: names for Spark's UI, and deletion of shuffle files.
 
-Spark deletes the files of a shuffle when the JVM has collected the objects that stand for it, and an idle JVM
-collects nothing for half an hour: an epoch's blocks would pile up on every disk of the cluster. Nobody reads them
-again once the epoch has ended, so they are given up there and then.
+Spark deletes the files of a shuffle when the JVM has collected the objects of that shuffle, and an idle JVM collects
+nothing for half an hour: the blocks of all epochs would stay on every disk of the cluster. No task reads them after
+their epoch has ended, so the driver asks for their deletion then.
 
-Both go through the JVM, past what PySpark offers. Neither is needed for a right result: a context without a JVM
-(a test's), or a Spark that has moved these methods, runs without them.
+Neither call is needed for a right result. A context without a JVM (in a test), or a Spark that has moved these
+methods, runs without them. They were read in PySpark 4.3.0.
 """
 
 from __future__ import annotations
@@ -19,46 +19,55 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 
-class SparkKeeper:
-    """Names stages and gives up shuffles on one Spark context."""
+class SparkJvm:
+    """Names stages and deletes shuffle files on one Spark context."""
 
     def __init__(self, spark_context: Any) -> None:
+        self._context = spark_context
         self._java: Any = getattr(spark_context, "_jsc", None)
         self._cleaner: Any = None
         if self._java is not None:
-            self._cleaner = self._guarded(functools.partial(_cleaner_of, self._java))
+            self._cleaner = self._call(functools.partial(_cleaner_of, self._java))
 
     @contextlib.contextmanager
     def naming(self) -> Iterator[Callable[[str], None]]:
-        """Yield a function that says what the RDDs and jobs that are made next are called in Spark's UI."""
+        """Yield a function that sets the name which Spark's UI shows for RDDs and jobs that are made next."""
         if self._java is None:
-            yield lambda words: None
+            yield lambda name: None
             return
         from pyspark.traceback_utils import SCCallSiteSync
 
-        # Above a depth of 0 PySpark leaves the call site alone, which it would set to a line of ours.
+        # PySpark sets the call site of each RDD to a line of our code. Above a depth of 0 it takes itself for
+        # nested in another call and does not.
         SCCallSiteSync._spark_stack_depth += 1
         try:
-            yield lambda words: self._guarded(functools.partial(self._java.setCallSite, words))
+            yield lambda name: self._call(functools.partial(self._java.setCallSite, name))
         finally:
             SCCallSiteSync._spark_stack_depth -= 1
-            self._guarded(self._java.clearCallSite)
+            self._call(self._java.clearCallSite)
 
-    def forget(self, exchanges: Iterable[Any]) -> None:
-        """Let the files of what `partitionBy` has returned be deleted, in the background."""
+    def delete_shuffles(self, exchanges: Iterable[Any]) -> None:
+        """Let Spark delete the files of RDDs that `partitionBy` has returned, in the background."""
         for rdd in exchanges:
             if self._cleaner is not None:
-                self._guarded(functools.partial(_give_up, self._cleaner, rdd))
+                self._call(functools.partial(_delete_shuffle, self._cleaner, rdd))
 
-    def _guarded(self, ask: Callable[[], Any]) -> Any:
-        """Ask the JVM; what it cannot do any more is left to Spark's own cleaning."""
+    def stage_name(self, stage: int) -> str | None:
+        """Return the name that a stage got by `naming`, or None if Spark does not know it any more."""
+        if self._java is None:
+            return None
+        info = self._call(lambda: self._context.statusTracker().getStageInfo(stage))
+        return str(info.name) if info is not None else None
+
+    def _call(self, method: Callable[[], Any]) -> Any:
+        """Call the JVM. If it does not know a method, Spark's own cleaning is enough."""
         from py4j.protocol import Py4JError
 
         try:
-            return ask()
-        except Py4JError as error:
+            return method()
+        except (Py4JError, OSError) as error:
             self._cleaner = None
-            logger.debug("Spark cleans up by itself: %s", error)
+            logger.debug("a call to Spark's JVM failed: %s", error)
             return None
 
 
@@ -67,7 +76,34 @@ def _cleaner_of(java: Any) -> Any:
     return found.get() if found.isDefined() else None
 
 
-def _give_up(cleaner: Any, rdd: Any) -> None:
-    """Clean up the shuffle of an RDD that `partitionBy` has returned: a map over the shuffled RDD."""
+def _delete_shuffle(cleaner: Any, rdd: Any) -> None:
+    # `partitionBy` returns a map over the shuffled RDD, so the shuffle is two dependencies further up.
     shuffled = rdd._jrdd.rdd().dependencies().head().rdd()
     cleaner.doCleanupShuffle(shuffled.dependencies().head().shuffleId(), False)
+
+
+_FACTORY = "PENSTOCK_WORKER_FACTORY"
+"""Environment variable of workers, with no meaning of its own: see `use_new_worker_factory`."""
+
+
+def has_broken_worker_factory(text: str) -> bool:
+    """Whether a Java exception says that an executor can start no more Python workers.
+
+    Spark 4.3 has a `PythonWorkerFactory` in each executor, which keeps a daemon. If the task that starts the daemon is
+    cancelled while the daemon dies, `startDaemon` is interrupted in the middle of its own error handling. It then
+    keeps the dead daemon without the path of a socket, and every later task ends in a NullPointerException.
+    """
+    return "NullPointerException" in text and "PythonWorkerFactory.createThroughDaemon" in text
+
+
+def use_new_worker_factory(spark_context: Any) -> None:
+    """Let jobs that start from now on use new worker factories.
+
+    Executors keep their factories by the environment variables of the workers (`SparkEnv.createPythonWorker`), so
+    another value of any variable leads to a new one. The old one has no process any more.
+    """
+    number = int(spark_context.environment.get(_FACTORY, "0"))
+    spark_context.environment[_FACTORY] = str(number + 1)
+    logger.warning(
+        "Spark could not start Python workers after a daemon of theirs died; trying again with a new daemon"
+    )

@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 from pyspark import java_gateway
 
-from penstock.runner.spark import session
+from penstock.runner.spark.gateway import pyspark_popen
 
 
 class Echo(grpc.GenericRpcHandler):
@@ -43,7 +43,7 @@ def main() -> None:
     echoed = grpc.insecure_channel(f"127.0.0.1:{port}").stream_stream("/echo/Echo")(ticks())
     next(echoed)
     threading.Thread(target=lambda: list(echoed), daemon=True).start()
-    with session.spawning():
+    with pyspark_popen({}):
         for _ in range(int(sys.argv[1])):
             # With a function for the child, as PySpark gives one.
             child = java_gateway.Popen(["sleep", "0.01"], preexec_fn=lambda: None)

@@ -31,7 +31,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
                 *command,
                 str(END),
                 "--spark_parallelism=2",
-                f"--spark_conf=spark.executorEnv.PYTHONPATH={ROOT}",
+                f"--spark_conf=spark.executorEnv.PYTHONPATH={ROOT / 'src'}{os.pathsep}{ROOT}",
             ],
             stdout=subprocess.PIPE,
             cwd=ROOT,

@@ -15,7 +15,7 @@ from apache_beam.transforms import window
 
 from penstock.publish import PublishAfterCommit
 from penstock.runner import PySparkRunner
-from penstock.runner.spark.jvm import SparkKeeper
+from penstock.runner.spark.jvm import SparkJvm
 from penstock.runner.spark.session import context_of
 from tests.integration.runner.sources import AppendFn, CountFn
 from tests.waiting import wait_until
@@ -117,7 +117,7 @@ def test_the_files_of_an_epoch_s_exchanges_go_when_it_has_ended(spark: Any, star
 
 
 def test_a_context_without_a_jvm_is_left_alone() -> None:
-    keeper = SparkKeeper(object())
-    with keeper.naming() as name:
+    jvm = SparkJvm(object())
+    with jvm.naming() as name:
         name("words")
-    keeper.forget([object()])
+    jvm.delete_shuffles([object()])

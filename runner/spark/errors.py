@@ -1,0 +1,39 @@
+"""What can go wrong with Spark itself, as opposed to the pipeline that runs on it.
+
+| error | what it means | is the epoch tried again? |
+|---|---|---|
+| `SparkStartError` | Spark cannot start with what it was given | no epoch has begun |
+| `SparkLostError` | the JVM has ended, and with it the session | no: every try would fail |
+| `WorkerSetupError` | the workers' Python cannot run the pipeline | no: every try would fail |
+| `SparkJobError` | a worker or an executor died, or the job failed for another reason of Spark's | yes |
+
+No message quotes a row: exceptions of the user's code do not travel through Spark.
+"""
+
+from __future__ import annotations
+
+from penstock.errors import ServiceError
+
+
+class SparkError(ServiceError):
+    """Spark failed; the message says what happened and what to do."""
+
+
+class SparkStartError(SparkError):
+    """Spark did not start. Nothing has been read or written."""
+
+
+class SparkLostError(SparkError):
+    """Spark's JVM ended while the pipeline ran. Everything up to the last commit is safe."""
+
+    retryable = False
+
+
+class WorkerSetupError(SparkError):
+    """The Python of the workers does not exist, has another version, or lacks a module."""
+
+    retryable = False
+
+
+class SparkJobError(SparkError):
+    """A Spark job failed. The next try may succeed, for example when another worker has more memory."""

@@ -1,0 +1,123 @@
+"""Who can reach a driver's ports and read what Spark writes to disk: nobody but its user, also after a kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Driver:
+    """A driver whose job waits, in a process group of its own."""
+
+    def __init__(self, base: Path, *options: str) -> None:
+        command = [sys.executable, "-m", "tests.integration.runner.programs.failing", "wait", *options]
+        variables = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+        self.errors = base.with_suffix(".err")
+        self.process = subprocess.Popen(
+            command,
+            env={**variables, "TMPDIR": str(base), "PYTHONPATH": path},
+            stdout=subprocess.DEVNULL,
+            stderr=self.errors.open("w"),
+            cwd=ROOT,
+            start_new_session=True,
+            umask=0o022,
+        )
+
+    def wait(self) -> None:
+        def waits() -> bool:
+            assert self.process.poll() is None, self.errors.read_text()
+            return "waiting" in self.errors.read_text()
+
+        wait_until(waits)
+
+    def kill(self) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    folder = tmp_path / "tmp"
+    folder.mkdir(mode=0o755)
+    return folder
+
+
+@pytest.fixture
+def driver(base: Path) -> Iterator[Driver]:
+    started = Driver(base)
+    yield started
+    if started.process.poll() is None:
+        started.kill()
+
+
+def listening_addresses(process_group: int) -> set[str]:
+    """The addresses, in the kernel's hexadecimal, on which processes of a group listen for TCP connections."""
+    inodes = set()
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and os.getpgid(int(entry.name)) == process_group:
+                inodes |= {os.readlink(link) for link in (entry / "fd").iterdir()}
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            if state == "0A" and f"socket:[{inode}]" in inodes:
+                found.add(local.partition(":")[0])
+    return found
+
+
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
+"""127.0.0.1, also as an IPv6 address."""
+
+
+def test_a_local_driver_listens_on_loopback_only(driver: Driver) -> None:
+    driver.wait()
+    found = listening_addresses(driver.process.pid)
+    assert found
+    assert found <= LOOPBACK
+
+
+def test_blocks_are_readable_by_their_user_only_and_go_with_the_next_start(
+    base: Path, driver: Driver
+) -> None:
+    driver.wait()
+    made = list(base.iterdir())
+    assert made, "Spark's folders are where TMPDIR says"
+    assert any(path.name.startswith("blockmgr") for folder in made for path in folder.iterdir())
+    assert {folder.stat().st_mode & 0o777 for folder in made} == {0o700}
+    driver.kill()
+    assert [folder for folder in made if folder.exists()], "a killed driver removes nothing"
+    again = Driver(base)
+    try:
+        again.wait()
+        assert not [folder for folder in made if folder.exists()]
+    finally:
+        again.kill()
+
+
+def test_a_driver_that_ends_removes_its_blocks(base: Path) -> None:
+    command = [sys.executable, "-m", "tests.integration.runner.programs.failing", "well"]
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+    subprocess.run(
+        command,
+        env={**os.environ, "TMPDIR": str(base), "PYTHONPATH": path},
+        cwd=ROOT,
+        check=True,
+        timeout=180,
+    )
+    assert list(base.iterdir()) == []

@@ -1,0 +1,49 @@
+"""The settings of a session where the user says nothing: who can reach its ports, and where its blocks are."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.runner.spark.settings import LOOPBACK, SECRET, local_folders, network_settings, unprotected
+
+
+def chosen(master: str, **given: str) -> dict[str, str]:
+    settings = {f"spark.{name.replace('_', '.')}": value for name, value in given.items()}
+    return network_settings({"spark.master": master, **settings}, "random")
+
+
+@pytest.mark.parametrize("master", ["local", "local[2]", "local[*,4]", "local-cluster[2,1,1024]"])
+def test_a_local_master_listens_on_loopback_and_has_a_secret(master: str) -> None:
+    settings = chosen(master)
+    assert settings["spark.driver.host"] == settings["spark.driver.bindAddress"] == LOOPBACK
+    assert settings["spark.authenticate"] == "true"
+    assert settings.get(SECRET) == ("random" if master.startswith("local-cluster") else None)
+
+
+@pytest.mark.parametrize("master", ["yarn", "k8s://https://kube:443"])
+def test_a_cluster_that_makes_secrets_authenticates_and_keeps_its_address(master: str) -> None:
+    assert chosen(master) == {"spark.authenticate": "true"}
+
+
+def test_yarn_with_its_shuffle_service_is_left_as_the_cluster_was_set_up() -> None:
+    assert chosen("yarn", shuffle_service_enabled="true") == {}
+
+
+def test_a_standalone_cluster_authenticates_only_with_the_secret_that_the_user_passes() -> None:
+    assert chosen("spark://host:7077") == {}
+    assert unprotected({"spark.master": "spark://host:7077"})
+    assert chosen("spark://host:7077", authenticate_secret="theirs") == {"spark.authenticate": "true"}
+
+
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]", "yarn", "spark://host:7077"])
+def test_what_the_user_decided_stays(master: str) -> None:
+    settings = chosen(master, authenticate="false", driver_host="10.0.0.1")
+    assert settings == {}
+    assert not unprotected({"spark.master": master, "spark.authenticate": "false"})
+
+
+def test_the_folders_for_blocks_are_found_as_spark_finds_them() -> None:
+    settings = {"spark.local.dir": "/data/a, /data/b"}
+    assert local_folders({}, settings, "/tmp") == ("/data/a", "/data/b")
+    assert local_folders({"SPARK_LOCAL_DIRS": "/fast"}, settings, "/tmp") == ("/fast",)
+    assert local_folders({}, {}, "/tmp") == ("/tmp",)
