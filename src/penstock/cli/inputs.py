@@ -122,7 +122,8 @@ class _JobReader:
             found = f"is longer than {MAX_JOB_CHARACTERS:,} characters, so it is not read; is it a job file?"
             self._problems.append(Problem(self._file, found))
             return None
-        yaml = YAML(typ="safe", pure=True)  # only the pure Python parser has `max_depth`
+        # Only the pure Python parser has `max_depth`. Without it the composer recurses once for each level.
+        yaml = YAML(typ="safe", pure=True)
         yaml.max_depth = MAX_NESTING
         try:
             root = yaml.compose(text)

@@ -26,6 +26,7 @@ def resume_command(arguments: Sequence[str], secrets: Collection[str] = ()) -> s
     It is the same command without options that are valid for one start only. Values of the parameters `secrets` and of
     Spark's secret settings are hidden, because the command is logged.
     """
+    # `python -m` puts the path of a module there, which is no command.
     program = arguments[0] if Path(arguments[0]).name == "penstock" else "penstock"
     one_shot = {runner_flag(name): RUNNER[name].type for name in ONE_SHOT_OPTIONS}
     kept = [program]

@@ -8,8 +8,8 @@ import os
 def folder_conflict(output: str, checkpoint_dir: str) -> str | None:
     """Return what is wrong with the two folders, or None if neither is inside the other.
 
-    Links are resolved as far as the folders exist. The runner refuses a checkpoint folder with foreign files in it, and
-    readers of the output would take checkpoint files for published ones.
+    Links in the existing part of each path are resolved. The runner refuses a checkpoint folder with foreign files in
+    it, and readers of the output would take checkpoint files for published ones.
     """
     inner, outer = os.path.realpath(output), os.path.realpath(checkpoint_dir)
     if inner == outer:

@@ -107,7 +107,7 @@ class Reporter(AbstractContextManager["Reporter"]):
         self._shown_at = self._clock()
 
     def message(self, event: str, text: str, **fields: Any) -> None:
-        """Show a message, whatever the style. In JSON it is an event of that name with `fields`."""
+        """Show a message in the reporter's style. In JSON it is an event of that name with `fields`."""
         if self._live:
             self._console.print(Text(_printable(text)), soft_wrap=True)
         else:
@@ -138,7 +138,7 @@ class Reporter(AbstractContextManager["Reporter"]):
         return self._recent[0]
 
     def _fit_to_terminal(self) -> None:
-        """Tell Rich the width of the terminal: it asks descriptors 0 to 2, and none of them may be the terminal."""
+        """Tell Rich the width of the terminal. Rich asks descriptors 0 to 2, which may all be files or pipes."""
         try:
             self._console.width = os.get_terminal_size(self._stream.fileno()).columns or self._console.width
         except OSError:  # the terminal has gone, or the stream of a test has no descriptor
@@ -184,11 +184,14 @@ def standard_error_reporter(style_name: str) -> Reporter:
 def send_logs_to(reporter: Reporter) -> None:
     """Make `reporter` the only place where this process logs."""
     root = logging.getLogger()
-    for handler in list(root.handlers):
+    for handler in list(
+        root.handlers
+    ):  # Beam's import may have installed one, which would write each record twice
         root.removeHandler(handler)
     root.addHandler(_MessageHandler(reporter))
     root.setLevel(logging.ERROR)
     logging.getLogger("penstock").setLevel(logging.INFO)
+    # Python's warnings go the same way. Users cannot act on those of libraries, and on ours they are log records.
     logging.captureWarnings(True)
     logging.getLogger("py.warnings").setLevel(logging.ERROR)
 
@@ -198,6 +201,7 @@ def ignore_import_warnings() -> None:
     warnings.simplefilter("ignore", FutureWarning)
     warnings.simplefilter("ignore", DeprecationWarning)
     logging.getLogger("apache_beam").setLevel(logging.ERROR)
+    # Beam logs this one on the root logger, so no level of a Beam logger hides it.
     logging.getLogger().addFilter(lambda record: "apitools not found" not in record.getMessage())
 
 

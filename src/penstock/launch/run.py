@@ -80,12 +80,13 @@ def _start(build: Callable[[], Any], session: _Session, signals: StopSignals) ->
     signals.nothing_runs = True
     try:
         pipeline = build()
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError) as error:  # the way in which transforms refuse their arguments
         return session.fail(ExitCode.CONFIGURATION, error)
     except Exception as error:
         return session.fail(ExitCode.PREFLIGHT, error)
     try:
         _preflight(pipeline)
+        # From here on a KeyboardInterrupt could leave a JVM and workers behind, so a signal waits for the result.
         signals.nothing_runs = False
         return pipeline.run()
     except Exception as error:
@@ -168,6 +169,7 @@ class _Session:
         os._exit(ExitCode.INTERRUPTED)
 
     def _end(self, state: str, stopping: bool) -> ExitCode:
+        # Runners that cannot stop with a checkpoint are cancelled by a signal, so CANCELLED is what was asked for.
         if state in ("DONE", "DRAINED"):
             self._reporter.message("done", "done")
             return ExitCode.DONE

@@ -28,7 +28,7 @@ class Residual(Protocol):
 
 
 class Progress(Protocol):
-    """What the result of `PySparkRunner` reports about the last commit. Times are microseconds since 1970."""
+    """The report of `PySparkRunner`'s result about the last commit. Times are microseconds since 1970."""
 
     @property
     def epochs(self) -> int: ...
