@@ -130,6 +130,7 @@ class StageProcessor:
     def start(self, partition: int, partitions: int, send: operations.Send) -> None:
         """Begin a bundle whose output goes to `send`."""
         if self._used:
+            self._join_sampler()
             self._processor.reset()
         self._used = True
         edges = self.context.plan.edges
@@ -203,7 +204,7 @@ class StageProcessor:
         for sink in self._sinks:
             for writer in sink.writers:
                 writer.flush()
-        self._processor.state_sampler.stop_if_still_running()
+        self._stop_sampling()
         return [info.SerializeToString() for info in self._processor.monitoring_infos()]
 
     def written(self) -> tuple[int, int]:
@@ -228,8 +229,29 @@ class StageProcessor:
             logger.exception("a DoFn's teardown failed")
 
     def discard(self) -> None:
-        """Give up after an error; the processor must not be used again."""
-        self._processor.state_sampler.stop_if_still_running()
+        """End a bundle after an error; the processor must not be used again."""
+        self._stop_sampling()
+
+    def _stop_sampling(self) -> None:
+        """Tell the sampler's thread to end, and do not wait for it.
+
+        Beam's `StateSampler.stop` joins the thread, which sleeps for up to 0.2 s between two samples (2.77,
+        `statesampler_fast.pyx`). A task ends its stages one after the other, so it would sleep once for each. The
+        thread looks at `finished` when it wakes and ends; `start` joins it before the same sampler starts again.
+        """
+        sampler = self._processor.state_sampler
+        if sampler.started and not sampler.finished:
+            statesampler.set_current_tracker(None)
+            sampler.finished = True
+
+    def _join_sampler(self) -> None:
+        """Wait for the sampler's thread of the last bundle, which would read `finished` after `reset` clears it.
+
+        The thread is private to the sampler, so `stop` joins it, which insists on being called only once.
+        """
+        sampler = self._processor.state_sampler
+        sampler.finished = False
+        sampler.stop()
 
     def _cut(self, residual: Any) -> Cut:
         mark = residual.current_watermark
