@@ -53,7 +53,7 @@ class TestStreamSource:
         self._steps = {
             stage.step: context.coder(stage.collection).get_impl()
             for stage in plan.stages
-            if stage.origin is Origin.SCRIPT
+            if stage.origin is Origin.TEST_STREAM
         }
         self._all_events = tuple(self._events(plan, context)) if self._steps else ()
 

@@ -1,10 +1,8 @@
-"""One fused stage in process: Beam's own bundle processor, driven by our loop. Beam's worker internals.
+"""One fused stage in process: Beam's own bundle processor, driven by our loop. Uses Beam's worker internals.
 
-Beam's `process_bundle` pulls from a data channel and returns when the bundle is over. We start the operations
-ourselves, feed elements as they arrive from the exchange, fire timers when all input is in, and finish: so
-output leaves while input still comes, and several stages can be open in one task.
-
-`KNOWN_BEAM` names the versions whose internals are known to fit.
+Beam's `BundleProcessor.process_bundle` reads from a data channel and returns at the end of the bundle. Here the caller
+starts the operations, feeds elements as they arrive from the exchange, fires timers when all input has come, and
+finishes the bundle. So output leaves while input still comes, and several stages can be open in one task.
 """
 
 from __future__ import annotations
@@ -13,7 +11,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +21,7 @@ from apache_beam.coders import coder_impl
 from apache_beam.options.value_provider import RuntimeValueProvider
 from apache_beam.portability.api import beam_fn_api_pb2, beam_runner_api_pb2
 from apache_beam.runners import pipeline_context
+from apache_beam.runners.sdf_utils import ThreadsafeRestrictionTracker
 from apache_beam.runners.worker import statesampler
 from apache_beam.runners.worker.bundle_processor import BundleProcessor, ExecutionContext, TimerInfo
 from apache_beam.transforms import userstate
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 _ASK_EACH_TIME = "disable_global_windowed_args_caching"
 KNOWN_BEAM = ("2.77.",)
-"""Prefixes of the Beam versions whose worker internals this module was tried with."""
+"""Prefixes of the Beam versions whose worker internals this module is tested with."""
 
 
 class PlanContext:
@@ -45,12 +45,13 @@ class PlanContext:
 
     def __init__(self, plan: Plan) -> None:
         if RuntimeValueProvider.runtime_options is None:
-            RuntimeValueProvider.set_runtime_options({})  # before that, no value provider gives its default
+            # A value provider raises an error instead of returning its default until the options are set.
+            RuntimeValueProvider.set_runtime_options({})
         self.plan = plan
         self.components = beam_runner_api_pb2.Components.FromString(plan.components)
         self._context = pipeline_context.PipelineContext(self.components)
-        self.kept: dict[int, Any] = {}
-        """What a process keeps of side inputs between epochs, by edge: it goes with the plan."""
+        self.side_input_cache: dict[int, Any] = {}
+        """Decoded side inputs that a process keeps from epoch to epoch, by edge."""
 
     def windowing(self, collection: str) -> Any:
         """The windowing of a PCollection."""
@@ -63,7 +64,7 @@ class PlanContext:
         return self.components.windowing_strategies[strategy].trigger
 
     def coder_by_id(self, name: str) -> coders.Coder:
-        """A coder by the name that the pipeline gives it."""
+        """The coder with this id in the pipeline's proto."""
         return self._context.coders.get_by_id(name)
 
     def coder(self, collection: str) -> ElementCoder:
@@ -77,8 +78,11 @@ class PlanContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """The rest of a read: encoded element and restriction, its watermark, how long it asked to wait."""
+class ReadResidual:
+    """The unread rest of an element of a splittable DoFn.
+
+    `element` is the encoded element with its restriction, `delay_us` the delay that the DoFn asked for.
+    """
 
     element: bytes
     watermark_us: int | None
@@ -87,7 +91,7 @@ class Cut:
 
 @dataclass(slots=True)
 class Budget:
-    """When to cut a read: at `deadline` (of `time.monotonic`), or after so many records or bytes."""
+    """When to split a read: at `deadline` (of `time.monotonic`), or after so many records or encoded bytes."""
 
     deadline: float
     records: int
@@ -95,13 +99,16 @@ class Budget:
 
 
 class StageProcessor:
-    """A stage made ready to run bundle after bundle in this process."""
+    """A stage that runs bundle after bundle in this process."""
 
     def __init__(self, context: PlanContext, stage: Stage) -> None:
         self.stage = stage
         self.context = context
         self.state = StateHandler()
-        with _side_inputs_asked_each_time() if context.plan.streaming else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(dofn_specs_cached())
+            if context.plan.streaming:
+                stack.enter_context(_side_inputs_read_for_each_element())
             self._processor = BundleProcessor(
                 frozenset(), _descriptor(context, stage), self.state, _NoChannels()
             )
@@ -128,7 +135,7 @@ class StageProcessor:
     # One bundle: start, any number of inputs, finish.
 
     def start(self, partition: int, partitions: int, send: operations.Send) -> None:
-        """Begin a bundle whose output goes to `send`."""
+        """Start a bundle whose output goes to `send`."""
         if self._used:
             self._join_sampler()
             self._processor.reset()
@@ -143,9 +150,12 @@ class StageProcessor:
             ]
         self._execution = ExecutionContext(instruction_id=f"{self.stage.index}")
         self._processor.state_sampler.start()
+        # Beam encodes a timer into the output stream of its `TimerInfo`. The coder that is passed here stores the timer
+        # in the state store instead, and nothing is written to the stream.
         for transform, family in self._processor.timers_info:
             capture = TimerInfo(self.state.timer_coder(family), _NO_STREAM)
             self._ops[transform].add_timer_info(family, capture)
+        # Consumers before producers: a producer's `start` may already put out elements (`start_bundle`).
         for op in reversed(list(self._ops.values())):
             op.execution_context = self._execution
             op.start()
@@ -162,9 +172,10 @@ class StageProcessor:
         self._source.process(element)
 
     def process_to_the_end(self, element: WindowedValue) -> None:
-        """Run an element of a splittable DoFn until nothing is left of it, waiting where it asks to.
+        """Run an element of a splittable DoFn to its end (batch). If the DoFn defers the rest, wait as it asks to.
 
-        What is finalized between its parts is no more durable than anything of a batch pipeline that runs.
+        Bundle finalizers run between the parts. Like all results of a running batch pipeline, the parts are not
+        durable yet.
         """
         self.process(element)
         while self._execution.delayed_applications:
@@ -173,14 +184,19 @@ class StageProcessor:
             time.sleep(_delay_us(residual) / 1e6)
             self.process(residual.residual_value)
 
-    def read(self, block: bytes, budget: Budget) -> list[Cut]:
-        """Run a restriction until it ends, defers or the budget is used up; return what is left of it."""
+    def read(self, block: bytes, budget: Budget) -> list[ReadResidual]:
+        """Run a restriction until it ends, defers or the budget is used up; return its residuals.
+
+        Raises:
+            the user's exception, also one that the tracker raises when it is split.
+        """
         (element,) = self.elements(block)
-        with _Cutter(self._read, budget, self.written) as cutter:
+        with _SplitTimer(self._read, budget, self.output_size) as timer:
             self.process(element)
-        left = cutter.residuals + [residual for _, residual in self._execution.delayed_applications]
+        # A DoFn that defers leaves its residuals in the execution context; those of a split are the timer's.
+        residuals = timer.residuals + [residual for _, residual in self._execution.delayed_applications]
         self._execution.delayed_applications.clear()
-        return [self._cut(residual) for residual in left]
+        return [self._residual(residual) for residual in residuals]
 
     def fire(self, family: str, key: Any, window: Any, tag: str, fire_us: int, hold_us: int) -> None:
         """Run the callback of a user's timer."""
@@ -197,7 +213,7 @@ class StageProcessor:
         self._ops[self.stage.state].process_timer(family, timer)
 
     def finish(self) -> list[bytes]:
-        """End the bundle; return its metrics as serialised `MonitoringInfo`s."""
+        """End the bundle; return its metrics as serialized `MonitoringInfo`s."""
         statesampler.set_current_tracker(self._processor.state_sampler)
         for op in self._ops.values():
             op.finish()
@@ -207,22 +223,22 @@ class StageProcessor:
         self._stop_sampling()
         return [info.SerializeToString() for info in self._processor.monitoring_infos()]
 
-    def written(self) -> tuple[int, int]:
-        """Records and bytes written to edges in this bundle."""
+    def output_size(self) -> tuple[int, int]:
+        """Records and bytes that this bundle has written to edges so far. May be called from another thread."""
         writers = [writer for sink in self._sinks for writer in sink.writers]
         return sum(w.records for w in writers), sum(w.bytes for w in writers)
 
     @property
     def to_finalize(self) -> bool:
-        """Whether a DoFn has registered callbacks for when the bundle is durable."""
+        """Whether a DoFn has registered bundle finalizers."""
         return bool(self._processor.requires_finalization())
 
     def finalize(self) -> None:
-        """Run those callbacks; Beam logs what they raise."""
+        """Run the bundle finalizers; Beam logs their exceptions."""
         self._processor.finalize_bundle()
 
     def tear_down(self) -> None:
-        """Call the DoFns' `teardown`; what it raises is logged and changes nothing."""
+        """Call the DoFns' `teardown`; an exception is logged and changes nothing."""
         try:
             self._processor.shutdown()
         except Exception:
@@ -253,53 +269,54 @@ class StageProcessor:
         sampler.finished = False
         sampler.stop()
 
-    def _cut(self, residual: Any) -> Cut:
+    def _residual(self, residual: Any) -> ReadResidual:
         mark = residual.current_watermark
-        return Cut(
+        return ReadResidual(
             element=self._coder_impl.encode_nested(residual.residual_value),
             watermark_us=None if mark is None else mark.micros,
             delay_us=_delay_us(residual),
         )
 
 
-class _Cutter:
-    """Splits a running restriction at fraction 0 from a thread of its own once the budget is used up.
+class _SplitTimer:
+    """Splits a running restriction at fraction 0, from a thread, once the budget is used up.
 
-    It asks the reading operation itself, not the bundle: Beam's split of a bundle never reaches a tracker
-    whose progress is complete, and so an idle, caught-up reader would run for ever.
+    It calls `try_split` of the reading operation, not of the bundle. Beam's split of a bundle never asks a tracker
+    whose progress is complete, so an idle reader that has caught up would run without an end.
     """
 
-    _LOOK_S = 0.01
+    _POLL_S = 0.01
 
-    def __init__(self, op: Any, budget: Budget, written: Any) -> None:
+    def __init__(self, op: Any, budget: Budget, output_size: Callable[[], tuple[int, int]]) -> None:
         self._op = op
         self._budget = budget
-        self._written = written
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="penstock-cut", daemon=True)
+        self._output_size = output_size
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="penstock-split", daemon=True)
         self.residuals: list[Any] = []
         self._error: BaseException | None = None
 
-    def __enter__(self) -> _Cutter:
+    def __enter__(self) -> _SplitTimer:
         self._thread.start()
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self._over.set()
+        self._ended.set()
         self._thread.join()
         if self._error is not None and error is None:
             raise self._error
 
     def _run(self) -> None:
         try:
-            while not self._over.wait(self._LOOK_S):
-                if self._used_up() and self._split():
+            while not self._ended.wait(self._POLL_S):
+                if self._is_used_up() and self._split():
                     return
         except BaseException as error:
             self._error = error
+            _raise_at_next_claim(error)
 
-    def _used_up(self) -> bool:
-        records, size = self._written()
+    def _is_used_up(self) -> bool:
+        records, size = self._output_size()
         budget = self._budget
         return time.monotonic() >= budget.deadline or records >= budget.records or size >= budget.bytes
 
@@ -312,11 +329,64 @@ class _Cutter:
         return True
 
 
-@contextlib.contextmanager
-def _side_inputs_asked_each_time() -> Iterator[None]:
-    """Let DoFns that are made meanwhile ask for side inputs in the global window anew for each element.
+def _raise_at_next_claim(error: BaseException) -> None:
+    """End the read whose tracker raised `error` in `try_split`, or a read without an end would never return.
 
-    Beam keeps the first answer as long as the DoFn lives; in a stream the answer changes.
+    Only the thread that reads can end the read, and it comes by whenever it claims a position. Beam 2.77 offers no way
+    to the tracker of the current element: the invoker that holds it is a Cython class with private attributes. But the
+    error has passed through the tracker's thread-safe wrapper, a plain Python object, so its frame is in the traceback.
+    """
+
+    def try_claim(position: Any) -> bool:
+        raise error
+
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        tracker = frame.f_locals.get("self")
+        if isinstance(tracker, ThreadsafeRestrictionTracker):
+            tracker.try_claim = try_claim
+
+
+@contextlib.contextmanager
+def suspended_stage() -> Iterator[None]:
+    """Let another stage run in the middle of a bundle; afterwards metrics go to the step that runs now.
+
+    Beam finds the step that a metric belongs to through the thread's current state sampler.
+    """
+    tracker = statesampler.get_current_tracker()
+    try:
+        yield
+    finally:
+        statesampler.set_current_tracker(tracker)
+
+
+@contextlib.contextmanager
+def dofn_specs_cached() -> Iterator[None]:
+    """Inspect the signatures of a DoFn's methods once in this context, however often Beam asks for its state specs.
+
+    Beam 2.77 asks several times when it makes a pipeline's proto, and again when it makes the DoFn's operation. In a
+    pipeline of hundreds of transforms that is half of the time before the first element.
+    """
+    inspect, known = userstate.get_dofn_specs, {}
+
+    def cached(dofn: Any) -> Any:
+        # The cache holds the DoFn itself too, so that no other object gets its id.
+        if id(dofn) not in known:
+            known[id(dofn)] = (dofn, inspect(dofn))
+        return known[id(dofn)][1]
+
+    userstate.get_dofn_specs = cached
+    try:
+        yield
+    finally:
+        userstate.get_dofn_specs = inspect
+
+
+@contextlib.contextmanager
+def _side_inputs_read_for_each_element() -> Iterator[None]:
+    """DoFns that are made in this context read side inputs in the global window again for each element.
+
+    Otherwise Beam keeps the first value as long as the DoFn lives. In a stream the value changes. Beam reads the
+    experiment from the runtime options when it makes the DoFn's operation.
     """
     before = RuntimeValueProvider.runtime_options
     RuntimeValueProvider.set_runtime_options({**(before or {}), "experiments": [_ASK_EACH_TIME]})
@@ -327,7 +397,7 @@ def _side_inputs_asked_each_time() -> Iterator[None]:
 
 
 class _NoStream:
-    """Stands in for a timer's output stream; timers are captured where they would be encoded."""
+    """Takes the place of a timer's output stream, to which nothing is written: see `StageProcessor.start`."""
 
     def maybe_flush(self) -> None:
         """Nothing is buffered."""
@@ -340,13 +410,13 @@ _NO_STREAM = _NoStream()
 
 
 class _NoChannels:
-    """Stands in for Beam's data plane, which nothing of ours uses."""
+    """Takes the place of Beam's data plane. Our sources and sinks use the exchange instead."""
 
     def create_data_channel(self, port: Any) -> Any:
-        raise AssertionError("a stage of ours has no data channel")
+        raise AssertionError("a Penstock stage has no data channel")
 
     def create_data_channel_from_url(self, url: str) -> Any:
-        raise AssertionError("a stage of ours has no data channel")
+        raise AssertionError("a Penstock stage has no data channel")
 
 
 def _delay_us(residual: Any) -> int:

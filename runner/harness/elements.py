@@ -1,15 +1,17 @@
-"""How elements travel between stages and are kept: Beam's coder, and the microseconds that it cuts off.
+"""The coder of elements between stages and in state: Beam's coder, and the microseconds that it cuts off.
 
-`WindowedValueCoder` writes timestamps in milliseconds. An element that has crossed it is up to a millisecond
-earlier than it was: an event time that its source never gave, and earlier, perhaps, than a watermark that was true.
+`WindowedValueCoder` writes timestamps in milliseconds. A decoded element may be almost a millisecond earlier than the
+original: its source never gave that event time, and a correct watermark may already be past it.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from apache_beam import coders
 from apache_beam.coders import coder_impl
+from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 
@@ -39,3 +41,11 @@ class _ElementCoderImpl(coder_impl.StreamCoderImpl):
         if rest:
             element.timestamp_micros += rest
         return element
+
+
+@functools.cache
+def encoded_impulse() -> bytes:
+    """Return the element of an Impulse: empty bytes in the global window, encoded."""
+    coder = ElementCoder(coders.BytesCoder(), coders.coders.GlobalWindowCoder())
+    encoded: bytes = coder.get_impl().encode_nested(GlobalWindows.windowed_value(b""))
+    return encoded

@@ -243,7 +243,7 @@ class GroupedWriter(Writer):
         self._encode_key = pair.key_coder().get_impl().encode_nested
         self._encode_value = pair.value_coder().get_impl().encode_nested
         self._encode_window = coder.window_coder.get_impl().encode_nested
-        self._apart = edge.apart
+        self._one_timestamp_per_group = edge.one_timestamp_per_group
         self._groups: dict[Any, dict[tuple[bytes, int], Group]] = {}
         """By window, then by encoded key and, where values of one timestamp go together, by timestamp."""
         self._window: Any = None
@@ -263,7 +263,7 @@ class GroupedWriter(Writer):
         for window in element.windows:
             if window is not self._window:
                 self._turn_to(window)
-            name = (encoded, at if self._apart else 0)
+            name = (encoded, at if self._one_timestamp_per_group else 0)
             group = self._of_window.get(name)
             if group is None:
                 self._of_window[name] = Group([data], at, at)
@@ -321,7 +321,7 @@ class BroadcastWriter(Writer):
 
 _WRITERS: dict[Routing, type[Writer]] = {
     Routing.LOCAL: Writer,
-    Routing.SPREAD: SpreadWriter,
+    Routing.ROUND_ROBIN: SpreadWriter,
     Routing.KEYED: KeyedWriter,
     Routing.GROUPED: GroupedWriter,
     Routing.RESIDUAL: CarriedWriter,

@@ -1,8 +1,9 @@
-"""Side inputs of one task: every element of a PCollection, at hand by window and, for maps, by key.
+"""Side inputs of one task: all elements of a PCollection, by window and, for maps, by key.
 
-A side input is sent to every partition and is complete, as far as the epoch goes, before the first element of the
-main input is processed; what comes earlier is held back. Elements are kept encoded and decoded each time they are
-asked for. In a stream a side input is made of panes (see `views.py`), of which the latest of each window counts.
+Every partition gets the whole side input, and it is complete, as far as the epoch goes, before the first element of the
+main input is processed. Blocks of the main input that come earlier wait in a `BlockSpool`. Elements stay encoded, and
+are decoded at each look-up. In a stream a side input consists of panes (see `planning/views.py`); the latest pane of
+each window counts.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 from apache_beam import coders
 from apache_beam.coders import coder_impl
 
-_HELD_BYTES = 64 << 20
+_SPOOL_BYTES = 64 << 20
+"""Size at which a spool moves from memory to a file."""
 
 
 class SideInput:
@@ -31,16 +33,16 @@ class SideInput:
         self._keyed = keyed
         self._key: Any = wrapped.key_coder().get_impl() if keyed else None
         self._value: Any = wrapped.value_coder().get_impl() if keyed else wrapped.get_impl()
-        self._found: dict[bytes, dict[bytes, list[bytes]]] = {}
+        self._by_window: dict[bytes, dict[bytes, list[bytes]]] = {}
 
     def add(self, block: bytes) -> None:
-        """Take in a block of encoded elements."""
+        """Add a block of encoded elements."""
         stream = coder_impl.create_InputStream(block)
         while stream.size() > 0:
             element = self._elements.decode_from_stream(stream, True)
             named, encoded = self._split(element.value)
             for window in element.windows:
-                of_window = self._found.setdefault(self._window.encode(window), {})
+                of_window = self._by_window.setdefault(self._window.encode(window), {})
                 of_window.setdefault(named, []).append(encoded)
 
     def _split(self, element: Any) -> tuple[bytes, bytes]:
@@ -52,14 +54,14 @@ class SideInput:
 
     def values(self, window: bytes, key: bytes, coder: Any) -> Iterator[Any]:
         """Decode the elements of a window (of a map: the values of a key), in order of arrival."""
-        return _decoded(self._found.get(window, {}).get(key, ()), coder)
+        return _decoded(self._by_window.get(window, {}).get(key, ()), coder)
 
     def keys(self, window: bytes, coder: Any) -> Iterator[Any]:
         """Decode the keys of a window, each once."""
-        return _decoded(self._found.get(window, {}), coder)
+        return _decoded(self._by_window.get(window, {}), coder)
 
 
-class Panes(SideInput):
+class SideInputPanes(SideInput):
     """A side input of a stream: the latest pane of each window.
 
     `coder` is that of the panes, windowed (b"", values); `elements` that of one windowed value.
@@ -71,33 +73,33 @@ class Panes(SideInput):
         super().__init__(elements, keyed=keyed)
         self._panes: Any = coder.get_impl()
         self.new: dict[bytes, bytes] = {}
-        """Encoded panes by encoded window, as far as they came in this epoch."""
+        """The encoded panes that came in this epoch, by encoded window."""
 
-    def resumed(self, known: Panes) -> Panes:
-        """Begin with the panes of another one, which stays as it is."""
-        self._found = dict(known._found)
+    def resumed(self, known: SideInputPanes) -> SideInputPanes:
+        """Start with the panes of another one, which stays unchanged: its inner dicts are replaced, never written."""
+        self._by_window = dict(known._by_window)
         return self
 
     def add(self, block: bytes) -> None:
-        """Take in a block of panes."""
+        """Add a block of panes; each replaces the earlier pane of its window."""
         stream = coder_impl.create_InputStream(block)
         while stream.size() > 0:
             pane = self._panes.decode_from_stream(stream, True)
             (window,) = pane.windows
             encoded = self._window.encode(window)
             self.new[encoded] = self._panes.encode_nested(pane)
-            of_window = self._found[encoded] = {}
+            of_window = self._by_window[encoded] = {}
             for value in pane.value[1]:
                 key, data = self._split(value)
                 of_window.setdefault(key, []).append(data)
 
-    def shows(self, window: Any) -> bool:
+    def has(self, window: Any) -> bool:
         """Whether a window has had a pane."""
-        return self._window.encode(window) in self._found
+        return self._window.encode(window) in self._by_window
 
     def windows(self) -> list[tuple[bytes, Any]]:
         """The windows that have had a pane, encoded and not."""
-        return [(encoded, self._window.decode(encoded)) for encoded in self._found]
+        return [(encoded, self._window.decode(encoded)) for encoded in self._by_window]
 
 
 def _decoded(encoded: Iterable[bytes], coder: Any) -> Iterator[Any]:
@@ -105,18 +107,18 @@ def _decoded(encoded: Iterable[bytes], coder: Any) -> Iterator[Any]:
         yield coder.decode_nested(data)
 
 
-class Held:
-    """Blocks that wait, in order; on disk when they become many."""
+class BlockSpool:
+    """Blocks that wait, in order: in memory, then in a temporary file."""
 
     def __init__(self) -> None:
-        self._file = tempfile.SpooledTemporaryFile(_HELD_BYTES)  # noqa: SIM115 - closed by `release`
+        self._file = tempfile.SpooledTemporaryFile(_SPOOL_BYTES)  # noqa: SIM115 - closed by `release`
 
     def append(self, block: bytes) -> None:
-        """Hold a block back."""
+        """Add a block."""
         pickle.dump(block, self._file, pickle.HIGHEST_PROTOCOL)
 
     def release(self) -> Iterator[bytes]:
-        """Yield all blocks, then forget them."""
+        """Yield all blocks, then delete them."""
         self._file.seek(0)
         with self._file:
             while True:

@@ -42,7 +42,7 @@ class StateHandler:
         self.touched: set[tuple[int, bytes, bytes]] = set()
         self.on_set: Callable[[TimerEntry], None] | None = None
         """Is told of each timer that is set."""
-        self.sides: Mapping[tuple[str, str], SideInput] = {}
+        self.side_inputs: Mapping[tuple[str, str], SideInput] = {}
         """By transform and tag; set for each bundle."""
 
     def attach(self, cells: Cells, timers: Timers, key_coder: Any, window_coder: Any) -> None:
@@ -60,7 +60,7 @@ class StateHandler:
         if kind == "ordered_list_user_state":
             return [each for _, chunks in self._ordered(state_key) for each in _decoded(chunks, coder)]
         named = getattr(state_key, kind)
-        side = self.sides[named.transform_id, named.side_input_id]
+        side = self.side_inputs[named.transform_id, named.side_input_id]
         if kind == "iterable_side_input":
             return side.values(named.window, b"", coder)
         if kind == "multimap_side_input":

@@ -36,7 +36,7 @@ SINK_URN = "penstock:sink:v1"
 
 _ROUTING = {
     "materialize": Routing.LOCAL,
-    "spread": Routing.SPREAD,
+    "spread": Routing.ROUND_ROBIN,
     "group": Routing.GROUPED,
     "residual": Routing.RESIDUAL,
     "publish": Routing.PUBLISH,
@@ -130,7 +130,7 @@ def _edges(
                 level=0,
                 producers=tuple(sorted(set(writers[buffer]))),
                 consumer=consumer,
-                apart=streaming and stamped_by_elements(collection, components),
+                one_timestamp_per_group=streaming and stamped_by_elements(collection, components),
             )
         )
     for consumer, stage in enumerate(stages):
@@ -184,7 +184,7 @@ def _levels(count: int, edges: list[Edge]) -> list[int]:
 
 
 def _level_of(edge: Edge, levels: list[int]) -> int:
-    return max((levels[p] for p in edge.producers), default=0) + (not edge.routing.stays)
+    return max((levels[p] for p in edge.producers), default=0) + (not edge.routing.is_local)
 
 
 def _placed(edge: Edge, levels: list[int]) -> Edge:
@@ -267,7 +267,7 @@ def _origin(source: api.PTransform, inputs: tuple[Edge, ...]) -> Origin:
     if source.spec.payload == beam_phases.IMPULSE_BUFFER:
         return Origin.IMPULSE
     if not inputs:
-        return Origin.SCRIPT
+        return Origin.TEST_STREAM
     routing = inputs[0].routing
     if routing is Routing.RESIDUAL:
         return Origin.RESIDUAL
@@ -277,7 +277,7 @@ def _origin(source: api.PTransform, inputs: tuple[Edge, ...]) -> Origin:
 def _step(source: api.PTransform, origin: Origin, inputs: tuple[Edge, ...]) -> str:
     if origin is Origin.IMPULSE:
         return str(source.unique_name)
-    if origin is Origin.SCRIPT:
+    if origin is Origin.TEST_STREAM:
         return str(beam_phases.split_buffer_id(source.spec.payload)[1])
     return "" if origin is Origin.EDGE else inputs[0].name
 

@@ -27,8 +27,8 @@ class Routing(enum.Enum):
 
     LOCAL = "local"
     """Stay in the partition of the producer: nothing depends on where the element goes."""
-    SPREAD = "spread"
-    """Dealt round-robin: a Reshuffle, which exists to break up what is crowded."""
+    ROUND_ROBIN = "spread"
+    """Spread evenly over all partitions: a Reshuffle."""
     KEYED = "keyed"
     """By key group of the key; the consumer is a stateful DoFn."""
     GROUPED = "grouped"
@@ -46,7 +46,7 @@ class Routing(enum.Enum):
         return self in (Routing.RESIDUAL, Routing.PUBLISH)
 
     @property
-    def stays(self) -> bool:
+    def is_local(self) -> bool:
         """Whether elements keep the partition of their producer."""
         return self is Routing.LOCAL or self.carried
 
@@ -58,7 +58,7 @@ class Origin(enum.Enum):
     EDGE = "edge"
     RESIDUAL = "residual"
     PUBLISH = "publish"
-    SCRIPT = "script"
+    TEST_STREAM = "teststream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,8 @@ class Edge:
 
     `collection` is the PCollection whose coder and windowing the elements have when they are written.
     `name` is the consumer's unique transform name (for carried edges: the step that the record names).
-    `level` is the level at which the edge is taken in; `producers` are indexes into `Plan.stages`. `apart` means
-    that a group which travels to a grouping holds values of one timestamp only.
+    `level` is the level at which the edge is taken in; `producers` are indexes into `Plan.stages`. With
+    `one_timestamp_per_group`, a group of values on its way to a GroupByKey holds values of one timestamp only.
     """
 
     index: int
@@ -95,7 +95,7 @@ class Edge:
     producers: tuple[int, ...]
     consumer: int
     side: Side | None = None
-    apart: bool = False
+    one_timestamp_per_group: bool = False
 
 
 @dataclass(frozen=True, slots=True)

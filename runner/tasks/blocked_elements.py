@@ -1,7 +1,7 @@
-"""Elements of a stream that wait until their side inputs are ready. Pure but for its store.
+"""Elements of a stream that wait until their side inputs are ready. Pure, except for the store it writes to.
 
-They wait window by window, in the order in which they came, and hold the watermark of the stage that they wait
-for: for that stage they have not arrived yet.
+Elements are stored by window, in the order of their arrival. They hold the input watermark of the stage that they
+are blocked for, because the stage has not seen them yet.
 """
 
 from __future__ import annotations
@@ -17,38 +17,48 @@ _FAMILY, _ELEMENTS = b"waiting", b"elements"
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
-    """What waits for one window (encoded), in one key group."""
+class BlockedQueue:
+    """The blocked elements of one window (encoded), in one key group."""
 
     key_group: int
     window: bytes
 
 
-class Waiting:
-    """The waiting elements of one stage in one task."""
+class BlockedElements:
+    """The blocked elements of one stage in one task.
+
+    Each queue has a timer that never fires, at the end of time. It carries the queue's hold, which is the lowest
+    timestamp in it, and it is how queues are found again.
+    """
 
     def __init__(self, cells: Cells, timers: Timers) -> None:
         self._cells = cells
         self._timers = timers
 
-    def add(self, queue: Queue, at_us: int, element: bytes) -> None:
-        """Let an encoded element with a timestamp wait."""
+    def add(self, queue: BlockedQueue, timestamp_us: int, element: bytes) -> None:
+        """Append an encoded element."""
         self._cells.append(queue.key_group, b"", queue.window, _ELEMENTS, element)
         known = self._timers.get(queue.key_group, b"", queue.window, _FAMILY, b"")
-        if known is None or at_us < known.hold_us:
+        if known is None or timestamp_us < known.hold_us:
             end = MAX_TIMESTAMP.micros
-            self._timers.set(TimerEntry(queue.key_group, b"", queue.window, _FAMILY, b"", EVENT, end, at_us))
+            self._timers.set(
+                TimerEntry(queue.key_group, b"", queue.window, _FAMILY, b"", EVENT, end, timestamp_us)
+            )
 
-    def queues(self) -> list[Queue]:
-        """The windows for which something waits."""
-        return [Queue(timer.key_group, timer.window) for timer in self._timers.pending()]
+    def queues(self) -> list[BlockedQueue]:
+        """The queues that are not empty."""
+        return [BlockedQueue(timer.key_group, timer.window) for timer in self._timers.pending()]
 
-    def take(self, queue: Queue) -> Iterator[bytes]:
-        """Yield what waits for a window, then forget it."""
+    def remove(self, queue: BlockedQueue) -> Iterator[bytes]:
+        """Yield the elements of a queue, then delete it."""
         yield from list(self._cells.chunks(queue.key_group, b"", queue.window, _ELEMENTS))
         self._cells.clear(queue.key_group, b"", queue.window, _ELEMENTS)
         self._timers.clear(queue.key_group, b"", queue.window, _FAMILY, b"")
 
     def hold_us(self) -> int | None:
-        """The lowest timestamp of what waits."""
+        """The lowest timestamp of all blocked elements."""
         return self._timers.earliest(HOLD)
+
+    def earliest_us(self) -> int | None:
+        """When the first of the queues' timers is due."""
+        return self._timers.earliest(EVENT)

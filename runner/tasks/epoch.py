@@ -20,7 +20,7 @@ from penstock.runner.protocol.record import (
     StateRun,
     WatermarkKey,
 )
-from penstock.runner.tasks.worker_warnings import Warned
+from penstock.runner.tasks.worker_warnings import WorkerWarning
 
 BEGINNING_US = MIN_TIMESTAMP.micros
 """Beam's first timestamp: the watermark of a step before its first report. No element is late for it."""
@@ -186,7 +186,7 @@ class TaskReport:
     inputs: list[ProducerAttempt] = field(default_factory=list)
     has_finalizers: bool = False
     dropped: int = 0
-    warnings: list[Warned] = field(default_factory=list)
+    warnings: list[WorkerWarning] = field(default_factory=list)
     problem: str = ""
     failure: Failure | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from penstock.runner.planning.plan import Plan
-from penstock.runner.tasks.worker_plan import prepared
+from penstock.runner.tasks.worker_plan import worker_plan_of
 
 
 def finalize_bundles(plan: Plan, epoch: int, committed: Collection[str]) -> frozenset[str]:
@@ -13,7 +13,7 @@ def finalize_bundles(plan: Plan, epoch: int, committed: Collection[str]) -> froz
 
     `committed` are task attempts of `epoch`, which is the last record.
     """
-    here = prepared(plan)
+    here = worker_plan_of(plan)
     found = here.finalizers.nonces().intersection(committed)
     if found:
         for processor in here.finalizers.run(epoch, found):

@@ -19,7 +19,7 @@ from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming, WindowedValue
 
 from penstock.runner.harness.bundle import StageProcessor
-from penstock.runner.tasks.stage_run import Outcome, Setting, StageRun, StoredRun
+from penstock.runner.tasks.stage_run import StageContext, StageResult, StageRun, StoredRun
 from penstock.runner.windows.grouping import Complete, Grouping, read_group
 from penstock.runner.windows.merging import Merging
 from penstock.runner.windows.panes import NOTHING_HELD, Pane, Panes
@@ -61,8 +61,8 @@ coder_impl.FastPrimitivesCoderImpl.register_iterable_like_type(_Values)
 class PanesRun(StoredRun):
     """The reading half of a GroupByKey in a stream."""
 
-    def __init__(self, processor: StageProcessor, setting: Setting) -> None:
-        super().__init__(processor, setting)
+    def __init__(self, processor: StageProcessor, context: StageContext) -> None:
+        super().__init__(processor, context)
         pair = processor.coder.wrapped_value_coder
         self._keys: Any = pair.key_coder().get_impl()
         self._values: Any = pair.value_coder().get_impl()
@@ -79,15 +79,15 @@ class PanesRun(StoredRun):
             key, window, first_us, last_us, count, values = read_group(stream)
             if window not in expired:
                 end_us = self._windows.decode_nested(window).max_timestamp().micros
-                expired[window] = end_us + self._lateness_us < self._setting.input_us
+                expired[window] = end_us + self._lateness_us < self._context.input_us
             if expired[window]:
                 self.dropped += count
                 continue
-            if last_us < self._setting.output_us:
+            if last_us < self._context.output_us:
                 first_us, last_us = NOTHING_HELD
             self._grouping.add(key, window, first_us, last_us, values, count)
 
-    def finish(self, input_watermark_us: int) -> Outcome:
+    def finish(self, input_watermark_us: int) -> StageResult:
         """Fire what elements make fire, then what the watermark and the clock do; keep the rest."""
         metrics: list[bytes] = []
         if self._grouping or self._due(input_watermark_us):
@@ -101,10 +101,10 @@ class PanesRun(StoredRun):
             if self._started:
                 metrics = self.processor.finish()
             panes.tidy()  # not before: a DoFn may keep a pane, and read it when its bundle ends
-        return self._outcome(input_watermark_us, metrics)
+        return self._result(input_watermark_us, metrics)
 
     def discard(self) -> None:
-        """Give up after an error; spilled groups are deleted."""
+        """End the run after an error; spilled groups are deleted."""
         self._grouping.close()
         super().discard()
 
@@ -119,9 +119,9 @@ class PanesRun(StoredRun):
             self._cells,
             self._timers,
             self._emit,
-            input_us=self._setting.input_us,
-            output_us=self._setting.output_us,
-            now_us=self._setting.now_us,
+            input_us=self._context.input_us,
+            output_us=self._context.output_us,
+            now_us=self._context.now_us,
         )
 
     def _emit(self, pane: Pane) -> None:
@@ -136,8 +136,8 @@ class CompleteRun(StageRun):
     As on Beam's Python runners, only the pane of the default windowing says that it is the last.
     """
 
-    def __init__(self, processor: StageProcessor, setting: Setting) -> None:
-        super().__init__(processor, setting)
+    def __init__(self, processor: StageProcessor, context: StageContext) -> None:
+        super().__init__(processor, context)
         pair = processor.coder.wrapped_value_coder
         self._keys: Any = pair.key_coder().get_impl()
         self._values: Any = pair.value_coder().get_impl()
@@ -158,17 +158,17 @@ class CompleteRun(StageRun):
             key, window, first_us, last_us, count, values = read_group(stream)
             self._grouping.add(key, window, first_us, last_us, values, count)
 
-    def finish(self, input_watermark_us: int) -> Outcome:
+    def finish(self, input_watermark_us: int) -> StageResult:
         """Emit each group."""
         groups = self._grouping.groups()
         for group in self._merging.merged(groups) if self._merging else groups:
             self._emit(group)
-        outcome = super().finish(input_watermark_us)
+        result = super().finish(input_watermark_us)
         self._grouping.close()  # not before: a DoFn may keep a group, and read it when its bundle ends
-        return outcome
+        return result
 
     def discard(self) -> None:
-        """Give up after an error; spilled groups are deleted."""
+        """End the run after an error; spilled groups are deleted."""
         self._grouping.close()
         super().discard()
 
@@ -202,8 +202,8 @@ class TriggeredRun(StageRun):
     everything. A key's values are held in memory, decoded.
     """
 
-    def __init__(self, processor: StageProcessor, setting: Setting) -> None:
-        super().__init__(processor, setting)
+    def __init__(self, processor: StageProcessor, context: StageContext) -> None:
+        super().__init__(processor, context)
         pair = processor.coder.wrapped_value_coder
         self._keys: Any = pair.key_coder().get_impl()
         self._elements: Any = processor.coder.get_impl()
@@ -216,7 +216,7 @@ class TriggeredRun(StageRun):
             at = element.timestamp_micros
             self._grouping.add(key, b"", at, at, self._elements.encode_nested(element))
 
-    def finish(self, input_watermark_us: int) -> Outcome:
+    def finish(self, input_watermark_us: int) -> StageResult:
         """Fire each key's panes."""
         if self._grouping:
             self._start()
@@ -227,7 +227,7 @@ class TriggeredRun(StageRun):
         return super().finish(input_watermark_us)
 
     def discard(self) -> None:
-        """Give up after an error; spilled groups are deleted."""
+        """End the run after an error; spilled groups are deleted."""
         self._grouping.close()
         super().discard()
 

@@ -1,12 +1,12 @@
-"""The side inputs of one task: in batch whole, in a stream pane by pane, with the elements that wait for them.
+"""The side inputs of one task, and the elements of a stream that are blocked until their side inputs are ready.
 
-In a stream a window of the main input is *ready* when each of its side inputs has had a pane for the window that
-it is mapped to, or the watermark of the side input has passed that window, which then is empty. An element waits
-in those of its windows that are not ready; once it waits, it holds the watermark of its stage.
+In batch a side input is complete before the first element is processed. In a stream it is a sequence of panes (see
+`planning/views.py`). A window of the main input is *ready* when each of its side inputs has had a pane for the window
+that it is mapped to, or when the watermark of the side input has passed that window, which then is empty. An element
+is blocked in those of its windows that are not ready.
 
-The panes of all partitions are the same, so one partition, the owner of the first key group, keeps them in the
-state store for all; a window is forgotten when the main input can have no element for it any more, and when no
-splittable DoFn has anything left to read in it.
+All partitions get the same panes, so one partition stores them for all: the owner of the first key group. A window is
+deleted when the main input can have no more elements for it and no splittable DoFn still reads in it.
 """
 
 from __future__ import annotations
@@ -18,190 +18,190 @@ from apache_beam.internal import pickler
 from apache_beam.utils.windowed_value import WindowedValue
 
 from penstock.runner.harness.bundle import PlanContext, StageProcessor
-from penstock.runner.harness.side_inputs import Panes, SideInput
-from penstock.runner.planning.plan import Edge, Plan, Stage
+from penstock.runner.harness.side_inputs import SideInput, SideInputPanes
+from penstock.runner.planning.plan import Edge, Side, Stage
 from penstock.runner.protocol.record import EarliestTimers, WatermarkKey
-from penstock.runner.store.cells import EVENT, Cells, Timers
+from penstock.runner.store.cells import Cells, Timers
 from penstock.runner.store.keys import key_group
-from penstock.runner.tasks.blocked_elements import Queue, Waiting
-from penstock.runner.tasks.epoch import EpochInput, StepState, TaskReport
+from penstock.runner.tasks.blocked_elements import BlockedElements, BlockedQueue
+from penstock.runner.tasks.epoch import StepState, TaskReport
+from penstock.runner.tasks.scope import TaskScope
 from penstock.runner.tasks.stage_run import StageRun
 from penstock.runner.tasks.task_state import TaskState
 
 _PANE = b"pane"
 
 
-class Views:
-    """Side inputs and waiting elements of the stages of one task."""
+class SideInputs:
+    """Side inputs of the stages of one task, by edge."""
 
-    def __init__(
-        self, plan: Plan, context: PlanContext, epoch: EpochInput, state: TaskState, groups: tuple[int, int]
-    ) -> None:
-        self._plan = plan
+    def __init__(self, scope: TaskScope, context: PlanContext, state: TaskState) -> None:
+        self._scope = scope
+        self._plan = scope.plan
         self._context = context
-        self._epoch = epoch
         self._state = state
-        self._groups = groups
         self._sides: dict[int, SideInput] = {}
         self._mappings: dict[int, Any] = {}
-        self._watermarks: dict[int, int] = {}
+        self._watermarks_us: dict[int, int] = {}
         self._ready: dict[tuple[int, Any], bool] = {}
-        self._waiting: dict[str, tuple[Waiting, Timers]] = {}
-        self._marks: dict[str, int] = {}
+        self._blocked: dict[str, BlockedElements] = {}
+        self._held_us: dict[str, int] = {}
 
     def of(self, edge: Edge) -> SideInput:
-        """The side input that an edge brings."""
+        """Return the side input that an edge brings."""
         known = self._sides.get(edge.index)
         if known is None:
             known = self._sides[edge.index] = self._panes(edge) if self._plan.streaming else self._whole(edge)
         return known
 
     def by_name(self, stage: Stage) -> Mapping[tuple[str, str], SideInput]:
-        """The side inputs of a stage by transform and tag."""
+        """Return the side inputs of a stage by transform and tag."""
         edges = (self._plan.edges[index] for index in stage.sides)
         return {(edge.side.transform, edge.side.tag): self.of(edge) for edge in edges if edge.side}
 
     # Elements.
 
-    def complete(self, stage: Stage, watermarks: Mapping[int, int]) -> None:
-        """Take note of the watermarks of a stage's side inputs, by edge: all their panes of the epoch are in."""
-        self._watermarks.update(watermarks)
+    def complete(self, watermarks_us: Mapping[int, int]) -> None:
+        """Set the watermarks of side inputs, by edge: all their panes of this epoch have come."""
+        self._watermarks_us.update(watermarks_us)
 
     def feed(self, stage: Stage, run: StageRun, block: bytes) -> None:
-        """Run a block through a stage, but for what has to wait."""
+        """Run a block through a stage, except for elements that are blocked."""
         if not self._plan.streaming:
             run.take(block)
             return
         for element in run.processor.elements(block):
-            late = tuple(window for window in element.windows if not self._is_ready(stage, window))
-            for window in late:
-                self._wait(stage, run.processor, _within(element, (window,)))
-            if not late:
+            unready = tuple(window for window in element.windows if not self._is_ready(stage, window))
+            for window in unready:
+                self._block(stage, run.processor, _in_windows(element, (window,)))
+            if not unready:
                 run.take_element(element)
-            elif ready := tuple(window for window in element.windows if window not in late):
-                run.take_element(_within(element, ready))
+            elif ready := tuple(window for window in element.windows if window not in unready):
+                run.take_element(_in_windows(element, ready))
 
-    def has_waiting(self, stage: Stage) -> bool:
-        """Whether the record says that something waits for a stage in the key groups of the task."""
-        return self._plan.streaming and self._hold_of_record(stage) is not None
+    def has_blocked(self, stage: Stage) -> bool:
+        """Whether the last record has blocked elements of a stage in the key groups of the task."""
+        return self._plan.streaming and self._recorded_hold_us(stage) is not None
 
-    def wake(self, stage: Stage, run: StageRun) -> None:
-        """Run what has waited for windows that are ready now."""
-        waiting, _ = self._open(stage)
+    def resume(self, stage: Stage, run: StageRun) -> None:
+        """Run blocked elements whose windows are ready now."""
+        blocked = self._open(stage)
         windows: Any = run.processor.coder.window_coder
-        for queue in waiting.queues():
+        for queue in blocked.queues():
             if self._is_ready(stage, windows.decode(queue.window)):
-                for data in waiting.take(queue):
+                for data in blocked.remove(queue):
                     for element in run.processor.elements(data):
                         run.take_element(element)
 
-    def held(self, stage: Stage, watermark_us: int) -> int:
-        """The input watermark of a stage, held by what waits for it."""
+    def held_us(self, stage: Stage, watermark_us: int) -> int:
+        """Return the input watermark of a stage, held by its blocked elements."""
         if not (self._plan.streaming and stage.sides):
             return watermark_us
-        opened = self._waiting.get(stage.waiting)
-        hold = opened[0].hold_us() if opened else self._hold_of_record(stage)
-        self._marks[stage.waiting] = watermark_us if hold is None else min(watermark_us, hold)
-        return self._marks[stage.waiting]
+        opened = self._blocked.get(stage.waiting)
+        hold = opened.hold_us() if opened else self._recorded_hold_us(stage)
+        self._held_us[stage.waiting] = watermark_us if hold is None else min(watermark_us, hold)
+        return self._held_us[stage.waiting]
 
     # At the end of the task.
 
-    def keep(self, report: TaskReport) -> None:
-        """Put new panes and waiting elements into the state store, and say so."""
-        for name, (waiting, timers) in self._waiting.items():
+    def store(self, report: TaskReport) -> None:
+        """Write new panes to the state store, and report them and the blocked elements."""
+        groups = self._scope.key_groups
+        for name, blocked in self._blocked.items():
             report.timers[name] = EarliestTimers(
-                name, *self._groups, event_us=timers.earliest(EVENT), hold_us=waiting.hold_us()
+                name, *groups, event_us=blocked.earliest_us(), hold_us=blocked.hold_us()
             )
-        for name, mark in self._marks.items():
-            report.watermarks[WatermarkKey.input(name)] = mark
+        for name, held in self._held_us.items():
+            report.watermarks[WatermarkKey.input(name)] = held
         for index, side in self._sides.items():
-            if isinstance(side, Panes) and side.new and self._groups[0] == 0:
-                self._keep(self._plan.edges[index], side, report)
+            if isinstance(side, SideInputPanes) and side.new and groups[0] == 0:
+                self._store_panes(self._plan.edges[index], side)
+                name = _side_of(self._plan.edges[index]).state
+                report.timers[name] = EarliestTimers(name, *groups)
 
-    def _keep(self, edge: Edge, panes: Panes, report: TaskReport) -> None:
-        assert edge.side is not None
-        cells = Cells(self._state.open(edge.side.state))
+    def _store_panes(self, edge: Edge, panes: SideInputPanes) -> None:
+        cells = Cells(self._state.open(_side_of(edge).state))
         for window, pane in panes.new.items():
             cells.replace(0, b"", window, _PANE, pane)
         stage = self._plan.stages[edge.consumer]
         lateness = self._context.windowing(stage.collection).allowed_lateness.micros
-        passed = self._epoch.watermark_us(WatermarkKey.input(stage.waiting)) - lateness
-        passed = min(passed, self._epoch.earliest_window_end_us.get(stage.step, passed))
+        passed = self._scope.epoch.watermark_us(WatermarkKey.input(stage.waiting)) - lateness
+        passed = min(passed, self._scope.epoch.earliest_window_end_us.get(stage.step, passed))
         for encoded, window in panes.windows():
             if window.max_timestamp().micros < passed:
                 cells.clear(0, b"", encoded, _PANE)
-        report.timers[edge.side.state] = EarliestTimers(edge.side.state, *self._groups)
 
-    # Inside.
+    # Panes.
 
     def _whole(self, edge: Edge) -> SideInput:
-        assert edge.side is not None
-        return SideInput(self._context.coder(edge.collection), keyed=edge.side.keyed)
+        return SideInput(self._context.coder(edge.collection), keyed=_side_of(edge).keyed)
 
-    def _panes(self, edge: Edge) -> Panes:
-        assert edge.side is not None
-        side = edge.side
-        runs = self._epoch.state.get(side.state, StepState()).runs
-        kept = self._context.kept.get(edge.index)
-        if kept is None or kept[0] != runs:
+    def _panes(self, edge: Edge) -> SideInputPanes:
+        """The panes of the last record, decoded once per process for as long as the record names the same runs."""
+        name = _side_of(edge).state
+        runs = self._scope.epoch.state.get(name, StepState()).runs
+        cached = self._context.side_input_cache.get(edge.index)
+        if cached is None or cached[0] != runs:
             known = self._new_panes(edge)
-            for _, _, pane in Cells(self._state.look(side.state)).named(0, _PANE):
+            for _, _, pane in Cells(self._state.look(name)).named(0, _PANE):
                 known.add(pane)
-            kept = self._context.kept[edge.index] = (runs, known)
-        return self._new_panes(edge).resumed(kept[1])
+            cached = self._context.side_input_cache[edge.index] = (runs, known)
+        return self._new_panes(edge).resumed(cached[1])
 
-    def _new_panes(self, edge: Edge) -> Panes:
-        assert edge.side is not None
-        coder, elements = self._context.coder(edge.collection), self._context.coder(edge.side.elements)
-        return Panes(coder, elements, keyed=edge.side.keyed)
+    def _new_panes(self, edge: Edge) -> SideInputPanes:
+        side = _side_of(edge)
+        coder, elements = self._context.coder(edge.collection), self._context.coder(side.elements)
+        return SideInputPanes(coder, elements, keyed=side.keyed)
+
+    # Readiness.
 
     def _is_ready(self, stage: Stage, window: Any) -> bool:
         known = self._ready.get((stage.index, window))
         if known is None:
             edges = (self._plan.edges[index] for index in stage.sides)
-            known = self._ready[stage.index, window] = all(self._has(edge, window) for edge in edges)
+            known = self._ready[stage.index, window] = all(self._has_pane(edge, window) for edge in edges)
         return known
 
-    def _has(self, edge: Edge, window: Any) -> bool:
+    def _has_pane(self, edge: Edge, window: Any) -> bool:
         side = self.of(edge)
-        assert isinstance(side, Panes)
+        assert isinstance(side, SideInputPanes)
         mapped = self._mapping(edge)(window)
-        return side.shows(mapped) or self._watermarks[edge.index] > mapped.max_timestamp().micros
+        return side.has(mapped) or self._watermarks_us[edge.index] > mapped.max_timestamp().micros
 
     def _mapping(self, edge: Edge) -> Any:
         if edge.index not in self._mappings:
-            assert edge.side is not None
-            self._mappings[edge.index] = pickler.loads(edge.side.mapping)
+            self._mappings[edge.index] = pickler.loads(_side_of(edge).mapping)
         return self._mappings[edge.index]
 
-    def _wait(self, stage: Stage, processor: StageProcessor, element: WindowedValue) -> None:
-        group = self._groups[0]
+    # Blocked elements.
+
+    def _block(self, stage: Stage, processor: StageProcessor, element: WindowedValue) -> None:
+        # An element of a stateful stage is stored under its key's group, so that it moves with the key's state when
+        # the parallelism changes. Any other element may be stored in any group of the task.
+        group = self._scope.key_groups[0]
         if stage.state:
             keys: Any = processor.coder.wrapped_value_coder.key_coder()
             group = key_group(keys.get_impl().encode_nested(element.value[0]))
         windows: Any = processor.coder.window_coder
-        queue = Queue(group, windows.encode(element.windows[0]))
+        queue = BlockedQueue(group, windows.encode(element.windows[0]))
         encoded = processor.coder.get_impl().encode_nested(element)
-        self._open(stage)[0].add(queue, element.timestamp_micros, encoded)
+        self._open(stage).add(queue, element.timestamp_micros, encoded)
 
-    def _open(self, stage: Stage) -> tuple[Waiting, Timers]:
-        if stage.waiting not in self._waiting:
+    def _open(self, stage: Stage) -> BlockedElements:
+        if stage.waiting not in self._blocked:
             store = self._state.open(stage.waiting)
-            timers = Timers(store, *self._groups)
-            self._waiting[stage.waiting] = Waiting(Cells(store), timers), timers
-        return self._waiting[stage.waiting]
+            timers = Timers(store, *self._scope.key_groups)
+            self._blocked[stage.waiting] = BlockedElements(Cells(store), timers)
+        return self._blocked[stage.waiting]
 
-    def _hold_of_record(self, stage: Stage) -> int | None:
-        known = self._epoch.state.get(stage.waiting, StepState())
-        holds = [
-            timers.hold_us
-            for timers in known.timers
-            if timers.hold_us is not None
-            and timers.first_key_group <= self._groups[1]
-            and timers.last_key_group >= self._groups[0]
-        ]
-        return min(holds, default=None)
+    def _recorded_hold_us(self, stage: Stage) -> int | None:
+        return self._scope.earliest_timers(stage.waiting).hold_us
 
 
-def _within(element: WindowedValue, windows: tuple[Any, ...]) -> WindowedValue:
+def _side_of(edge: Edge) -> Side:
+    assert edge.side is not None, "only edges of side inputs come here"
+    return edge.side
+
+
+def _in_windows(element: WindowedValue, windows: tuple[Any, ...]) -> WindowedValue:
     return WindowedValue(element.value, element.timestamp, windows, element.pane_info)

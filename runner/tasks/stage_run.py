@@ -1,12 +1,11 @@
-"""One stage in one task: takes the stage's input, keeps its state, fires what is due, says how far it got.
+"""The run of one stage in one task: it takes the stage's input, keeps its state, fires timers, and ends the bundle.
 
-This is the plain kind, which runs elements as they come, and what the others share. A stateful stage
-(`statefulrun.py`) keeps state and timers in a store; a grouping stage (`groupingrun.py`) collects, and emits
-panes. `stages.py` says which stage is of which kind.
+`StageRun` is the plain kind, which processes elements as they come, and the base of the others: `stateful_run.py` keeps
+state and timers in a store, `grouping_run.py` collects values and emits panes. `stage_runs.py` chooses the kind.
 
-Event time. Lateness is judged by the input watermark *before* the epoch: what arrives together with a new
-watermark is not late to it. A window's content fires when the watermark is past the window's last
-timestamp, a user's timer when the watermark has reached it.
+Event time: an element is late if its window ended before the input watermark that the last record holds. Elements and a
+new watermark that come in the same epoch do not make each other late. A window fires when the watermark is past the
+window's last timestamp; a user's timer fires when the watermark has reached its time.
 """
 
 from __future__ import annotations
@@ -17,34 +16,36 @@ from typing import Any, Protocol
 
 from apache_beam.utils.windowed_value import WindowedValue
 
-from penstock.runner.harness.bundle import Budget, Cut, StageProcessor
+from penstock.runner.harness.bundle import Budget, ReadResidual, StageProcessor
 from penstock.runner.harness.operations import Send
 from penstock.runner.store.cells import EVENT, HOLD, PROCESSING, Cells, Store, Timers
 from penstock.runner.tasks.epoch import MAX_US
 
 
 class StateAccess(Protocol):
-    """Where a stage's state comes from and where its changes go."""
+    """Opens the state of the stages of one task."""
 
     def open(self, name: str) -> Store:
-        """The store of a stateful transform for the key groups of this task."""
+        """Return the store of a stateful transform, for the key groups of this task."""
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """What a stage needs to know of its task. Times in µs.
+class StageContext:
+    """What a stage needs to know of its task. Times are microseconds.
 
-    `input_us` and `output_us` are the stage's watermarks before the epoch.
-    `first` and `last` are the key groups of the task (inclusive); `now_us` is asked when timers fire.
-    `event_due_us` and `processing_due_us` are the earliest pending timers of the task's key groups, None if
-    there are none; `bounded` means that processing time is over when the input is (batch).
-    `set_back_us` is by how much pending processing-time timers move back before anything else happens.
+    - `first_key_group`, `last_key_group`: those of the task, inclusive.
+    - `send`: takes the blocks that the stage writes.
+    - `now_us`: returns the processing time; called when timers fire.
+    - `input_us`, `output_us`: the stage's watermarks in the last record.
+    - `bounded`: a batch, in which all processing-time timers fire when the input has ended.
+    - `event_due_us`, `processing_due_us`: the earliest timers in the last record, None if there are none.
+    - `set_back_us`: by how much pending processing-time timers are moved to an earlier time when the state is opened.
     """
 
     partition: int
     partitions: int
-    first: int
-    last: int
+    first_key_group: int
+    last_key_group: int
     send: Send
     state: StateAccess
     now_us: Callable[[], int]
@@ -57,10 +58,11 @@ class Setting:
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What a stage's task has to say: its output watermark, metrics, and which timers it leaves.
+class StageResult:
+    """The result of a stage's bundle.
 
-    `timers` is None when the stage keeps none or did not look at them.
+    `timers` are the earliest timers in event time and in processing time. It is None if the stage keeps no timers, or
+    did not open its state: then the timers and the hold in the last record are still right.
     """
 
     watermark_us: int
@@ -71,19 +73,19 @@ class Outcome:
 
 
 class StageRun:
-    """A plain stage; the base of the others. `processor` is given back by `finish` or `discard`."""
+    """A plain stage, and the base of the others. The caller gets `processor` back after `finish` or `discard`."""
 
-    def __init__(self, processor: StageProcessor, setting: Setting) -> None:
+    def __init__(self, processor: StageProcessor, context: StageContext) -> None:
         self.processor = processor
-        self._setting = setting
+        self._context = context
         self._started = False
-        self._to_the_end = bool(processor.stage.reads)
+        self._reads_to_the_end = bool(processor.stage.reads)
         self.dropped = 0
 
     def take(self, block: bytes) -> None:
         """Run a block of input."""
         self._start()
-        run = self.processor.process_to_the_end if self._to_the_end else self.processor.process
+        run = self.processor.process_to_the_end if self._reads_to_the_end else self.processor.process
         for element in self.processor.elements(block):
             run(element)
 
@@ -92,63 +94,63 @@ class StageRun:
         self._start()
         self.processor.process(element)
 
-    def read(self, block: bytes, budget: Budget) -> list[Cut]:
-        """Run a restriction until it ends, defers, or uses up the budget; return what is left."""
+    def read(self, block: bytes, budget: Budget) -> list[ReadResidual]:
+        """Read a restriction until it ends, defers, or uses up the budget; return its residuals."""
         self._start()
         return self.processor.read(block, budget)
 
-    def finish(self, input_watermark_us: int) -> Outcome:
-        """Fire what is due at this input watermark, and end the bundle if one was started."""
+    def finish(self, input_watermark_us: int) -> StageResult:
+        """Fire the timers and windows that are due at this input watermark, and end the bundle if one was started."""
         metrics = self.processor.finish() if self._started else []
-        return Outcome(input_watermark_us, metrics, dropped=self.dropped)
+        return StageResult(input_watermark_us, metrics, dropped=self.dropped)
 
     def discard(self) -> None:
-        """Give up after an error."""
+        """End the run after an error."""
         if self._started:
             self.processor.discard()
 
     def _start(self) -> None:
         if not self._started:
             self._started = True
-            self.processor.start(self._setting.partition, self._setting.partitions, self._setting.send)
+            self.processor.start(self._context.partition, self._context.partitions, self._context.send)
 
 
 class StoredRun(StageRun):
-    """What stateful and grouping stages share: a store that is opened only when it is needed."""
+    """The base of stateful and grouping stages. The store is opened when it is first needed."""
 
-    def __init__(self, processor: StageProcessor, setting: Setting) -> None:
-        super().__init__(processor, setting)
+    def __init__(self, processor: StageProcessor, context: StageContext) -> None:
+        super().__init__(processor, context)
         self._opened = False
         self._windows: Any = processor.coder.window_coder.get_impl()
 
     def _open(self) -> None:
         if not self._opened:
             self._opened = True
-            store = self._setting.state.open(self.processor.stage.state)
+            store = self._context.state.open(self.processor.stage.state)
             self._cells = Cells(store)
-            self._timers = Timers(store, self._setting.first, self._setting.last)
-            if self._setting.set_back_us:
-                self._set_back(self._setting.set_back_us)
+            self._timers = Timers(store, self._context.first_key_group, self._context.last_key_group)
+            if self._context.set_back_us:
+                self._set_back(self._context.set_back_us)
 
     def _set_back(self, step_us: int) -> None:
-        """Move pending processing-time timers back, as the wall clock was: they keep the delay they had left."""
+        """Move pending processing-time timers back by as much as the wall clock was: their remaining delay stays."""
         for timer in self._timers.due(PROCESSING, MAX_US):
             self._timers.set(replace(timer, fire_us=timer.fire_us - step_us))
 
     def _due(self, watermark_us: int) -> bool:
-        s = self._setting
+        known = self._context
         if self._opened:
             return True
-        if s.event_due_us is not None and s.event_due_us <= watermark_us:
+        if known.event_due_us is not None and known.event_due_us <= watermark_us:
             return True
-        if s.processing_due_us is None:
+        if known.processing_due_us is None:
             return False
-        return s.set_back_us > 0 or s.processing_due_us <= s.now_us()
+        return known.set_back_us > 0 or known.processing_due_us <= known.now_us()
 
-    def _outcome(self, watermark_us: int, metrics: list[bytes]) -> Outcome:
+    def _result(self, watermark_us: int, metrics: list[bytes]) -> StageResult:
         if not self._opened:
-            return Outcome(watermark_us, metrics, dropped=self.dropped)
+            return StageResult(watermark_us, metrics, dropped=self.dropped)
         timers = self._timers.earliest(EVENT), self._timers.earliest(PROCESSING)
         hold = self._timers.earliest(HOLD)
         held = watermark_us if hold is None else min(watermark_us, hold)
-        return Outcome(held, metrics, timers, hold, self.dropped)
+        return StageResult(held, metrics, timers, hold, self.dropped)

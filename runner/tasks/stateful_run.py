@@ -15,15 +15,15 @@ from penstock.runner.harness.bundle import StageProcessor
 from penstock.runner.harness.user_state import GC_FAMILY
 from penstock.runner.store.cells import EVENT, NO_HOLD_US, PROCESSING, TimerEntry
 from penstock.runner.tasks.epoch import MAX_US
-from penstock.runner.tasks.stage_run import Outcome, Setting, StoredRun
+from penstock.runner.tasks.stage_run import StageContext, StageResult, StoredRun
 from penstock.runner.windows.expiry import expiry_us
 
 
 class StatefulRun(StoredRun):
     """A stage that begins with a stateful DoFn."""
 
-    def __init__(self, processor: StageProcessor, setting: Setting) -> None:
-        super().__init__(processor, setting)
+    def __init__(self, processor: StageProcessor, context: StageContext) -> None:
+        super().__init__(processor, context)
         self._keys: Any = processor.coder.wrapped_value_coder.key_coder().get_impl()
         windowing = processor.windowing
         self._lateness_us = windowing.allowed_lateness.micros
@@ -46,7 +46,7 @@ class StatefulRun(StoredRun):
             kept = WindowedValue(element.value, element.timestamp, alive, element.pane_info)
             self.processor.process(kept)
 
-    def finish(self, input_watermark_us: int) -> Outcome:
+    def finish(self, input_watermark_us: int) -> StageResult:
         """Fire due timers, forget expired windows, and write state back."""
         if self._due(input_watermark_us):
             self._start()
@@ -57,7 +57,7 @@ class StatefulRun(StoredRun):
         if self._started:
             self._expect_expiry()
             self._forget_expired(input_watermark_us)
-        return self._outcome(input_watermark_us, metrics)
+        return self._result(input_watermark_us, metrics)
 
     def _start(self) -> None:
         if not self._started:
@@ -66,12 +66,12 @@ class StatefulRun(StoredRun):
         super()._start()
 
     def _expired(self, window: Any) -> bool:
-        return bool(window.max_timestamp().micros + self._lateness_us < self._setting.input_us)
+        return bool(window.max_timestamp().micros + self._lateness_us < self._context.input_us)
 
     def _fire_all(self, watermark_us: int) -> None:
-        bounded = self._setting.bounded
+        bounded = self._context.bounded
         self._fire_due(EVENT, watermark_us)
-        while self._fire_due(PROCESSING, MAX_US if bounded else self._setting.now_us()):
+        while self._fire_due(PROCESSING, MAX_US if bounded else self._context.now_us()):
             self._fire_due(EVENT, watermark_us)
             if not bounded:
                 return

@@ -1,4 +1,4 @@
-"""What a worker process keeps of a plan from task to task: its coders, and processors that stand ready."""
+"""What a worker process keeps of a plan from task to task: its coders, and idle stage processors."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from penstock.runner.planning.plan import Plan, Stage
 from penstock.runner.planning.program import adopt
 
 KEPT_PLANS = 4
-"""Plans that a process keeps, those used last; one that runs many pipelines in turn must not collect them all."""
+"""How many plans a process keeps, those used last. A worker may run many pipelines, one after the other."""
 
 
-class Prepared:
+class WorkerPlan:
     """A plan in this process."""
 
     def __init__(self, plan: Plan) -> None:
@@ -23,29 +23,29 @@ class Prepared:
         self._idle: defaultdict[int, list[StageProcessor]] = defaultdict(list)
 
     def processor(self, stage: Stage) -> StageProcessor:
-        """Hand out a processor of a stage: one that was given back, or a new one."""
+        """Return a processor of a stage: an idle one, or a new one."""
         idle = self._idle[stage.index]
         return idle.pop() if idle else StageProcessor(self.context, stage)
 
     def give_back(self, processor: StageProcessor) -> None:
-        """Keep a processor, whose bundle has ended in order, for the next task."""
+        """Keep a processor for the next task. Its bundle must have ended without an error."""
         self._idle[processor.stage.index].append(processor)
 
     def tear_down(self) -> None:
-        """Drop the processors; their DoFns' `teardown` is best effort, as everywhere in Beam."""
+        """Tear the idle processors down. A DoFn's `teardown` is best effort, as everywhere in Beam."""
         for processors in self._idle.values():
             for processor in processors:
                 processor.tear_down()
 
 
-_kept: OrderedDict[str, Prepared] = OrderedDict()
+_plans: OrderedDict[str, WorkerPlan] = OrderedDict()
 
 
-def prepared(plan: Plan) -> Prepared:
-    """The plan as this process has it, made ready when it is first asked for."""
-    if plan.id not in _kept:
-        _kept[plan.id] = Prepared(plan)
-    _kept.move_to_end(plan.id)
-    while len(_kept) > KEPT_PLANS:
-        _kept.popitem(last=False)[1].tear_down()
-    return _kept[plan.id]
+def worker_plan_of(plan: Plan) -> WorkerPlan:
+    """Return this process's `WorkerPlan`, which is made at the first call."""
+    if plan.id not in _plans:
+        _plans[plan.id] = WorkerPlan(plan)
+    _plans.move_to_end(plan.id)
+    while len(_plans) > KEPT_PLANS:
+        _plans.popitem(last=False)[1].tear_down()
+    return _plans[plan.id]

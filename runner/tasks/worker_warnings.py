@@ -1,6 +1,6 @@
-"""Warnings that a pipeline's code gives in a worker, shown by the driver as if they had been given there.
+"""Warnings that a pipeline's code gives in a worker. The driver shows them as if its own code had given them.
 
-A worker's standard error is far away on a cluster, and each of its processes would say the same again.
+On a cluster, the standard error of a worker is in a log file of another machine, and each process would repeat them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from typing import TextIO
 
 
 @dataclass(frozen=True, slots=True)
-class Warned:
-    """A warning: its pickled category (None if the driver could not know it), its text, and where it was given."""
+class WorkerWarning:
+    """A warning: its text, the line of code that gave it, and its pickled category.
+
+    The category is None if the driver cannot import it.
+    """
 
     category: bytes | None
     text: str
@@ -24,8 +27,8 @@ class Warned:
 
 
 @contextmanager
-def kept(into: list[Warned]) -> Iterator[None]:
-    """Collect, once each, the warnings that would be shown while this lasts. One at a time in a process."""
+def collected_warnings(into: list[WorkerWarning]) -> Iterator[None]:
+    """Collect the warnings that would be shown in this context, each once. Not for two threads at a time."""
 
     def keep(
         message: Warning | str,
@@ -35,9 +38,9 @@ def kept(into: list[Warned]) -> Iterator[None]:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        warned = Warned(_pickled(category), str(message), filename, lineno)
-        if warned not in into:
-            into.append(warned)
+        warning = WorkerWarning(_pickled(category), str(message), filename, lineno)
+        if warning not in into:
+            into.append(warning)
 
     before = warnings.showwarning
     warnings.showwarning = keep
@@ -47,16 +50,16 @@ def kept(into: list[Warned]) -> Iterator[None]:
         warnings.showwarning = before
 
 
-def show(given: Iterable[Warned]) -> None:
-    """Give the warnings here, by the filters of this process; by default each is shown once."""
+def show_warnings(given: Iterable[WorkerWarning]) -> None:
+    """Give the warnings in this process. Its filters apply; by default each warning is shown once."""
     registry = globals().setdefault("__warningregistry__", {})
-    for warned in dict.fromkeys(given):
-        category = UserWarning if warned.category is None else pickle.loads(warned.category)
-        warnings.warn_explicit(warned.text, category, warned.filename, warned.line, registry=registry)
+    for warning in dict.fromkeys(given):
+        category = UserWarning if warning.category is None else pickle.loads(warning.category)
+        warnings.warn_explicit(warning.text, category, warning.filename, warning.line, registry=registry)
 
 
 def _pickled(category: type[Warning]) -> bytes | None:
-    """None for a class that has no place outside this process."""
+    """None for a class that another process cannot import."""
     if category.__module__ == "__main__":
         return None
     try:

@@ -21,8 +21,8 @@ from penstock.runner.tasks.epoch import EpochLimits
 from tests.simulation.inprocess import InProcessEngine
 
 
-def run_batch(build: Callable[[beam.Pipeline], Any], partitions: int = 2) -> None:
-    """Build a pipeline and run it to its end."""
+def run_batch(build: Callable[[beam.Pipeline], Any], partitions: int = 2) -> CommitRecord:
+    """Build a pipeline and run it to its end; return the last record, which is in memory only."""
     pipeline = beam.Pipeline(runner=PySparkRunner())
     build(pipeline)
     pipeline.visit(group_by_key_input_visitor(True))
@@ -45,3 +45,4 @@ def run_batch(build: Callable[[beam.Pipeline], Any], partitions: int = 2) -> Non
         state = driver(record, attempt)
         if state is not None:
             record = CommitRecord(record.number + 1, 1, "batch", None, 0, "epoch", record.number, state)
+    return record

@@ -9,7 +9,7 @@ import apache_beam as beam
 import pytest
 
 from penstock.runner.protocol.errors import RunMissingError
-from penstock.runner.tasks import task
+from penstock.runner.tasks import stage_runs
 from tests.simulation.batch import run_batch
 
 told: list[str] = []
@@ -28,10 +28,10 @@ def _told(p: beam.Pipeline) -> None:
 
 
 def test_a_stage_that_cannot_begin_fails_with_its_own_error(monkeypatch: Any) -> None:
-    def run_of(processor: Any, setting: Any) -> Any:
+    def make_stage_run(processor: Any, context: Any) -> Any:
         raise RunMissingError("the state run is gone")
 
-    monkeypatch.setattr(task, "run_of", run_of)
+    monkeypatch.setattr(stage_runs, "make_stage_run", make_stage_run)
     with pytest.raises(RunMissingError, match="is gone"):
         run_batch(_told)
 

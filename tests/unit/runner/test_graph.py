@@ -28,7 +28,7 @@ def test_what_feeds_a_stage_stands_before_it_or_above_it() -> None:
         for edge in plan.edges:
             consumer = plan.stages[edge.consumer]
             for producer in (plan.stages[index] for index in edge.producers):
-                if edge.routing.stays:
+                if edge.routing.is_local:
                     assert (producer.level, producer.index) < (consumer.level, consumer.index)
                 else:
                     assert producer.level < consumer.level

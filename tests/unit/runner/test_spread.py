@@ -14,7 +14,7 @@ from penstock.runner.harness.elements import ElementCoder
 from penstock.runner.harness.operations import SpreadWriter
 from penstock.runner.planning.plan import Edge, Routing
 
-EDGE = Edge(0, "spread", "", Routing.SPREAD, 1, (0,), 1)
+EDGE = Edge(0, "spread", "", Routing.ROUND_ROBIN, 1, (0,), 1)
 CODER = ElementCoder(coders.BytesCoder(), coders.coders.GlobalWindowCoder())
 
 

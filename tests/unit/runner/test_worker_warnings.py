@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from penstock.runner.tasks.worker_warnings import Warned, kept, show
+from penstock.runner.tasks.worker_warnings import WorkerWarning, collected_warnings, show_warnings
 
 
 class OfThisModuleWarning(UserWarning):
     """A category that the driver can import."""
 
 
-def _given(category: type[Warning], text: str, times: int = 1) -> list[Warned]:
-    into: list[Warned] = []
+def _given(category: type[Warning], text: str, times: int = 1) -> list[WorkerWarning]:
+    into: list[WorkerWarning] = []
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        with kept(into):
+        with collected_warnings(into):
             for _ in range(times):
                 warnings.warn(text, category, stacklevel=1)
     return into
@@ -28,7 +28,7 @@ def _given(category: type[Warning], text: str, times: int = 1) -> list[Warned]:
 def test_a_warning_given_many_times_travels_once_and_is_shown_with_its_category_and_place():
     given = pickle.loads(pickle.dumps(_given(OfThisModuleWarning, "beware of the bytes", times=3)))
     with pytest.warns(OfThisModuleWarning, match="beware of the bytes") as shown:
-        show([*given, *given])
+        show_warnings([*given, *given])
     assert [(Path(w.filename).name, w.lineno) for w in shown] == [("test_worker_warnings.py", given[0].line)]
 
 
@@ -36,8 +36,8 @@ def test_what_this_process_has_shown_it_does_not_show_again_by_default():
     given = _given(UserWarning, "said every epoch")
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("default")
-        show(given)
-        show(given)
+        show_warnings(given)
+        show_warnings(given)
     assert [str(w.message) for w in shown] == ["said every epoch"]
 
 
@@ -47,20 +47,20 @@ def test_a_category_that_only_the_worker_knows_arrives_as_a_user_warning():
 
     (given,) = _given(Local, "from inside a function")
     with pytest.warns(UserWarning, match="from inside a function"):
-        show([given])
+        show_warnings([given])
 
 
 def test_warnings_that_the_worker_ignores_do_not_travel():
-    into: list[Warned] = []
+    into: list[WorkerWarning] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with kept(into):
+        with collected_warnings(into):
             warnings.warn("not worth it", stacklevel=1)
     assert into == []
 
 
 def test_afterwards_warnings_are_shown_where_they_are_given():
     before = warnings.showwarning
-    with pytest.raises(RuntimeError, match="in the middle"), kept([]):
+    with pytest.raises(RuntimeError, match="in the middle"), collected_warnings([]):
         raise RuntimeError("in the middle")
     assert warnings.showwarning is before

@@ -1,0 +1,50 @@
+"""Turns a function that passes results to a callback into an iterator of these results, without collecting them.
+
+Spark takes the output of a task from an iterator. A stage makes its output deep inside Beam's operations, which
+call downwards and cannot pause: if the iterator ran a block to its end first, one element with gigabytes of output
+would fill the worker's memory. So the function runs in a greenlet, a second call stack on the same thread. When it
+passes a result to the callback, its stack is set aside and the iterator yields.
+
+Rejected: a thread with a bounded queue. SQLite connections of the state store and Beam's current state sampler belong
+to a thread, and so may things that a user's DoFn keeps from bundle to bundle.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Generator
+from typing import TypeVar
+
+from greenlet import getcurrent, greenlet
+
+T = TypeVar("T")
+
+_context = contextvars.copy_context()
+"""A greenlet begins with an empty context. One context for all of a process keeps what `DoFn.setup` sets in it."""
+
+
+def iterate(produce: Callable[[Callable[[T], None]], None]) -> Generator[T, None, None]:
+    """Yield each argument of the callback that `produce` gets, as soon as `produce` calls it.
+
+    The iterator must be created, used and closed in one thread. If it is closed early, the callback raises
+    `GreenletExit` in `produce`, which is no `Exception`: only its `finally` clauses run.
+
+    Raises:
+        whatever `produce` raises.
+    """
+
+    def emit(result: T) -> None:
+        worker.parent.switch(result)
+
+    worker = greenlet(produce)
+    worker.gr_context = _context
+    result = worker.switch(emit)
+    try:
+        while not worker.dead:
+            yield result
+            worker.parent = getcurrent()
+            result = worker.switch()
+    finally:
+        if not worker.dead:
+            worker.parent = getcurrent()
+            worker.throw()

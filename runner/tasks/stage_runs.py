@@ -1,0 +1,173 @@
+"""The stages that are open in one task: opened when they get their first input, fed, and ended in order.
+
+A stage with side inputs gets nothing before all its side inputs are complete, as far as the epoch goes; what comes
+for it earlier waits in a `BlockSpool`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from penstock.runner.harness.bundle import Budget, ReadResidual, StageProcessor, suspended_stage
+from penstock.runner.harness.operations import Send
+from penstock.runner.harness.side_inputs import BlockSpool
+from penstock.runner.planning.plan import Stage
+from penstock.runner.protocol.record import WatermarkKey
+from penstock.runner.tasks.grouping_run import CompleteRun, PanesRun, TriggeredRun
+from penstock.runner.tasks.scope import TaskScope
+from penstock.runner.tasks.side_inputs import SideInputs
+from penstock.runner.tasks.stage_run import StageContext, StageResult, StageRun
+from penstock.runner.tasks.stateful_run import StatefulRun
+from penstock.runner.tasks.task_state import TaskState
+from penstock.runner.tasks.worker_plan import WorkerPlan
+
+
+class StageRuns:
+    """The runs of the stages of one task. `send` takes what they write."""
+
+    def __init__(
+        self,
+        scope: TaskScope,
+        worker_plan: WorkerPlan,
+        state: TaskState,
+        side_inputs: SideInputs,
+        send: Send,
+    ) -> None:
+        self._scope = scope
+        self._worker_plan = worker_plan
+        self._state = state
+        self._side_inputs = side_inputs
+        self._send = send
+        self._runs: dict[int, StageRun] = {}
+        self._spools: dict[int, BlockSpool] = {}
+        self._side_inputs_complete = False
+        self.where = ""
+        """The stage, and the element, that runs or that raised the last exception."""
+
+    # Input.
+
+    def feed(self, stage: Stage, block: bytes) -> None:
+        """Run a block of input through a stage, or keep it until the side inputs are complete.
+
+        The call may come while another stage runs, whose output the block is.
+        """
+        if stage.sides and not self._side_inputs_complete:
+            self._spools.setdefault(stage.index, BlockSpool()).append(block)
+            return
+        with self._running(stage) as run:
+            if stage.sides:
+                self._side_inputs.feed(stage, run, block)
+            else:
+                run.take(block)
+
+    def read(self, stage: Stage, element_id: str, element: bytes, budget: Budget) -> list[ReadResidual]:
+        """Read an element of a splittable DoFn until the budget is used up; return the rest of it."""
+        with self._running(stage, f", reading element {element_id}") as run:
+            return run.read(element, budget)
+
+    def complete_side_inputs(self) -> None:
+        """From now on stages with side inputs run: nothing more comes for a side input in this epoch."""
+        self._side_inputs_complete = True
+
+    def resume_blocked(self, stage: Stage) -> None:
+        """Run elements that earlier epochs blocked and whose side inputs are ready now."""
+        if self._side_inputs.has_blocked(stage):
+            with self._running(stage) as run:
+                self._side_inputs.resume(stage, run)
+
+    def spooled(self, stage: Stage) -> Iterator[bytes]:
+        """Yield the blocks that have waited for the side inputs of a stage, and forget them."""
+        spool = self._spools.pop(stage.index, None)
+        return spool.release() if spool else iter(())
+
+    # The end of a bundle.
+
+    def end(self, stage: Stage, input_us: int) -> StageResult | None:
+        """End a stage's bundle at an input watermark; None if it got no input and no timer of it is due."""
+        if stage.index not in self._runs and not self._timer_due(stage, input_us):
+            return None
+        with self._running(stage) as run:
+            return run.finish(input_us)
+
+    def _timer_due(self, stage: Stage, input_us: int) -> bool:
+        timers = self._scope.earliest_timers(stage.state)
+        if timers.event_us is not None and timers.event_us <= input_us:
+            return True
+        if timers.processing_us is None:
+            return False
+        # After the wall clock was set back the stage runs, so that it can move its timers.
+        return self._scope.epoch.set_back_us > 0 or timers.processing_us <= self._scope.epoch.now_us()
+
+    def has_finalizers(self) -> bool:
+        """Whether a DoFn of the task has registered bundle finalizers."""
+        return any(run.processor.to_finalize for run in self._runs.values())
+
+    def close(self, *, succeeded: bool) -> None:
+        """Return the processors for the next task, or discard them: an error may have left them half done."""
+        for run in self._runs.values():
+            if succeeded:
+                self._return(run.processor)
+            else:
+                run.discard()
+
+    def _return(self, processor: StageProcessor) -> None:
+        if self._scope.plan.streaming and processor.to_finalize:
+            epoch = self._scope.epoch.attempt.epoch
+            self._worker_plan.finalizers.hold(epoch, self._scope.nonce, processor)
+        else:
+            processor.finalize()
+            self._worker_plan.give_back(processor)
+
+    # Runs.
+
+    @contextmanager
+    def _running(self, stage: Stage, element: str = "") -> Iterator[StageRun]:
+        """Run a stage, perhaps in the middle of another one.
+
+        `where` is put back only if the stage succeeds: after an exception it names the innermost stage.
+        """
+        before, self.where = self.where, stage.label + element
+        with suspended_stage():
+            yield self._run(stage)
+        self.where = before
+
+    def _run(self, stage: Stage) -> StageRun:
+        run = self._runs.get(stage.index)
+        if run is None:
+            processor = self._worker_plan.processor(stage)
+            processor.state.side_inputs = self._side_inputs.by_name(stage)
+            run = self._runs[stage.index] = make_stage_run(processor, self._context(stage))
+        return run
+
+    def _context(self, stage: Stage) -> StageContext:
+        scope, epoch = self._scope, self._scope.epoch
+        first, last = scope.key_groups
+        timers = scope.earliest_timers(stage.state)
+        return StageContext(
+            partition=scope.partition,
+            partitions=scope.partitions,
+            first_key_group=first,
+            last_key_group=last,
+            send=self._send,
+            state=self._state,
+            now_us=epoch.now_us,
+            input_us=epoch.watermark_us(WatermarkKey.input(stage.state)),
+            output_us=epoch.watermark_us(WatermarkKey.output(stage.state)),
+            bounded=not scope.plan.streaming,
+            event_due_us=timers.event_us,
+            processing_due_us=timers.processing_us,
+            set_back_us=epoch.set_back_us,
+        )
+
+
+def make_stage_run(processor: StageProcessor, context: StageContext) -> StageRun:
+    """Make the kind of run that a stage needs."""
+    stage = processor.stage
+    kind: type[StageRun] = StageRun
+    if stage.grouped:
+        in_batch = TriggeredRun if stage.triggered else CompleteRun
+        kind = in_batch if context.bounded else PanesRun
+    elif stage.state:
+        kind = StatefulRun
+    return kind(processor, context)
