@@ -9,7 +9,7 @@ import apache_beam as beam
 import pytest
 
 from penstock.runner.protocol.errors import RunMissingError
-from penstock.runner.tasks import stage_runs
+from penstock.runner.tasks import stage_runs, task
 from tests.simulation.batch import run_batch
 
 told: list[str] = []
