@@ -15,7 +15,7 @@ import contextvars
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
-from greenlet import getcurrent, greenlet
+from greenlet import GreenletExit, getcurrent, greenlet
 
 T = TypeVar("T")
 
@@ -23,11 +23,18 @@ _context = contextvars.copy_context()
 """A greenlet begins with an empty context. One context for all of a process keeps what `DoFn.setup` sets in it."""
 
 
+class AbandonedError(GreenletExit):
+    """Spark does not want the rest of a task's output. It is no `Exception`, so no rule for failures applies."""
+
+    _tagged_with_step = True
+    """Beam replaces any other exception in a DoFn, even a `BaseException`, by one whose text names the step."""
+
+
 def iterate(produce: Callable[[Callable[[T], None]], None]) -> Generator[T, None, None]:
     """Yield each argument of the callback that `produce` gets, as soon as `produce` calls it.
 
     The iterator must be created, used and closed in one thread. If it is closed early, the callback raises
-    `GreenletExit` in `produce`, which is no `Exception`: only its `finally` clauses run.
+    `AbandonedError` in `produce`, whose `finally` clauses run before `close` returns.
 
     Raises:
         whatever `produce` raises.
@@ -45,6 +52,6 @@ def iterate(produce: Callable[[Callable[[T], None]], None]) -> Generator[T, None
             worker.parent = getcurrent()
             result = worker.switch()
     finally:
-        if not worker.dead:
+        while not worker.dead:
             worker.parent = getcurrent()
-            worker.throw()
+            worker.throw(AbandonedError)

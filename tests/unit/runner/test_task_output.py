@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -89,12 +90,14 @@ def test_output_leaves_a_task_while_the_element_that_it_is_made_of_is_still_proc
     assert left >= VALUES * VALUE_BYTES
 
 
-def test_a_task_that_spark_abandons_ends_the_dofn_that_it_runs() -> None:
+def test_a_task_that_spark_abandons_ends_the_dofn_that_it_runs(caplog: pytest.LogCaptureFixture) -> None:
     packets = first_level(plan_of(straight))
     next(packets)
     assert not ended
-    packets.close()
+    with caplog.at_level(logging.ERROR):
+        packets.close()
     assert ended == ["make"]
+    assert not caplog.records, "it is not an error of the DoFn"
     assert len(made) < VALUES
 
 
