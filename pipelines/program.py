@@ -23,6 +23,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from penstock.launch.folders import folder_conflict
 from penstock.launch.reporter import standard_error_reporter
 from penstock.launch.run import Continuation, run_pipeline
+from penstock.launch.streams import open_missing_streams
 from penstock.suggestions import did_you_mean
 
 DEFAULT_RUNNER = "penstock.runner.PySparkRunner"
@@ -35,6 +36,7 @@ def run_program(build: Callable[..., Any], arguments: Sequence[str] | None = Non
     SIGINT, SIGTERM and SIGHUP stop it with a checkpoint if the runner can do that, otherwise they cancel it. Returns
     the exit code of `penstock.launch.run`. Wrong flags end the process with 2, as argparse does.
     """
+    open_missing_streams()
     parser = _parser(build)
     ours, rest = parser.parse_known_args(arguments)
     beam_arguments = with_runner(rest)
