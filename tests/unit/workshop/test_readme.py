@@ -1,4 +1,4 @@
-"""What the README says of itself holds."""
+"""The claims of the README and of the other pages hold."""
 
 from __future__ import annotations
 
@@ -31,6 +31,11 @@ def test_every_relative_link_of_the_pages_leads_somewhere() -> None:
 
 
 def test_every_folder_of_the_layout_table_exists() -> None:
-    folders = re.findall(r"^\| `([a-z/]+/)` \|", README, re.MULTILINE)
+    page = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    folders = re.findall(r"^\| `([a-z_/]+)` \|", page, re.MULTILINE)
     assert folders
     assert [folder for folder in folders if not (ROOT / folder).is_dir()] == []
+
+
+def test_the_readme_fits_on_two_screens() -> None:
+    assert len(README.splitlines()) <= 110
