@@ -18,10 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from apache_beam.testing.test_stream import TestStream
+from apache_beam.testing.test_stream_service import TestStreamServiceController
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 CAMPAIGN = os.environ.get("PENSTOCK_CAMPAIGN", "") not in ("", "0")
+
+# Their names begin with Test, but they are no tests; pytest would warn in each module that imports them.
+TestStream.__test__ = False
+TestStreamServiceController.__test__ = False
 
 settings.register_profile(
     "test", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]

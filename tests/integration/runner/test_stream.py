@@ -331,13 +331,6 @@ def test_a_cancelled_stream_ends_at_once_and_leaves_its_checkpoint_as_it_is(star
     assert stream.progress().epoch == before
 
 
-def test_a_stream_without_a_checkpoint_is_refused(spark: Any) -> None:
-    p = beam.Pipeline(runner=PySparkRunner(spark), options=PipelineOptions([]))
-    _ = p | beam.Create(["a"]) | beam.ParDo(CountFn())
-    with pytest.raises(CheckpointError, match="--checkpoint_dir"):
-        p.run()
-
-
 def test_fresh_refuses_a_folder_that_is_not_empty(start: Start, tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint" / "mine").write_text("x")
