@@ -7,7 +7,7 @@ import dataclasses
 import graphlib
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as api
@@ -209,7 +209,7 @@ def _stage(
     stateful = _stateful(stage)
     outputs: list[int] = []
     transforms = {}
-    for transform in stage.transforms:
+    for transform in _in_order_of_data(stage.transforms):
         if transform.spec.urn == WRITE:
             targets = wiring.get(transform.spec.payload, [])
             outputs.extend(targets)
@@ -243,6 +243,21 @@ def _stage(
         triggered=grouped is not None and grouped.routing is Routing.KEYED,
         waiting=next((f"{side.transform}/waiting" for e in sides if (side := edges[e].side)), ""),
     )
+
+
+def _in_order_of_data(transforms: Sequence[api.PTransform]) -> list[api.PTransform]:
+    """Return the transforms of a stage so that each one follows its producers; messages list them in that order.
+
+    Beam's fusion appends transforms in the order in which it visits edges.
+    """
+    producer = {pcoll: index for index, each in enumerate(transforms) for pcoll in each.outputs.values()}
+    order = graphlib.TopologicalSorter(
+        {
+            index: [producer[pcoll] for pcoll in each.inputs.values() if producer.get(pcoll, index) != index]
+            for index, each in enumerate(transforms)
+        }
+    )
+    return [transforms[index] for index in order.static_order()]
 
 
 def _groups(source: api.PTransform) -> bool:

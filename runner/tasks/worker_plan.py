@@ -8,6 +8,7 @@ from penstock.runner.harness.bundle import PlanContext, StageProcessor
 from penstock.runner.harness.finalizers import Finalizers
 from penstock.runner.planning.plan import Plan, Stage
 from penstock.runner.planning.program import adopt
+from penstock.runner.tasks.coder_warnings import forward_coder_warnings
 
 KEPT_PLANS = 4
 """How many plans a process keeps, those used last. A worker may run many pipelines, one after the other."""
@@ -18,6 +19,7 @@ class WorkerPlan:
 
     def __init__(self, plan: Plan) -> None:
         adopt(plan.program)
+        forward_coder_warnings()
         self.context = PlanContext(plan)
         self.finalizers = Finalizers()
         self._idle: defaultdict[int, list[StageProcessor]] = defaultdict(list)

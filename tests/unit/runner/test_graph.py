@@ -32,3 +32,14 @@ def test_what_feeds_a_stage_stands_before_it_or_above_it() -> None:
                     assert (producer.level, producer.index) < (consumer.level, consumer.index)
                 else:
                     assert producer.level < consumer.level
+
+
+def test_a_stage_is_labelled_in_the_order_of_its_data() -> None:
+    pipeline = beam.Pipeline(runner=PySparkRunner())
+    numbers = pipeline | beam.Impulse() | "First" >> beam.FlatMap(lambda _: [1])
+    for name in ("Second", "Third", "Fourth"):
+        numbers = numbers | name >> beam.Map(lambda n: n)
+    _ = numbers | "Fifth" >> beam.Map(lambda n: (n, n)) | beam.GroupByKey() | "Sixth" >> beam.Map(str)
+    environment = PySparkRunner().default_environment(pipeline.options)
+    plan = build_plan(pipeline.to_runner_api(default_environment=environment), streaming=False)
+    assert [stage.label for stage in plan.stages] == ["Impulse, First, Second, Third, Fourth, Fifth", "Sixth"]
