@@ -1,7 +1,6 @@
 """The simplest reader of a change stream that can be right: one thread, all in memory, the ordinary client.
 
-It reads every partition from its start to the end of the interval, in any order, and sorts all changes at the
-end. It knows both dialects, both partition modes, and streams with several functions.
+It reads all partitions, in any order, and sorts all changes at the end. It knows both dialects and partition modes.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def _float(value: Value, kind: ColumnType) -> float | str:
         raise TypeError
     number = float(value)
     if kind.code == "FLOAT32":
-        number = struct.unpack("f", struct.pack("f", number))[0]  # overflow is an error
+        number = struct.unpack("<f", struct.pack("<f", number))[0]  # overflow is an error
     if math.isnan(number):
         return "NaN"
     return number if math.isfinite(number) else ("Infinity" if number > 0 else "-Infinity")
