@@ -3,8 +3,9 @@
 A worker that imports Beam on its own costs 1.6 CPU seconds and 188 MB; forked from here, 8 MB.
 Set by `spark.python.daemon.module`, unless a submission names another.
 
-Workers log warnings to standard error, except Beam's about optional packages and about exceptions of DoFns. The
-exceptions reach the driver, and their text may quote rows.
+Workers log to standard error, at the levels of the pipeline that they run (`tasks/worker_logs.py`). Left out are Beam's
+messages about optional packages and about exceptions of DoFns. The exceptions reach the driver, and their text may
+quote rows.
 """
 
 from __future__ import annotations

@@ -18,12 +18,13 @@ from apache_beam.transforms import environments
 from penstock.errors import UsageError
 from penstock.runner.driver.compatibility import check_compatibility
 from penstock.runner.driver.residuals import Residuals
-from penstock.runner.harness.bundle import KNOWN_BEAM, PlanContext
+from penstock.runner.harness.bundle import KNOWN_BEAM, PlanContext, dofn_specs_cached
 from penstock.runner.job import Job
 from penstock.runner.options import PySparkOptions, problems
 from penstock.runner.packages import Packages
 from penstock.runner.planning import graph
 from penstock.runner.planning.checks import refuse_unsupported
+from penstock.runner.planning.worker_logging import worker_logging
 from penstock.runner.result import PySparkPipelineResult
 from penstock.runner.spark.session import context, context_of
 from penstock.runner.store.checkpoint import Checkpoint
@@ -70,7 +71,8 @@ class PySparkRunner(PipelineRunner):
         pipeline.visit(
             group_by_key_input_visitor(not options.view_as(TypeOptions).allow_non_deterministic_key_coders)
         )
-        proto = pipeline.to_runner_api(default_environment=self.default_environment(options))
+        with dofn_specs_cached():
+            proto = pipeline.to_runner_api(default_environment=self.default_environment(options))
         return self.run_proto(proto, options)
 
     def resumes(self, options: PipelineOptions) -> bool:
@@ -103,10 +105,12 @@ class PySparkRunner(PipelineRunner):
             checkpoint = open_checkpoint(settings)
             check_compatibility(checkpoint.last_record(), PlanContext(plan), settings.drop_state or ())
         packages = Packages.of(options.view_as(SetupOptions))
+        worker_logging(options, to_driver=False)  # before Spark starts: a mistake is reported at once
         spark = self._context(settings)
         if streaming and checkpoint is None and not plan.script:
             _check_temporary_checkpoint(spark)
-        plan = replace(plan, program=packages.ship(spark, plan.program))
+        logs = worker_logging(options, to_driver=not str(spark.master).startswith("local"))
+        plan = replace(plan, program=packages.ship(spark, plan.program), logging=logs)
         result = PySparkPipelineResult(Residuals(PlanContext(plan)))
         job = Job(spark, plan, settings, result)
         if checkpoint is not None:

@@ -27,6 +27,7 @@ from penstock.runner.driver.teststream import TestStreamEvent, TestStreamSource
 from penstock.runner.planning.plan import Plan
 from penstock.runner.protocol.record import CommitRecord, EpochState, Residual
 from penstock.runner.tasks.epoch import EpochInput, EpochLimits, TaskReport
+from penstock.runner.tasks.worker_logs import show_logs
 from penstock.runner.tasks.worker_warnings import show_warnings
 
 logger = logging.getLogger(__name__)
@@ -208,6 +209,7 @@ class Driver:
         place = f"epoch {attempt.epoch}" if self._plan.streaming else ""
         description = f"{self._name}: {place}" if place else self._name
         reports = self._engine.run(epoch, description, f"penstock-{attempt.job}")
+        show_logs(record for report in reports for record in report.logs)
         show_warnings(warning for report in reports for warning in report.warnings)
         raise_failure(reports)
         self._last = _LastEpoch(

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.runner.planning.program import Program
+from penstock.runner.planning.worker_logging import WorkerLogging
 
 
 class Routing(enum.Enum):
@@ -153,6 +154,7 @@ class Plan:
     streaming: bool
     script: bytes = b""
     program: Program = field(default_factory=Program)
+    logging: WorkerLogging = field(default_factory=WorkerLogging)
 
     @property
     def depth(self) -> int:

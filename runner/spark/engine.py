@@ -177,9 +177,12 @@ def _level(plan_broadcast: Any, level: int, epoch: EpochInput) -> Any:
 
     def run(partition: int, packets: Iterator[Any]) -> Iterator[tuple[int, bytes]]:
         from penstock.runner.tasks.task import run_level
+        from penstock.runner.tasks.worker_logs import apply_levels
 
+        plan = plan_broadcast.value
+        apply_levels(plan.logging)
         frames = () if level == 0 else (data for _, data in packets)
-        yield from run_level(plan_broadcast.value, level, partition, epoch, frames)
+        yield from run_level(plan, level, partition, epoch, frames)
         sys.stdout.flush()  # the daemon has made it line-buffered, and a worker ends without flushing
         freeze_imports()
 

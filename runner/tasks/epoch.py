@@ -20,6 +20,7 @@ from penstock.runner.protocol.record import (
     StateRun,
     WatermarkKey,
 )
+from penstock.runner.tasks.worker_logs import WorkerLogRecord
 from penstock.runner.tasks.worker_warnings import WorkerWarning
 
 BEGINNING_US = MIN_TIMESTAMP.micros
@@ -187,6 +188,7 @@ class TaskReport:
     has_finalizers: bool = False
     dropped: int = 0
     warnings: list[WorkerWarning] = field(default_factory=list)
+    logs: list[WorkerLogRecord] = field(default_factory=list)
     problem: str = ""
     failure: Failure | None = None
 

@@ -31,6 +31,7 @@ from penstock.runner.tasks.side_inputs import SideInputs
 from penstock.runner.tasks.stage_runs import StageRuns
 from penstock.runner.tasks.task_state import TaskState
 from penstock.runner.tasks.watermarks import Watermarks
+from penstock.runner.tasks.worker_logs import collected_logs
 from penstock.runner.tasks.worker_plan import WorkerPlan, worker_plan_of
 from penstock.runner.tasks.worker_warnings import collected_warnings
 
@@ -95,7 +96,11 @@ class Task:
         if self._failed:
             return
         try:
-            with running_attempt(self._scope.attempt), collected_warnings(self._report.warnings):
+            with (
+                running_attempt(self._scope.attempt),
+                collected_warnings(self._report.warnings),
+                collected_logs(self._plan.logging, self._report.logs),
+            ):
                 work(*args)
         except Exception as error:
             self._report.failure = failure_of(error, self._runs.where)

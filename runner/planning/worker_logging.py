@@ -1,0 +1,55 @@
+"""Log levels of a pipeline's workers, and whether the driver shows their records. Plain data, sent with a plan."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from apache_beam.options.pipeline_options import PipelineOptions, WorkerOptions
+
+from penstock.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLogging:
+    """Log levels of the workers.
+
+    `level` is that of the root logger and `overrides` those of other loggers, by name. Both apply to the standard
+    error of a worker. With `to_driver`, the driver also shows warnings and errors: on a cluster the standard error of
+    a worker is in a file of another machine.
+    """
+
+    level: int = logging.WARNING
+    overrides: Mapping[str, int] = field(default_factory=dict)
+    to_driver: bool = False
+
+
+def worker_logging(options: PipelineOptions, *, to_driver: bool) -> WorkerLogging:
+    """Return the levels that the options ask for. The default is the level of the driver's root logger.
+
+    Raises:
+        UsageError: a level is neither a name that `logging` knows nor a number.
+    """
+    chosen = options.view_as(WorkerOptions)
+    default = chosen.default_sdk_harness_log_level
+    overrides = chosen.sdk_harness_log_level_overrides or {}
+    return WorkerLogging(
+        level=logging.getLogger().getEffectiveLevel() if default is None else _level(default),
+        overrides={name: _level(level) for name, level in overrides.items()},
+        to_driver=to_driver,
+    )
+
+
+def _level(given: Any) -> int:
+    text = str(given).strip().upper()
+    known = logging.getLevelNamesMapping()
+    if text.isdecimal():
+        return int(text)
+    if text not in known:
+        raise UsageError(
+            f"--default_sdk_harness_log_level and --sdk_harness_log_level_overrides take {', '.join(known)} or a "
+            f"number, not {given!r}"
+        )
+    return known[text]

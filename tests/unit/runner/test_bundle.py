@@ -1,0 +1,104 @@
+"""One stage's bundle on Beam's worker internals."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.transforms import core, userstate
+
+from penstock.runner import PySparkRunner
+from penstock.runner.harness.bundle import PlanContext, StageProcessor, dofn_specs_cached
+from penstock.runner.harness.elements import encoded_impulse
+from penstock.runner.planning.graph import build_plan
+from penstock.runner.protocol.errors import EpochFailedError
+from penstock.runner.tasks.epoch import EpochLimits
+from tests.simulation.stream import run_stream
+
+POSITIONS = 3_000_000
+
+claimed: list[int] = []
+
+
+class UnsplittableTracker(OffsetRestrictionTracker):
+    def try_split(self, fraction_of_remainder: Any) -> Any:
+        raise ValueError("these positions cannot be split")
+
+
+class Positions(core.RestrictionProvider):
+    def initial_restriction(self, element: int) -> OffsetRange:
+        return OffsetRange(0, POSITIONS)
+
+    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
+        return UnsplittableTracker(restriction)
+
+    def restriction_size(self, element: int, restriction: OffsetRange) -> int:
+        return restriction.size()
+
+
+class ClaimFn(beam.DoFn):
+    """Claims positions and puts nothing out."""
+
+    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(Positions())) -> Iterator[int]:
+        for position in range(POSITIONS):
+            if not tracker.try_claim(position):
+                return
+            claimed[:] = [position]
+        yield from ()
+
+
+def test_a_tracker_whose_try_split_raises_ends_its_bundle() -> None:
+    with pytest.raises(EpochFailedError) as failed:
+        run_stream(
+            lambda p: p | beam.Create([1]) | beam.ParDo(ClaimFn()), limits=EpochLimits(0.01, 1000, 1 << 20)
+        )
+    assert "these positions cannot be split" in str(failed.value.__cause__)
+    assert claimed[0] < POSITIONS - 1
+
+
+def processor() -> StageProcessor:
+    pipeline = beam.Pipeline(runner=PySparkRunner(), options=PipelineOptions([]))
+    _ = pipeline | beam.Impulse() | beam.Map(len)
+    environment = PySparkRunner().default_environment(pipeline.options)
+    plan = build_plan(pipeline.to_runner_api(default_environment=environment), streaming=False)
+    return StageProcessor(PlanContext(plan), plan.stages[0])
+
+
+def test_the_end_of_a_bundle_does_not_wait_for_the_thread_that_samples_its_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    joined: list[threading.Thread] = []
+    join = threading.Thread.join
+    stage = processor()
+    for bundle in range(2):
+        stage.start(0, 1, lambda edge, target, block: None)
+        for element in stage.elements(encoded_impulse()):
+            stage.process(element)
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "join", lambda self, timeout=None: joined.append(self))
+            assert stage.finish()
+        assert joined == [], f"bundle {bundle}"
+    assert threading.Thread.join is join
+
+
+def test_a_dofn_is_inspected_once_however_often_its_state_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inspected: list[Any] = []
+
+    def inspect(dofn: Any) -> tuple[set[Any], set[Any]]:
+        inspected.append(dofn)
+        return set(), set()
+
+    monkeypatch.setattr(userstate, "get_dofn_specs", inspect)
+    first, second = ClaimFn(), ClaimFn()
+    with dofn_specs_cached():
+        for dofn in (first, second, first):
+            assert not userstate.is_stateful_dofn(dofn)
+    assert inspected == [first, second]
+    assert userstate.get_dofn_specs is inspect
