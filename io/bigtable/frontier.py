@@ -256,18 +256,20 @@ class Frontier:
                 moved[segment.range] = segment
             else:
                 token, watermark = position
+                # The service's estimate may go back; the frontier's watermark must not.
                 at = max(watermark, lows[segment.target])
                 moved[segment.target] = Segment(segment.target, token, at, segment.target)
         return replace(self, segments=tuple(moved.values()))
 
     def settled(self) -> Frontier:
         """Drop segments that no wanted key needs, and fill the holes of waiting targets (rule 5)."""
-        if self.row_range == EVERYTHING and not self.finished:
+        if self.row_range == EVERYTHING and not self.finished:  # the usual case: no key is unwanted
             return self
         mattering = [segment for segment in self.segments if self._matters(segment.target)]
         wanted = united(segment.target for segment in mattering)
         others = [segment for segment in self.segments if not self._matters(segment.target)]
         kept = mattering + [other for other in others if any(map(other.range.intersection, wanted))]
+        # Another part may hold the missing keys, so a dealt part fills no hole.
         return replace(self, segments=_sorted(kept if self.dealt else [*kept, *_fillers(mattering, kept)]))
 
     def deal(self, n: int) -> list[Frontier]:
@@ -301,6 +303,7 @@ class Frontier:
             raise ValueError("join needs the parts of one frontier: at least one, all of the same stream")
         row_range, end = parts[0].row_range, parts[0].end
         segments = _sorted([segment for part in parts for segment in part.segments])
+        # Parts without segments are not in the residuals. Keys that no part holds have been read to the end.
         gone = missing(row_range, [segment.range for segment in segments])
         finished = united((*gone, *(done for part in parts for done in part.finished)))
         return Frontier(segments, row_range, finished, end).settled()
@@ -352,6 +355,7 @@ class Frontier:
 
 
 def _complete(target: KeyRange, segments: Sequence[Segment]) -> bool:
+    # A single segment needs no token: it may be read from its start time.
     if len(segments) == 1:
         return segments[0].range == target
     return tiles(target, [s.range for s in segments]) and all(s.token is not None for s in segments)

@@ -113,6 +113,7 @@ class Prefetcher:
         """Run streams for these openings and no others; beyond `max_concurrent_partitions` they take turns."""
         self._settle()
         if begins := self._began is None:
+            # All openings of the bundle are known only now, and the pool needs them to recognize its parked streams.
             self._pool.begin(set(openings.values()))
         for partition in self._running.keys() - openings.keys():
             self._stop(partition)
@@ -140,6 +141,7 @@ class Prefetcher:
                 if remaining <= 0:
                     return None
                 self._changed.wait(remaining)
+        # One short pause here costs less than a wake-up of this thread for each record.
         if self._gathered <= 0 and _queued(waiting) < MOST_IN_BATCH:
             time.sleep(_GATHER_SECONDS)
         with self._changed:

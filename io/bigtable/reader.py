@@ -306,12 +306,14 @@ class StreamReader:
     def _put(self, size: int, step: PendingStep) -> bool:
         """Queue a step as soon as there is credit for it; False: the reader was stopped."""
         ahead = self._ahead
+        # The plain lock: a condition costs a call or two more, and this runs for each record.
         with ahead.lock:
             while self._queue and ahead.queued_bytes + size > ahead.buffer_bytes and not self._stopped:
                 ahead.changed.wait()
             if self._stopped:
                 return False
             ahead.queued_bytes += size
+            # The consumer waits only while all queues are empty, so other appends need not wake it.
             if not self._queue:
                 ahead.changed.notify_all()
             self._queue.append((size, step))

@@ -49,6 +49,7 @@ def message_classes(package: str, messages: Mapping[str, tuple[Field, ...]]) -> 
     `DiscardUnknownFields` has been called. `IsInitialized` says whether all required fields are present.
     """
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="editions")
+    # Editions, because neither proto2 nor proto3 has required fields and implicit presence in one file.
     file.edition = descriptor_pb2.EDITION_2023
     file.options.features.field_presence = _Presence.IMPLICIT
     for message, fields in messages.items():

@@ -101,7 +101,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
             while frontier.can_progress:
                 prefetcher.serve(frontier)
                 for records, step in _claims(prefetcher, deadline):
-                    if not tracker.try_claim(step):
+                    if not tracker.try_claim(step):  # split: the residual holds the rest
                         return
                     metrics.claimed(records, step)
                     for record in records:
@@ -130,6 +130,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
 
     @contextmanager
     def _prefetching(self, stream: Any, frontier: Any) -> Iterator[Prefetcher]:
+        # The attribute, and not a local name, because `_close_checked_out` must find it; see there.
         with self._pool(stream).checkout(frontier) as self._checked_out:
             yield self._checked_out
             self._checked_out = None
@@ -248,6 +249,7 @@ class ReadFromChangeStream(beam.PTransform):
     def expand(self, pbegin: beam.pvalue.PBegin) -> beam.PCollection[Any]:
         fn = self.unbounded_fn if self._stream.end is None else self.bounded_fn
         read = beam.ParDo(fn(self._settings)).with_output_types(self.record_type)
+        # Without the Reshuffle that Create adds by default: the one element would pass through an exchange for nothing.
         return pbegin | "Stream" >> beam.Create([self._stream], reshuffle=False) | "Read" >> read
 
     def display_data(self) -> dict[str, DisplayDataItem]:

@@ -71,6 +71,7 @@ class FrontierTracker(RestrictionTracker):
         """
         if self._cut:
             return False
+        # `type(...) is` and not `isinstance`: this runs for each claim.
         if type(position) is Poll:
             self._data_expected, self._first_record_pending = (
                 position.data_expected,
@@ -82,6 +83,7 @@ class FrontierTracker(RestrictionTracker):
             self._frontier = self.current_restriction().apply(position)
             self._readable = self._frontier.readable
         else:
+            # Collected, because a frontier is a value and a copy of it for each record would be quadratic.
             self._advanced[moved[0]] = moved[1]
         self._moved = True
         return True

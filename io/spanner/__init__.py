@@ -6,12 +6,14 @@
 
 Names are loaded when they are first used, so that the pure modules of this package (records, frontier, decoder) can be
 imported without Beam. No import of this package loads a Google Cloud client; a running pipeline does.
+Modules whose names are not listed here are internal.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+# The shared names are the same in every source, so that users find them in the package of their transform.
 from penstock.errors import (
     ChangeStreamError,
     DecodeError,

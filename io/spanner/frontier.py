@@ -204,12 +204,14 @@ class Frontier:
 
     def settled(self) -> Frontier:
         """Open each child without unfinished parents and, in a whole frontier, orphans (rule 3)."""
-        if not self.waiting:
+        if not self.waiting:  # almost always, and this runs after every claim of lineage
             return self
         ready = {token: child.start for token, child in self.waiting.items() if not child.unfinished}
+        # Another part may know the missing parents, so a dealt part must not treat a child as an orphan.
         if not ready and not self.dealt:
             ready = self._orphans()
         if ready and self.globally_ordered:
+            # Other parts may have unread changes below the start, so a dealt part opens no child.
             lowest = self.watermark
             ready = {token: start for token, start in ready.items() if not self.dealt and start == lowest}
         if not ready:
@@ -261,11 +263,13 @@ class Frontier:
     def _announced(self, token: str, record: ChildPartitionsRecord) -> Frontier:
         waiting = dict(self.waiting)
         for child in record.child_partitions:
+            # Children of the root name no parents; they wait for the root's query to end.
             parents = child.parent_partition_tokens or frozenset((token,))
             if token not in parents:
                 raise LineageError(
                     f"{abbreviate(token)} announces {abbreviate(child.token)}, which names other parents"
                 )
+            # A child that starts after the end has no change to read.
             if self.end is None or record.start_timestamp <= self.end:
                 announced = Waiting(record.start_timestamp, parents)
                 waiting[child.token] = _merged(waiting.get(child.token), announced)
@@ -283,6 +287,7 @@ class Frontier:
         return replace(self, open=opened, waiting=waiting).settled()
 
     def _orphans(self) -> dict[str, int]:
+        # Only children at the lowest start can be orphans: a later one may still be announced by an earlier one.
         first = min(child.start for child in self.waiting.values())
         if any(position.timestamp <= first for position in self.open.values()):
             return {}

@@ -67,6 +67,7 @@ class StreamPool:
             self._parked = [prefetcher for prefetcher in self._parked if not prefetcher.ended]
             best = max(self._parked, key=lambda prefetcher: prefetcher.matches(partitions), default=None)
             if best is None or not best.matches(partitions):
+                # Another worker reads the parked partitions now, and two readers would ask for everything twice.
                 for prefetcher in self._parked:
                     prefetcher.discard()
                 return None

@@ -222,6 +222,7 @@ class Prefetcher:
         partition.unclaimed = partition.unclaimed and not batch.claimed
         for _, step in batch.steps[: batch.claimed]:
             if type(step) is not Advanced:
+                # The position does not say whether the announcement was claimed: see `PartitionState.claimed`.
                 partition.claimed = None
             elif partition.claimed is not None:
                 partition.claimed = step.position

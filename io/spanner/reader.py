@@ -90,6 +90,7 @@ class QueryReader:
     def _read_window(self, partition: PartitionState) -> None:
         state, token, start = self._state, partition.token, partition.position.timestamp
         until = state.clock() + (self._poll if partition.caught_up else 0)
+        # A long backlog is read in spans: the more time a query covers, the later comes its first row.
         end = min(window_end(start, until, self._end), start + partition.span)
         window = self._ask(token, start, end)
         with state.changed:
@@ -110,6 +111,7 @@ class QueryReader:
             partition.position = step.position
         if step is not None:
             self._put(partition, Batch(token, start, [(None, step)], 0), finished=finished)
+        # Only a query that was not cut short by `span` or the end shows that the partition is caught up.
         partition.caught_up = end >= until
         if not finished:
             with state.changed:
@@ -124,6 +126,7 @@ class QueryReader:
             _REFUSALS.answered((id(self._backoff), partition.token))
             received += len(message)
             unwanted = state.unwanted(partition)
+            # Until its end_timestamp the emulator works on a cancelled query too, so the rows are drained instead.
             if unwanted and state.clock() > end:
                 window.cancel()
                 break

@@ -68,7 +68,7 @@ def test_the_layout_may_change_between_the_listing_and_the_first_read(table: Any
     assert sorted(keys(driver.committed)) == [b"a", b"z"]
 
 
-def test_a_pending_merge_does_not_keep_a_bounded_reading_from_its_end(table: Any) -> None:
+def test_a_pending_merge_does_not_keep_a_bounded_read_from_its_end(table: Any) -> None:
     table.control.split(table.name, b"m")
     start = time.time_ns()
     end = start + SECOND
@@ -196,7 +196,7 @@ def test_dropped_rows_and_writes_without_effect_leave_what_they_left(table: Any)
     assert len(records) == 5
 
 
-def test_a_resumed_reading_takes_its_new_filter_from_there_on(table: Any) -> None:
+def test_a_resumed_read_applies_its_new_filter_from_the_checkpoint_on(table: Any) -> None:
     start = time.time_ns()
     driver = Epochs(table.reading(start=start))
     table.client.write(b"a", set_cell("f", b"q", b"1"), set_cell("g", b"q", b"1"))
@@ -209,7 +209,7 @@ def test_a_resumed_reading_takes_its_new_filter_from_there_on(table: Any) -> Non
     assert [entry.family for entry in record.entries] == ["g"]
 
 
-def test_the_same_reading_started_twice_sees_everything_twice(table: Any) -> None:
+def test_two_pipelines_over_one_stream_each_get_every_change(table: Any) -> None:
     start = time.time_ns()
     put(table, b"a", b"b")
     ends = time.time_ns()
@@ -238,14 +238,14 @@ def test_a_multi_cluster_profile_is_refused_by_name(table: Any) -> None:
 
 
 @pytest.mark.parametrize("start", [1, -2 * 86_400 * SECOND])
-def test_a_start_before_the_stream_is_refused_with_what_to_do(table: Any, start: int) -> None:
+def test_a_start_before_the_stream_is_refused_and_the_error_names_the_fix(table: Any, start: int) -> None:
     moment = start if start > 0 else time.time_ns() + start
     with pytest.raises(PositionLostError, match="later start"):
         driver = Epochs(table.reading(start=moment))
         until_it_fails(driver)
 
 
-def test_a_position_that_expired_in_an_outage_is_refused_with_what_is_lost(table: Any) -> None:
+def test_a_position_that_expired_in_an_outage_is_refused_and_the_error_names_the_loss(table: Any) -> None:
     driver = Epochs(table.reading(idle_stream_seconds=0))
     put(table, b"a")
     driver.run_until(time.time_ns())
@@ -300,7 +300,7 @@ def test_a_dead_emulator_is_given_up_after_the_timeout_and_no_thread_is_left(
     wait_until(lambda: not [t for t in threading.enumerate() if "bigtable-reader" in t.name])
 
 
-def test_a_check_gives_up_when_nobody_answers() -> None:
+def test_a_check_fails_when_the_service_does_not_answer() -> None:
     nobody = ReadFromBigtableChangeStream(
         project="p", instance="i", table="t", emulator_host="localhost:1", unavailable_seconds=0.5
     )

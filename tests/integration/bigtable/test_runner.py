@@ -104,7 +104,7 @@ def write_until(table: Any, running: Any, records: int, layout_changes: int) -> 
         time.sleep(0.2)
 
 
-def test_a_bounded_reading_ends_by_itself_on_beams_own_runner(
+def test_a_bounded_read_ends_on_beams_own_runner(
     table: Any, writers: Callable[..., Any], tmp_path: Path, campaign: Any
 ) -> None:
     start = time.time_ns()

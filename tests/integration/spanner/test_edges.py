@@ -242,9 +242,7 @@ def test_a_huge_transaction_is_read_whole_across_chunks_and_cuts(database: Any, 
     assert all(json.loads(mod.new_values)["Value"] == "ü" * 4_000 for r in records for mod in r.mods)
 
 
-def test_a_reading_position_past_a_partitions_end_is_not_taken_for_finished(
-    database: Any, epochs: Any
-) -> None:
+def test_a_position_past_a_partitions_end_does_not_count_as_finished(database: Any, epochs: Any) -> None:
     driver = epochs(database.reading())
     driver.run_until(time.time_ns())
     frontier = driver.residuals[0][0]

@@ -51,7 +51,7 @@ def counters(result: Any) -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_bounded_reading_ends_by_itself_with_every_change_stamped_by_its_commit(
+def test_a_bounded_read_ends_with_every_change_at_its_commit_timestamp(
     database: Any, writers: Callable[..., Any], tmp_path: Path
 ) -> None:
     start = time.time_ns()
@@ -74,9 +74,7 @@ def test_bounded_reading_ends_by_itself_with_every_change_stamped_by_its_commit(
     assert not [thread for thread in threading.enumerate() if "spanner-reader" in thread.name]
 
 
-def test_two_readings_of_one_stream_in_one_pipeline_both_see_everything(
-    database: Any, tmp_path: Path
-) -> None:
+def test_two_reads_of_one_stream_in_one_pipeline_both_get_every_change(database: Any, tmp_path: Path) -> None:
     start = time.time_ns()
     for number in range(5):
         with database.client.batch() as batch:

@@ -91,7 +91,7 @@ def test_a_message_of_an_unknown_kind_is_refused() -> None:
         Decoder().feed(Response())
 
 
-def test_a_close_without_new_partitions_goes_on_in_the_tokens_own_ranges(say: Any) -> None:
+def test_a_close_without_new_partitions_continues_in_the_ranges_of_its_tokens(say: Any) -> None:
     closed = Decoder().feed(say.close(11, (LOW, "l", None), (HIGH, "h", None)))
     assert closed == CloseStream(11, "", (Continuation(LOW, "l", LOW), Continuation(HIGH, "h", HIGH)))
 

@@ -42,7 +42,7 @@ def test_a_list_of_partitions_with_a_hole_is_refused() -> None:
         Frontier.starting_at(5, [LOW, KeyRange(b"n", b"")])
 
 
-def test_a_split_under_a_reader_goes_on_in_both_halves() -> None:
+def test_a_split_under_a_reader_continues_in_both_halves() -> None:
     frontier = reading(A_C).apply(closed(A_C, (A_B, A_B), (B_C, B_C)))
     assert {part: opening.tokens[0][1] for part, opening in frontier.openings.items()} == {
         A_B: "new b'a'",
@@ -119,7 +119,7 @@ def test_no_estimate_of_the_service_moves_a_watermark_back() -> None:
     assert tokens(frontier, A_B) == ["x"]
 
 
-def test_a_merge_that_never_completes_is_ended_by_reading_the_waiting_segment_by_itself() -> None:
+def test_a_merge_that_never_completes_ends_when_the_waiting_segment_is_reopened() -> None:
     frontier = reading(A_B, B_C).apply(closed(A_B, (A_B, A_C)))
     frontier = frontier.apply(closed(B_C, (B_C, KeyRange(b"b", b"d"))))  # the layout has changed again
     assert frontier.openings == {}

@@ -71,7 +71,7 @@ def test_records_and_heartbeats_come_as_steps_in_order(source: Any, say: Any, po
         ]
 
 
-def test_a_stream_that_breaks_off_goes_on_from_the_last_whole_record(
+def test_a_stream_that_breaks_off_continues_after_the_last_whole_record(
     source: Any, say: Any, pool: Any
 ) -> None:
     half = say.change("never")
@@ -93,7 +93,7 @@ def test_a_stream_that_ends_with_ok_and_no_close_is_opened_again(source: Any, sa
 
 
 @pytest.mark.parametrize("code", [11, 13, 0, 99])
-def test_a_close_without_tokens_never_stops_the_reading(source: Any, say: Any, pool: Any, code: int) -> None:
+def test_a_close_without_tokens_never_ends_the_read(source: Any, say: Any, pool: Any, code: int) -> None:
     source.will_say(EVERYTHING, say.change("a"), say.close(code), ends=True)
     source.will_say(EVERYTHING, say.change("b"))
     with Prefetcher(pool()) as prefetcher:
@@ -101,14 +101,14 @@ def test_a_close_without_tokens_never_stops_the_reading(source: Any, say: Any, p
         assert [step.token for step in taken(prefetcher, 2)] == ["a", "b"]
 
 
-def test_a_close_with_ok_ends_a_bounded_reading_only(source: Any, say: Any, pool: Any) -> None:
+def test_a_close_with_ok_ends_only_a_bounded_read(source: Any, say: Any, pool: Any) -> None:
     source.will_say(EVERYTHING, say.close(0), ends=True)
     with Prefetcher(pool(bounded=True)) as prefetcher:
         prefetcher.read({EVERYTHING: START})
         assert taken(prefetcher, 1) == [Finished(EVERYTHING)]
 
 
-def test_tokens_are_followed_whatever_the_status_says(source: Any, say: Any, pool: Any) -> None:
+def test_tokens_are_followed_for_every_status(source: Any, say: Any, pool: Any) -> None:
     source.will_say(EVERYTHING, say.close(13, (LOW, "l", LOW), (HIGH, "h", HIGH)), ends=True)
     with Prefetcher(pool()) as prefetcher:
         prefetcher.read({EVERYTHING: START})
@@ -117,7 +117,9 @@ def test_tokens_are_followed_whatever_the_status_says(source: Any, say: Any, poo
         assert [each.target for each in step.continuations] == [LOW, HIGH]
 
 
-def test_damage_is_raised_in_the_consumer_after_what_came_before_it(source: Any, say: Any, pool: Any) -> None:
+def test_damage_is_raised_in_the_consumer_after_the_records_before_it(
+    source: Any, say: Any, pool: Any
+) -> None:
     bad = say.change("b")
     bad.data_change.token = ""
     source.will_say(EVERYTHING, say.change("a"), bad)
@@ -163,7 +165,7 @@ def test_a_service_that_stays_away_is_check_ended(source: Any, pool: Any) -> Non
     assert len(source.opened) == source.backoff.most
 
 
-def test_a_kept_stream_goes_on_where_the_last_bundle_stopped(source: Any, say: Any, pool: Any) -> None:
+def test_a_parked_stream_continues_where_the_last_bundle_stopped(source: Any, say: Any, pool: Any) -> None:
     source.will_say(EVERYTHING, *[say.change(str(number)) for number in range(6)])
     kept = pool()
     with Prefetcher(kept) as prefetcher:
@@ -237,14 +239,14 @@ def test_an_error_in_the_bundle_cancels_its_streams_and_ends_its_threads(
     assert source.calls[0].cancelled.is_set()
 
 
-def test_a_kept_stream_that_nobody_asks_for_is_cancelled(source: Any, say: Any, pool: Any) -> None:
+def test_a_parked_stream_that_no_bundle_asks_for_is_cancelled(source: Any, say: Any, pool: Any) -> None:
     with Prefetcher(pool(idle_stream_seconds=0.05)) as prefetcher:
         prefetcher.read({EVERYTHING: START})
         assert prefetcher.take(0.01) is None
     wait_until(lambda: not names(), names)
 
 
-def test_a_bundle_of_another_part_cancels_what_was_kept(source: Any, say: Any, pool: Any) -> None:
+def test_a_bundle_of_another_part_cancels_parked_streams(source: Any, say: Any, pool: Any) -> None:
     """Whoever has that part now reads it; two would be sent everything twice."""
     source.will_say(LOW, say.change("a"))
     kept = pool()
@@ -257,7 +259,7 @@ def test_a_bundle_of_another_part_cancels_what_was_kept(source: Any, say: Any, p
         assert source.calls[0].cancelled.is_set()
 
 
-def test_the_partition_that_lies_lowest_is_taken_first(source: Any, say: Any, pool: Any) -> None:
+def test_the_partition_with_the_lowest_position_is_taken_first(source: Any, say: Any, pool: Any) -> None:
     source.will_say(LOW, say.change("low"))
     source.will_say(HIGH, say.change("high"))
     with Prefetcher(pool()) as prefetcher:

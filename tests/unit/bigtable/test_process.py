@@ -112,9 +112,7 @@ def test_a_close_is_claimed_by_itself_after_the_records_before_it(source: Any, s
     ]
 
 
-def test_records_of_keys_that_are_not_asked_for_are_claimed_and_not_emitted(
-    source: Any, say: Any, fn: Any
-) -> None:
+def test_records_outside_the_row_range_are_claimed_and_not_emitted(source: Any, say: Any, fn: Any) -> None:
     source.will_say(
         EVERYTHING, say.change("a", row=b"x"), say.change("b", row=b"b"), say.change("c", row=b"y")
     )

@@ -14,7 +14,7 @@ def seconds_until_due(stalls: ReopenSchedule, now: list[float], waiting: dict[Ke
     return now[0] - started
 
 
-def test_a_segment_asks_after_the_first_wait_and_each_time_in_vain_after_twice_as_long() -> None:
+def test_a_segment_asks_after_the_first_wait_and_waits_twice_as_long_each_time() -> None:
     now = [0.0]
     stalls = ReopenSchedule(0.05, lambda: now[0])
     waits = [seconds_until_due(stalls, now, {LOW: EVERYTHING}) for _ in range(9)]
@@ -22,7 +22,7 @@ def test_a_segment_asks_after_the_first_wait_and_each_time_in_vain_after_twice_a
     assert LONGEST_WAIT <= waits[-1] <= LONGEST_WAIT + 0.02
 
 
-def test_another_target_is_asked_for_after_the_first_wait_again() -> None:
+def test_a_segment_with_another_target_asks_after_the_first_wait_again() -> None:
     now = [0.0]
     stalls = ReopenSchedule(0.05, lambda: now[0])
     for _ in range(5):

@@ -19,7 +19,7 @@ def tracker(end: int | None = None) -> BigtableTracker:
     return BigtableTracker(Frontier.starting_at(1, [LOW, HIGH], end=end))
 
 
-def test_a_cut_leaves_exactly_what_was_not_claimed() -> None:
+def test_a_split_leaves_exactly_the_unclaimed_work() -> None:
     tracked = tracker()
     assert tracked.try_claim(Advanced(LOW, "a", 5))
     assert tracked.try_claim(Advanced(LOW, "b", 7))
@@ -32,7 +32,7 @@ def test_a_cut_leaves_exactly_what_was_not_claimed() -> None:
     assert tracked.check_done()
 
 
-def test_a_cut_waits_for_the_first_step_or_a_tick_that_expects_nothing() -> None:
+def test_a_split_waits_for_the_first_step_or_a_poll_that_expects_no_data() -> None:
     tracked = tracker()
     assert tracked.try_split(0) is None
     assert tracked.try_claim(Poll(data_expected=True))
@@ -71,7 +71,7 @@ def test_progress_hides_nothing_from_a_split_until_the_end() -> None:
     assert tracked.check_done()
 
 
-def test_bounded_is_what_has_an_end() -> None:
+def test_a_tracker_is_bounded_if_its_frontier_has_an_end() -> None:
     assert tracker(end=9).is_bounded()
     assert not tracker().is_bounded()
 

@@ -183,7 +183,7 @@ def test_child_waits_for_an_open_parent_wherever_that_stands() -> None:
     assert frontier.settled() is frontier
 
 
-def test_child_whose_missing_parent_may_be_in_another_part_goes_on_waiting() -> None:
+def test_a_child_whose_missing_parent_may_be_in_another_part_keeps_waiting() -> None:
     part = Frontier({"a": Position(21)}, {"m": Waiting(20, frozenset(("elsewhere",)))}, dealt=True)
     assert part.settled() is part
 
@@ -247,7 +247,7 @@ def test_ten_thousand_partitions_are_dealt_joined_and_stored_in_four_megabytes()
     assert len(FrontierCoder().encode(frontier)) < 4_000_000
 
 
-def test_in_step_a_child_waits_for_every_partition_that_stands_below_its_start(children: Any) -> None:
+def test_in_global_order_a_child_waits_for_every_partition_below_its_start(children: Any) -> None:
     split = children(20, ("c", ("a",)))
     frontier = (
         replace(opened("a", "b"), globally_ordered=True).apply(Announced("a", split)).apply(Finished("a"))

@@ -76,7 +76,7 @@ def in_one_message(*timestamps: int) -> Any:
     return message
 
 
-def test_the_next_bundle_goes_on_with_what_was_read_ahead(pool: Make) -> None:
+def test_the_next_bundle_continues_with_the_batches_that_were_read_ahead(pool: Make) -> None:
     start = time.time_ns() - 1_000 * MILLI
 
     def few(token: str, begin: int, end: int) -> Iterator[Any]:
@@ -106,7 +106,7 @@ def test_a_bundle_ends_without_waiting_for_its_windows(pool: Make) -> None:
     assert thread.is_alive()
 
 
-def test_a_partition_that_stands_elsewhere_is_asked_anew_and_the_others_go_on(pool: Make) -> None:
+def test_a_partition_at_another_position_is_queried_again_and_the_others_continue(pool: Make) -> None:
     begin = Position(time.time_ns())
     kept, asked = pool(beats)
     with kept.checkout(Frontier({"a": begin, "b": begin}, {})) as prefetcher:
@@ -122,7 +122,7 @@ def test_a_partition_that_stands_elsewhere_is_asked_anew_and_the_others_go_on(po
     assert [start for token, start, _ in asked if token == "a"].count(begin.timestamp) == 1
 
 
-def test_what_is_no_longer_asked_for_is_dropped_with_its_credit(pool: Make) -> None:
+def test_a_partition_that_the_bundle_does_not_ask_for_is_dropped_with_its_credit(pool: Make) -> None:
     begin = Position(time.time_ns())
     kept, asked = pool(beats)
     with kept.checkout(Frontier({"a": begin, "b": begin}, {})) as prefetcher:
@@ -138,7 +138,7 @@ def test_what_is_no_longer_asked_for_is_dropped_with_its_credit(pool: Make) -> N
 
 
 @pytest.mark.parametrize("further", [0, 1])
-def test_a_bundle_repeated_from_before_an_announcement_hears_of_the_child_again(
+def test_a_bundle_repeated_from_before_an_announcement_gets_the_announcement_again(
     pool: Make, further: int
 ) -> None:
     """An announcement leaves its partition's position where it is, and two queries may tell what has one timestamp
@@ -162,7 +162,7 @@ def test_a_bundle_repeated_from_before_an_announcement_hears_of_the_child_again(
         assert steps_of(prefetcher, again, 1) == [announced]
 
 
-def test_two_bundles_at_once_have_readings_of_their_own(pool: Make) -> None:
+def test_two_bundles_at_once_have_two_prefetchers(pool: Make) -> None:
     a, b = {"a": Position(time.time_ns())}, {"b": Position(time.time_ns())}
     kept, _ = pool(beats)
     with kept.checkout(Frontier(a, {})) as first, kept.checkout(Frontier(b, {})) as second:
@@ -175,7 +175,7 @@ def test_two_bundles_at_once_have_readings_of_their_own(pool: Make) -> None:
             assert other is first
 
 
-def test_a_bundle_of_another_part_ends_what_was_kept(pool: Make) -> None:
+def test_a_bundle_of_another_part_discards_parked_prefetchers(pool: Make) -> None:
     """Whoever has that part now reads it; two would ask for everything twice."""
     a, b = {"a": Position(time.time_ns())}, {"b": Position(time.time_ns())}
     kept, asked = pool(beats)
@@ -189,7 +189,7 @@ def test_a_bundle_of_another_part_ends_what_was_kept(pool: Make) -> None:
     assert prefetcher.ended
 
 
-def test_what_lies_behind_is_not_read_on_for_nobody() -> None:
+def test_a_partition_that_is_behind_is_dropped_when_the_bundle_ends() -> None:
     """Each worker would ask anew what another is being answered already, of a service that is slow as it is."""
 
     def answer(token: str, begin: int, end: int) -> Iterator[Any]:
@@ -226,7 +226,7 @@ def test_an_error_in_the_bundle_ends_its_threads(pool: Make) -> None:
     assert reader_threads() == []
 
 
-def test_a_failure_while_nobody_reads_is_heard_of_by_the_next_bundle(pool: Make) -> None:
+def test_a_failure_of_a_parked_prefetcher_is_raised_in_the_next_bundle(pool: Make) -> None:
     start = time.time_ns() - 1_000 * MILLI
 
     def breaks(token: str, begin: int, end: int) -> Iterator[Any]:
@@ -246,7 +246,9 @@ def test_a_failure_while_nobody_reads_is_heard_of_by_the_next_bundle(pool: Make)
 
 
 @pytest.mark.parametrize("flood", [False, True])
-def test_a_reading_that_nobody_asks_for_ends_by_itself_and_holds_nothing(pool: Make, flood: bool) -> None:
+def test_a_parked_prefetcher_that_no_bundle_asks_for_ends_and_releases_its_credit(
+    pool: Make, flood: bool
+) -> None:
     def many(token: str, begin: int, end: int) -> Iterator[Any]:
         for step in range(1, 1_000 if flood else 2):
             yield heartbeat(begin + step)
@@ -261,7 +263,7 @@ def test_a_reading_that_nobody_asks_for_ends_by_itself_and_holds_nothing(pool: M
         assert again is not prefetcher
 
 
-def test_nothing_is_kept_when_told_so_or_when_nothing_is_left(pool: Make) -> None:
+def test_no_prefetcher_is_parked_without_idle_seconds_or_without_work(pool: Make) -> None:
     at = {"p": Position(time.time_ns())}
     kept, _ = pool(beats, idle_stream_seconds=0)
     with kept.checkout(Frontier(at, {})) as prefetcher:

@@ -41,7 +41,7 @@ def test_an_idle_partition_is_asked_again_where_its_heartbeat_stood() -> None:
     assert 4 <= len(asked) <= 9, "one query per poll, neither idle nor spinning"
 
 
-def test_what_has_passed_is_asked_for_by_itself_and_then_windows_look_ahead() -> None:
+def test_the_first_query_covers_only_past_time_and_later_ones_look_ahead() -> None:
     """A window of the emulator sends at its end: what is there already must not wait for what may come."""
     start = time.time_ns() - 5_000 * MILLI
     prefetcher, asked, _ = opened(beats, poll_seconds=0.1)
@@ -221,7 +221,7 @@ def test_a_partition_that_alone_is_refused_is_asked_with_growing_pauses(after: f
     assert queries.count("good") >= 8, "the others go on"
 
 
-def test_a_bundle_is_not_cut_before_the_partition_that_lies_lowest_has_come_on() -> None:
+def test_a_bundle_is_not_split_before_the_lowest_partition_has_advanced() -> None:
     def slow_history(token: str, start: int, end: int) -> Iterator[Any]:
         if token == "slow":
             time.sleep(0.4)

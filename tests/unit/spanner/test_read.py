@@ -174,7 +174,7 @@ def test_rebalance_returns_nothing_when_nothing_is_left() -> None:
     assert fn.rebalance(None, [(Frontier({}, {}), Timestamp(1))], 3) == []  # type: ignore[arg-type]
 
 
-def test_drain_lets_bounded_readings_finish_and_ends_unbounded_ones() -> None:
+def test_drain_lets_bounded_reads_finish_and_ends_unbounded_ones() -> None:
     fn = ReadSpannerFn(reading()._settings)
     bounded = Frontier.starting_at(0, 9)
     assert fn.truncate(None, bounded) == bounded

@@ -49,7 +49,9 @@ def test_text_is_read_as_its_type(kind: Any, text: str, value: object) -> None:
         ("timestamp", "0001-01-01T00:00:00+01:00", "RFC 3339"),
     ],
 )
-def test_other_text_is_refused_with_what_is_asked_for(kind: Any, text: str, asked: str) -> None:
+def test_other_text_is_refused_and_the_error_names_the_expected_form(
+    kind: Any, text: str, asked: str
+) -> None:
     with pytest.raises(ValueError, match=asked):
         parameter(type=kind).read(text)
 
