@@ -1,4 +1,4 @@
-"""What the driver thread of one pipeline does, from the take-over to the final state."""
+"""Runs one pipeline in the driver thread, from the take-over to the final state."""
 
 from __future__ import annotations
 
@@ -106,6 +106,7 @@ class Job:
             )
             if not self._result.cancelling:
                 driver.finalize_bundles(record)
+        # The loop ends only if the state is done or a stop was requested; all other ends are exceptions.
         if not record.state.done:
             return str(PipelineState.STOPPED)
         return str(PipelineState.DRAINED if record.state.draining else PipelineState.DONE)

@@ -25,6 +25,7 @@ def clean_ups(plan: Plan, record: CommitRecord) -> Iterator[Callable[[str], None
         if stage.origin is not Origin.PUBLISH:
             continue
         proto = api.PTransform.FromString(stage.transforms[stage.step])
+        # The payload of a ParDo in Python is the pickled tuple (DoFn, args, kwargs, side inputs, windowing).
         fn = pickler.loads(api.ParDoPayload.FromString(proto.spec.payload).do_fn.payload)[0]
         if isinstance(fn, CleansUp):
             coder = context.coder(plan.edges[stage.inputs[0]].collection).get_impl()

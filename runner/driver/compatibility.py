@@ -64,6 +64,7 @@ def state_for_plan(state: EpochState, plan: Plan, dropped: Collection[str]) -> E
     Such a watermark would never advance again, and would hold back the watermark that the pipeline reports.
     """
     state = drop_steps(state, dropped)
+    # Outputs of a TestStream have watermarks but no state, so their steps are no durable names.
     known = plan.durable_names() | {stage.step for stage in plan.stages}
     return replace(
         state,

@@ -137,6 +137,7 @@ class Driver:
             self.finalize_bundles(record)
             self._pause(min(_IDLE_SECONDS, due_rules.seconds_until_next_due(state, self._now_us())))
             return None
+        # All residuals take part, also those that wait: a merge of two partitions may need one of each kind.
         if due:
             rebalanced = self._residuals.rebalance(state.residuals, self._inputs.partitions)
             due, waiting = due_rules.split_by_due(rebalanced, until_us)

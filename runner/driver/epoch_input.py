@@ -59,6 +59,7 @@ class EpochInputs:
     def _task_input(
         self, partition: int, state: EpochState, due: Sequence[Residual], event: TestStreamEvent | None
     ) -> TaskInput:
+        # Neighbours in the record go to different tasks, since residuals of one source are stored next to each other.
         share = slice(partition, None, self.partitions)
         # An Impulse and an event of a TestStream are one element each, so one task takes them: that of partition 0.
         first = partition == 0

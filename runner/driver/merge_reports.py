@@ -30,6 +30,7 @@ def raise_failure(reports: Iterable[TaskReport]) -> None:
 
 def _error_of(failure: Failure) -> BaseException:
     pickled = failure.error
+    # An exception may not pickle, for example because it holds a socket. Its text is better than no error.
     error: BaseException = RuntimeError(failure.summary) if pickled is None else pickle.loads(pickled)
     error.add_note(f"in {failure.where}; in the worker:\n{failure.trace}")
     return error
@@ -39,6 +40,8 @@ def timers_after(
     before: Iterable[EarliestTimers], reports: Iterable[TaskReport]
 ) -> tuple[EarliestTimers, ...]:
     """Return the timers that tasks report, and the previous ones of key groups that no task reports."""
+    # A task that ran with another number of partitions reports other key groups than those of the last record, so
+    # entries are cut at the borders of the reported groups.
     after = list(before)
     for report in reports:
         for reported in report.timers.values():
@@ -85,6 +88,8 @@ def watermarks_after(
     for report in reports:
         for key, mark in report.watermarks.items():
             lowest[key] = min(mark, lowest.get(key, mark))
+    # A step can report a lower watermark than before, for example after a rescaling or an edit of the pipeline. Beam's
+    # model does not allow a watermark to go back, and panes were fired by the higher one.
     return {**before, **{key: max(mark, before.get(key, mark)) for key, mark in lowest.items()}}
 
 

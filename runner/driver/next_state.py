@@ -48,6 +48,7 @@ class NextStates:
         """
         carried = [element for report in reports for element in report.carried]
         new = self._new_residuals(state, attempt, [each for each in carried if each.step in self._readers])
+        # A drain reads new elements of unbounded sources not at all: the Impulse may have fired in the same epoch.
         if state.draining:
             new = self._residuals.truncate(new)
         residuals = (*waiting, *self._reported_residuals(reports), *new)
@@ -64,6 +65,7 @@ class NextStates:
             watermarks=watermarks_after(state.watermarks, reports),
             observed_watermarks=self._schedule.carried_watermarks(state),
             fired_impulses={**state.fired_impulses, **self._now_fired(state)},
+            # Those of the running program, not of the record: at the start it was checked that they are compatible.
             schemas=self._schemas,
             metrics=metrics_after(state.metrics, reports),
             draining=state.draining,

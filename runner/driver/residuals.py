@@ -46,7 +46,9 @@ class _Reader:
         payload = api.ParDoPayload.FromString(
             api.PTransform.FromString(stage.transforms[stage.reads]).spec.payload
         )
+        # The payload of a ParDo in Python is the pickled tuple (DoFn, args, kwargs, side inputs, windowing).
         fn = pickler.loads(payload.do_fn.payload)[0]
+        # Beam has no public way from a DoFn to its restriction provider; the signature is what its own runners use.
         self.provider = DoFnSignature(fn).get_restriction_provider()
 
 
@@ -66,6 +68,7 @@ class Residuals:
         rebalanced: list[Residual] = []
         groups: dict[Any, list[Residual]] = collections.defaultdict(list)
         for residual in residuals:
+            # Not a subclass check: sources must not import the runner to offer the method.
             if hasattr(self._readers[residual.transform].provider, "rebalance"):
                 groups[self._identity(residual)].append(residual)
             else:
@@ -133,6 +136,8 @@ class Residuals:
 
     def _decode(self, residual: Residual) -> tuple[WindowedValue, tuple[Any, Any, Any]]:
         value = self._readers[residual.transform].coder.decode_nested(residual.element)
+        # As Beam's SPLIT_AND_SIZE_RESTRICTIONS transform emits it: the original element with its restriction and the
+        # state of its watermark estimator, and the size of the restriction.
         (element, (restriction, state)), _size = value.value
         return value, (element, restriction, state)
 

@@ -1,4 +1,4 @@
-"""What is due, and when. Pure: functions of the state of a record, the plan and a time.
+"""Decides whether work is due, and when. Pure: functions of the state of a record, the plan and a time.
 
 The driver asks before each epoch: is there work for an epoch now, and if not, how long to wait? Residuals and
 processing-time timers are due at a time. Publications, pending Impulses and events of a TestStream are due at once.
@@ -44,7 +44,7 @@ def split_by_due(residuals: Iterable[Residual], until_us: int) -> tuple[list[Res
 
 
 class Schedule:
-    """What is due in the pipeline of a plan."""
+    """Decides for the pipeline of a plan whether an epoch has work to do."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan

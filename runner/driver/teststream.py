@@ -1,6 +1,6 @@
 """Beam's TestStream: a source whose elements, watermarks and processing time are listed in the program.
 
-Each event is an epoch of its own. The driver applies an event when earlier epochs left no work; the record counts
+Each event takes one epoch. The driver applies an event when earlier epochs left no work; the record counts
 the events that were applied. In a pipeline with a TestStream the processing time is that of the TestStream, and
 begins at 0.
 
@@ -55,6 +55,7 @@ class TestStreamSource:
             for stage in plan.stages
             if stage.origin is Origin.TEST_STREAM
         }
+        # Read eagerly: the number of events must be known to tell when the last one was applied.
         self._all_events = tuple(self._events(plan, context)) if self._steps else ()
 
     def next_event(self, state: EpochState) -> TestStreamEvent | None:
@@ -92,10 +93,12 @@ class TestStreamSource:
                 )
             else:
                 yield TestStreamEvent(advance_us=event.processing_time_event.advance_duration * us)
+        # Beam closes a TestStream implicitly: without this event the pipeline would never be done.
         yield TestStreamEvent(watermarks=dict.fromkeys(self._steps, MAX_TIMESTAMP.micros))
 
     def _steps_of(self, tag: str) -> list[str]:
         """The steps of a tag. A watermark without a tag is for all steps."""
+        # A step is named "<transform>/<tag>" (`planning/phases.py`), so the end of the name identifies the output.
         tagged = [step for step in self._steps if step.endswith(f"/{tag}")]
         return tagged or list(self._steps)
 

@@ -108,6 +108,7 @@ class Coordinator:
             CheckpointError: the last record cannot be read.
             OSError: the record could not be created.
         """
+        # Not endless: a create that fails means that another driver has just committed a higher record.
         while True:
             record = self._take_over_record(self._store.last())
             data = encode_record(record)
@@ -115,6 +116,7 @@ class Coordinator:
                 return self._keep(record, data)
 
     def _take_over_record(self, last: StoredRecord | None) -> CommitRecord:
+        # The generation is a record number, so it is unique and rises without a counter that must be stored elsewhere.
         number = last.record.number + 1 if last else 1
         return CommitRecord(
             number=number,
@@ -147,6 +149,7 @@ class Coordinator:
             raise ValueError(
                 f"epoch {attempt.epoch} does not follow record {own.record.number}; call begin() for it"
             )
+        # Before the create: if the folder was replaced by an empty one, the create would succeed.
         self._require_own()
         record = replace(
             own.record,
@@ -195,8 +198,10 @@ class Coordinator:
         )
 
     def _unused_runs(self, record: CommitRecord) -> list[str]:
+        # By name, not by entry: after a rescaling several entries may share one file.
         named = {run.name for run in record.state.state_runs}
         mine = (record.generation, record.number)
+        # A name of another form has no age. It is not from Penstock, so it stays.
         ages = ((name, run_age(name)) for name in self._store.run_names() if name not in named)
         return [name for name, age in ages if age is not None and age <= mine]
 

@@ -48,6 +48,7 @@ def repeat_until_answered(ask: Callable[[], _Answer], what: str, pause: Callable
 def _repeat(
     ask: Callable[[], _Answer], what: str, pause: Callable[[float], None], temporary: type[OSError]
 ) -> _Answer:
+    # 25 s in total.
     for tried in range(PUT_TRIES):
         try:
             return ask()

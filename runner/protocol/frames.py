@@ -29,7 +29,7 @@ A frame may be larger: its last element, or the last values of one key written t
 
 
 class Kind(enum.IntEnum):
-    """What a frame holds."""
+    """The kind of a frame's payload."""
 
     DATA = 1
     REPORT = 2

@@ -3,7 +3,8 @@
     take over → ( run the epoch: publish the last record, read, process, prepare → commit ), repeated
 
 An epoch is a function of the last record. It publishes what that record names *before* the next record is
-committed. What the epoch stages is published only *after* the next commit. A try that fails is discarded as a whole.
+committed. Files that the epoch stages are published only *after* the next commit. A try that fails is discarded as
+a whole.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Epoch(Protocol):
 
 
 def back_off_s(failures: int) -> float:
-    """Return the pause after so many failures in a row: 0.5 s, doubled each time, at most 30 s."""
+    """Return the pause after a number of failures in a row: 0.5 s, doubled each time, at most 30 s."""
+    # The exponent is limited too: 2.0 ** failures overflows if an epoch fails for days.
     return min(30.0, 0.5 * 2.0 ** min(failures - 1, 6))
 
 
@@ -68,7 +70,7 @@ def run_epochs(
     still has to publish waits for the next driver; to publish it first, let `stop` return True only once
     `record.state.publications` is empty. An epoch is tried up to `retries` times again, from the same record, with
     back-off; an error that is not `retryable` is final. `stop` is called before each of these tries too, so a
-    request to stop does not have to wait until a failure is over.
+    request to stop does not have to wait until the failures end.
     `on_sweep` is called after a sweep, so that sinks can delete what failed epochs staged. This driver has committed
     the record that it gets. An error in it is logged: leftovers do no harm until the next sweep.
 
@@ -125,6 +127,7 @@ def _run_epoch(
             logger.warning(
                 "epoch %d failed, try %d of %d: %s", number, failures, retries + 1, _redacted(error)
             )
+            # Ask before the pause, so that a stop need not wait for it, and after it, because it takes up to 30 s.
             if not stop(coordinator.record):
                 pause(back_off(failures))
             if stop(coordinator.record):
@@ -135,6 +138,7 @@ def _try_epoch(coordinator: Coordinator, epoch: Epoch) -> CommitRecord | None:
     attempt = coordinator.begin()
     state = epoch(coordinator.record, attempt)
     if state is None:
+        # Only a commit finds out about a newer driver, and an idle driver makes none. So it must look.
         coordinator.check_superseded()
         return None
     return coordinator.commit(attempt, state)

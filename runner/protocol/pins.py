@@ -51,6 +51,7 @@ def pinned(
         EpochAbortedError: two attempts of one task were used, a result or receipt is missing or belongs to an
             attempt that is not part of the epoch, or a task is outside of `shape`.
     """
+    # Equal duplicates are no conflict: a report may travel with several blocks.
     pins = _one_result_per_task(results)
     _check_all_there(pins, shape)
     _check_receipts(pins, set(receipts), shape)
@@ -101,6 +102,7 @@ def _check_pin(pins: dict[Task, TaskResult], receipt: BlockReceipt, consumer: Ta
 
 
 def _check_complete(seen: set[tuple[Task, Task]], shape: Sequence[int]) -> None:
+    # Counting receipts is not enough: a lost block and a foreign one would cancel each other out.
     for level in range(len(shape) - 1):
         for consumer in range(shape[level + 1]):
             for producer in range(shape[level]):

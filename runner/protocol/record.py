@@ -214,6 +214,7 @@ class CommitRecord:
 
 def encode_record(record: CommitRecord) -> bytes:
     """Return the record's bytes; equal records give equal bytes."""
+    # Canonical, so that equal records have equal bytes and the same digest.
     body = json.dumps(_pack(record), sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
     return f"{_MAGIC} {FORMAT} {hashlib.sha256(body).hexdigest()}\n".encode("ascii") + body
 
@@ -224,6 +225,7 @@ def decode_record(data: bytes, *, source: str = "the record") -> CommitRecord:
     Raises:
         CheckpointError: not a record, of another format, cut off, or changed.
     """
+    # First the header: a record of another format must not be reported as damaged.
     digest = record_digest(data, source=source)
     body = data.partition(b"\n")[2]
     if hashlib.sha256(body).hexdigest() != digest:
@@ -273,6 +275,7 @@ def _pack(record: CommitRecord) -> dict[str, Json]:
         "committed_us": record.committed_us,
         "kind": record.kind,
         "epochs": record.epochs,
+        # Rows instead of objects: a record with thousands of residuals would repeat their field names.
         "residuals": [
             [r.transform, r.element_id, _text(r.element), r.watermark_us, r.not_before_us]
             for r in state.residuals
@@ -334,7 +337,7 @@ def _pack_watermarks(watermarks: Mapping[WatermarkKey, int]) -> dict[str, dict[s
 
 def _unpack_watermarks(packed: Mapping[str, Mapping[str, int]]) -> dict[WatermarkKey, int]:
     return {
-        WatermarkKey(kind, step): watermark_us
+        WatermarkKey(kind, step): watermark_us  # kinds that a newer version added are ignored
         for kind in WatermarkKind
         for step, watermark_us in packed[kind].items()
     }

@@ -1,4 +1,4 @@
-"""What the protocol needs of a checkpoint folder. `penstock.runner.store.Checkpoint` implements it."""
+"""The operations that the protocol needs of a checkpoint folder. `penstock.runner.store.Checkpoint` implements it."""
 
 from __future__ import annotations
 

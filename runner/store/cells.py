@@ -119,6 +119,7 @@ class Cells:
             self._store.put(key_group, cell, _SINGLE + chunk)
             return
         count = _count(head)
+        # Most cells have one chunk, which is stored in the head to save an entry. The second chunk moves it out.
         if head[:1] == _SINGLE:
             self._store.put(key_group, _chunk(cell, 0), head[1:])
         self._store.put(key_group, _chunk(cell, count), chunk)
@@ -273,4 +274,6 @@ def _timer(key_group: int, entry: bytes, record: bytes) -> TimerEntry:
 
 
 def _time(time_us: int) -> bytes:
+    # Times before 1970 are negative; the shift makes them sort below the others as unsigned bytes. An exclusive
+    # end may be one above the largest value, so values are clamped.
     return _TIME.pack(min(max(time_us + _SHIFT, 0), (1 << 64) - 1))

@@ -67,6 +67,7 @@ class Checkpoint:
             CheckpointError: the folder cannot be used as asked; the message says what to do.
         """
         storage = filesystem or LocalFileSystem()
+        # The time comes first, so that names of jobs sort by creation time (see `penstock.attempt.Attempt`).
         job = f"{datetime.fromtimestamp(clock() // 10**6, UTC):%Y%m%dT%H%M%S}-{nonces()}"
         new = _new_format(job, key_groups, clock())
         try:
@@ -109,6 +110,7 @@ class Checkpoint:
             except FileNotFoundError:  # a driver with newer records has deleted it: list again
                 continue
             return StoredRecord(decode_record(data, source=path), record_digest(data, source=path))
+        # No records: a new checkpoint still has its FORMAT file, an unmounted folder has nothing.
         if "FORMAT" not in self.filesystem.list(self.folder):
             raise CheckpointError(
                 f"the checkpoint {self.folder} no longer exists: it was moved or emptied, or is not mounted. Put it "
@@ -186,6 +188,7 @@ def _read_or_create(
             f"{folder} is not a checkpoint: it contains {len(names)} files or folders, but no FORMAT file. Give "
             "--checkpoint_dir an empty folder, or the checkpoint folder of a pipeline"
         )
+    # Two drivers may start in an empty folder at once. One creates the file; the other reads its job name.
     path = f"{folder}/FORMAT"
     if not names and create_exactly_once(
         lambda: storage.create_if_absent(path, new), lambda: storage.read(path), new, path, pause

@@ -72,6 +72,7 @@ class LocalFileSystem:
     """
 
     def __eq__(self, other: object) -> bool:
+        # The cache of runs uses file systems as keys, and every task makes its own instance.
         return type(other) is LocalFileSystem
 
     def __hash__(self) -> int:
@@ -80,6 +81,7 @@ class LocalFileSystem:
     def create_if_absent(self, path: str, data: bytes) -> bool:
         folder = os.path.dirname(path)
         _make_folders(folder)
+        # Write under a temporary name and link it: O_EXCL on the final name would make a partly written file visible.
         temporary = os.path.join(folder, _TEMPORARY + uuid.uuid4().hex)
         try:
             _write_new(temporary, data)
@@ -87,6 +89,7 @@ class LocalFileSystem:
         finally:
             with contextlib.suppress(OSError):  # delete_leftovers deletes it later
                 os.unlink(temporary)
+        # Also if the file existed: another driver may have created it without having synced the folder yet.
         try:
             _sync_folder(folder)
         except OSError as error:
@@ -192,12 +195,14 @@ def _make_folders(folder: str) -> None:
     parent = os.path.dirname(folder)
     if parent and parent != folder:
         _make_folders(parent)
+    # Two tasks may create the same folder at the same time.
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, PRIVATE_FOLDER)
     _sync_folder(parent or ".")
 
 
 def _sync_folder(folder: str) -> None:
+    # POSIX makes a new directory entry durable only with an fsync of the directory itself.
     descriptor = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

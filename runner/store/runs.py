@@ -135,6 +135,7 @@ class RunBuilder:
         """Begin an empty run. `entry_bytes`, the expected size of an entry, determines the page size."""
         self._database = _connect(":memory:")
         self._database.execute(f"PRAGMA page_size = {page_size(entry_bytes)}")
+        # Nothing to recover: the database is in memory until it is complete.
         self._database.execute("PRAGMA journal_mode = OFF")
         self._database.execute(_SCHEMA)
 
@@ -191,7 +192,9 @@ def open_run(filesystem: FileSystem, path: str, run: StateRun) -> Run:
 
 def _open_in_place(local: str, path: str, run: StateRun) -> Run:
     _check(path, run, Path(local).stat().st_size, _checksum(local))
+    # "immutable" lets SQLite skip locks and checks for changes, since nothing ever writes to the file.
     database = _connect(f"file:{quote(os.path.abspath(local))}?mode=ro&immutable=1")
+    # Reads go through the page cache of the system, which all worker processes share.
     database.execute("PRAGMA mmap_size = 1073741824")
     return Run(database, 0)
 
@@ -252,6 +255,7 @@ class RunCache:
             if opened := self._runs.get((filesystem, path)):
                 self._runs.move_to_end((filesystem, path))
                 return opened
+        # Outside the lock: a large run takes long to check. Two threads may open it twice, which does no harm.
         opened = open_run(filesystem, path, run)
         self.keep(filesystem, path, opened)
         return opened
@@ -262,6 +266,7 @@ class RunCache:
             before = self._runs.pop((filesystem, path), None)
             self._runs[filesystem, path] = opened
             self._held_bytes += opened.held_bytes - (before.held_bytes if before else 0)
+            # Never drop the run that was just opened, even if it alone exceeds the limit.
             while len(self._runs) > 1 and self._over():
                 self._held_bytes -= self._runs.popitem(last=False)[1].held_bytes
 

@@ -137,6 +137,7 @@ class StateStore:
         """
         self._key(first, b""), self._key(last, b"")
         bounds = [_bounds(group, prefix, stop) for group in range(first, last + 1)]
+        # A scan of everything needs one pair of bounds instead of one per key group.
         if not prefix and stop is None:
             bounds = [(bounds[0][0], bounds[-1][1])]
         buffered = [entry for pair in bounds for entry in self._snapshot(*pair)]
@@ -155,6 +156,7 @@ class StateStore:
             group = entry[0][:GROUP_BYTES]
             if group not in found or entry[0] <= found[group][0]:
                 found[group] = entry
+        # If the first key of a group is deleted, only a scan finds the next one.
         for key, value in found.values():
             key_group, name = key_of(key)
             if value is not None:
@@ -173,6 +175,7 @@ class StateStore:
         Raises:
             OSError: the file could not be written; nothing has changed. (FileExistsError: the name was used before.)
         """
+        # First, because a store whose only changes are deletions of missing keys should write no file.
         hidden = self._drop_void_tombstones()
         if not self._buffer:
             return self.runs
@@ -258,6 +261,7 @@ class StateStore:
 
     def _merged(self, taken: Sequence[StateRun]) -> RunBuilder:
         size = self._buffered_bytes() + sum(run.size for run in taken)
+        # Only an estimate: replaced entries count twice. It is used to choose the page size.
         entries = len(self._buffer) + sum(run.entries for run in taken)
         builder = RunBuilder(size // entries)
         for run in taken:  # oldest first: newer entries replace
