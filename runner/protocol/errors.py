@@ -19,6 +19,8 @@ from penstock.errors import PenstockError, ServiceError
 class CheckpointError(ServiceError):
     """The checkpoint folder is incomplete, damaged, or does not fit the pipeline or the options."""
 
+    retryable = False
+
 
 class RunMissingError(CheckpointError):
     """A state run that a record names does not exist.

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from penstock.errors import UsageError
 from penstock.launch.failures import describe_failure
 from penstock.launch.reporter import Reporter
 from penstock.launch.signals import StopSignals
@@ -75,10 +76,20 @@ def run_pipeline(
         return session.watch(result, signals)
 
 
+def refuse_without_docstrings(docstring: str | None = __doc__) -> None:
+    """Raise a UsageError if Python removed docstrings: Google's Spanner client formats its own at import."""
+    if docstring is None:
+        raise UsageError(
+            "Python was started with -OO (or PYTHONOPTIMIZE=2), which removes docstrings, and Google's client "
+            "libraries need theirs. Start it without, or with -O"
+        )
+
+
 def _start(build: Callable[[], Any], session: _Session, signals: StopSignals) -> Any:
     """Return the result of the pipeline, which is running, or the exit code if it could not start."""
     signals.nothing_runs = True
     try:
+        refuse_without_docstrings()
         pipeline = build()
     except (ValueError, TypeError) as error:  # the way in which transforms refuse their arguments
         return session.fail(ExitCode.CONFIGURATION, error)

@@ -6,6 +6,8 @@ import io
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +18,15 @@ from penstock.launch import run as run_module
 from penstock.launch.reporter import Reporter, Style
 from penstock.launch.run import Continuation, ExitCode, run_pipeline
 
+WITHOUT_DOCSTRINGS = """
+import io
+from penstock.launch.reporter import Reporter, Style
+from penstock.launch.run import Continuation, run_pipeline
+
+stream = io.StringIO()
+code = run_pipeline(lambda: None.format, Reporter(Style.LINE, stream), Continuation(""))
+print(int(code), stream.getvalue())
+"""
 COMMAND = "penstock run t --checkpoint-dir /c"
 CONTINUATION = Continuation(f"to continue, run:\n  {COMMAND}", COMMAND)
 
@@ -311,3 +322,9 @@ def test_signal_handlers_are_as_before_afterwards(run: Run) -> None:
     before = signal.getsignal(signal.SIGINT)
     run(FakePipeline(FakeResult([step("DONE")])))
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_python_without_docstrings_is_refused_with_the_reason() -> None:
+    command = [sys.executable, "-OO", "-c", WITHOUT_DOCSTRINGS]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("2 configuration: Python was started with -OO")

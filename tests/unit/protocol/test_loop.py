@@ -9,6 +9,7 @@ import pytest
 
 from penstock.errors import PositionLostError, SetupError, UnavailableError
 from penstock.runner.protocol import (
+    CheckpointError,
     CommitUnknownError,
     EpochFailedError,
     EpochState,
@@ -96,7 +97,14 @@ def test_the_last_failure_is_the_cause(coordinator):
     assert raised.value.__cause__ is failure
 
 
-@pytest.mark.parametrize("error", [PositionLostError("the database was recreated"), SetupError("no stream")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        PositionLostError("the database was recreated"),
+        SetupError("no stream"),
+        CheckpointError("the state run r is damaged"),
+    ],
+)
 def test_an_error_that_can_only_repeat_is_not_tried_again(coordinator, error):
     epoch, pauses = script(error), []
     with pytest.raises(
