@@ -17,6 +17,7 @@ from operator import attrgetter
 
 import apache_beam as beam
 
+from penstock.errors import UsageError
 from penstock.io.bigtable import ReadFromBigtableChangeStream
 from penstock.io.bigtable.change_log import CHANGE_LOG, ROW, ChangeLogLine, change_log_lines
 from penstock.io.files import WriteToJsonLines
@@ -52,10 +53,10 @@ def bigtable_to_files(
     `start` and `end` are inclusive and RFC 3339 in UTC; a column is ``family:qualifier``.
 
     Raises:
-        ValueError: an argument is malformed or out of range; the message names it.
+        UsageError: an argument is malformed or out of range; the message names it.
     """
     if shape not in (CHANGE_LOG, ROW):
-        raise ValueError(f"shape {shape!r} is neither {CHANGE_LOG} nor {ROW}")
+        raise UsageError(f"shape {shape!r} is neither {CHANGE_LOG} nor {ROW}")
     changes = pipeline | "ReadChangeStream" >> ReadFromBigtableChangeStream(
         project=project,
         instance=instance,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from penstock.errors import UsageError
+
 
 class KeyRange(NamedTuple):
     """Row keys from `start`, inclusive, to `end`, exclusive; an `end` of ``b""`` means without end.
@@ -40,12 +42,12 @@ class KeyRange(NamedTuple):
         """Return the range itself.
 
         Raises:
-            ValueError: it is empty, its end is before its start, or its keys are not bytes.
+            UsageError: it is empty, its end is before its start, or its keys are not bytes.
         """
         if not isinstance(self.start, bytes) or not isinstance(self.end, bytes):
-            raise ValueError("row keys of a range must be bytes, not text: pass (b'from', b'to')")
+            raise UsageError("row keys of a range must be bytes, not text: pass (b'from', b'to')")
         if (False, self.start) >= _end(self.end):
-            raise ValueError("a range of row keys must end after its start; pass b'' for no end")
+            raise UsageError("a range of row keys must end after its start; pass b'' for no end")
         return self
 
 

@@ -134,7 +134,7 @@ class ReadFromBigtableChangeStream(ReadFromChangeStream):
         api_endpoint: ``host:port`` of a private endpoint of the data API.
 
     Raises:
-        ValueError: an argument is missing, malformed or out of range. Whether the stream exists and can be
+        UsageError: an argument is missing, malformed or out of range. Whether the stream exists and can be
             read is known only to the service: `check()` asks it, and the pipeline does so before it reads.
     """
 

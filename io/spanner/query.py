@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from penstock.errors import UsageError
 from penstock.timestamps import format_timestamp
 
 ROOT = ""
@@ -77,10 +78,10 @@ def checked_name(change_stream: str) -> str:
     """Return the name if it is one that a GoogleSQL change stream can have.
 
     Raises:
-        ValueError: it is not letters, digits and underscores, beginning with a letter.
+        UsageError: it is not letters, digits and underscores, beginning with a letter.
     """
     if not _NAME.match(change_stream):
-        raise ValueError(
+        raise UsageError(
             f"change_stream {change_stream!r} is not the name of a change stream: pass the bare name from "
             "CREATE CHANGE STREAM (letters, digits and underscores, beginning with a letter)"
         )

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.errors import UsageError
 from penstock.io.change_streams.arguments import in_range, named, period
 from penstock.io.change_streams.prefetch import ReadAhead
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
@@ -110,7 +111,7 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
         plain_text: connect to `api_endpoint` without TLS and credentials.
 
     Raises:
-        ValueError: an argument is missing, malformed or out of range. Whether the stream exists and can be
+        UsageError: an argument is missing, malformed or out of range. Whether the stream exists and can be
             read is known only to the service: `check()` asks it, and the pipeline does so before it reads.
     """
 
@@ -147,7 +148,7 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
             *period(start, end, ahead_seconds=600),
         )
         if plain_text and not api_endpoint:
-            raise ValueError("plain_text is for an api_endpoint: pass one, or leave plain_text out")
+            raise UsageError("plain_text is for an api_endpoint: pass one, or leave plain_text out")
         connection = Connection.from_arguments(
             EMULATOR_VARIABLE,
             credentials=credentials,
