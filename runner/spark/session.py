@@ -159,7 +159,9 @@ def _start_own(master: str | None, settings: Mapping[str, str]) -> Any:
         chosen[_JAVA_OPTIONS] = f"{options} {settings.get(_JAVA_OPTIONS, '')}".strip()
         # PySpark passes these on the JVM's command line, which every user of the machine can read.
         public = {name: value for name, value in chosen.items() if name != SECRET}
-        session.jvm = start_jvm(SparkConf(loadDefaults=False).setAll(list(public.items())), environment)
+        jvm = start_jvm(SparkConf(loadDefaults=False).setAll(list(public.items())), environment)
+        # A program that stops our context keeps our JVM, and PySpark uses it again.
+        session.jvm = jvm or (_started.jvm if _started is not None else None)
         conf = SparkConf()  # with what the JVM has read from spark-defaults.conf
         if session.jvm is not None:
             session.jvm.heap = conf.get("spark.driver.memory", "1g")

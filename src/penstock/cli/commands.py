@@ -154,7 +154,7 @@ def emulator() -> None:
 def bigtable_emulator(options: Sequence[str]) -> None:
     """A Bigtable emulator with change streams; `--help` shows its options."""
     ignore_import_warnings()
-    from penstock.emulators.bigtable.cli import main as start  # imports Beam, so only this command does
+    from penstock.emulators.bigtable.cli import main as start  # imports gRPC, so only this command does
 
     restore_defaults()  # the emulator handles signals itself
     start(options)

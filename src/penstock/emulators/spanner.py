@@ -4,8 +4,8 @@
         emulator.create_database("my-project", "my-instance", "bank", ["CREATE TABLE …", "CREATE CHANGE …"])
         subprocess.run(pipeline, env={**os.environ, **emulator.environment()})
 
-For tests, demonstrations and benchmarks: it holds everything in memory and forgets it when it ends. A short
-token life makes change stream partitions split, merge and move while somebody reads them.
+For tests, demonstrations and benchmarks: it holds all data in memory. A short token life makes change stream partitions
+split, merge and move while a reader reads them.
 
 Only the gRPC server (`emulator_main`) is started. The SDK's own launcher puts a REST gateway in front of it,
 which no client here speaks to, and which leaves the server running when it ends.
@@ -14,10 +14,6 @@ which no client here speaks to, and which leaves the server running when it ends
 from __future__ import annotations
 
 import os
-import shutil
-import signal
-import socket
-import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,22 +21,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-BIN_VARIABLE = "SPANNER_EMULATOR_BIN"
-"""Environment variable: the folder that holds `emulator_main`; looked at first."""
+from penstock.emulators.gcloud import SPANNER, EmulatorNotFoundError
+from penstock.emulators.server_process import EmulatorStartError, ServerProcess, did_not_listen, free_port
 
-_HOW_TO_GET_IT = (
-    "Install the Google Cloud SDK and run `gcloud components install cloud-spanner-emulator` "
-    f"(or install the package google-cloud-cli-spanner-emulator), or set {BIN_VARIABLE} to the folder that "
-    "holds emulator_main."
-)
+__all__ = ["EmulatorNotFoundError", "EmulatorStartError", "SpannerEmulator", "find_binary"]
 
 
-class EmulatorNotFoundError(RuntimeError):
-    """The emulator is not on this machine; the message says how to get them."""
-
-
-class EmulatorStartError(RuntimeError):
-    """The emulator is here, but no server listened in time."""
+def find_binary() -> Path:
+    """Return the path of `emulator_main`, see `Component.find_binary`; raises EmulatorNotFoundError."""
+    return SPANNER.find_binary()
 
 
 class SpannerEmulator:
@@ -56,7 +45,7 @@ class SpannerEmulator:
         self._token_life_seconds = token_life_seconds
         self._log = log
         self._port = 0
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ServerProcess | None = None
 
     @classmethod
     def start(
@@ -83,7 +72,7 @@ class SpannerEmulator:
     @property
     def process_group(self) -> int:
         """The process group of the emulator; 0 when stopped."""
-        return self._process.pid if self._process else 0
+        return self._process.group if self._process else 0
 
     def environment(self) -> dict[str, str]:
         """Return the variables that point Spanner clients in a child process at this emulator.
@@ -120,20 +109,20 @@ class SpannerEmulator:
             home.database(database, ddl_statements=list(ddl)).create().result(60)
 
     def restart(self, *, timeout_seconds: float = 30.0) -> None:
-        """End the process and start a new one on the same port; all data is gone, as after a crash."""
+        """End the process and start a new one on the same port. All data is lost, as after a crash.
+
+        Raises:
+            EmulatorStartError: nothing listened within `timeout_seconds`.
+        """
         self.stop()
-        self._run(self._port)
-        if not self._listens(time.monotonic() + timeout_seconds):
-            self.stop()
+        if not self._listens_on(self._port, time.monotonic() + timeout_seconds):
             raise EmulatorStartError(f"the Spanner emulator did not come back on port {self._port}")
 
     def stop(self) -> None:
         """Kill the process (it has nothing to save) and wait for its end. Stopping twice changes nothing."""
         process, self._process = self._process, None
         if process is not None:
-            with suppress(ProcessLookupError):  # it ended by itself
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            process.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -145,84 +134,23 @@ class SpannerEmulator:
 
     def _launch(self, timeout_seconds: float) -> None:
         deadline = time.monotonic() + timeout_seconds
-        while True:
-            self._run(_free_port())
-            if self._listens(deadline):
-                return
-            self.stop()  # another process may have taken the port in between: draw again
+        # Another process may take a port before the emulator does, so each try has a new one.
+        while not self._listens_on(free_port(), deadline):
             if time.monotonic() > deadline:
-                raise EmulatorStartError(
-                    f"the Spanner emulator did not listen within {timeout_seconds:g} s; pass log=Path(…) to "
-                    "start() and read what it printed"
-                )
+                raise did_not_listen("Spanner", timeout_seconds)
 
-    def _run(self, port: int) -> None:
+    def _listens_on(self, port: int, deadline: float) -> bool:
+        """Start the process on `port`; stop it again if it does not listen."""
         self._port = port
         command = [str(self._binary), f"--host_port={self.host}"]
         if self._token_life_seconds:
             command.append(
                 f"--override_change_stream_partition_token_alive_seconds={self._token_life_seconds}"
             )
-        with open(self._log or os.devnull, "ab") as out:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
-            )
-
-    def _listens(self, deadline: float) -> bool:
-        assert self._process is not None
-        while time.monotonic() < deadline and self._process.poll() is None:
-            if _accepts(self._port):
-                return self._process.poll() is None
-            time.sleep(0.05)
-        return False
-
-
-def find_binary() -> Path:
-    """Return the path of `emulator_main`.
-
-    Looked for in `SPANNER_EMULATOR_BIN`, beside the real path of `gcloud`, and in the SDK root that
-    `gcloud info` names.
-
-    Raises:
-        EmulatorNotFoundError: found nowhere; the message says how to get it.
-    """
-    named = os.environ.get(BIN_VARIABLE)
-    if named:
-        return _existing(Path(named), f"{BIN_VARIABLE} is {named!r}, which holds no emulator_main.")
-    gcloud = shutil.which("gcloud")
-    if gcloud is None:
-        raise EmulatorNotFoundError(f"No gcloud on PATH, so no Spanner emulator. {_HOW_TO_GET_IT}")
-    beside = Path(gcloud).resolve().parent / "cloud_spanner_emulator"
-    if (beside / "emulator_main").exists():
-        return beside / "emulator_main"
-    root = _sdk_root(gcloud) / "bin" / "cloud_spanner_emulator"
-    return _existing(root, "The Spanner emulator is not among gcloud's components.")
-
-
-def _existing(folder: Path, otherwise: str) -> Path:
-    if not os.access(folder / "emulator_main", os.X_OK):
-        raise EmulatorNotFoundError(f"{otherwise} {_HOW_TO_GET_IT}")
-    return folder / "emulator_main"
-
-
-def _sdk_root(gcloud: str) -> Path:
-    command = [gcloud, "info", "--format=value(installation.sdk_root)"]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    return Path(answer.stdout.strip() or os.devnull)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _accepts(port: int) -> bool:
-    try:
-        with socket.create_connection(("localhost", port), timeout=1):
+        self._process = ServerProcess(command, self._log)
+        if self._process.listens(port, deadline):
             return True
-    except OSError:
+        self.stop()
         return False
 
 

@@ -37,12 +37,9 @@ from __future__ import annotations
 
 from penstock.emulators.bigtable.control import Control
 from penstock.emulators.bigtable.faults import Fault
-from penstock.emulators.bigtable.process import (
-    BigtableEmulator,
-    EmulatorNotFoundError,
-    EmulatorStartError,
-    find_binary,
-)
+from penstock.emulators.bigtable.process import BigtableEmulator, find_binary
+from penstock.emulators.gcloud import EmulatorNotFoundError
+from penstock.emulators.server_process import EmulatorStartError
 
 __all__ = [
     "BigtableEmulator",

@@ -1,4 +1,4 @@
-"""The command line: starts the front and, unless one is named, Google's emulator behind it."""
+"""The command line: starts the front and, unless one is named, Google's emulator as its backend."""
 
 from __future__ import annotations
 
@@ -7,28 +7,26 @@ import ctypes
 import gc
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 
 import click
 
-from penstock.emulators.bigtable.process import (
-    READY,
-    EmulatorNotFoundError,
-    EmulatorStartError,
-    find_binary,
-)
+from penstock.emulators.bigtable.process import find_binary
+from penstock.emulators.gcloud import EmulatorNotFoundError
+from penstock.emulators.server_process import READY, EmulatorStartError, free_port, listens
+from penstock.errors import ServiceError
 
 _PR_SET_PDEATHSIG = 1
 _START_SECONDS = 30.0
 
 
-class _BehindEndedError(RuntimeError):
-    """The emulator behind has ended, which nobody asked it to."""
+class _BackendEndedError(ServiceError):
+    """Google's emulator has ended without a request to do so."""
 
 
 @click.command(name="bigtable")
@@ -39,23 +37,23 @@ class _BehindEndedError(RuntimeError):
     show_default=True,
     help="Port on loopback; 0 is a free one.",
 )
-@click.option("--backend", metavar="HOST:PORT", help="A cbtemulator that runs already; else one is started.")
+@click.option("--backend", metavar="HOST:PORT", help="A running cbtemulator. Default: one is started.")
 @click.option(
     "--churn-seconds",
     type=click.FloatRange(min=0),
-    help="Change the partitions at random, every so many seconds; 0: never.",
+    help="Seconds between random changes of the partitions. 0 means none.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random changes.")
 @click.option("--parent", type=int, hidden=True, help="End when this process is no longer the parent.")
 def command(port: int, backend: str | None, churn_seconds: float | None, seed: int, parent: int) -> None:
     """Start a Bigtable emulator with change streams.
 
-    Clients reach it through BIGTABLE_EMULATOR_HOST=localhost:PORT. It ends on SIGTERM and SIGINT, and forgets
-    everything.
+    Clients reach it through BIGTABLE_EMULATOR_HOST=localhost:PORT. It ends on SIGTERM and SIGINT. All data
+    is in memory.
     """
     try:
         asyncio.run(_run(port, backend, churn_seconds or 0, seed, parent))
-    except (EmulatorNotFoundError, EmulatorStartError, _BehindEndedError) as error:
+    except (EmulatorNotFoundError, EmulatorStartError, _BackendEndedError) as error:
         raise click.ClickException(str(error)) from None
 
 
@@ -68,7 +66,7 @@ async def _run(port: int, backend: str | None, churn_seconds: float, seed: int, 
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    async with _behind(backend, ended) as host:
+    async with _backend(backend, ended) as host:
         from penstock.emulators.bigtable.front import Front
 
         front = Front(host)
@@ -79,7 +77,7 @@ async def _run(port: int, backend: str | None, churn_seconds: float, seed: int, 
         if churn_seconds:
             front.churn.set(churn_seconds, seed)
         print(f"{READY}localhost:{bound}", flush=True)
-        # What is loaded stays; the log grows by objects that are no garbage either.
+        # Loaded modules stay, and the log holds objects that are no garbage: frequent collections would find nothing.
         gc.freeze()
         gc.set_threshold(50_000, 50, 100)
         await _until(ended, parent)
@@ -96,24 +94,24 @@ async def _until(ended: asyncio.Event, parent: int) -> None:
 
 
 @asynccontextmanager
-async def _behind(backend: str | None, ended: asyncio.Event) -> AsyncIterator[str]:
-    """Provide the address of a cbtemulator; if one that is started here dies, so does the front."""
+async def _backend(backend: str | None, ended: asyncio.Event) -> AsyncIterator[str]:
+    """Provide the address of a cbtemulator. If it is started here and dies, the front ends too."""
     if backend is not None:
         yield backend
         return
     with started() as (process, host):
-        watch = asyncio.ensure_future(_watched(process, ended))
+        watch = asyncio.ensure_future(_set_at_end(process, ended))
         try:
             yield host
         finally:
             watch.cancel()
         if process.returncode is not None:
-            raise _BehindEndedError(
-                f"cbtemulator ended with exit code {process.returncode}; so does the front"
+            raise _BackendEndedError(
+                f"cbtemulator ended with exit code {process.returncode}, so the front ends too"
             )
 
 
-async def _watched(process: subprocess.Popen[bytes], ended: asyncio.Event) -> None:
+async def _set_at_end(process: subprocess.Popen[bytes], ended: asyncio.Event) -> None:
     while process.poll() is None:
         await asyncio.sleep(0.2)
     ended.set()
@@ -121,7 +119,7 @@ async def _watched(process: subprocess.Popen[bytes], ended: asyncio.Event) -> No
 
 @contextmanager
 def started() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """Run Google's cbtemulator alone, without change streams: its process and its ``host:port``.
+    """Run Google's cbtemulator alone, without change streams. Yields its process and its ``host:port``.
 
     Raises:
         EmulatorNotFoundError: it is not on this machine.
@@ -137,16 +135,16 @@ def started() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
 
 def _launched(binary: str, deadline: float) -> tuple[subprocess.Popen[bytes], str]:
     while time.monotonic() < deadline:
-        port = _free_port()
+        port = free_port()
         process = subprocess.Popen(
             [binary, "-host", "127.0.0.1", "-port", str(port)],
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr,
             preexec_fn=_die_with_parent,
         )
-        if _listens(process, port, deadline):
+        if listens(port, deadline, partial(_runs, process)):
             return process, f"127.0.0.1:{port}"
-        process.kill()  # another process may have taken the port in between: draw again
+        process.kill()  # another process may have taken the port: try another one
         process.wait()
     raise EmulatorStartError(f"cbtemulator did not listen within {_START_SECONDS:g} s")
 
@@ -157,16 +155,5 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _listens(process: subprocess.Popen[bytes], port: int, deadline: float) -> bool:
-    while time.monotonic() < deadline and process.poll() is None:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return process.poll() is None
-        time.sleep(0.02)
-    return False
+def _runs(process: subprocess.Popen[bytes]) -> bool:
+    return process.poll() is None
