@@ -106,7 +106,7 @@ class SparkEngine:
         return self._empty_rdds[n]
 
     def finalize(self, epoch: int, nonces: frozenset[str], partitions: int, group: str) -> frozenset[str]:
-        """Run the bundle finalizers of these task attempts, as far as the tasks reach their processes."""
+        """Run the bundle finalizers of these task attempts. Return the attempts whose processes were reached."""
         self._context.setJobGroup(group, "bundle finalizers", interruptOnCancel=True)
         found = (
             self._slots(partitions).mapPartitions(_finalizers(self._plan_broadcast, epoch, nonces)).collect()

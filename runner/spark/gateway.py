@@ -72,7 +72,7 @@ class JvmProcess:
             self._process.wait()
 
     def _copy(self) -> None:
-        """Read until the pipe is closed, even when nobody reads our standard error: a full pipe stops the JVM."""
+        """Read until the pipe is closed, even when our standard error is closed: a full pipe stops the JVM."""
         source: IO[bytes] | None = self._process.stdout
         assert source is not None
         target = _standard_error()

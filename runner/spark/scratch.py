@@ -29,7 +29,7 @@ class PrivateFolder:
     lock: int
 
     def remove(self) -> None:
-        """Delete the folder with all it holds. What a dying JVM still writes is left to the next driver."""
+        """Delete the folder with its contents. The next driver deletes files that a dying JVM still writes."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self.lock)
 

@@ -53,7 +53,7 @@ class _Started:
         self.jvm: JvmProcess | None = None
 
     def end(self) -> None:
-        """End the session, as far as it still runs, and delete its folders."""
+        """End the session, if it still runs, and delete its folders."""
         from pyspark import SparkContext
 
         if self.jvm is not None:
@@ -84,8 +84,8 @@ def context_of(spark: Any) -> Any:
 def context(master: str | None, settings: Mapping[str, str]) -> Any:
     """Return the active `SparkContext`, or start one.
 
-    Under spark-submit the master and all settings are those of the submission. What it does not say is set as
-    for a context that is started here, and `master` and `settings` are left out with a warning.
+    Under spark-submit the master and all settings are those of the submission. Our defaults apply to settings that it
+    leaves out. `master` and `settings` are ignored with a warning.
 
     Raises:
         SparkStartError: Spark cannot start; the message says what to do. `JavaNotFoundError` is one of these.
@@ -115,7 +115,7 @@ def jvm_of(spark_context: Any) -> JvmProcess | None:
 
 
 def slots(spark_context: Any) -> int:
-    """How many tasks the context runs at once, as far as Spark says."""
+    """How many tasks the context runs at once, according to Spark."""
     return max(1, int(spark_context.defaultParallelism))
 
 
@@ -223,7 +223,7 @@ def _start_context(conf: Any, session: _Started) -> Any:
 
 
 def _choose_python(chosen: Mapping[str, str]) -> None:
-    """Name the Python of local workers: PySpark's default is whatever `python3` is first on PATH."""
+    """Name the Python of local workers: PySpark's default is the first `python3` on PATH."""
     named = chosen.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
     if named:
         check_python(named)

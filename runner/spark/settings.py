@@ -34,12 +34,12 @@ def is_local(master: str) -> bool:
 def network_settings(settings: Mapping[str, str], new_secret: str) -> dict[str, str]:
     """Return settings that keep strangers from the driver's ports, where `settings` say nothing.
 
-    `settings` are all that Spark knows before the context starts, also from spark-defaults.conf. `new_secret` is a
-    random secret for sessions that need one of their own.
+    `settings` are Spark's settings before the context starts, including spark-defaults.conf. `new_secret` is a random
+    secret for sessions that need one.
 
     Without these settings the driver's RPC and its block manager listen on the machine's network address, and
-    whoever connects can read blocks. On a local master they listen on loopback. Other users of the machine reach
-    loopback too, so every session that can have a secret has one: Spark 4.3 makes the secret itself for local
+    any client that connects can read blocks. On a local master they listen on loopback. Other users of the machine
+    reach loopback too, so every session that can have a secret has one: Spark 4.3 makes the secret itself for local
     masters, YARN and Kubernetes (`SecurityManager.initializeAuth`), but wants one for `local-cluster`. The daemons
     of a standalone cluster must know the secret, so there only the user can pass it.
     """
@@ -66,7 +66,7 @@ def _can_authenticate(master: str, settings: Mapping[str, str]) -> bool:
 
 
 def unprotected(settings: Mapping[str, str]) -> bool:
-    """Whether the user should be told that the session's ports are open: nobody decided, and Spark has no secret."""
+    """Whether the session's ports are open because there is no secret and the user has not chosen that."""
     return "spark.authenticate" not in settings
 
 

@@ -23,7 +23,7 @@ class EmulatorStartError(ServiceError):
 
 
 class ServerProcess:
-    """A child process in a process group of its own.
+    """A child process in a new process group.
 
     It holds nothing that must be saved, so it is ended by SIGKILL. Its output is appended to `log`, or dropped.
     """
@@ -46,6 +46,10 @@ class ServerProcess:
     @property
     def runs(self) -> bool:
         return self._process.poll() is None
+
+    def wait(self) -> int:
+        """Wait for the end of the process; return its exit code, negative for a signal."""
+        return self._process.wait()
 
     def address(self, deadline: float) -> str | None:
         """Return the ``localhost:port`` that the process prints after `READY`, or None at the deadline or its end."""

@@ -33,7 +33,7 @@ def find_binary() -> Path:
 
 
 class SpannerEmulator:
-    """A running emulator: one process, in a process group of its own.
+    """A running emulator: one process in a new process group.
 
     `host` is ``localhost:port`` of the gRPC server, `process_group` the id that `stop` ends. Leaving the
     context ends the process.
@@ -53,8 +53,8 @@ class SpannerEmulator:
     ) -> Self:
         """Start an emulator on a free port and return when it accepts connections.
 
-        Partition tokens live `token_life_seconds` to twice that (None: the emulator's 20 to 40 s). What the
-        process prints is appended to `log`, or dropped.
+        Partition tokens live `token_life_seconds` to twice that (None: the emulator's 20 to 40 s). The
+        output of the process is appended to `log`, or dropped.
 
         Raises:
             EmulatorNotFoundError: the emulator is not on this machine.

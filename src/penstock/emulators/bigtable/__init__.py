@@ -13,9 +13,9 @@ streams. `python -m penstock.emulators.bigtable --port 8086` starts it by hand. 
   the predicate chose); ReadModifyWriteRow (as SetCell of the result); DropRowRange by prefix and of the whole
   table; DeleteFromRow as DeleteFromFamily of the families that hold data in that row, and no record at all for
   a row without data. Server-assigned timestamps appear resolved. Schema changes make no records;
-- a row's mutations are applied together or not at all, which the emulator behind does not promise;
+- a row's mutations are applied together or not at all, which Google's emulator does not promise;
 - `change_stream_config` on CreateTable, GetTable and UpdateTable (retention of 1 to 7 days); switching the
-  stream off forgets its records, and tokens from before are refused after it is switched on again, or after
+  stream off deletes its records, and older tokens are refused after it is switched on again, or after
   the table is recreated;
 - app profiles (create, get, list, update, delete): a write takes the cluster of its profile as its
   `source_cluster_id`, and only a single-cluster profile can read a change stream;
@@ -27,10 +27,10 @@ streams. `python -m penstock.emulators.bigtable --port 8086` starts it by hand. 
   partition, of another table, or multi-cluster profile; `start_time` in the future), OUT_OF_RANGE (older than
   the retention or than the stream), NOT_FOUND (no such table or profile).
 
-**Left out, or different**: garbage collection runs when the control service asks for it, never by itself; a
-ReadModifyWriteRow whose second rule fails keeps what its first rule did; clusters have no replication between
+**Left out, or different**: garbage collection runs only when the control service asks for it; a
+ReadModifyWriteRow whose second rule fails keeps the change of its first rule; clusters have no replication between
 them, so watermarks are only as late as the control service makes them; instances, clusters, backups, views and
-SQL are what the emulator behind makes of them (UNIMPLEMENTED); no authentication, and loopback only.
+SQL are left to Google's emulator (UNIMPLEMENTED); no authentication, and loopback only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Administration of tables and app profiles: what the emulator behind lacks is kept here.
+"""Administration of tables and app profiles.
 
-It knows no change streams and no app profiles, and collects garbage when it likes. So change_stream_config and
-garbage-collection rules stay in the front, which shows them again where they were set.
+Google's emulator has no change streams and no app profiles, and it collects garbage at any time. So the front keeps
+change_stream_config and the garbage-collection rules, and adds them to the tables that it returns.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CONFIG = "change_stream_config"
 
 
 class TableAdmin:
-    """Calls of BigtableTableAdmin that are more than forwarded; requests and responses as bytes."""
+    """Calls of BigtableTableAdmin that the front does not only forward. Requests and responses are bytes."""
 
     def __init__(self, backend: Backend, tables: Tables) -> None:
         """Forward to `backend` and keep `tables` up to date."""
@@ -72,7 +72,7 @@ class TableAdmin:
         )
 
     async def update(self, body: bytes, context: Any) -> bytes:
-        """UpdateTable: change_stream_config here, the rest behind; an operation that is done already."""
+        """UpdateTable: the front changes change_stream_config, the backend the rest. The operation is done at once."""
         request = _Update.FromString(body)
         ours = [path for path in request.update_mask.paths if path.split(".")[0] == _CONFIG]
         if not ours:
@@ -106,9 +106,9 @@ class TableAdmin:
         return answer
 
     async def modify_families(self, body: bytes, context: Any) -> bytes:
-        """ModifyColumnFamilies; the stream does not show it, as schema changes make no records.
+        """ModifyColumnFamilies; the stream has no record of it, as schema changes have none.
 
-        No write is under way meanwhile: one that was checked against the families before would be half applied.
+        No write runs at the same time: a write that was checked against the old families could be half applied.
         """
         return await self._unbroken.run(self._modify_families(_Modify.FromString(body), context))
 
@@ -159,7 +159,7 @@ class ProfileAdmin:
         return bytes(answer.SerializeToString())
 
     async def update(self, body: bytes, context: Any) -> bytes:
-        """UpdateAppProfile: an operation that is done already."""
+        """UpdateAppProfile. Returns an operation that is done."""
         request = instance_types.UpdateAppProfileRequest.pb().FromString(body)
         self._named(request.app_profile.name)
         updated = self._profiles.update(request.app_profile, list(request.update_mask.paths))
@@ -189,7 +189,7 @@ def _retention_us(table: Any) -> int:
 
 
 def _shown(schema: Any, table: Table) -> Any:
-    """Add to what the emulator behind says of a table what it does not know."""
+    """Add to the backend's answer about a table the fields that only the front knows."""
     for name in schema.column_families:
         if name in table.families:
             schema.column_families[name].CopyFrom(table.families[name])

@@ -1,7 +1,7 @@
-"""Calls to the emulator behind the front, as bytes; and the little that the front itself asks it.
+"""Calls to Google's emulator, the backend, as bytes.
 
-What a client sent goes on as it came: body, metadata and, except for writes, its deadline. What comes back goes
-back as it came: messages, trailing metadata, status with details.
+A client's request is forwarded unchanged: body, metadata and, except for writes, its deadline. The answer is returned
+unchanged: messages, trailing metadata, status with details. The front also makes a few calls for itself.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DEADLY = frozenset(
         *(INSTANCE_ADMIN + name for name in ("ListHotTablets", "PartialUpdateCluster")),
     ]
 )
-"""Calls that end the process behind: its API names them, and nothing in it serves them."""
+"""Calls that end the backend's process: its API has them, but no code serves them."""
 
 _NOT_OURS_TO_SEND = ("grpc-", ":")
 _HOP_BY_HOP = frozenset(("user-agent", "te", "content-type", "connection", "host"))
@@ -52,7 +52,7 @@ _ReadRowsResponse = data_types.ReadRowsResponse.pb()
 
 
 class CallError(Exception):
-    """A call that the front itself ends with a gRPC status."""
+    """A call that the front ends with a gRPC status, without the backend."""
 
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
         """End the call with this status."""
@@ -62,7 +62,7 @@ class CallError(Exception):
 
 
 class Backend:
-    """The emulator behind, at `host`."""
+    """Google's emulator at `host`."""
 
     def __init__(self, host: str) -> None:
         """Connect when first used."""
@@ -70,9 +70,9 @@ class Backend:
         self._unary: dict[str, Any] = {}
 
     async def unary(self, method: str, body: bytes, context: Any = None) -> bytes:
-        """Make a unary call that is to run to its end: with the caller's metadata, without its deadline.
+        """Make a unary call with the caller's metadata and without its deadline, so that it runs to its end.
 
-        A write must not be given up half-way, or nobody knows whether it belongs in the log.
+        If a write was cancelled, the front would not know whether it belongs in the log.
         """
         call = self._unary.get(method)
         if call is None:
@@ -81,17 +81,17 @@ class Backend:
         return answer
 
     async def collected(self, method: str, body: bytes, context: Any = None) -> list[bytes]:
-        """Make a call that streams its answer, to its end, like `unary`."""
+        """Make a call with a streamed answer, and return the whole answer; otherwise like `unary`."""
         call = self._channel.unary_stream(method)(body, metadata=_passed_on(context))
         return [message async for message in call]
 
     async def forward(self, method: str, body: bytes, context: Any) -> None:
-        """Make any call on behalf of a client and hand its answers back as they come.
+        """Make any call on behalf of a client and yield its answers.
 
         No method of the service takes a stream of requests.
 
         Raises:
-            CallError: UNIMPLEMENTED, for a call that the emulator behind would die of.
+            CallError: UNIMPLEMENTED, for a call that would end the backend's process.
         """
         if method in DEADLY:
             name = method.rpartition("/")[2]
@@ -109,7 +109,7 @@ class Backend:
         return _Table.FromString(body)
 
     async def families_with_data(self, table: str, rows: Any) -> dict[bytes, set[str]]:
-        """Return the families that hold data in each row of `rows` (a RowSet) that holds any."""
+        """Return, for each row of `rows` (a RowSet) with data, the families that hold data."""
         present: dict[bytes, set[str]] = {}
         async for key, chunk in self.cells(table, rows, newest_only=True):
             present.setdefault(key, set()).add(chunk[0])
@@ -118,7 +118,7 @@ class Backend:
     async def cells(
         self, table: str, rows: Any, *, newest_only: bool = False
     ) -> AsyncIterator[tuple[bytes, tuple[str, bytes, int]]]:
-        """Yield (key, (family, qualifier, timestamp)) of the cells in `rows`; a column's cells descend."""
+        """Yield (key, (family, qualifier, timestamp)) of the cells in `rows`, newest first in each column."""
         request = _ReadRows(table_name=table, rows=rows)
         request.filter.chain.filters.add(strip_value_transformer=True)
         request.filter.chain.filters.add(cells_per_column_limit_filter=1 if newest_only else 1 << 30)
@@ -137,7 +137,7 @@ class Backend:
 
 
 def rows_with(keys: Iterable[bytes]) -> Any:
-    """Return the RowSet of these keys, of which there is at least one: none would be the whole table."""
+    """Return the RowSet of these keys. There must be at least one: an empty RowSet is the whole table."""
     rows = data_types.ReadRowsRequest.pb()().rows
     rows.row_keys.extend(keys)
     assert rows.row_keys
@@ -162,7 +162,7 @@ def _clean(metadata: Any) -> tuple[tuple[str, str | bytes], ...]:
 
 
 def _theirs(metadata: Iterable[tuple[str, str | bytes]]) -> Iterator[tuple[str, str | bytes]]:
-    """Yield the metadata that belongs to the call and not to its connection."""
+    """Yield the metadata of the call, without that of its connection."""
     for key, value in metadata:
         if not key.startswith(_NOT_OURS_TO_SEND) and key not in _HOP_BY_HOP:
             yield key, value

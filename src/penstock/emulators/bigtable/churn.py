@@ -1,4 +1,4 @@
-"""Random layout changes at a steady pace: one table after the other, from a seed."""
+"""Random layout changes at a fixed interval, of one table after the other, from a seed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Churn:
     def set(self, seconds: float, seed: int, table: str = "") -> None:
         """Change the layout of `table`, or of every table in turn, every `seconds`; 0 stops.
 
-        A stream is told of a change up to `seconds` late, each in its own time, as servers of a cluster
-        would; so the next change may come before the last parent of a merge has closed. Boundaries are drawn
+        Each stream notices a change with a delay of up to `seconds`, as with the servers of a cluster. So the next
+        change may come before the last parent of a merge has closed. Boundaries are drawn
         from the keys of recent records, so the same seed gives the same changes only for the same writes.
         """
         if seconds < 0:

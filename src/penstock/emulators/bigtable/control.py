@@ -1,10 +1,10 @@
-"""The control service as a plain object: what a test can make the emulator do.
+"""The client of the control service, with which a test changes layouts, records and faults.
 
     control = Control("localhost:8086")
     control.split("projects/p/instances/i/tables/t", b"m")
 
 Tables are full names. Keys are bytes; `b""` is before the first key as a start and after the last as an end.
-Timestamps are microseconds since the epoch. Every call returns when what it asks for has happened.
+Timestamps are microseconds since the epoch. Every call returns when the change is complete.
 
 On the wire it is one unary gRPC method, `/penstock.bigtable.emulator.Control/Call`, that takes and returns a
 `google.protobuf.Struct`: ``{"operation": "split", "table": …, "key": base64}``. Names are those of the methods
@@ -25,7 +25,7 @@ METHOD = "/penstock.bigtable.emulator.Control/Call"
 
 
 class OpenStream(TypedDict):
-    """One change stream that somebody reads now: its partition, and how many records it has sent."""
+    """One change stream with an open call: its partition, and how many records it has sent."""
 
     start: bytes
     end: bytes
@@ -68,13 +68,13 @@ class Control:
         self._call("cross", table=table, key=_text(key), to=_text(to))
 
     def move(self, table: str, key: bytes) -> None:
-        """Close the partition that holds `key` in favour of the same partition, as when a server changes."""
+        """Replace the partition that holds `key` by one with the same keys, as when it moves to another server."""
         self._call("move", table=table, key=_text(key))
 
     def churn(self, seconds: float, *, seed: int = 0, table: str = "") -> None:
         """Change the layout of `table` (or of one table after the other) at random every `seconds`; 0 stops.
 
-        Meanwhile each stream is told up to `seconds` late that its partition is no more.
+        While this is on, each stream notices the end of its partition with a delay of up to `seconds`.
         """
         self._call("churn", seconds=seconds, seed=seed, table=table)
 
@@ -92,12 +92,12 @@ class Control:
         garbage_collection: bool = False,
         apply: bool = False,
     ) -> int:
-        """Append one record as it stands and return its commit timestamp.
+        """Append one record without checks and return its commit timestamp.
 
-        `mutations` are serialized `google.bigtable.v2.Mutation` messages, unknown kinds welcome. `commit_us` 0
-        is now; another may lie below the watermark (a late record), in the future, or on another record's.
+        `mutations` are serialized `google.bigtable.v2.Mutation` messages, also of unknown kinds. `commit_us` 0
+        is now. Any other is allowed: below the watermark (a late record), in the future, or that of another record.
         `cluster` "" is the default cluster. `apply` also applies the mutations to the table, in one row
-        transaction that makes no record of its own.
+        transaction, which is not recorded a second time.
         """
         answer = self._call(
             "inject",
@@ -117,28 +117,28 @@ class Control:
         return int(self._call("gc", table=table)["records"])
 
     def expire(self, table: str, *, before_us: int = 0) -> int:
-        """Forget records committed before `before_us` (0: now), and refuse tokens and starts older than that.
+        """Delete records committed before `before_us` (0: now), and refuse tokens and starts older than that.
 
-        Streams that still have such a record to send end with OUT_OF_RANGE. Returns how many were forgotten.
+        Streams that still have such a record to send end with OUT_OF_RANGE. Returns how many were deleted.
         """
         return int(self._call("expire", table=table, before_us=before_us)["records"])
 
     def watermark_lag(self, table: str, seconds: float) -> None:
-        """Make every watermark `seconds` older than it need be."""
+        """Make every watermark `seconds` older than necessary."""
         self._call("watermark_lag", table=table, seconds=seconds)
 
     def freeze_watermark(self, table: str, frozen: bool = True) -> None:
-        """Make every watermark stay at or below what it is now, until frozen is False."""
+        """Keep every watermark at or below its current value, until `frozen` is False."""
         self._call("freeze_watermark", table=table, frozen=frozen)
 
     def chunk_bytes(self, table: str, size: int) -> None:
-        """Cut values and messages of records written from now on at `size` bytes (at first: 1 MiB)."""
+        """Cut values and messages of later records at `size` bytes (default: 1 MiB)."""
         self._call("chunk_bytes", table=table, size=size)
 
     # Faults
 
     def drop_connections(self) -> None:
-        """Close every connection, of data, administration and change streams, and wait until all may come back."""
+        """Close every connection, also of data and administration, and wait until clients can connect again."""
         before = self._call("drop_connections")["servers"]
         deadline = time.monotonic() + self._timeout_seconds
         while time.monotonic() < deadline:
@@ -153,17 +153,17 @@ class Control:
         return int(self._call("end_streams_without_close", table=table)["streams"])
 
     def fault(self, table: str, fault: Fault, *, count: int = 1, after_records: int = 0) -> None:
-        """Let the next `count` streams that can take `fault` do it, once they have sent `after_records`."""
+        """Arm `fault` for the next `count` streams that can have it, after they have sent `after_records`."""
         self._call("fault", table=table, fault=fault.value, count=count, after_records=after_records)
 
     def wide_tokens(self, table: str, wide: bool = True) -> None:
-        """Let close tokens carry the new partition instead of their own part of it, as the service's may."""
+        """Put the whole new partition into close tokens, not the part that they continue. The service may do so."""
         self._call("wide_tokens", table=table, wide=wide)
 
     # Looking
 
     def streams(self, table: str) -> list[OpenStream]:
-        """Return the change streams that are being read now."""
+        """Return the change streams with an open call."""
         return [
             OpenStream(
                 start=b64decode(stream["start"]),
@@ -178,7 +178,7 @@ class Control:
         return {name: int(value) for name, value in self._call("statistics", table=table).items()}
 
     def _call(self, operation: str, **arguments: Any) -> Mapping[str, Any]:
-        """Send one call; connections are not kept, so that dropping them all needs no special case."""
+        """Send one call on a new connection, so that `drop_connections` needs no special case."""
         import grpc
         from google.protobuf import json_format, struct_pb2
 

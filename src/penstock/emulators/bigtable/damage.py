@@ -1,4 +1,4 @@
-"""Records damaged on purpose: what a careful reader must refuse. Pure.
+"""Records damaged on purpose, which a correct reader must refuse. Pure.
 
 Each function takes the complete responses of one record and returns others.
 """
@@ -43,7 +43,7 @@ def _with_damaged_chunks(responses: Sequence[Any], fault: Fault) -> list[bytes] 
 
 
 def _interrupt(responses: Sequence[Any]) -> None:
-    """Put another mutation behind the first chunk of the first value, at the end of its message."""
+    """Insert another mutation after the first chunk of the first value, at the end of its message."""
     for response in responses:
         chunks = response.data_change.chunks
         last = chunks[-1] if chunks else None

@@ -1,4 +1,4 @@
-"""What a ModifyColumnFamilies means: whether it is possible, and the families after it. Pure.
+"""ModifyColumnFamilies: whether the request is possible, and the families after it. Pure.
 
 Families are google.bigtable.admin.v2.ColumnFamily by name, modifications those of the request.
 """
@@ -18,10 +18,10 @@ _ColumnFamily = table_types.ColumnFamily.pb()
 
 
 def impossible(known: Mapping[str, Any], modifications: Iterable[Any]) -> Refusal | None:
-    """Return why one of the modifications cannot be made after those before it.
+    """Return why one of the modifications cannot be made after the ones before it, or None.
 
-    Either all of them are made or none, says the proto comment of the request. The emulator behind makes those
-    before a bad one: so they are checked here.
+    According to the proto comment of the request, either all of them are made or none. Google's emulator makes those
+    before a bad one, so the front checks them first.
     """
     families = dict(known)
     for modification in modifications:

@@ -1,4 +1,4 @@
-"""What a test can make change streams do wrong, and which stream does it. Pure."""
+"""Faults that a test can inject into change streams, and the stream that gets one. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from enum import StrEnum
 
 
 class Fault(StrEnum):
-    """One thing that goes wrong, once, in one stream.
+    """One fault, which happens once, in one stream.
 
-    Those that end a stream happen as soon as a stream can take them; those that damage a record wait for the
+    Faults that end a stream happen as soon as a stream can have them. Faults that damage a record wait for the
     next record (`HALF_RECORD`, `HEARTBEAT_IN_RECORD`), or for the next one that holds a chunked value.
     """
 

@@ -1,4 +1,4 @@
-"""The gRPC server in front: which call goes where."""
+"""The gRPC server in front of Google's emulator: it sends each call to its handler."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ LOOPBACK = "127.0.0.1"
 
 
 class Front(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore]
-    """Serves what the emulator behind cannot, captures writes, and forwards everything else as bytes."""
+    """Serves change streams and app profiles, records writes, and forwards every other call as bytes."""
 
     def __init__(self, backend_host: str) -> None:
-        """Stand before the emulator at `backend_host`; must be made inside a running event loop."""
+        """Use the emulator at `backend_host`. Call this inside a running event loop."""
         self._backend = Backend(backend_host)
         tables, profiles = Tables(self._backend), Profiles()
         writes = Writes(self._backend, tables, profiles)
@@ -69,7 +69,7 @@ class Front(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore]
         await self._backend.close()
 
     def service(self, handler_call_details: Any) -> Any:
-        """Return the handler of a method; the serializers are left out, so all is bytes."""
+        """Return the handler of a method. It has no serializers, so messages are bytes."""
         method = handler_call_details.method
         if method in self._unary:
             return grpc.unary_unary_rpc_method_handler(_unary_handler(self._unary[method]))
@@ -84,11 +84,11 @@ class Front(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore]
         return forward
 
     def _drop_connections_soon(self) -> None:
-        """Drop them when the answer to this request is on its way."""
+        """Drop the connections after the answer to this request was sent."""
         self._dropping = asyncio.ensure_future(self._drop_connections())
 
     async def _drop_connections(self) -> None:
-        """Replace the server: nothing else closes the connections of a gRPC server."""
+        """Replace the server, since a gRPC server has no other way to close its connections."""
         await asyncio.sleep(0.05)
         assert self._server is not None
         await self._server.stop(None)
@@ -148,7 +148,7 @@ def _streaming_handler(serve: Streaming) -> Streaming:
 
 
 async def _give_back(error: grpc.aio.AioRpcError, context: Any) -> None:
-    """End the client's call as the emulator behind ended ours, with the details of its status."""
+    """End the client's call with the status and details of the backend's answer."""
     trailing = tuple(
         (key, value)
         for key, value in error.trailing_metadata() or ()

@@ -1,7 +1,7 @@
-"""How the key space of a table is cut into partitions, and what a change of that means for an open stream. Pure.
+"""The partitions of a table's key space, and what an open stream is told when they change. Pure.
 
     layout = Layout.whole().split(b"m")
-    layout.close(KeyRange(b"", b""))        # what a stream that was open on the whole table must be told
+    layout.close(KeyRange(b"", b""))        # the answer to a stream that was open on the whole table
 
 Partitions are half-open: the start is inclusive, the end exclusive, and an empty end is after every key. Each
 has an incarnation: the number of the change that made it. A stream is open on an incarnation, so that a
@@ -37,11 +37,11 @@ class KeyRange:
             raise LayoutError("a key range must start below its end; an empty end is after every key")
 
     def holds(self, key: bytes) -> bool:
-        """Return whether `key` lies in the range."""
+        """Return whether `key` is in the range."""
         return self.start <= key and (not self.end or key < self.end)
 
     def covers(self, other: KeyRange) -> bool:
-        """Return whether every key of `other` lies in this range."""
+        """Return whether every key of `other` is in this range."""
         return self.start <= other.start and (not self.end or (bool(other.end) and other.end <= self.end))
 
     def overlap(self, other: KeyRange) -> KeyRange | None:
@@ -55,7 +55,7 @@ class KeyRange:
 class Layout:
     """Disjoint partitions that cover the key space, ascending, and the incarnation of each.
 
-    `changes` counts the changes so far; it is the incarnation of what the next change makes, less one.
+    `changes` counts the changes so far. The next change makes partitions of incarnation `changes` + 1.
     """
 
     partitions: tuple[KeyRange, ...]
@@ -69,7 +69,7 @@ class Layout:
 
     @classmethod
     def between(cls, keys: Iterable[bytes]) -> Layout:
-        """Return a layout with these boundaries, without any change behind it."""
+        """Return a new layout with these boundaries and no changes."""
         partitions = cls.whole().with_boundaries(keys).partitions
         return cls(partitions, (0,) * len(partitions))
 
@@ -110,7 +110,7 @@ class Layout:
         """Move the boundary `key` to `to`, between its neighbours: two partitions change in one step.
 
         Raises:
-            LayoutError: there is no boundary at `key`, or `to` is not inside the two partitions beside it.
+            LayoutError: there is no boundary at `key`, or `to` is not inside the two adjacent partitions.
         """
         self._require(key)
         left, right = self.holding(key), self.partitions[self.boundaries.index(key)]
@@ -137,7 +137,7 @@ class Layout:
         return Layout(partitions, born, self.changes + 1)
 
     def close(self, partition: KeyRange) -> tuple[tuple[KeyRange, KeyRange], ...]:
-        """Return how a stream of `partition` goes on: (a part of it, the partition to read that part in).
+        """Return the successors of `partition`: pairs of a part of it and the partition in which that part is read on.
 
         The parts cover `partition` exactly, ascending.
         """
@@ -173,7 +173,7 @@ def random_change(layout: Layout, rng: Random, keys: Sequence[bytes], most: int 
 
 
 def _crossing(layout: Layout, rng: Random, key: bytes) -> Layout:
-    """Move a boundary beside the partition that holds `key` to `key`."""
+    """Move a boundary of the partition that holds `key` to `key`."""
     partition = layout.holding(key)
     boundary = rng.choice([end for end in (partition.start, partition.end) if end])
     return layout.cross(boundary, key)

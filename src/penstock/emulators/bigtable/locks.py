@@ -1,11 +1,11 @@
-"""Locks over rows, striped: whoever holds the stripes of some rows is alone with them. For one event loop.
+"""Striped locks over rows: one task at a time holds the stripe of a row. For one event loop.
 
 A write is forwarded and logged under its rows' stripes, so that the log has the order in which the table
 applied the changes of each row. A set of stripes is one integer with a bit for each, so that a bulk write takes
 all of its rows at once, and no two writes can wait for each other.
 
-A write to a table without a change stream takes a lane instead, and waits for no other write. Whoever changes the
-table itself takes every row and every lane.
+A write to a table without a change stream takes a lane instead, and waits for no other write. A change of the table
+takes every row and every lane.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def stripes_of(keys: Iterable[bytes]) -> int:
 
 
 def lane(number: int) -> int:
-    """Return the lane of this number; lanes are used in turn, so it is free unless as many others are under way."""
+    """Return the lane of this number. Lanes are used in turn, so it is free unless all lanes are in use."""
     return 1 << STRIPES + number % LANES
 
 
 class RowLocks:
-    """The stripes that are held, and who waits; first come, first served where they overlap."""
+    """The stripes that are held, and the waiting tasks. Tasks whose stripes overlap are served in order of arrival."""
 
     def __init__(self) -> None:
         """Nothing is held."""
@@ -69,14 +69,16 @@ class RowLocks:
             raise
 
     def _give_up(self, stripes: int, turn: asyncio.Future[None]) -> None:
-        if turn.done() and not turn.cancelled():  # it was this one's turn already
+        if (
+            turn.done() and not turn.cancelled()
+        ):  # the stripes were given to this task before it was cancelled
             self._held &= ~stripes
         else:
             self._waiting = deque(entry for entry in self._waiting if entry[1] is not turn)
         self._hand_on()
 
     def _hand_on(self) -> None:
-        """Give their stripes to those who wait for nobody before them."""
+        """Give stripes to each waiting task that needs no stripe of an earlier one."""
         ahead = self._held
         still: deque[tuple[int, asyncio.Future[None]]] = deque()
         for stripes, turn in self._waiting:

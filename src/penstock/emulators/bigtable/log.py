@@ -1,8 +1,7 @@
-"""The change log of one table: records in the order in which they were applied, and the clock that dates them.
+"""The change log of one table: records in the order in which they were applied, and the clock for their timestamps.
 
-Pure but for the clock it is given. A sequence number is a place in the log; it is never used again, also not
-after old records were forgotten. Order of application is a promise of the caller, who appends under the row's
-lock.
+Pure except for the injected clock. A sequence number is a place in the log and is never used twice, also not after
+old records were deleted. The caller appends under the row's lock, so the log has the order of application.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from typing import NamedTuple
 class Record(NamedTuple):
     """One change of one row: committed at `commit_us`, ready to be sent as `messages`.
 
-    `messages` are serialized DataChange messages, one for each message to send; the last lacks what differs
-    from stream to stream (`done`, `token` and the watermark). A tuple, because every write makes one: a frozen
-    dataclass costs four times as much.
+    `messages` are serialized DataChange messages, one for each message to send; the last lacks the
+    fields that differ from stream to stream (`done`, `token` and the watermark). A tuple, because
+    every write makes one: a frozen dataclass costs four times as much.
     """
 
     key: bytes
@@ -26,7 +25,7 @@ class Record(NamedTuple):
 
 
 class CommitClock:
-    """Commit timestamps: strictly increasing, microseconds, and above every watermark that was given out."""
+    """Commit timestamps in microseconds: strictly increasing, and above every watermark that was sent."""
 
     def __init__(self, now_us: Callable[[], int]) -> None:
         """Take the time from `now_us`."""
@@ -36,7 +35,7 @@ class CommitClock:
     def take(self, count: int, begun_us: int) -> int:
         """Return the first of `count` consecutive timestamps for changes whose writing began at `begun_us`.
 
-        None lies before `begun_us`, so that whoever reads from a time finds what he wrote after it. The last
+        None is before `begun_us`, so that a reader that starts at a time gets every change written after it. The last
         is now, unless less than `count` microseconds have passed since then or since the last timestamp.
         """
         first = max(self._last_us + 1, begun_us, self._now_us() - count + 1)
@@ -44,7 +43,7 @@ class CommitClock:
         return first
 
     def watermark_us(self) -> int:
-        """Return now; whatever is committed later gets a later timestamp."""
+        """Return now. Every later commit gets a later timestamp."""
         self._last_us = max(self._last_us, self._now_us())
         return self._last_us
 
@@ -64,11 +63,11 @@ class Log:
         return self.first + len(self._records)
 
     def extend(self, records: Iterable[Record]) -> None:
-        """Append records whose commit timestamps ascend and lie above all that are in the log."""
+        """Append records. Their commit timestamps ascend and are above all timestamps in the log."""
         self._records.extend(records)
 
     def inject(self, record: Record) -> None:
-        """Append a record whose commit timestamp may be any."""
+        """Append a record with any commit timestamp."""
         if self._records and record.commit_us < self._records[-1].commit_us:
             self._ascending = False
         self._records.append(record)

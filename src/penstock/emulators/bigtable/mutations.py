@@ -1,4 +1,4 @@
-"""What a row's mutations mean: whether they are valid, their timestamps, and what the stream shows of them. Pure.
+"""Mutations of a row: validation, server-assigned timestamps, and their form in the change stream. Pure.
 
 Mutations are parsed google.bigtable.v2.Mutation messages.
 """
@@ -26,10 +26,10 @@ class Refusal:
 
 
 def misshapen(changes: int, *keys: bytes) -> Refusal | None:
-    """Return why a request is refused whatever it changes: an empty row key, or not 1 to 100,000 changes.
+    """Return why a request is refused for its form: an empty row key, or not 1 to 100,000 changes.
 
-    Source: proto comments of the requests. The emulator behind takes some of them, and would write a row
-    without a key, which no change stream can show.
+    Source: proto comments of the requests. Google's emulator accepts some of them, and writes a row
+    without a key, which a change stream cannot contain.
     """
     if not all(keys):
         return Refusal(INVALID_ARGUMENT, "a row key has at least one byte")
@@ -42,8 +42,8 @@ def admit(mutations: Iterable[Any], families: Mapping[str, bool], now_us: int) -
     """Check a row's mutations and resolve server-assigned timestamps in place.
 
     `families` says for each column family whether it holds aggregates. Returns why the row is refused, or
-    whether a timestamp was resolved. The emulator behind applies the mutations before a bad one, which the
-    service does not, and dies of some: so they are checked here.
+    whether a timestamp was resolved. Google's emulator applies the mutations before a bad one, which
+    the service does not, and some end its process. So the front checks them first.
 
     Source: proto comments of Mutation; a server-assigned timestamp has milliseconds.
     """
@@ -70,8 +70,8 @@ def admit(mutations: Iterable[Any], families: Mapping[str, bool], now_us: int) -
 def unfit(rules: Iterable[Any], families: Mapping[str, bool]) -> Refusal | None:
     """Return why the rules of a ReadModifyWriteRow are refused; `families` as for `admit`.
 
-    An aggregate cell is changed by what is added to it. The emulator behind takes a rule for one, answers with
-    another value than it stores, and dies of a value that is no number.
+    An aggregate cell cannot be changed by a rule. Google's emulator accepts such a rule, returns another value than it
+    stores, and its process ends on a value that is not a number.
     """
     for rule in rules:
         aggregate = families.get(rule.family_name)
@@ -85,9 +85,9 @@ def unfit(rules: Iterable[Any], families: Mapping[str, bool]) -> Refusal | None:
 
 
 def shown(mutations: Sequence[Any], present: set[str] | None) -> Sequence[Any]:
-    """Return a row's applied mutations as the change stream shows them.
+    """Return a row's applied mutations in the form of the change stream.
 
-    `present` holds the families with data in the row before; it is brought up to date, so that a second
+    `present` holds the families with data in the row before; it is updated, so that a second
     change of the row can follow. DeleteFromRow becomes DeleteFromFamily of each, by name. None: there is no
     DeleteFromRow among the mutations.
     """

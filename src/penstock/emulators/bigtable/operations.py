@@ -1,4 +1,4 @@
-"""The control service, served: each operation of `Control`, by the same name."""
+"""The server side of the control service: each operation of `Control`, by the same name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Answer = dict[str, Any]
 
 
 class Operations:
-    """What can be asked of a running front."""
+    """Operations on a running front."""
 
     def __init__(
         self,
@@ -33,10 +33,10 @@ class Operations:
         drop_connections: Callable[[], None],
         servers: Callable[[], int],
     ) -> None:
-        """Act on these.
+        """Operate on these objects.
 
         `drop_connections` returns at once, drops them a moment later, and then starts one more server;
-        `servers` says how many were started so far.
+        `servers` returns how many were started so far.
         """
         self._tables = tables
         self._writes = writes
@@ -131,7 +131,7 @@ def _chunk_bytes(stream: ChangeStream, given: Arguments) -> None:
 
 
 def _end_streams_without_close(stream: ChangeStream, given: Arguments) -> Answer:
-    """End each open stream once: also one that is waiting now."""
+    """End each open stream once, also one that is waiting."""
     count = len(stream.readers)
     stream.faults.extend([Armed(Fault.END_WITHOUT_CLOSE)] * count)
     stream.wake()

@@ -1,4 +1,4 @@
-"""The emulator as a context manager: a front and Google's `cbtemulator` behind it, in one process group."""
+"""The emulator as a context manager: a front and Google's `cbtemulator`, in one process group."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def find_binary() -> Path:
 
 
 class BigtableEmulator:
-    """A running emulator: two processes, in a process group of their own.
+    """A running emulator: two processes in one new process group.
 
     `host` is ``localhost:port``, `control` a client of its control service, `process_group` the id that `stop`
-    ends. Leaving the context ends it; so does the end of the process that started it, however that comes.
+    ends. It ends when the context is left, or when the process that started it ends for any reason.
     """
 
     def __init__(self, options: tuple[str, ...], log: Path | None) -> None:
@@ -46,7 +46,7 @@ class BigtableEmulator:
         """Start an emulator and return when it accepts connections.
 
         `port` 0 is a free one. With `churn_seconds`, the layout of one table after the other changes at random
-        every so many seconds, from `seed`. What the processes print is appended to `log`, or dropped.
+        at that interval, from `seed`. The output of the processes is appended to `log`, or dropped.
 
         Raises:
             EmulatorNotFoundError: Google's emulator is not on this machine.

@@ -1,4 +1,4 @@
-"""App profiles, which the emulator behind lacks: who writes through which cluster, and who may read changes."""
+"""App profiles, which Google's emulator lacks: the cluster of a write, and whether a change stream may be read."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Profiles:
         return known
 
     def delete(self, name: str) -> None:
-        """Remove a profile."""
+        """Delete a profile."""
         self.named(name)
         instance, _, profile = name.partition("/appProfiles/")
         del self._profiles[instance, profile]
@@ -77,7 +77,7 @@ class Profiles:
         return self.get(instance, profile)
 
     def cluster(self, instance: str, profile: str) -> str:
-        """Return the cluster that takes a write; the default one if the profile leaves it open or is unknown."""
+        """Return the cluster of a write: the default one if the profile names none or is unknown."""
         known = self._profiles.get((instance, profile or DEFAULT_PROFILE))
         return (known.single_cluster_routing.cluster_id if known is not None else "") or DEFAULT_CLUSTER
 

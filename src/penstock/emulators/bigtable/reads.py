@@ -35,7 +35,7 @@ class Reads:
             await context.write(_Generated(partition=partition_message(keys)).SerializeToString())
 
     async def read(self, body: bytes, context: Any) -> None:
-        """ReadChangeStream, until it ends or the client goes."""
+        """ReadChangeStream, until it ends or the client disconnects."""
         request = _Read.FromString(body)
         stream = await self._stream_for(request)
         try:
@@ -68,7 +68,7 @@ class Reads:
 
 
 async def serve(session: Session, context: Any) -> None:
-    """Send what the session says, until it ends; the others have their turn between its steps."""
+    """Send the responses of the session until it ends. Other tasks run between its steps."""
     wake, loop = session.reader.wake, asyncio.get_running_loop()
     while True:
         wake.clear()

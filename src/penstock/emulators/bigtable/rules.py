@@ -1,6 +1,6 @@
-"""Garbage-collection rules of column families, and which cells of a column they remove. Pure.
+"""Garbage-collection rules of column families: the cells of a column that they remove. Pure.
 
-The rules are kept here and hidden from the emulator behind, which would apply them at any time and tell nobody.
+The front does not pass the rules to Google's emulator, which would apply them at any time and without a record.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def condemned(rule: Any, timestamps: Sequence[int], now_us: int) -> list[int]:
-    """Return those of a column's cells, given by timestamp (us, descending), that `rule` removes.
+    """Return the cells of a column, given by timestamp (µs, descending), that `rule` removes.
 
     `rule` is a google.bigtable.admin.v2.GcRule; an empty one removes nothing.
     """
@@ -18,7 +18,7 @@ def condemned(rule: Any, timestamps: Sequence[int], now_us: int) -> list[int]:
 
 
 def _removes(rule: Any, newer: int, age_us: int) -> bool:
-    """Return whether a cell with `newer` cells above it goes."""
+    """Return whether a cell with `newer` newer cells is removed."""
     kind = rule.WhichOneof("rule")
     if kind == "max_num_versions":
         return bool(newer >= rule.max_num_versions)

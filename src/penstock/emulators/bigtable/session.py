@@ -1,12 +1,12 @@
-"""What one ReadChangeStream call sends, step by step. No gRPC, no waiting: a step says what to send and for how
-long there is nothing to do.
+"""The responses of one ReadChangeStream call, step by step. No gRPC, no waiting: a step returns responses and the time
+of the next step.
 
     session = Session.open(stream, request, now_us)
     step = session.step(now_us)             # step.responses, step.end, step.idle_until_us
 
-A stream ends when its partition is no more (CloseStream with what is to be read instead), when everything up to
-its end time is sent (CloseStream OK), when its position has expired, or when a fault says so. A change of the
-partitions does not wait for what is still to be sent: the tokens say where each part stands.
+A stream ends when its partition was replaced (CloseStream with the new partitions), when every record up to its end
+time was sent (CloseStream OK), when its position has expired, or by a fault. After a change of the partitions the rest
+of the records is not sent first: the tokens hold the position of each part.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class RequestError(ValueError):
     """A ReadChangeStream request that is refused with `status`."""
 
     def __init__(self, code: int, message: str) -> None:
-        """Refuse with this status."""
+        """Refuse the request with this status."""
         super().__init__(message)
         self.status = Status(code, message)
 
@@ -109,7 +109,7 @@ class Session:
         if armed is not None and not armed.fault.damages_record:
             self._stream.faults.remove(armed)
             return _ended_by(armed.fault)
-        # The end time is passed if it is below the watermark of *before* the scan: later writes lie above it.
+        # The end time is passed if it is below the watermark of *before* the scan: later writes are above that.
         passed = self._end_us is not None and self._stream.clock.watermark_us() > self._end_us
         responses, spoilt = self._scan(armed, now_us)
         if spoilt:
@@ -124,7 +124,7 @@ class Session:
         return Step(responses, None, self._idle_until_us(now_us) if idle else 0)
 
     def _ended(self, now_us: int) -> Step | None:
-        """Return the last step, if there is no reason to go on."""
+        """Return the last step if the call ends now, otherwise None."""
         stream = self._stream
         if stream.deleted:
             return Step([], Status(NOT_FOUND, "the table was deleted"))
@@ -136,7 +136,7 @@ class Session:
         return Step([self._close()], Status(OK)) if self._notices_close(now_us) else None
 
     def _notices_close(self, now_us: int) -> bool:
-        """Return whether the partition is no more, and this stream is told so by now."""
+        """Return whether the partition was replaced and this stream has noticed it."""
         if self._close_at_us is None and (
             self._stream.layout.incarnation(self.reader.keys) != self._incarnation
         ):
@@ -159,7 +159,7 @@ class Session:
     # Records
 
     def _scan(self, armed: Armed | None, now_us: int) -> tuple[list[bytes], bool]:
-        """Return the responses of the next records, and whether a fault broke the call behind them."""
+        """Return the responses of the next records, and whether a fault ended the call after them."""
         responses: list[bytes] = []
         sent = 0
         for record in self._stream.log.read(self._position, _SCANNED_A_STEP):
@@ -167,7 +167,7 @@ class Session:
             self._position += 1
             if not wanted:
                 continue
-            # Nothing after this record in the log is older, but for injected records, and these are late.
+            # Later records in the log are not older, except injected records, and these are late data.
             self._as_of_us = max(self._as_of_us, min(record.commit_us, now_us))
             answer = self._responses(record)
             if armed is not None:
@@ -201,7 +201,7 @@ class Session:
         return [*map(wire.data_change, first), ending] if first else [ending]
 
     def _heartbeat(self, now_us: int) -> bytes:
-        """Return a heartbeat; what is still to be sent is not below the next record in the log."""
+        """Return a heartbeat. Records that were not sent yet are not older than the next record in the log."""
         log = self._stream.log
         reached_us = self._stream.clock.watermark_us()
         if self._position < log.end:
@@ -225,12 +225,12 @@ class Session:
         return min(due)
 
     def _is_to_fail(self) -> bool:
-        """Return whether the next step ends the stream, by a fault that needs no record."""
+        """Return whether a fault that needs no record ends the stream in the next step."""
         armed = self._due_fault()
         return armed is not None and not armed.fault.damages_record
 
     def _due_fault(self) -> Armed | None:
-        """Return the first fault that this stream can take."""
+        """Return the first fault that this stream can have."""
         return next(
             (armed for armed in self._stream.faults if self.reader.records >= armed.after_records), None
         )
@@ -248,7 +248,7 @@ def _ended_by(fault: Fault) -> Step:
 
 
 def _widened(parts: tuple[Part, ...], target: KeyRange) -> tuple[Part, ...]:
-    """Return `parts` for all of `target`: exact in their own keys, and repeating what others have read beside."""
+    """Return `parts` extended to `target`: exact in their keys, repeating records of others in the rest."""
     first, last = parts[0].keys.start, parts[-1].keys.end
     low = Part(target, min(part.sequence for part in parts), min(part.since_us for part in parts))
     before = [replace(low, keys=KeyRange(target.start, first))] if target.start != first else []
@@ -268,7 +268,7 @@ def _partition(request: Any) -> KeyRange:
 
 
 def _microseconds(request: Any, field: str) -> int:
-    """Return a time of the request; the wire can carry more than there are."""
+    """Return a time of the request in µs. The wire format allows times that Python cannot represent."""
     try:
         return int(getattr(request, field).ToMicroseconds())
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the front knows of a table: its column families, and its change stream while that is on."""
+"""A table in the front: its column families, and its change stream while that is on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DAY_US = 86_400_000_000
 
 @dataclass(slots=True, eq=False)
 class Reader:
-    """A change stream that somebody reads: its partition, and the event that wakes it."""
+    """One open call on a change stream: its partition, and the event that wakes it."""
 
     keys: KeyRange
     wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -30,7 +30,7 @@ class Reader:
 class ChangeStream:
     """The change stream of one table, from being switched on to being switched off.
 
-    `uid` tells it from others in tokens. `horizon_us` is the time below which nothing can be read any more.
+    `uid` identifies it in tokens. `horizon_us` is the earliest time that can still be read.
     """
 
     def __init__(self, retention_us: int, layout: Layout, now_us: Callable[[], int]) -> None:
@@ -57,11 +57,12 @@ class ChangeStream:
     # Records
 
     def append(self, changes: Sequence[tuple[bytes, Sequence[Any]]], origin: Origin, begun_us: int) -> None:
-        """Log changes (row key, mutations as shown) that were just applied; those without mutations are none.
+        """Log changes (row key, mutations in the form of the stream) that were just applied. A change without
+        mutations has no record.
 
         `begun_us` is a time before the changes were forwarded.
 
-        Whoever calls this holds the rows' locks.
+        The caller holds the rows' locks.
         """
         changes = [change for change in changes if change[1]]
         if not changes or not self.on:
@@ -77,7 +78,7 @@ class ChangeStream:
         self.wake()
 
     def inject(self, key: bytes, mutations: Sequence[Any], origin: Origin, commit_us: int) -> int:
-        """Log one record as it stands; returns its commit timestamp, which is now if 0 was given."""
+        """Log one record without checks; returns its commit timestamp, which is now if 0 was given."""
         commit_us = commit_us or self.clock.take(1, self._now_us())
         messages = RecordEncoder(origin, self.chunk_bytes).messages(key, commit_us, mutations)
         self.log.inject(Record(key, commit_us, messages))
@@ -85,14 +86,14 @@ class ChangeStream:
         return commit_us
 
     def expire(self, before_us: int) -> int:
-        """Forget records committed before `before_us`, and refuse older positions; returns how many."""
+        """Delete records committed before `before_us`, and refuse older positions. Returns how many were deleted."""
         self._expired_us = max(self._expired_us, before_us)
         gone = self.log.forget(before_us)
         self.wake()
         return gone
 
     def horizon_us(self) -> int:
-        """Forget what the retention period has passed by; return the earliest time that can be read."""
+        """Delete records older than the retention period; return the earliest time that can be read."""
         oldest_us = self._now_us() - self.retention_us
         if oldest_us > self._expired_us:
             self.expire(oldest_us)
@@ -101,26 +102,26 @@ class ChangeStream:
     # Partitions and readers
 
     def relay(self, layout: Layout) -> None:
-        """Make `layout` the current one; streams of partitions that are no more close."""
+        """Make `layout` the current one. Streams of partitions that it does not have close."""
         self.layout = layout
         self.wake()
 
     def close_unevenly(self, longest_us: int, seed: int) -> None:
-        """Let each stream notice from now on that its partition is no more up to `longest_us` late."""
+        """From now on each stream notices the end of its partition with a delay of up to `longest_us`."""
         self._uneven_us = longest_us
         self._rng = random.Random(seed)
 
     def close_delay_us(self) -> int:
-        """Return how late the next stream notices."""
+        """Return the delay of the next stream."""
         return self._rng.randint(0, self._uneven_us)
 
     def switch_off(self, deleted: bool) -> None:
-        """End every stream; `deleted` says that the table is gone too."""
+        """End every stream. With `deleted`, the table was deleted too."""
         self.on, self.deleted = False, deleted
         self.wake()
 
     def wake(self) -> None:
-        """Let every reader look for what is new."""
+        """Wake every reader, so that it looks for new records."""
         for reader in self.readers:
             reader.wake.set()
 
@@ -132,7 +133,7 @@ class ChangeStream:
     # Watermarks
 
     def low_watermark_us(self, unlagged_us: int) -> int:
-        """Return the watermark to send where an honest one would be `unlagged_us`."""
+        """Return the watermark to send, where `unlagged_us` would be correct."""
         lagging_us = unlagged_us - self._lag_us
         return lagging_us if self._frozen_us is None else min(lagging_us, self._frozen_us)
 
@@ -141,7 +142,7 @@ class ChangeStream:
         self._lag_us = lag_us
 
     def freeze(self, frozen: bool) -> None:
-        """Hold watermarks at or below now, or let them go."""
+        """Keep watermarks at or below now, or let them advance again."""
         self._frozen_us = self.clock.watermark_us() - self._lag_us if frozen else None
 
 
@@ -156,7 +157,7 @@ class Table:
         self.set_families(families)
 
     def set_families(self, families: dict[str, Any]) -> None:
-        """Replace what is known of the column families."""
+        """Replace the column families."""
         self.families = families
         self.aggregates = {
             name: family.value_type.HasField("aggregate_type") for name, family in families.items()
@@ -170,7 +171,7 @@ class Table:
             self.stream = ChangeStream(retention_us, Layout.between(self.first_boundaries), now_us)
 
     def switch_off(self, deleted: bool = False) -> None:
-        """End the change stream, if there is one; its records are gone. `deleted`: so is the table."""
+        """End the change stream, if there is one, and delete its records. With `deleted`, the table was deleted too."""
         stream, self.stream = self.stream, None
         if stream is not None:
             stream.switch_off(deleted)

@@ -1,4 +1,4 @@
-"""The tables that the front knows, filled from what passes through it or, for older ones, from behind it."""
+"""The tables that the front knows, from the requests that pass through it or, for older tables, from the backend."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def now_us() -> int:
 
 
 class Tables:
-    """Tables by full name; one that was made before the front started is asked for when it is first needed."""
+    """Tables by full name. The backend is asked for a table that was made before the front started."""
 
     def __init__(self, backend: Backend) -> None:
-        """Know none."""
+        """No tables are known."""
         self._backend = backend
         self._tables: dict[str, Table] = {}
         self._locks: WeakValueDictionary[str, RowLocks] = WeakValueDictionary()
@@ -33,10 +33,10 @@ class Tables:
 
     @asynccontextmanager
     async def writing(self, name: str, stripes: int) -> AsyncIterator[Table | None]:
-        """Provide the table, and its rows in `stripes` to this block alone, if its change stream is on; else None.
+        """Provide the table with its rows in `stripes` locked, if its change stream is on, otherwise None.
 
-        It stays as it is for the block. A write that waited meets the table that is there when its turn comes,
-        not the one of the same name that was there before.
+        The table does not change during the block. A write that waited for the locks gets the table that exists then,
+        not an earlier one of the same name.
         """
         while True:
             table = self.streaming(name)
@@ -47,11 +47,11 @@ class Tables:
                     return
 
     def altering(self, name: str) -> AbstractAsyncContextManager[None]:
-        """Hold up every write to a table of this name, whether there is one or not, for a block that changes it."""
+        """Lock all of a table, which need not exist, for a block that changes it."""
         return self._locks_of(name).holding(EVERYTHING)
 
     def _locks_of(self, name: str) -> RowLocks:
-        """Return the locks of a name; they outlive the table, as those who wait for them may."""
+        """Return the locks of a name. They outlive the table, since tasks may wait for them."""
         return self._locks.setdefault(name, RowLocks())
 
     def streaming(self, name: str) -> Table | None:
@@ -60,7 +60,7 @@ class Tables:
         return table if table is not None and table.stream is not None else None
 
     def known(self, name: str) -> Table | None:
-        """Return the table if the front has met it."""
+        """Return the table if the front knows it."""
         return self._tables.get(name)
 
     def all_streaming(self) -> list[Table]:
@@ -68,7 +68,7 @@ class Tables:
         return [table for table in self._tables.values() if table.stream is not None]
 
     async def get(self, name: str) -> Table:
-        """Return a table, for whoever holds it with `altering`: nobody deletes it meanwhile.
+        """Return a table. The caller holds it with `altering`, so no one deletes it.
 
         Raises:
             CallError: NOT_FOUND.
@@ -101,12 +101,12 @@ class Tables:
             raise CallError(error.code(), f"table {name!r}: {error.details()}") from None
 
     def add(self, name: str, families: dict[str, Any]) -> Table:
-        """Remember a table that exists behind."""
+        """Add a table that exists in the backend."""
         table = self._tables.setdefault(name, Table(name, families))
         return table
 
     def forget(self, name: str) -> None:
-        """Forget a table that was deleted; its stream ends."""
+        """Remove a table that was deleted; its stream ends."""
         table = self._tables.pop(name, None)
         if table is not None:
             table.switch_off(deleted=True)

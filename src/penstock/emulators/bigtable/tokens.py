@@ -1,11 +1,11 @@
-"""Continuation tokens: where a stream stands, as a string that is opaque to everybody else. Pure.
+"""Continuation tokens: the position of a stream, as a string that is opaque to clients. Pure.
 
     text = Token(uid, as_of_us, (Part(KeyRange(b"a", b"m"), sequence=7),)).encode()
     parts = parts_of(KeyRange(b"a", b"z"), uid, [(KeyRange(b"a", b"m"), text), (KeyRange(b"m", b"z"), other)])
 
-A token holds everything that the server must know to resume, so the server keeps nothing about its readers:
-the id of the table's stream, and for each part of the partition the sequence number of the next record. Parents
-at unequal positions merge into a partition whose token has several parts, until the last of them has caught up.
+A token holds all that the server needs to resume, so the server has no state of its readers: the id of the table's
+stream, and for each part of the partition the sequence number of the next record. When parents at unequal positions
+merge, the token of the new partition has several parts until all of them are at the same position.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TokenError(ValueError):
 class Part:
     """The position in one key range: the next record is the first at or after `sequence` in the range.
 
-    Records committed before `since_us` are not wanted: the reader started at that time (inclusive).
+    Records committed before `since_us` are not sent: the reader started at that time (inclusive).
     """
 
     keys: KeyRange
@@ -45,9 +45,9 @@ class Part:
 class Token:
     """A position in one partition of one table's stream.
 
-    `parts` are ascending and adjacent. `as_of_us` is a time below which nothing is unread here: a token older
-    than the retention period has expired. A `loose` token is good for every range inside its own: a service
-    bug that tests may ask for.
+    `parts` are ascending and adjacent. All records before `as_of_us` were read: a token older than the
+    retention period has expired. A `loose` token is accepted for every range inside its own range, a bug of the service
+    that tests can switch on.
     """
 
     uid: str
@@ -87,10 +87,10 @@ class Token:
 
 
 class Mint:
-    """Makes the tokens of one part, which differ in the position only: every record is sent with one."""
+    """Makes the tokens of one part, which differ only in the position. Every record is sent with a token."""
 
     def __init__(self, uid: str, part: Part) -> None:
-        """Prepare what is the same in all of them."""
+        """Encode the fields that all tokens share."""
         self._head = f"{MARK} {uid} "
         self._keys = f" 0 {part.keys.start.hex()}:{part.keys.end.hex()}:"
         self._since = f":{part.since_us}"
@@ -102,7 +102,7 @@ class Mint:
 
 
 def opened_with(partition: KeyRange, uid: str, given: Iterable[tuple[KeyRange, str]]) -> Token:
-    """Return the position of `partition` that continuation tokens, each with its partition, amount to.
+    """Return the position of `partition` from continuation tokens, each with its partition.
 
     Raises:
         TokenError: a token is malformed, of another stream, or not for the partition it comes with; or the
@@ -119,14 +119,14 @@ def opened_with(partition: KeyRange, uid: str, given: Iterable[tuple[KeyRange, s
 
 
 def cut(parts: Iterable[Part], keys: KeyRange) -> tuple[Part, ...]:
-    """Return what `parts` say about `keys`."""
+    """Return the sections of `parts` inside `keys`."""
     return tuple(
         replace(part, keys=overlap) for part in parts if (overlap := part.keys.overlap(keys)) is not None
     )
 
 
 def advanced(parts: Iterable[Part], sequence: int) -> tuple[Part, ...]:
-    """Return `parts` after everything before `sequence` was sent; parts that stand alike become one."""
+    """Return `parts` after every record before `sequence` was sent. Parts at the same position become one."""
     return joined([replace(part, sequence=max(part.sequence, sequence)) for part in parts])
 
 

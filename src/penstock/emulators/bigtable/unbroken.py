@@ -1,4 +1,4 @@
-"""Work that runs to its end, whatever its client does."""
+"""Calls that run to their end after the client has disconnected or cancelled."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ Answer = TypeVar("Answer")
 
 
 class Unbroken:
-    """Calls that change something: broken off, nobody would know whether what they forwarded was done."""
+    """Calls that change data. If one was cancelled, the front would not know whether the backend has applied it."""
 
     def __init__(self) -> None:
-        """Nothing is under way."""
+        """No call runs."""
         self._underway: set[asyncio.Task[Any]] = set()
 
     async def run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
-        """Run `work` to its end even if the client goes away; then nobody hears of its error."""
+        """Run `work` to its end even if the client disconnects; its error is dropped then."""
         task = asyncio.ensure_future(work)
         self._underway.add(task)
         task.add_done_callback(self._settled)

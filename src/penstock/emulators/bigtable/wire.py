@@ -32,7 +32,7 @@ _DONE = b"\x40\x01"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a record comes from: garbage collection has no cluster."""
+    """Where a record comes from. Garbage collection has no cluster."""
 
     cluster: str
     tiebreaker: int = 0
@@ -100,7 +100,7 @@ def close(
 
 
 def partition_message(keys: KeyRange) -> Any:
-    """Return a StreamPartition: closed start, open end, both always set, as the service answers."""
+    """Return a StreamPartition: closed start, open end, both always set as in the service's answers."""
     partition = StreamPartition()
     partition.row_range.start_key_closed = keys.start
     partition.row_range.end_key_open = keys.end
@@ -124,7 +124,7 @@ def _messages(mutations: Sequence[Any], cells: Sequence[bytes], limit: int) -> I
 def _chunks(mutation: Any, cell: bytes, limit: int, room: int) -> Iterator[tuple[bytes, int]]:
     """Yield a mutation as one chunk, or a long value as several, the first of at most `room` bytes.
 
-    Beside each stands what it weighs: family, qualifier and framing of a part of a value weigh nothing.
+    Each comes with its size. Family, qualifier and framing of a part of a value are not counted.
     """
     total = len(mutation.set_cell.value) if mutation.HasField("set_cell") else 0
     if total <= limit:

@@ -1,9 +1,9 @@
 """Every call that changes rows: checked, forwarded and logged under the rows' locks.
 
-Calls for a table without a change stream go on as they came, and one that is switched on waits for them. For the
-others, once a write is on its way it is logged if it was applied, whatever the client does in between. Checks and
-server-assigned timestamps wait for the locks too: a column family may be dropped meanwhile, or the whole table, and
-a later change of a row gets no earlier timestamp.
+Calls for a table without a change stream are only forwarded, and switching a stream on waits for them. Every other
+write that the backend has applied is logged, also if the client has disconnected. Checks and server-assigned timestamps
+are done under the locks too, since a column family or the table may be dropped while a write waits, and a later change
+of a row must not get an earlier timestamp.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Writes:
     async def _some_rows(
         self, table: Table, request: Any, refused: dict[int, Refusal], context: Any
     ) -> list[bytes]:
-        """Write the entries that are not refused, and answer for all of them under their own numbers."""
+        """Write the entries that are not refused, and return the answers of all entries by their index."""
         kept = [place for place in range(len(request.entries)) if place not in refused]
         rest = MutateRows()
         rest.CopyFrom(request)
@@ -125,7 +125,7 @@ class Writes:
         return [answer.SerializeToString()]
 
     async def _all_rows(self, table: Table, request: Any, body: bytes, context: Any) -> list[bytes]:
-        """Write all entries; whoever calls this holds their rows' locks."""
+        """Write all entries. The caller holds their rows' locks."""
         deleting = [entry for entry in request.entries if deletes_row(entry.mutations)]
         present = await self._present(table, deleting)
         begun_us = now_us()
@@ -213,7 +213,7 @@ class Writes:
             )
 
     async def collect_garbage(self, name: str) -> int:
-        """Remove the cells that a table's rules condemn, with a record for each row; return how many."""
+        """Remove the cells that a table's rules remove, with a record for each row; return how many records."""
         return await self._unbroken.run(self._collect_garbage(name))
 
     async def _collect_garbage(self, name: str) -> int:
@@ -229,7 +229,7 @@ class Writes:
         return len(changes)
 
     async def apply_silently(self, table: str, key: bytes, mutations: Sequence[Any]) -> None:
-        """Apply mutations to a row without logging them; whoever calls this logs something of his own."""
+        """Apply mutations to a row without logging them, for a caller that logs another record."""
         request = MutateRow(table_name=table, row_key=key, mutations=mutations)
         await self._backend.unary(DATA + "MutateRow", request.SerializeToString())
 
@@ -244,7 +244,7 @@ class Writes:
         return list(changes.items())
 
     async def _present(self, table: Table, deleting: Sequence[Any]) -> dict[bytes, set[str]]:
-        """Return the families with data of the rows that `deleting` are about, as they are now."""
+        """Return the families that now hold data in the rows of `deleting`."""
         if not deleting:
             return {}
         keys = {entry.row_key for entry in deleting}
@@ -269,7 +269,7 @@ class Writes:
 
 
 def _require_shape(changes: int, *keys: bytes) -> None:
-    """Refuse, with a CallError, what `misshapen` finds."""
+    """Raise CallError for a request that `misshapen` refuses."""
     if (refusal := misshapen(changes, *keys)) is not None:
         raise _call_error(refusal)
 
@@ -300,7 +300,7 @@ def _sorted_out(request: Any, table: Table) -> tuple[dict[int, Refusal], bool]:
 
 
 def _applied(request: Any, answer: Sequence[bytes]) -> list[Any]:
-    """Return the entries of a MutateRows that its answer calls OK, in their order."""
+    """Return the entries of a MutateRows with an OK in the answer, in their order."""
     statuses = [entry for message in answer for entry in MutateRowsResponse.FromString(message).entries]
     if all(not entry.status.code for entry in statuses):
         return list(request.entries)
