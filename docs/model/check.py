@@ -1,5 +1,5 @@
 # ruff: noqa
-# A model is read beside its README and in one sitting: it is dense on purpose.
+# The model is dense on purpose, so that it can be read as a whole, together with its README.
 # fmt: off
 """Runs the model: `python check.py` (all cases), `python check.py NAME...`, `python check.py --random SECONDS`."""
 import collections, random, sys, time

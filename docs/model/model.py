@@ -1,11 +1,11 @@
 # ruff: noqa
-# A model is read beside its README and in one sitting: it is dense on purpose.
+# The model is dense on purpose, so that it can be read as a whole, together with its README.
 # fmt: off
-"""Explicit-state model of Penstock's epoch protocol (DESIGN.md, *Epochs*).  Pure Python; no Spark, no Beam.
+"""Explicit-state model of the epoch protocol (docs/protocol.md).  Pure Python; no Spark, no Beam.
 
 A state is one immutable tuple; `actions(cfg, s)` yields every next step of every process.  A paused driver needs no
-action of its own: the search simply does not schedule it for as long as it likes.  Faults cost from a budget, all
-else is free.  See README.md for the mapping of names to the design and for how to run it (check.py).
+action: the search does not schedule it.  Each fault takes one from a budget; all other steps are unlimited.
+README.md says what is modelled and how to run it (check.py).
 """
 from typing import NamedTuple
 

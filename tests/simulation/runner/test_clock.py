@@ -23,9 +23,7 @@ DAY_US = 24 * HOUR_US
 SECOND_US = 10**6
 
 
-def test_what_gave_the_rest_back_for_a_moment_does_not_wait_for_the_hour_that_the_clock_was_set_back() -> (
-    None
-):
+def test_a_deferred_residual_does_not_wait_for_the_hour_by_which_the_clock_was_set_back() -> None:
     set_back, asked = [0], itertools.count()
 
     def after_the_first(record: CommitRecord, *_: object) -> None:

@@ -78,7 +78,7 @@ def test_a_drain_that_leaves_nothing_to_read_still_closes_windows_and_ends() -> 
     assert seen == [("k", [-1])]
 
 
-def test_what_a_drain_left_is_not_cut_again_when_it_is_read_in_pieces() -> None:
+def test_a_residual_of_a_drain_is_not_truncated_again_when_it_is_read_in_pieces() -> None:
     def build(p: beam.Pipeline) -> None:
         _ = p | beam.Create([0]) | reading(endless=False) | beam.Map(note)
 

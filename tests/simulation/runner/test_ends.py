@@ -66,7 +66,7 @@ def _published(before: beam.PTransform, *steps: Step) -> list[Any]:
     return list(seen)
 
 
-def test_the_end_of_time_reaches_what_lies_behind_a_step_that_has_published_all() -> None:
+def test_the_end_of_time_reaches_the_steps_after_a_step_that_has_published_everything() -> None:
     assert _published(beam.Map(str), elements("a@5"), watermark(8)) == [["a"]]
 
 

@@ -85,7 +85,7 @@ def test_an_attempt_of_another_epoch_cannot_be_committed(driver):
         first.commit(stale, PENDING)
 
 
-def test_the_newer_driver_goes_on_and_the_older_one_stops(driver):
+def test_the_newer_driver_continues_and_the_older_one_stops(driver):
     old, new = driver("old"), driver("new")
     old.take_over()
     new.take_over()

@@ -35,7 +35,7 @@ def test_one_attempt_of_each_task_gives_its_control_records():
     assert len(pins) == sum(SHAPE)
 
 
-def test_what_comes_twice_counts_once():
+def test_a_result_that_arrives_twice_counts_once():
     assert pinned(controls() * 2, reports() * 3, SHAPE) == pinned(controls(), reports(), SHAPE)
 
 

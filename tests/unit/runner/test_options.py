@@ -35,12 +35,12 @@ def test_a_checkpoint_folder_that_is_a_url_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
-def test_an_epoch_that_would_never_begin_or_end_is_refused(seconds: str) -> None:
+def test_epoch_seconds_that_are_not_positive_and_finite_are_refused(seconds: str) -> None:
     (problem,) = problems(options(f"--epoch_seconds={seconds}"))
     assert problem == f"--epoch_seconds={float(seconds)} must be above 0 and finite, for example 0.5"
 
 
-def test_an_empty_checkpoint_folder_is_not_taken_for_none() -> None:
+def test_an_empty_checkpoint_dir_is_refused() -> None:
     (problem,) = problems(options("--checkpoint_dir="))
     assert (
         problem

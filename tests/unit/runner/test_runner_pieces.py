@@ -63,12 +63,12 @@ def test_each_key_group_has_one_partition_and_each_partition_a_range(partitions:
     assert owned == {group: partition_of(group, partitions) for group in range(KEY_GROUPS)}
 
 
-def test_the_key_group_of_a_key_is_the_same_for_ever() -> None:
+def test_the_key_group_of_a_key_never_changes() -> None:
     assert [key_group(key) for key in (b"", b"a", b"order-1")] == [0, 67, 111]
 
 
 @given(st.lists(st.binary(max_size=9)))
-def test_joined_parts_come_apart_again(parts: list[bytes]) -> None:
+def test_packed_parts_are_unpacked_again(parts: list[bytes]) -> None:
     assert unpack(pack(*parts)) == parts
 
 
@@ -83,7 +83,7 @@ def test_a_cell_keeps_its_chunks_in_order_until_it_is_cleared() -> None:
     assert list(cells.chunks(5, b"key", b"w", b"other")) == [b"x"]
 
 
-def test_forgetting_a_window_leaves_no_entry_of_it_and_all_of_the_others() -> None:
+def test_deleting_a_window_leaves_the_entries_of_other_windows() -> None:
     store = MemoryStore()
     cells, timers = Cells(store), Timers(store, 0, KEY_GROUPS - 1)
     for window in (b"w", b"w2"):
@@ -119,7 +119,7 @@ def test_a_timer_that_is_set_again_moves_and_takes_its_hold_along() -> None:
     assert (timers.earliest(PROCESSING), timers.earliest(HOLD)) == (None, None)
 
 
-def test_a_timer_that_was_cleared_or_set_anew_cannot_be_taken_as_it_was() -> None:
+def test_a_timer_that_was_cleared_or_set_again_cannot_be_taken_as_it_was() -> None:
     timers = Timers(MemoryStore(), 0, KEY_GROUPS - 1)
     before, after = _timer(b"", 10), _timer(b"", 20)
     timers.set(before)

@@ -130,7 +130,7 @@ def test_fresh_loses_to_a_driver_that_was_faster(tmp_path):
         Checkpoint.open(str(tmp_path), filesystem=Slow(), fresh=True)
 
 
-def test_the_last_record_is_the_highest_even_if_the_one_that_was_listed_has_gone(tmp_path, monkeypatch):
+def test_the_last_record_is_the_highest_even_if_a_listed_one_was_deleted(tmp_path, monkeypatch):
     checkpoint = Checkpoint.open(str(tmp_path))
     old, new = Coordinator(checkpoint, writer="old"), Coordinator(checkpoint, writer="new", keep_records=1)
     old.take_over()
@@ -164,7 +164,7 @@ def test_the_format_file_is_plain_json(tmp_path):
     assert content == {"version": 2, "job": job, "key_groups": 128, "created_us": NOON_US}
 
 
-def test_a_folder_that_went_away_after_it_was_opened_is_not_begun_anew(tmp_path):
+def test_a_folder_that_disappeared_after_it_was_opened_is_not_created_again(tmp_path):
     folder = str(tmp_path / "checkpoint")
     checkpoint = Checkpoint.open(folder)
     Coordinator(checkpoint).take_over()
@@ -186,7 +186,7 @@ def test_state_runs_that_are_there_in_full_pass_the_check_at_the_start(tmp_path)
     checkpoint.check_runs([])
 
 
-def test_a_state_run_that_is_gone_is_found_at_the_start_and_not_when_its_timer_fires(tmp_path):
+def test_a_missing_state_run_is_found_at_the_start_and_not_when_its_timer_fires(tmp_path):
     checkpoint = Checkpoint.open(str(tmp_path))
     run = written_run(checkpoint)
     os.unlink(f"{checkpoint.state_folder}/{run.name}")

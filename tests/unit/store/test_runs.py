@@ -50,7 +50,7 @@ def test_run_keys_sort_by_key_group_then_key():
     assert [key_of(run_key(*key)) for key in keys] == keys
 
 
-def test_the_successor_of_a_prefix_lies_above_all_that_begin_with_it():
+def test_the_successor_of_a_prefix_is_above_all_keys_with_the_prefix():
     assert successor(b"\x00\x01") == b"\x00\x02"
     assert successor(b"\x00\x01\xff\xff") == b"\x00\x02"
 
@@ -145,7 +145,7 @@ def test_a_forked_child_begins_with_an_empty_cache(tmp_path):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_a_run_closes_its_database_when_nobody_uses_it(tmp_path, monkeypatch):
+def test_a_run_closes_its_database_when_it_is_no_longer_used(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "IN_MEMORY_BYTES", 0)
     path, meta = written(tmp_path, [(b"\x00\x00key", b"value")])
     run = open_run(FILES, path, meta)

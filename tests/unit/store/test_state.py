@@ -74,7 +74,7 @@ def test_nothing_changed_writes_nothing(tmp_path):
     assert sorted(os.listdir(tmp_path)) == files
 
 
-def test_deleting_what_is_not_there_writes_nothing(tmp_path):
+def test_deleting_a_missing_key_writes_nothing(tmp_path):
     runs = sealed(tmp_path, big(300))
     files = sorted(os.listdir(tmp_path))
     assert sealed(tmp_path, {(0, b"none"): None}, runs) == runs
@@ -97,7 +97,7 @@ def test_runs_stay_few_and_a_small_change_does_not_rewrite_a_large_run(tmp_path)
         assert len(runs) == 2
 
 
-def test_what_is_cleared_gives_its_space_back(tmp_path):
+def test_cleared_keys_free_their_space(tmp_path):
     entries = big(2000)
     runs = sealed(tmp_path, entries)
     keys = list(entries)
@@ -115,7 +115,7 @@ def test_state_that_shrinks_shrinks_on_disk(tmp_path):
 
 
 @pytest.mark.parametrize("size", [10, 300, 1000, 3000, 20_000])
-def test_a_run_is_hardly_larger_than_what_it_holds(tmp_path, size):
+def test_a_run_is_hardly_larger_than_its_entries(tmp_path, size):
     runs = sealed(tmp_path, big(3_000_000 // size // 10, size))
     content = runs[0].entries * (size + 11)
     assert runs[0].size < 1.6 * content + 8192
