@@ -73,16 +73,16 @@ def _elements(context: PlanContext, collection: str) -> StepSchema:
 
 
 def _stateful_step(context: PlanContext, stage: Stage) -> Iterator[tuple[str, str]]:
-    collection = stage.grouped or stage.collection
+    collection = stage.group.collection if stage.group else stage.collection
     pair = context.coder(collection).wrapped_value_coder
-    yield "step", "grouping" if stage.grouped else "stateful DoFn"
+    yield "step", "grouping" if stage.group else "stateful DoFn"
     yield "keys", _coder_name(pair.key_coder())
     yield "windows", _windows(context, collection)
-    if stage.grouped:
+    if stage.group:
         yield "values", _coder_name(pair.value_coder())
     for data in stage.transforms.values():
         transform = api.PTransform.FromString(data)
-        if transform.unique_name == stage.state and transform.spec.payload and not stage.grouped:
+        if transform.unique_name == stage.state and transform.spec.payload and not stage.group:
             payload = api.ParDoPayload.FromString(transform.spec.payload)
             for name, spec in payload.state_specs.items():
                 yield f"state {name!r}", _state_spec(context, spec)

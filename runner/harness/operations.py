@@ -17,9 +17,8 @@ from apache_beam.runners.worker import operations
 from apache_beam.runners.worker.bundle_processor import BeamTransformFactory
 from apache_beam.utils.windowed_value import WindowedValue
 
-from penstock.runner.planning.graph import SINK_URN, SOURCE_URN
-from penstock.runner.planning.phases import EMPTY_URN
 from penstock.runner.planning.plan import Edge, Routing
+from penstock.runner.planning.urns import EMPTY_URN, SINK_URN, SOURCE_URN
 from penstock.runner.protocol.frames import FRAME_BYTES
 from penstock.runner.store.keys import key_group, partition_of
 from penstock.runner.windows.grouping import Group, write_group

@@ -13,18 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as api
 from apache_beam.runners.portability.fn_api_runner import translations as beam_phases
-from apache_beam.runners.worker import bundle_processor  # noqa: TID251 - two URNs
 
 from penstock.publish import CARRIED_RESHUFFLE, POST_COMMIT
+from penstock.runner.planning.urns import EMPTY_URN, READ, WRITE, BufferKind
 from penstock.runner.planning.views import group_views
 
-EMPTY_URN = "penstock:empty:v1"
-"""A Flatten of nothing."""
-SCRIPT = "script"
-"""The kind of the buffers that the driver fills from a TestStream."""
-
-WRITE = bundle_processor.DATA_OUTPUT_URN
-READ = bundle_processor.DATA_INPUT_URN
 PAR_DO = common_urns.primitives.PAR_DO.urn
 PROCESS = common_urns.sdf_components.PROCESS_SIZED_ELEMENTS_AND_RESTRICTIONS.urn
 TEST_STREAM = common_urns.primitives.TEST_STREAM.urn
@@ -143,7 +136,7 @@ def cut_reads(
         (pcoll,) = _main_inputs(stage)
         source = by_output[pcoll].transforms[0] if pcoll in by_output else None
         written = next(iter(source.inputs.values())) if source else pcoll
-        yield from _cut(stage, written, pcoll, "residual", step_name(transform))
+        yield from _cut(stage, written, pcoll, BufferKind.RESIDUAL, step_name(transform))
 
 
 def cut_publications(
@@ -160,7 +153,7 @@ def cut_publications(
         for tag, name in list(transform.inputs.items()):
             if name == pcoll:
                 transform.inputs[tag] = carried
-        yield from _cut(stage, pcoll, carried, "publish", transform.unique_name)
+        yield from _cut(stage, pcoll, carried, BufferKind.PUBLISH, transform.unique_name)
 
 
 def drop_carried_reshuffles(
@@ -193,7 +186,7 @@ def expand_scripts(
             continue
         for tag, made in transform.outputs.items():
             name = f"{transform.unique_name}/{tag}"
-            buffer = beam_phases.create_buffer_id(name, kind=SCRIPT)
+            buffer = beam_phases.create_buffer_id(name, kind=BufferKind.TEST_STREAM)
             yield beam_phases.Stage(
                 f"{name}/Read",
                 [_end(f"{name}/Read", READ, buffer, outputs={"out": made})],
@@ -213,7 +206,7 @@ def expand_reshuffles(
             continue
         (given,), (made,) = transform.inputs.values(), transform.outputs.values()
         _share_coder(given, made, context)
-        yield from _write_and_read(transform.unique_name, given, made, "spread", stage)
+        yield from _write_and_read(transform.unique_name, given, made, BufferKind.RESHUFFLE, stage)
 
 
 def _share_coder(given: str, made: str, context: beam_phases.TransformContext) -> None:
@@ -230,7 +223,7 @@ def _cut(
     stage: beam_phases.Stage,
     written: str,
     read: str,
-    kind: str,
+    kind: BufferKind,
     step: str,
 ) -> Iterator[beam_phases.Stage]:
     """A stage behind the end of an epoch: `written` is carried, and `read` is what the stage takes in."""
@@ -243,7 +236,7 @@ def _cut(
 
 
 def _write_and_read(
-    name: str, written: str, read: str, kind: str, like: beam_phases.Stage
+    name: str, written: str, read: str, kind: BufferKind, like: beam_phases.Stage
 ) -> tuple[beam_phases.Stage, beam_phases.Stage]:
     buffer = beam_phases.create_buffer_id(name, kind=kind)
     write = beam_phases.Stage(

@@ -100,15 +100,27 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupSpec:
+    """The GroupByKey that a stage begins with.
+
+    `collection` is the PCollection that is grouped. `triggered` means that in batch Beam's own trigger driver fires its
+    panes, because the trigger is another one than "once, at the end of the window".
+    """
+
+    collection: str
+    triggered: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
     """A fused stage: Beam transforms that run in one go, in process.
 
     `transforms` are proto bytes by unique name; `source` is the one that takes the input in. `step` is the
     name by which the commit record knows what starts the stage (Impulse, residuals, Publications). `reads` is
     the transform that processes restrictions, `state` the stateful transform or GroupByKey whose state the
-    stage keeps, `grouped` the PCollection that a GroupByKey groups; each empty where it does not apply.
+    stage keeps; both are empty if there is none. `group` is the GroupByKey that the stage begins with.
     `inputs` are the edges of the main input, `sides` those of side inputs; `collection` is the PCollection that
-    the source takes in. `triggered` means that a GroupByKey does not just fire each window once, when it is over.
+    the source takes in.
     `waiting` names the elements of a stream that wait for side inputs.
     """
 
@@ -125,8 +137,7 @@ class Stage:
     step: str = ""
     reads: str = ""
     state: str = ""
-    grouped: str = ""
-    triggered: bool = False
+    group: GroupSpec | None = None
     waiting: str = ""
 
     @property

@@ -165,8 +165,8 @@ def make_stage_run(processor: StageProcessor, context: StageContext) -> StageRun
     """Make the kind of run that a stage needs."""
     stage = processor.stage
     kind: type[StageRun] = StageRun
-    if stage.grouped:
-        in_batch = TriggeredRun if stage.triggered else CompleteRun
+    if stage.group:
+        in_batch = TriggeredRun if stage.group.triggered else CompleteRun
         kind = in_batch if context.bounded else PanesRun
     elif stage.state:
         kind = StatefulRun

@@ -67,7 +67,7 @@ class Watermarks:
         """
         if hold_us is not None:
             output_us = min(output_us, hold_us)
-        if stage.grouped:
+        if stage.group:
             self.reported[WatermarkKey.output(stage.state)] = output_us
         if stage.origin is Origin.RESIDUAL:
             output_us = self._reader_us(stage, output_us, residuals)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import apache_beam as beam
+from apache_beam.runners.worker import bundle_processor
 
 from penstock.runner import PySparkRunner
+from penstock.runner.planning import urns
 from penstock.runner.planning.graph import build_plan
 from penstock.runner.planning.plan import Plan
 
@@ -43,3 +45,7 @@ def test_a_stage_is_labelled_in_the_order_of_its_data() -> None:
     environment = PySparkRunner().default_environment(pipeline.options)
     plan = build_plan(pipeline.to_runner_api(default_environment=environment), streaming=False)
     assert [stage.label for stage in plan.stages] == ["Impulse, First, Second, Third, Fourth, Fifth", "Sixth"]
+
+
+def test_the_ends_of_a_stage_have_the_urns_that_beams_worker_gives_them() -> None:
+    assert (urns.READ, urns.WRITE) == (bundle_processor.DATA_INPUT_URN, bundle_processor.DATA_OUTPUT_URN)
