@@ -41,8 +41,11 @@ PROGRESS_SECONDS = {Style.LIVE: 0.5, Style.LINE: 2.0, Style.JSON: 5.0}
 """Time between two progress lines."""
 
 _SHOW_CURSOR = "\x1b[?25h"
+_DIRECTIONS = (0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+"""Characters that make a terminal show text in another order than it has."""
 _CONTROL_CHARACTERS = {
-    code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
+    **{code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"},
+    **{code: f"\\u{code:04x}" for code in _DIRECTIONS},
 }
 
 

@@ -91,8 +91,8 @@ def test_control_characters_are_shown_as_text_in_every_style_for_people() -> Non
     for style in (Style.LINE, Style.LIVE):
         stream = Terminal()
         with Reporter(style, stream) as reporter:
-            reporter.message("log", "table \x1b]0;owned\x07\r name")
-        assert "\\x1b]0;owned\\x07\\x0d name" in stream.getvalue()
+            reporter.message("log", "table \x1b]0;owned\x07\r \u202ename")
+        assert "\\x1b]0;owned\\x07\\x0d \\u202ename" in stream.getvalue()
 
 
 def test_the_last_message_before_an_abort_shows_the_cursor_again() -> None:
