@@ -5,8 +5,8 @@
         subprocess.run(pipeline, env={**os.environ, **simulation.environment()})
         simulation.control.add_fault(code="UNAVAILABLE", after_rows=10)
 
-Any Spanner client reaches it through SPANNER_EMULATOR_HOST. What it simulates, and what not, is in
-docs/simulated-spanner.md.
+Any Spanner client reaches it through SPANNER_EMULATOR_HOST. docs/simulated-spanner.md lists
+the behaviours that it simulates and those that it does not.
 """
 
 from penstock.emulators.simulated_spanner.control import Control, ControlError

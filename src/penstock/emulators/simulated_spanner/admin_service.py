@@ -25,7 +25,7 @@ _Dialect = database_common.DatabaseDialect
 
 
 class Operations:
-    """google.longrunning.Operations: what was asked for is done before the operation is returned."""
+    """google.longrunning.Operations: the service finishes the work before it returns the operation."""
 
     def __init__(self) -> None:
         self._done: dict[str, Any] = {}

@@ -128,6 +128,8 @@ class ChangeAnswer:
 
     def _is_due(self, mid_row: bool) -> bool:
         """Return whether the next fault is one of that kind and its moment has come."""
+        # Queries share their faults: another one may have met a fault since this query began.
+        self._faults = [fault for fault in self._faults if fault.times > 0]
         due = bool(self._faults) and self._faults[0].after_rows <= self._rows_sent
         return due and self._faults[0].mid_row == mid_row
 
@@ -137,9 +139,8 @@ class ChangeAnswer:
 
     async def _meet_first(self) -> None:
         fault = self._faults.pop(0)
-        if fault.times > 0:  # else another query has met it meanwhile
-            self._service.faults.happened(fault)
-            await meet(self._service, fault)
+        self._service.faults.happened(fault)
+        await meet(self._service, fault)
 
 
 async def meet(service: Service, fault: Fault) -> None:

@@ -1,4 +1,4 @@
-"""Change stream queries: what a statement asks for, whether it may, and which records answer it when.
+"""Change stream queries: their arguments, their checks, and the records that answer them at each moment.
 
     request = parse_change_query(database, sql, params)      # None: some other statement
     query = open_query(database, request, now)
@@ -279,7 +279,7 @@ class RunningQuery:
         self.wake = base + self.query.heartbeat if end is None else min(end, base + self.query.heartbeat)
 
     def _check_retention(self, now: int, partition: Partition) -> None:
-        """What is below the retention is gone, also for a query that has been running for long."""
+        """Fail if the query needs records that are older than the retention, also in mid-query."""
         oldest = now - self.query.stream.retention
         if max(self.query.start, self.place[0]) >= oldest:
             return

@@ -2,7 +2,7 @@
 
 Source: google/spanner/v1/result_set.proto, "chunked_value". Strings are concatenated. Lists are concatenated,
 and if the last element of the first and the first of the second are strings or lists, those two are merged by
-the same rule: so a list that is cut after a string or list goes on with an empty one, which changes nothing.
+the same rule: so if a list is cut after a string or list, the next piece begins with an empty one.
 Clients differ in what they do if only one of the two can be merged; the empty element avoids that case.
 """
 

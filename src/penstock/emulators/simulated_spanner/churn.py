@@ -20,7 +20,7 @@ class RangeChange:
 
 @dataclass(frozen=True, slots=True)
 class ChurnLimits:
-    """How many partitions there are at least and at most, as far as random changes go."""
+    """The least and the greatest number of partitions that random changes may lead to."""
 
     least: int = 1
     most: int = 8

@@ -4,7 +4,7 @@
     Clock(speed=100)            a second lasts ten milliseconds
     Clock(speed=0, start=…)     stands still; `advance` moves it
 
-A clock never goes back, whatever offset it is given: timestamps of commits only rise.
+A clock never goes back, with any offset: timestamps of commits only rise.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Clock:
         self._offset = nanoseconds
 
     def set_speed(self, speed: float) -> None:
-        """Run so many times as fast as the source from now on; 0 stands still."""
+        """Run `speed` times as fast as the source from now on; 0 stands still."""
         moment = self.now()
         self._origin, self._base, self._speed = self._source(), moment - self._offset, speed
 

@@ -49,7 +49,7 @@ class Control:
         return self._change(database, stream, "split", [token], ways=ways, placement=placement)
 
     def merge(self, database: str, stream: str, *tokens: str, placement: str = "") -> int:
-        """Merge partitions, which must lie beside each other in the mode IMMUTABLE_KEY_RANGE."""
+        """Merge partitions, which must be neighbours in the mode IMMUTABLE_KEY_RANGE."""
         return self._change(database, stream, "merge", list(tokens), placement=placement)
 
     def move(

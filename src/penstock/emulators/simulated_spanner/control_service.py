@@ -1,4 +1,4 @@
-"""The control service: what a test asks of the simulation that no client of Spanner could.
+"""The control service: commands for tests that the API of Spanner does not have.
 
 One method, ``/penstock.simulated_spanner.Control/Call``. A request is a JSON object with the name of a command
 and its arguments; the answer is a JSON value. `control.Control` is the client.

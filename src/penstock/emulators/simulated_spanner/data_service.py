@@ -13,31 +13,25 @@ from typing import Any
 from google.cloud.spanner_v1.types import commit_response as commit_types
 from google.cloud.spanner_v1.types import result_set as result_set_types
 from google.cloud.spanner_v1.types import spanner as spanner_types
-from google.cloud.spanner_v1.types import transaction as transaction_types
-from google.cloud.spanner_v1.types import type as type_types
 from google.protobuf import empty_pb2
 
-from penstock.emulators.simulated_spanner import wire
 from penstock.emulators.simulated_spanner.change_answer import ChangeAnswer
 from penstock.emulators.simulated_spanner.change_query import ChangeQuery, parse_change_query
-from penstock.emulators.simulated_spanner.column_type import ColumnType
 from penstock.emulators.simulated_spanner.errors import ServiceError, invalid, unimplemented
-from penstock.emulators.simulated_spanner.expression import Typed
-from penstock.emulators.simulated_spanner.key_set import KeyRange, KeySet
-from penstock.emulators.simulated_spanner.mutation import (
-    INSERT,
-    REPLACE,
-    UPDATE,
-    UPSERT,
-    Delete,
-    Mutation,
-    Write,
+from penstock.emulators.simulated_spanner.key_set import KeySet
+from penstock.emulators.simulated_spanner.messages import (
+    fill_row_type,
+    key_set,
+    messages,
+    mutation,
+    result_set,
+    session_message,
+    stats_bytes,
+    transaction_message,
+    typed_params,
 )
 from penstock.emulators.simulated_spanner.record_encoding import (
-    fill_column_type,
-    fill_value,
     python_value,
-    value_bytes,
 )
 from penstock.emulators.simulated_spanner.rows import Row, order_of
 from penstock.emulators.simulated_spanner.schema import Table
@@ -51,7 +45,6 @@ from penstock.emulators.simulated_spanner.transaction import (
     Snapshot,
     read_timestamp,
 )
-from penstock.emulators.simulated_spanner.value import canonical
 
 _BatchCreateSessionsResponse = spanner_types.BatchCreateSessionsResponse.pb()
 _CommitResponse = commit_types.CommitResponse.pb()
@@ -59,14 +52,7 @@ _ExecuteBatchDmlResponse = spanner_types.ExecuteBatchDmlResponse.pb()
 _ListSessionsResponse = spanner_types.ListSessionsResponse.pb()
 _Metadata = result_set_types.ResultSetMetadata.pb()
 _PartitionResponse = spanner_types.PartitionResponse.pb()
-_ResultSet = result_set_types.ResultSet.pb()
-_Session = spanner_types.Session.pb()
-_Transaction = transaction_types.Transaction.pb()
-_TransactionOptions = transaction_types.TransactionOptions.pb()
-_TypeCode = type_types.TypeCode
-_Annotation = type_types.TypeAnnotationCode
 
-_ROWS_OF_A_MESSAGE = 200
 _PARTITIONS = 4
 """How many partitions a partitioned read has."""
 _ONLY_STREAMING = (
@@ -85,7 +71,7 @@ class SpannerService:
 
     async def create_session(self, request: Any) -> Any:
         """Make one session."""
-        return _session_message(self._service.create_session(request.database, request.session.multiplexed))
+        return session_message(self._service.create_session(request.database, request.session.multiplexed))
 
     async def batch_create_sessions(self, request: Any) -> Any:
         """Make several sessions."""
@@ -93,17 +79,17 @@ class SpannerService:
             self._service.create_session(request.database, False)
             for _ in range(max(1, request.session_count))
         ]
-        return _BatchCreateSessionsResponse(session=[_session_message(each) for each in made])
+        return _BatchCreateSessionsResponse(session=[session_message(each) for each in made])
 
     async def get_session(self, request: Any) -> Any:
         """Return a session."""
-        return _session_message(self._service.session(request.name))
+        return session_message(self._service.session(request.name))
 
     async def list_sessions(self, request: Any) -> Any:
         """Return all sessions of a database."""
         prefix = f"{request.database}/sessions/"
         found = [each for name, each in self._service.sessions.items() if name.startswith(prefix)]
-        return _ListSessionsResponse(sessions=[_session_message(each) for each in found])
+        return _ListSessionsResponse(sessions=[session_message(each) for each in found])
 
     async def delete_session(self, request: Any) -> Any:
         """Forget a session."""
@@ -116,7 +102,7 @@ class SpannerService:
         """Begin a transaction."""
         session = self._service.session(request.session)
         started = session.begin(request.options, self._service.next_number(), self._service.clock.now())
-        return _transaction_message(started, request.options)
+        return transaction_message(started, request.options)
 
     async def commit(self, request: Any) -> Any:
         """Commit a transaction: its DML, then the mutations of the request."""
@@ -128,7 +114,7 @@ class SpannerService:
         )
         if request.WhichOneof("transaction") == "transaction_id":
             transaction = session.read_write(request.transaction_id)
-        mutations = [*transaction.mutations, *(_mutation(session, each) for each in request.mutations)]
+        mutations = [*transaction.mutations, *(mutation(session, each) for each in request.mutations)]
         done = session.database.commit(
             mutations,
             self._service.clock.now(),
@@ -153,12 +139,12 @@ class SpannerService:
         return empty_pb2.Empty()
 
     async def batch_write(self, request: Any) -> AsyncIterator[bytes]:
-        """Commit each group of mutations as a transaction of its own."""
+        """Commit each group of mutations as a separate transaction."""
         session = self._service.session(request.session)
         for index, group in enumerate(request.mutation_groups):
             response = spanner_types.BatchWriteResponse.pb()(indexes=[index])
             done = session.database.commit(
-                [_mutation(session, each) for each in group.mutations],
+                [mutation(session, each) for each in group.mutations],
                 self._service.clock.now(),
                 tag=request.request_options.transaction_tag,
                 excluded=request.exclude_txn_from_change_streams,
@@ -183,8 +169,8 @@ class SpannerService:
             return
         transaction, metadata = await self._selected(session, request.transaction)
         result = _executed(session, request, transaction, self._now())
-        _fill_row_type(metadata, result.columns)
-        for message in _messages(metadata, result.rows, _stats(result)):
+        fill_row_type(metadata, result.columns)
+        for message in messages(metadata, result.rows, stats_bytes(result)):
             yield message
 
     async def execute_sql(self, request: Any) -> Any:
@@ -196,8 +182,8 @@ class SpannerService:
             )
         transaction, metadata = await self._selected(session, request.transaction)
         result = _executed(session, request, transaction, self._now())
-        _fill_row_type(metadata, result.columns)
-        return _result_set(metadata, result)
+        fill_row_type(metadata, result.columns)
+        return result_set(metadata, result)
 
     async def execute_batch_dml(self, request: Any) -> Any:
         """Execute DML statements until one fails."""
@@ -213,7 +199,7 @@ class SpannerService:
                 response.status.code = _STATUS_NUMBERS.get(error.code, 2)
                 response.status.message = str(error)
                 break
-            response.result_sets.append(_result_set(metadata, result))
+            response.result_sets.append(result_set(metadata, result))
             metadata = _Metadata()
         return response
 
@@ -229,13 +215,13 @@ class SpannerService:
     async def streaming_read(self, request: Any) -> AsyncIterator[bytes]:
         """Answer a read in parts."""
         metadata, rows = await self._read(request)
-        for message in _messages(metadata, rows):
+        for message in messages(metadata, rows):
             yield message
 
     async def read(self, request: Any) -> Any:
         """Answer a read at once."""
         metadata, rows = await self._read(request)
-        return _result_set(metadata, Result(rows=list(rows)))
+        return result_set(metadata, Result(rows=list(rows)))
 
     async def partition_read(self, request: Any) -> Any:
         """Divide a read in partitions, to be read with their tokens."""
@@ -263,8 +249,8 @@ class SpannerService:
         transaction, metadata = await self._selected(session, request.transaction)
         table = session.database.schema.table(request.table)
         columns = [table.columns[table.index(name)] for name in request.columns]
-        _fill_row_type(metadata, [(each.name, each.kind) for each in columns])
-        rows = _rows(table, _key_set(table, request.key_set), transaction, request.partition_token)
+        fill_row_type(metadata, [(each.name, each.kind) for each in columns])
+        rows = _rows(table, key_set(table, request.key_set), transaction, request.partition_token)
         found = ([row.get(each.name) for each in columns] for row in rows)
         return metadata, islice(found, request.limit or None)
 
@@ -277,13 +263,13 @@ class SpannerService:
             found = session.transaction(selector.id)
         elif kind == "begin":
             found = session.begin(selector.begin, self._service.next_number(), now)
-            metadata.transaction.CopyFrom(_transaction_message(found, selector.begin))
+            metadata.transaction.CopyFrom(transaction_message(found, selector.begin))
         else:
             options = selector.single_use
             moment = read_timestamp(session.database, options.read_only, now)
             found = Snapshot(session.database, moment)
             if options.read_only.return_read_timestamp:
-                metadata.transaction.CopyFrom(_transaction_message(found, options))
+                metadata.transaction.CopyFrom(transaction_message(found, options))
         if isinstance(found, Snapshot):
             # The last commit may be dated a little ahead of the clock; nothing is to be waited for then.
             if found.timestamp > max(self._service.clock.now(), session.database.last):
@@ -302,18 +288,6 @@ _STATUS_NUMBERS = {
 }
 
 
-def _session_message(session: Session) -> Any:
-    return _Session(name=session.name, multiplexed=session.multiplexed)
-
-
-def _transaction_message(transaction: AnyTransaction, options: Any) -> Any:
-    message = _Transaction(id=transaction.id)
-    if isinstance(transaction, Snapshot) and options.read_only.return_read_timestamp:
-        seconds, nanos = divmod(transaction.timestamp, SECOND)
-        message.read_timestamp.seconds, message.read_timestamp.nanos = seconds, nanos
-    return message
-
-
 def _check_change_query(selector: Any) -> None:
     """Only a strong single-use read may ask a change stream; no selector at all means that too."""
     kind = selector.WhichOneof("selector")
@@ -327,67 +301,12 @@ def _check_change_query(selector: Any) -> None:
 
 def _executed(session: Session, request: Any, transaction: AnyTransaction, now: str) -> Result:
     schema = session.database.schema
-    result = execute(schema, request.sql, _typed_params(request), transaction, now)
+    result = execute(schema, request.sql, typed_params(request), transaction, now)
     if result.mutations is not None:
         if not isinstance(transaction, ReadWrite):
             raise invalid("DML statements can only be performed in a read-write transaction.")
         transaction.apply(result.mutations)
     return result
-
-
-def _typed_params(request: Any) -> dict[str, Typed]:
-    return {
-        name: (
-            python_value(value),
-            _column_type(request.param_types[name]) if name in request.param_types else None,
-        )
-        for name, value in request.params.fields.items()
-    }
-
-
-def _column_type(message: Any) -> ColumnType | None:
-    if not message.code:
-        return None
-    code = _TypeCode(message.code).name
-    element = _column_type(message.array_element_type) if code == "ARRAY" else None
-    annotation = _Annotation(message.type_annotation).name if message.type_annotation else ""
-    return ColumnType(code, element, annotation, message.proto_type_fqn)
-
-
-def _mutation(session: Session, message: Any) -> Mutation:
-    kind = message.WhichOneof("operation")
-    if kind == "delete":
-        table = session.database.schema.table(message.delete.table)
-        return Delete(table.name, _key_set(table, message.delete.key_set))
-    if kind not in (INSERT, UPDATE, UPSERT, REPLACE):
-        raise unimplemented(f"The mutation {kind}.")
-    write = getattr(message, kind)
-    rows = tuple(tuple([python_value(value) for value in row.values]) for row in write.values)
-    return Write(kind, write.table, tuple(write.columns), rows)
-
-
-def _key_set(table: Table, message: Any) -> KeySet:
-    return KeySet(
-        tuple(_key(table, key) for key in message.keys),
-        tuple(_range(table, each) for each in message.ranges),
-        message.all_ if hasattr(message, "all_") else message.all,
-    )
-
-
-def _key(table: Table, message: Any) -> tuple[Any, ...]:
-    values = [python_value(value) for value in message.values]
-    kinds = [table.columns[number].kind for number in table.key]
-    return tuple(canonical(value, kind) for value, kind in zip(values, kinds, strict=False))
-
-
-def _range(table: Table, message: Any) -> KeyRange:
-    start_kind, end_kind = message.WhichOneof("start_key_type"), message.WhichOneof("end_key_type")
-    return KeyRange(
-        order_of(table, _key(table, getattr(message, start_kind))),
-        order_of(table, _key(table, getattr(message, end_kind))),
-        start_kind == "start_closed",
-        end_kind == "end_closed",
-    )
 
 
 def _rows(table: Table, keys: KeySet, transaction: AnyTransaction, partition_token: bytes) -> Iterator[Row]:
@@ -409,44 +328,3 @@ def _rows(table: Table, keys: KeySet, transaction: AnyTransaction, partition_tok
             or zlib.crc32(repr([row[table.columns[n].name] for n in table.key]).encode()) % count == number
         ):
             yield row
-
-
-def _fill_row_type(metadata: Any, columns: list[tuple[str, ColumnType]]) -> None:
-    metadata.row_type.SetInParent()
-    for name, kind in columns:
-        field = metadata.row_type.fields.add()
-        field.name = name
-        fill_column_type(field.type_, kind)
-
-
-def _stats(result: Result) -> bytes:
-    """Return an encoded ResultSetStats of a DML statement; nothing for a query."""
-    if result.mutations is None:
-        return b""
-    stats: bytes = result_set_types.ResultSetStats.pb()(row_count_exact=result.row_count).SerializeToString()
-    return stats
-
-
-def _messages(metadata: Any, rows: Any, stats: bytes = b"") -> Iterator[bytes]:
-    encoded = metadata.SerializeToString()
-    source = iter(rows)
-    last = list(islice(source, _ROWS_OF_A_MESSAGE))
-    while True:
-        following = list(islice(source, _ROWS_OF_A_MESSAGE))
-        message = wire.partial_result_set([value_bytes(v) for row in last for v in row], metadata=encoded)
-        if not following:
-            yield message + (wire.field(b"\x2a", stats) if stats else b"")
-            return
-        yield message
-        encoded, last = b"", following
-
-
-def _result_set(metadata: Any, result: Result) -> Any:
-    message = _ResultSet(metadata=metadata)
-    for row in result.rows:
-        target = message.rows.add()
-        for value in row:
-            fill_value(target.values.add(), value)
-    if result.mutations is not None:
-        message.stats.row_count_exact = result.row_count
-    return message

@@ -33,7 +33,7 @@ _SEQUENCES_OF_A_RANGE_CHANGE = 3
 
 @dataclass(slots=True)
 class ReadSet:
-    """What a read-write transaction has read: the version of each row, and the moment of each table scan."""
+    """The reads of a read-write transaction: the version of each row, and the moment of each table scan."""
 
     rows: dict[tuple[str, SortKey], int] = field(default_factory=dict)
     scans: dict[str, int] = field(default_factory=dict)
@@ -196,7 +196,7 @@ class Database:
         return timestamp, touched
 
     def forget(self, now: int) -> None:
-        """Drop the records whose retention is over."""
+        """Drop the records that are older than the retention."""
         for stream in self.streams.values():
             for ranges in stream.functions.values():
                 ranges.forget_before(now - stream.retention)

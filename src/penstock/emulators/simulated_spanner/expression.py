@@ -50,7 +50,7 @@ class Scope:
     """The value of CURRENT_TIMESTAMP()."""
 
     def column(self, name: str) -> str | None:
-        """Return a column by its name, whatever its case."""
+        """Return a column by its name, ignoring case."""
         return next((each for each in self.columns if each.lower() == name.lower()), None)
 
 

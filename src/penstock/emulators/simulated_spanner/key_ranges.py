@@ -74,7 +74,7 @@ class KeyRanges(ABC):
         """Give keys of a partition to another one; return the tokens whose logs or lives changed."""
 
     def neighbours(self, token: str) -> list[str]:
-        """Return the partitions that own a range beside one of this partition."""
+        """Return the partitions that own a range next to one of this partition."""
         pairs = list(zip(self._owners, self._owners[1:], strict=False))
         beside = [b if a == token else a for a, b in pairs if token in (a, b) and a != b]
         return list(dict.fromkeys(beside))
@@ -124,11 +124,11 @@ class ImmutableRanges(KeyRanges):
         return {token, *children}
 
     def merge(self, tokens: tuple[str, ...], timestamp: int, sequence: int) -> set[str]:
-        """End the partitions, which must lie beside each other; one child has all their keys."""
+        """End the partitions, which must be neighbours; one child has all their keys."""
         self._check_live(*tokens)
         first, last = (choose(map(self._owners.index, tokens)) for choose in (min, max))
         if last - first + 1 != len(set(tokens)):
-            raise ValueError("only partitions that lie beside each other can be merged")
+            raise ValueError("only neighbouring partitions can be merged")
         child = self._open(timestamp, tuple(self._owners[first : last + 1]))
         self._starts[first : last + 1] = [self._starts[first]]
         self._owners[first : last + 1] = [child]

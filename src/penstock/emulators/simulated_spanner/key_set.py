@@ -22,7 +22,7 @@ class KeyRange:
     end_closed: bool
 
     def holds(self, order: SortKey) -> bool:
-        """Return whether a key lies in the range."""
+        """Return whether a key is in the range."""
         low, high = order[: len(self.start)], order[: len(self.end)]
         after = low > self.start or (self.start_closed and low == self.start)
         return after and (high < self.end or (self.end_closed and high == self.end))

@@ -2,7 +2,7 @@
 
     changes = net_changes(schema, mutations, read=…, scan=…)
 
-Source: google/spanner/v1/mutation.proto (what each kind does and refuses). A replace of a row that exists is a
+Source: google/spanner/v1/mutation.proto (the kinds of mutation and their errors). A replace of a row that exists is a
 deletion and an insertion; so is a deletion followed by an insertion. A row that one transaction inserts and
 deletes is no change. Source for the last three: the conformance tests of Google's emulator that are marked as
 gaps of the emulator against the service (change_streams_read_write.cc), and measurements on the emulator.
@@ -47,7 +47,7 @@ Mutation: TypeAlias = Write | Delete
 
 @dataclass(slots=True)
 class Change:
-    """What a transaction did to one row.
+    """The effect of a transaction on one row.
 
     `before` and `after` are the row's values, None if there is no row. `written` are the names of the columns
     that the transaction set, whether or not their values changed. `recreated` says that a row which existed

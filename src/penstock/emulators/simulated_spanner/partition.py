@@ -51,6 +51,6 @@ class Partition:
         return range(low, max(low, bisect_left(self.places, (until + 1, -1))))
 
     def forget_before(self, timestamp: int) -> None:
-        """Drop records below `timestamp`: their retention is over."""
+        """Drop records below `timestamp`, because they are older than the retention."""
         count = bisect_left(self.places, (timestamp, -1))
         del self.places[:count], self.records[:count], self.encoded[:count]

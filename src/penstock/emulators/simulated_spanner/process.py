@@ -1,4 +1,4 @@
-"""The simulated service as a context manager: a process of its own on a free port of loopback."""
+"""The simulated service as a context manager: a separate process on a free port of loopback."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class SimulatedSpanner:
         """Start a simulation and return when it accepts connections.
 
         `port` 0 is a free one. A change stream begins with `partitions` partitions; with `churn_seconds`, one
-        change of its key ranges comes every so many seconds, chosen by `seed`. The clock runs `speed` times as
+        change of its key ranges, chosen by `seed`, happens in each such period. The clock runs `speed` times as
         fast as the system's; 0 stands still until `control.clock` moves it. With `granularity_us` above 1,
-        transactions share commit timestamps. What the process prints is appended to `log`, or dropped.
+        transactions share commit timestamps. The output of the process is appended to `log`, or dropped.
 
         Raises:
             SimulationStartError: nothing listened within `timeout_seconds`.

@@ -1,4 +1,4 @@
-"""What a change stream says, as values; how they are printed is in `record_encoding`.
+"""The records of change streams as values; `record_encoding` prints them.
 
 Timestamps are nanoseconds since 1970, sequences are numbers that are printed with eight digits.
 

@@ -1,7 +1,7 @@
 """Tables, columns and change streams as DDL defines them. Values only.
 
 Source: Spanner documentation, "GoogleSQL data definition language", "PostgreSQL data definition language" and
-"Change streams overview" (what a stream can watch, its options and their defaults).
+"Change streams overview" (watched objects, options and their defaults).
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class StreamDefinition:
 
 @dataclass(slots=True)
 class Schema:
-    """All that DDL made, by name as it was written; look-ups ignore case."""
+    """The objects that DDL made, by name as it was written; look-ups ignore case."""
 
     dialect: str = GOOGLESQL
     tables: dict[str, Table] = field(default_factory=dict)

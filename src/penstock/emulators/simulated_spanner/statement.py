@@ -37,7 +37,7 @@ from penstock.emulators.simulated_spanner.value import Value, canonical, sort_ke
 
 
 class View(Protocol):
-    """What a statement reads: the database at a moment, or a transaction."""
+    """The source of a statement's rows: the database at a moment, or a transaction."""
 
     def row(self, table: Table, order: SortKey) -> Row | None:
         """Return one row."""

@@ -1,7 +1,7 @@
 """One change stream of a database: its definition, its functions, and their partitions.
 
-A stream has one function. With `per_placement_tvf` it has one for each placement, and each function has tokens
-and partitions of its own (Spanner documentation, "Geo-partitioning"; apache/beam#38167).
+A stream has one function. With `per_placement_tvf` it has one for each placement, and each function has its
+own tokens and partitions (Spanner documentation, "Geo-partitioning"; apache/beam#38167).
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class Reader:
         return token
 
     def at_words(self, words: str) -> bool:
-        """Return whether the next tokens are these keywords or marks, whatever their case."""
+        """Return whether the next tokens are these keywords or marks, ignoring case."""
         return all(
             self.ahead(number).kind in ("word", "mark") and self.ahead(number).text.upper() == word
             for number, word in enumerate(words.split())

@@ -1,4 +1,4 @@
-"""Sessions and the transactions in them: what a statement reads, and what a commit has to check.
+"""Sessions and the transactions in them: the rows that a statement reads, and the checks of a commit.
 
 There are no locks. A read-write transaction notes the versions of what it reads, and its commit is ABORTED if
 one of them has changed: the client's library then runs it again, as it does when the service aborts it.

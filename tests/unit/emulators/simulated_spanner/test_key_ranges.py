@@ -123,7 +123,7 @@ def test_each_new_partition_is_started_once_and_an_end_record_is_the_last(seed: 
 
 def test_only_neighbours_merge_in_the_immutable_mode() -> None:
     ranges = ImmutableRanges(0, 3, iter("abc").__next__)
-    with pytest.raises(ValueError, match="beside each other"):
+    with pytest.raises(ValueError, match="neighbouring"):
         ranges.merge(("a", "c"), 5, 0)
 
 
