@@ -2,4 +2,5 @@
 
 from penstock.emulators.simulated_spanner.cli import main
 
-main()
+if __name__ == "__main__":
+    main()
