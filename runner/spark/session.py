@@ -268,7 +268,7 @@ def _socket_folder(folders: list[PrivateFolder]) -> str:
 
 def _jvm_environment(folders: list[PrivateFolder], master: str) -> dict[str, str]:
     """Return the variables of the driver's JVM. Variables do not reach the executors of a cluster, settings do."""
-    environment = {"JAVA_HOME": launcher_home(find_java())}
+    environment = {"JAVA_HOME": launcher_home(find_java(), temporary=folders[0].path)}
     if not master.startswith("k8s"):  # Spark would mount a volume at these paths in each executor
         environment["SPARK_LOCAL_DIRS"] = _joined(folders)
     if is_local(master):

@@ -130,5 +130,6 @@ def test_the_private_home_is_made_once_and_only_for_its_owner(tmp_path: Path) ->
 def test_a_cache_that_cannot_be_written_does_not_stop_the_search(tmp_path: Path) -> None:
     taken = tmp_path / "cache"
     taken.write_text("a file where a folder should be")
-    home = java_module._private_home(launcher("/opt/java"), taken / "java-25")
+    home = java_module._private_home(launcher("/opt/java"), taken / "java-25", tmp_path)
+    assert home.parent == tmp_path
     assert (home / "bin" / "java").read_text() == launcher("/opt/java")

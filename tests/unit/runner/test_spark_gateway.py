@@ -48,6 +48,13 @@ def test_what_the_jvm_prints_is_copied_once_it_is_ready(capfd: pytest.CaptureFix
     assert capfd.readouterr().err == "early\nlate\n"
 
 
+def test_the_warning_about_a_package_of_older_javas_is_not_copied(capfd: pytest.CaptureFixture[str]) -> None:
+    running = jvm("echo 'WARNING: package sun.security.action not in java.base'; echo 'WARNING: else'")
+    running.copy_output()
+    assert running.exit_code(10.0) == 0
+    assert capfd.readouterr().err == running.log == "WARNING: else\n"
+
+
 def test_a_reader_of_messages_that_is_gone_does_not_stop_the_jvm(tmp_path: Path) -> None:
     program = (
         "import os, subprocess, sys\n"
