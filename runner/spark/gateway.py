@@ -38,8 +38,9 @@ class JvmProcess:
         self.heap = "1g"  # Spark's default
         self._process = process
         self._lines: deque[bytes] = deque(maxlen=KEPT_LINES)
-        self._ready = threading.Event()
-        self._muted = False
+        self._held: list[bytes] | None = []  # while it starts
+        self._turn = threading.Lock()
+        self._target = _standard_error()
         self._copier = threading.Thread(target=self._copy, daemon=True, name="penstock-jvm-stderr")
         self._copier.start()
 
@@ -59,11 +60,13 @@ class JvmProcess:
 
     def copy_output(self) -> None:
         """Copy what the JVM writes from now on, and what it has written while it started."""
-        self._ready.set()
+        with self._turn:
+            held, self._held = self._held, None
+            self._write(b"".join(held or ()))
 
     def mute(self) -> None:
         """Copy nothing more: while Spark stops, its threads log tasks that they can no longer finish."""
-        self._muted = True
+        self._target = None
 
     def end(self, wait_seconds: float = 10.0) -> None:
         """Close the JVM's standard input, which ends it, and wait; kill it if it does not end."""
@@ -79,21 +82,23 @@ class JvmProcess:
         """Read until the pipe is closed, even when our standard error is closed: a full pipe stops the JVM."""
         source: IO[bytes] | None = self._process.stdout
         assert source is not None
-        target = _standard_error()
-        held: list[bytes] = []
         for line in source:
             if _MISSING_PACKAGE.fullmatch(line):
                 continue
-            self._lines.append(line)
-            held.append(line)
-            if target is None or self._muted:
-                held.clear()
-            elif self._ready.is_set():
-                try:
-                    _write(target, b"".join(held))
-                except OSError:  # the reader of our standard error is gone, or its disk is full
-                    target = None
-                held.clear()
+            with self._turn:
+                self._lines.append(line)
+                if self._held is not None:
+                    self._held.append(line)
+                else:
+                    self._write(line)
+
+    def _write(self, data: bytes) -> None:
+        target = self._target
+        try:
+            while data and target is not None:
+                data = data[os.write(target, data) :]
+        except OSError:  # the reader of our standard error is gone, or its disk is full
+            self._target = None
 
 
 def _standard_error() -> int | None:
@@ -105,11 +110,6 @@ def _standard_error() -> int | None:
         return None if sys.__stderr__ is None else sys.__stderr__.fileno()
     except (OSError, ValueError):
         return None
-
-
-def _write(target: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(target, data) :]
 
 
 def start_jvm(conf: Any, environment: Mapping[str, str]) -> JvmProcess | None:
