@@ -1,0 +1,87 @@
+"""Partitions that lag, clocks that are wrong, retention that ends: with a clock that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from penstock.emulators.simulated_spanner import SimulatedSpanner
+from penstock.io.spanner import PositionLostError
+from tests.integration.emulators.simulated_spanner.conftest import INSTANCE, PROJECT, History, ddl
+from tests.integration.emulators.simulated_spanner.test_histories import (
+    as_changes,
+    check_whole,
+    read_with_penstock,
+)
+from tests.oracle.naive_spanner_reader import Change, read_changes
+
+pytestmark = pytest.mark.slow
+HOUR = 3600
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[SimulatedSpanner]:
+    """A simulation whose clock runs; histories push it ahead of the present."""
+    with SimulatedSpanner.start(partitions=2) as simulation:
+        yield simulation
+
+
+def history(running: SimulatedSpanner, connect: Callable[..., Any], name: str, seed: int) -> History:
+    """Play a history in a new database."""
+    options = "value_capture_type = 'NEW_ROW_AND_OLD_VALUES'"
+    running.create_database(PROJECT, INSTANCE, name, ddl("GOOGLE_STANDARD_SQL", options))
+    path = f"projects/{PROJECT}/instances/{INSTANCE}/databases/{name}"
+    facts = running.control.play(path, seed, 120, churn_share=0.4)
+    return History(running, name, connect(running, name), facts["start"], facts["end"], facts["commits"])
+
+
+def in_order_per_key(changes: list[Change]) -> bool:
+    by_key: dict[tuple[str, str], list[Change]] = {}
+    for change in changes:
+        by_key.setdefault((change.table, change.sides[0]), []).append(change)
+    return all(first < second for each in by_key.values() for first, second in pairwise(each))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_keys_stay_in_order_while_a_grandparent_of_a_merged_partition_lags(
+    running: SimulatedSpanner, connect: Callable[..., Any], seed: int
+) -> None:
+    played = history(running, connect, f"lag-{seed}", seed)
+    expected = read_changes(played.client, ["READ_Changes"], played.start, played.end)
+    check_whole(expected)
+    partitions = {each["token"]: each for each in running.control.partitions(played.path, "Changes")}
+    merged = [each for each in partitions.values() if len(each["parents"]) == 2]
+    grandparents = [
+        token for each in merged for parent in each["parents"] for token in partitions[parent]["parents"]
+    ]
+    assert grandparents, "the history has a merge of children"
+    for token in grandparents[:2]:
+        running.control.add_fault(token=token, stall_seconds=0.7, code="")
+    ours = as_changes(read_with_penstock(played))
+    assert sorted(ours) == expected
+    assert in_order_per_key(ours)
+
+
+@pytest.mark.parametrize("offset", [-5 * HOUR, 400])
+def test_a_service_with_a_wrong_clock_is_read_whole(connect: Callable[..., Any], offset: int) -> None:
+    with SimulatedSpanner.start(partitions=2) as skewed:
+        skewed.control.clock(offset_seconds=offset)
+        played = history(skewed, connect, "skewed", 4)
+        expected = read_changes(played.client, ["READ_Changes"], played.start, played.end)
+        check_whole(expected)
+        ours = as_changes(read_with_penstock(played))
+        assert sorted(ours) == expected
+        assert in_order_per_key(ours)
+
+
+def test_reading_what_the_retention_has_dropped_fails_loudly(
+    running: SimulatedSpanner, connect: Callable[..., Any]
+) -> None:
+    played = history(running, connect, "expired", 6)
+    running.control.retention(played.path, "Changes", 1)
+    running.control.clock(advance_seconds=5)
+    with pytest.raises(PositionLostError, match="retention"):
+        read_with_penstock(played)
