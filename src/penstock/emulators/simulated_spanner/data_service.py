@@ -17,6 +17,7 @@ from google.protobuf import empty_pb2
 
 from penstock.emulators.simulated_spanner.change_answer import ChangeAnswer
 from penstock.emulators.simulated_spanner.change_query import ChangeQuery, parse_change_query
+from penstock.emulators.simulated_spanner.database import Committed, Database
 from penstock.emulators.simulated_spanner.errors import ServiceError, invalid, unimplemented
 from penstock.emulators.simulated_spanner.key_set import KeySet
 from penstock.emulators.simulated_spanner.messages import (
@@ -31,6 +32,7 @@ from penstock.emulators.simulated_spanner.messages import (
     typed_params,
 )
 from penstock.emulators.simulated_spanner.record_encoding import (
+    encoder,
     python_value,
 )
 from penstock.emulators.simulated_spanner.rows import Row, order_of
@@ -123,7 +125,7 @@ class SpannerService:
             excluded=transaction.excluded,
         )
         self._service.stats["commits"] += 1
-        self._service.wake([each.token for each in done.partitions])
+        self._publish(session.database, done)
         response = _CommitResponse()
         response.commit_timestamp.seconds, response.commit_timestamp.nanos = divmod(done.timestamp, SECOND)
         if request.return_commit_stats:
@@ -132,6 +134,12 @@ class SpannerService:
             session.transactions.pop(request.transaction_id, None)
             session.committed[request.transaction_id] = response
         return response
+
+    def _publish(self, database: Database, done: Committed) -> None:
+        """Encode the records of a commit once for all readers, and wake the queries that wait for them."""
+        for stream, partition in done.partitions:
+            partition.seal(encoder(database.schema.dialect, stream.definition.partition_mode))
+        self._service.wake([partition.token for _, partition in done.partitions])
 
     async def rollback(self, request: Any) -> Any:
         """Forget a transaction."""
@@ -149,7 +157,7 @@ class SpannerService:
                 tag=request.request_options.transaction_tag,
                 excluded=request.exclude_txn_from_change_streams,
             )
-            self._service.wake([each.token for each in done.partitions])
+            self._publish(session.database, done)
             response.commit_timestamp.seconds, response.commit_timestamp.nanos = divmod(
                 done.timestamp, SECOND
             )

@@ -45,7 +45,7 @@ class Committed:
 
     timestamp: int
     mutation_count: int
-    partitions: tuple[Partition, ...]
+    partitions: tuple[tuple[ChangeStream, Partition], ...]
 
 
 class Database:
@@ -201,12 +201,14 @@ class Database:
             for ranges in stream.functions.values():
                 ranges.forget_before(now - stream.retention)
 
-    def _record(self, changes: list[Change], timestamp: int, tag: str, excluded: bool) -> list[Partition]:
+    def _record(
+        self, changes: list[Change], timestamp: int, tag: str, excluded: bool
+    ) -> list[tuple[ChangeStream, Partition]]:
         if not self.streams or not changes:
             return []
         transaction = f"{self._rng.getrandbits(64):016x}"
         first = after = self._sequence
-        touched: dict[str, Partition] = {}
+        touched: list[tuple[ChangeStream, Partition]] = []
         for stream in self.streams.values():
             if excluded and stream.definition.has("allow_txn_exclusion"):
                 continue
@@ -231,10 +233,10 @@ class Database:
             )
             for token, record in found:
                 owners[token].append(record)
-            touched |= owners
+            touched += [(stream, partition) for partition in owners.values()]
             after = max(after, first + len(found))
         self._sequence = after
-        return list(touched.values())
+        return touched
 
     def _timestamp(self, now: int, changes: Iterable[Change] | None = None) -> int:
         """Return the next timestamp; `self._sequence` is the next free record sequence at it.

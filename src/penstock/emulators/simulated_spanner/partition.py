@@ -7,10 +7,11 @@ ordered by commit timestamp and, within one, by record sequence.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from penstock.emulators.simulated_spanner.record import LoggedRecord
+from penstock.emulators.simulated_spanner.record import DataChange, LoggedRecord
 
 Place: TypeAlias = tuple[int, int]
 """(timestamp in nanoseconds, sequence) of a record in its partition: where a query has got to."""
@@ -40,6 +41,16 @@ class Partition:
         self.places.append(place)
         self.records.append(record)
         self.encoded.append(None)
+
+    def seal(self, encode: Callable[[LoggedRecord], bytes]) -> None:
+        """Encode the new records and drop their mods: as bytes they take a tenth of the memory."""
+        index = len(self.records) - 1
+        while index >= 0 and self.encoded[index] is None:
+            record = self.records[index]
+            self.encoded[index] = encode(record)
+            if isinstance(record, DataChange):
+                self.records[index] = replace(record, mods=())
+            index -= 1
 
     def lives_at(self, timestamp: int) -> bool:
         """Return whether a query without a token, starting at `timestamp`, names this partition."""
