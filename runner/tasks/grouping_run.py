@@ -1,8 +1,7 @@
-"""A stage that begins with the reading half of a GroupByKey: collects by key and window, and emits panes.
+"""A stage that begins with the reading half of a GroupByKey: it collects values by key and window, and emits panes.
 
-Three kinds. In a stream, `panes.Panes` keeps windows in the state store and fires their panes. In batch all of a
-group is there before any of it is emitted: with the default trigger as one pane, with any other as Beam's own
-driver has it.
+Three kinds. In a stream, `panes.Panes` keeps windows in the state store and fires their panes. In a batch, all values
+of a group are there before it is emitted: as one pane with the default trigger, else as Beam's trigger driver fires.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _SHOWN = 20
 
 
 class _Values:
-    """The values of a group: read and decoded anew at each iteration, so that a big group is never held."""
+    """The values of a group. Each iteration reads and decodes them, so a large group is never held in memory."""
 
     def __init__(self, coder: Any, chunks: Iterable[bytes], count: int) -> None:
         self._coder = coder
@@ -47,7 +46,7 @@ class _Values:
         return self._count
 
     def __repr__(self) -> str:
-        """As a list of the first values, for whoever prints them."""
+        """A list of the first values."""
         shown = [repr(value) for value in itertools.islice(self, _SHOWN)]
         return f"[{', '.join(shown)}{', …' if self._count > _SHOWN else ''}]"
 
@@ -55,6 +54,7 @@ class _Values:
         return list, (list(self),)
 
 
+# Beam's fallback coder then encodes a group as a list, so a DoFn may put out the group that it was given.
 coder_impl.FastPrimitivesCoderImpl.register_iterable_like_type(_Values)
 
 
@@ -72,7 +72,7 @@ class PanesRun(StoredRun):
         self._grouping = Grouping()
 
     def take(self, block: bytes) -> None:
-        """Collect a block of groups, but for those whose window has expired."""
+        """Collect a block of groups, except those whose window has expired."""
         stream = coder_impl.create_InputStream(block)
         expired: dict[bytes, bool] = {}
         while stream.size() > 0:
@@ -88,7 +88,7 @@ class PanesRun(StoredRun):
             self._grouping.add(key, window, first_us, last_us, values, count)
 
     def finish(self, input_watermark_us: int) -> StageResult:
-        """Fire what elements make fire, then what the watermark and the clock do; keep the rest."""
+        """Fire the panes that elements, then the watermark and the clock make due; store the other values."""
         metrics: list[bytes] = []
         if self._grouping or self._due(input_watermark_us):
             self._open()
@@ -100,7 +100,7 @@ class PanesRun(StoredRun):
             panes.advance(input_watermark_us)
             if self._started:
                 metrics = self.processor.finish()
-            panes.tidy()  # not before: a DoFn may keep a pane, and read it when its bundle ends
+            panes.release_emitted()  # last: a DoFn may keep a pane and read it in finish_bundle
         return self._result(input_watermark_us, metrics)
 
     def discard(self) -> None:
@@ -146,7 +146,7 @@ class CompleteRun(StageRun):
         self._pane = PaneInfo(True, processor.windowing.is_default(), PaneInfoTiming.ON_TIME, 0, 0)
         combiner: Any = processor.windowing.timestamp_combiner
         self._combine: TimestampCombinerImpl = TimestampCombiner.get_impl(combiner, windowfn)
-        self._at_the_end = combiner == TimestampCombiner.OUTPUT_AT_EOW
+        self._at_window_end = combiner == TimestampCombiner.OUTPUT_AT_EOW
         self._known: dict[bytes, tuple[Any, Timestamp]] = {}
         self._grouping = Grouping()
         self._merging = Merging(windowfn, self._windows) if windowfn.is_merging() else None
@@ -164,7 +164,7 @@ class CompleteRun(StageRun):
         for group in self._merging.merged(groups) if self._merging else groups:
             self._emit(group)
         result = super().finish(input_watermark_us)
-        self._grouping.close()  # not before: a DoFn may keep a group, and read it when its bundle ends
+        self._grouping.close()  # last: a DoFn may keep a group and read it in finish_bundle
         return result
 
     def discard(self) -> None:
@@ -175,7 +175,7 @@ class CompleteRun(StageRun):
     def _emit(self, group: Complete) -> None:
         self._start()
         window, end = self._window(group.window)
-        at = end if self._at_the_end else self._output_at(window, group)
+        at = end if self._at_window_end else self._output_at(window, group)
         pair = (self._keys.decode_nested(group.key), _Values(self._values, group.chunks, group.count))
         self.processor.process(WindowedValue(pair, at, (window,), self._pane))
 

@@ -1,4 +1,4 @@
-"""A stage that begins with a stateful DoFn: drops what is too late, fires its timers, forgets expired windows."""
+"""A stage that begins with a stateful DoFn: drops late elements, fires timers, deletes the state of expired windows."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class StatefulRun(StoredRun):
         self._expires = not windowing.is_default() and not _is_global(windowing)
 
     def take(self, block: bytes) -> None:
-        """Run a block of input, but for what belongs to expired windows."""
+        """Run a block of input, except elements of expired windows."""
         for element in self.processor.elements(block):
             self.take_element(element)
 
     def take_element(self, element: WindowedValue) -> None:
-        """Run one element of input, but for expired windows."""
+        """Run one element of input in its windows that have not expired."""
         self._start()
         if not self._expires:
             self.processor.process(element)
@@ -47,16 +47,16 @@ class StatefulRun(StoredRun):
             self.processor.process(kept)
 
     def finish(self, input_watermark_us: int) -> StageResult:
-        """Fire due timers, forget expired windows, and write state back."""
+        """Fire due timers, delete expired windows, and write the state back."""
         if self._due(input_watermark_us):
             self._start()
-            self._expect_expiry()
+            self._set_expiry_timers()
             with at_watermark(input_watermark_us):
                 self._fire_all(input_watermark_us)
         metrics = self.processor.finish() if self._started else []
         if self._started:
-            self._expect_expiry()
-            self._forget_expired(input_watermark_us)
+            self._set_expiry_timers()
+            self._delete_expired(input_watermark_us)
         return self._result(input_watermark_us, metrics)
 
     def _start(self) -> None:
@@ -77,21 +77,21 @@ class StatefulRun(StoredRun):
                 return
 
     def _fire_due(self, domain: bytes, limit_us: int) -> bool:
-        """Fire what is due, earliest first; return whether there was anything.
+        """Fire due timers, earliest first; return whether any was due.
 
-        What a callback clears does not fire any more, and what it sets in event time takes its turn: a timer at the
-        end of a window finds all done that a looping timer did before. What it sets in processing time waits, or a
-        loop might go on for ever.
+        A timer that a callback clears does not fire. An event-time timer that a callback sets fires in its turn, so a
+        timer at the end of a window fires after all runs of a looping timer. A processing-time timer that a callback
+        sets waits for the next call: the clock may have reached its time already, and a loop would never end.
         """
         order = itertools.count()
         due = self._due_timers(domain, limit_us)
         waiting = [(timer.fire_us, next(order), timer) for timer in due]
 
-        def join_in(timer: TimerEntry) -> None:
+        def fire_in_turn(timer: TimerEntry) -> None:
             if domain == EVENT == timer.domain and timer.fire_us <= limit_us:
                 heapq.heappush(waiting, (timer.fire_us, next(order), timer))
 
-        self.processor.state.on_set = join_in
+        self.processor.state.on_set = fire_in_turn
         while waiting:
             timer = heapq.heappop(waiting)[2]
             if self._timers.take(timer):
@@ -100,7 +100,7 @@ class StatefulRun(StoredRun):
         return bool(due)
 
     def _due_timers(self, domain: bytes, limit_us: int) -> list[TimerEntry]:
-        """What is due, and what would be due in event time after its window, which expires now."""
+        """Due timers, and the event-time timers after the end of a window that expires now."""
         reached = self._timers.due(domain, limit_us)
         due = [timer for timer in reached if timer.family != GC_FAMILY]
         for expiry in reached:
@@ -113,12 +113,12 @@ class StatefulRun(StoredRun):
         key = self._keys.decode_from_stream(coder_impl.create_InputStream(timer.key), True)
         window = self._windows.decode_from_stream(coder_impl.create_InputStream(timer.window), False)
         held = timer.hold_us if timer.hold_us != NO_HOLD_US else timer.fire_us
-        # What a processing-time timer puts out belongs to the event time that it holds, not to the clock's.
+        # The output of a processing-time timer has the event time that the timer holds, not the clock's.
         at = held if timer.domain == PROCESSING else timer.fire_us
         self.processor.fire(timer.family.decode(), key, window, timer.tag.decode(), at, held)
 
-    def _expect_expiry(self) -> None:
-        """Set a timer that forgets each window that was written to, once it has expired."""
+    def _set_expiry_timers(self) -> None:
+        """For each window that was written to, set a timer that deletes its state when it expires."""
         if not self._expires:
             return
         for group, key, encoded in self.processor.state.touched:
@@ -126,7 +126,7 @@ class StatefulRun(StoredRun):
             at = expiry_us(window, self._lateness_us)
             self._timers.set(TimerEntry(group, key, encoded, GC_FAMILY, b"", EVENT, at, NO_HOLD_US))
 
-    def _forget_expired(self, watermark_us: int) -> None:
+    def _delete_expired(self, watermark_us: int) -> None:
         for timer in self._timers.take_due(EVENT, watermark_us) if self._expires else ():
             if timer.family == GC_FAMILY:
                 self._cells.forget(timer.key_group, timer.key, timer.window)

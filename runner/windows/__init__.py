@@ -1,4 +1,5 @@
-"""When windows fire and what their panes hold: triggers, panes, groups and windows that merge. Pure but for a store.
+"""When windows fire, and which values their panes contain: triggers, panes, groups and merging windows.
 
-Knows Beam's windows and trigger proto, neither Spark nor the tasks.
+Uses Beam's windows and trigger proto, neither Spark nor Beam's worker. All modules are pure, except for `panes`, which
+reads and writes a state store, and `grouping`, which spills to temporary files.
 """

@@ -1,4 +1,4 @@
-"""When a window expires: nothing of it is waited for any more, and all that is known of it is forgotten."""
+"""Expiry of a window: its end plus the allowed lateness. Later elements are dropped and its state is deleted. Pure."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP
 
 
 def expiry_us(window: Any, lateness_us: int) -> int:
-    """The watermark, in µs, at which a window expires: past its end and the allowed lateness, or where time is over."""
+    """Return the watermark, in µs, at which a window expires: 1 µs after its end plus lateness, or at Beam's last time."""
     return int(min(window.max_timestamp().micros + lateness_us + 1, MAX_TIMESTAMP.micros))

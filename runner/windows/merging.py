@@ -1,4 +1,4 @@
-"""Windows that merge (sessions), for a key whose values have all arrived."""
+"""Merging windows (sessions) of a key whose values have all arrived. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.runner.windows.grouping import Complete, united
 
 
 class Merging:
-    """Merges the groups of each key as a window function says. `coder` is that of its windows."""
+    """Merges the groups of each key with a window function. `coder` is that of its windows."""
 
     def __init__(self, windowfn: WindowFn, coder: Any) -> None:
         self._windowfn = windowfn
@@ -34,7 +34,7 @@ class Merging:
 
 
 def merge(windowfn: WindowFn, windows: Iterable[Any]) -> dict[Any, Any]:
-    """Return for each window the one that it is merged into, itself if it is merged into none."""
+    """Return for each window the window that it is merged into; a window that is not merged maps to itself."""
     into: dict[Any, Any] = {}
 
     class Context(WindowFn.MergeContext):  # type: ignore[misc, unused-ignore]
@@ -47,6 +47,7 @@ def merge(windowfn: WindowFn, windows: Iterable[Any]) -> dict[Any, Any]:
 
 
 def _followed(window: Any, into: dict[Any, Any]) -> Any:
+    # A window function may merge in steps, so the result of one merge can be the input of another.
     while window in into:
         window = into[window]
     return window

@@ -1,22 +1,24 @@
-"""Windows that fire more than once, late, or merge: a streaming grouping by the book. Pure but for its store.
+"""A streaming GroupByKey: windows that fire more than once, fire late, or merge.
 
-For each key and window there are the values since the last pane (or all, where panes accumulate), and a small
-cell that says what the trigger has seen, which pane comes next and how far the window holds the watermark. Both
-are forgotten when the window expires: when the watermark has passed its end and the allowed lateness.
+Not pure: it reads and writes the cells and timers of a state store. It imports no Spark and no Beam worker.
+
+The store holds two cells for each key and window: the values since the last pane (all values, if panes accumulate),
+and a small one with the state of the trigger, the index of the next pane and the window's watermark hold. Both are
+deleted when the window expires, which is when the watermark has passed its end plus the allowed lateness.
 
 The rules are those of the Beam model:
 
-- An element whose window has expired is dropped, and so is one whose trigger has finished. Sessions: it is the
-  element's own window that expires, before it is merged.
-- A pane is emitted when the trigger fires and there is something new, or when it is the on-time pane of a window
-  that has had elements. What has not fired when its window expires is emitted then: it is not lost.
-- A pane is on time when it is the first since the watermark passed the window, and nothing behind the output
-  watermark; those before are early (nonspeculative index -1), those after are late.
-- A pane's timestamp is what the timestamp combiner makes of its elements, and the output watermark waits there until
-  the pane is emitted; elements behind the output watermark cannot hold it, and a pane of only such elements has the
-  end of its window.
-- Merging windows keep their values where they lie (a window knows the *addresses* of its values), merge their
-  trigger states, and begin their pane indexes anew unless one of them stays as it was.
+- An element is dropped if its window has expired or its trigger has finished. For sessions, the element's own window
+  counts, before it is merged.
+- A pane is emitted when the trigger fires and there are new elements, or when it is the on-time pane of a window that
+  has had elements. When a window expires with elements that have not fired, they are emitted then.
+- A pane is on time if it is the first one after the watermark passed the window, and not below the output watermark.
+  Panes before it are early (their nonspeculative index is -1), panes after it are late.
+- The timestamp combiner computes a pane's timestamp from its elements, and holds the output watermark there until the
+  pane is emitted. Elements below the output watermark cannot hold it. A pane of only such elements has the end of its
+  window as its timestamp.
+- When windows merge, their values stay in their cells: the merged window has a list of their *addresses*. Trigger
+  states are merged. Pane indexes start again from 0, unless the result is one of the merged windows.
 """
 
 from __future__ import annotations
@@ -47,18 +49,18 @@ from penstock.runner.store.keys import key_group
 from penstock.runner.windows.expiry import expiry_us
 from penstock.runner.windows.grouping import Complete, joined_chunks
 from penstock.runner.windows.merging import merge
-from penstock.runner.windows.triggers import Moment, TriggerState, TriggerTree
+from penstock.runner.windows.triggers import TriggerContext, TriggerState, TriggerTree
 
 MAX_US = MAX_TIMESTAMP.micros
 NOTHING_HELD = (MAX_US, -MAX_US)
-"""Lowest and highest timestamp of a group whose elements all are behind the output watermark."""
+"""Lowest and highest timestamp of a group whose elements are all below the output watermark."""
 _VALUES, _PANE, _ACTIVE = b"values", b"pane", b"active"
 _BY_WATERMARK, _BY_CLOCK = b"\x00watermark", b"\x00clock"
 
 
 @dataclass(frozen=True, slots=True)
 class Pane:
-    """A pane to emit: its `count` values may be iterated again and again until `Panes.tidy` is called."""
+    """A pane to emit. Its `count` values can be iterated many times, until `Panes.release_emitted` is called."""
 
     key: bytes
     window: Any
@@ -70,15 +72,15 @@ class Pane:
 
 @dataclass(slots=True)
 class _Window:
-    """What is known of one window of one key beside its values.
+    """The state of one window of one key, without its values.
 
-    `panes` have been emitted, `punctual` of them not early; `pending` says that elements came since the last one;
-    `closed` that the trigger has finished; `count` values are kept.
+    `panes` counts the emitted panes, and `nonspeculative` those of them that were not early. `pending`: elements came
+    after the last pane. `closed`: the trigger has finished. `count`: how many values are stored.
     """
 
     trigger: TriggerState = field(default_factory=TriggerState)
     panes: int = 0
-    punctual: int = 0
+    nonspeculative: int = 0
     hold_us: int = NO_HOLD_US
     pending: bool = False
     closed: bool = False
@@ -88,7 +90,7 @@ class _Window:
         fields = [
             self.trigger.to_json(),
             self.panes,
-            self.punctual,
+            self.nonspeculative,
             self.hold_us,
             int(self.pending),
             int(self.closed),
@@ -98,16 +100,16 @@ class _Window:
 
     @classmethod
     def unpack(cls, data: bytes) -> _Window:
-        trigger, panes, punctual, hold, pending, closed, count = json.loads(data)
+        trigger, panes, nonspeculative, hold, pending, closed, count = json.loads(data)
         state = TriggerState.from_json(trigger)
-        return cls(state, panes, punctual, hold, bool(pending), bool(closed), count)
+        return cls(state, panes, nonspeculative, hold, bool(pending), bool(closed), count)
 
 
 class Panes:
     """The windows of one range of key groups, for one epoch.
 
-    `input_us` and `output_us` are the grouping's watermarks before the epoch: by the first elements are late, by
-    the second panes are. `coder` is that of windows (nested); `emit` takes each pane when it fires.
+    `input_us` and `output_us` are the watermarks of the GroupByKey in the last record. The first decides whether an
+    element is late, the second whether a pane is. `coder` is that of windows (nested); `emit` takes each pane.
     """
 
     def __init__(
@@ -130,7 +132,7 @@ class Panes:
         self._combine: TimestampCombinerImpl = TimestampCombiner.get_impl(
             windowing.timestamp_combiner, windowing.windowfn
         )
-        self._at_the_end = windowing.timestamp_combiner == TimestampCombiner.OUTPUT_AT_EOW
+        self._at_window_end = windowing.timestamp_combiner == TimestampCombiner.OUTPUT_AT_EOW
         self._tree = tree
         self._coder = coder
         self._cells = cells
@@ -140,30 +142,30 @@ class Panes:
         self._output_us = output_us
         self._now_us = now_us
         self._spent: list[tuple[int, bytes, bytes]] = []
-        """Cells whose values have been emitted for the last time."""
+        """Cells whose values have been emitted in their last pane."""
 
     def arrived(self, key: bytes, groups: Sequence[Complete]) -> int:
-        """Take in what an epoch brings for a key, a group for each window; return how many elements were dropped."""
+        """Add the elements of an epoch for a key, one group per window; return how many were dropped."""
         dropped = 0
         for window, members in self._targets(key, groups).items():
-            here = _Place(key_group(key), key, window)
-            state = self._load(here)
+            window_key = _WindowKey(key_group(key), key, window)
+            state = self._load(window_key)
             if state.closed:
                 dropped += sum(group.count for group in members)
                 continue
             known = self._coder.decode_nested(window)
-            at = self._moment(known, self._input_us)
+            at = self._trigger_context(known, self._input_us)
             for group in members:
-                self._take(here, known, state, group)
+                self._take(window_key, known, state, group)
                 self._tree.on_elements(state.trigger, at, group.count)
             state.pending = True
             if self._tree.should_fire(state.trigger, at):
-                self._fire(here, known, state, at, last=False)
-            self._save(here, known, state, at)
+                self._fire(window_key, known, state, at, last=False)
+            self._save(window_key, known, state, at)
         return dropped
 
     def advance(self, watermark_us: int) -> None:
-        """Let the watermark pass and the clock tick: fire what is due, forget what has expired."""
+        """Advance the watermark and the processing time: fire the panes that are due, delete expired windows."""
         while True:
             due = self._timers.take_due(EVENT, watermark_us) or self._timers.take_due(
                 PROCESSING, self._now_us()
@@ -171,44 +173,44 @@ class Panes:
             if not due:
                 return
             for timer in due:
-                self._ring(timer, watermark_us)
+                self._on_timer(timer, watermark_us)
 
     def set_back(self, step_us: int) -> None:
-        """Move what the clock brings to an earlier time, as the wall clock was set back by `step_us`."""
+        """Move pending processing times back, because the wall clock was set back by `step_us`."""
         for timer in self._timers.due(PROCESSING, MAX_US):
-            here = _Place(timer.key_group, timer.key, timer.window)
-            state = self._load(here)
+            window_key = _WindowKey(timer.key_group, timer.key, timer.window)
+            state = self._load(window_key)
             self._tree.set_back(state.trigger, step_us)
-            self._cells.replace(here.key_group, here.key, here.window, _PANE, state.pack())
+            self._cells.replace(window_key.key_group, window_key.key, window_key.window, _PANE, state.pack())
             self._timers.set(replace(timer, fire_us=timer.fire_us - step_us))
 
-    def tidy(self) -> None:
-        """Forget the values that have been emitted for the last time: from here on nobody reads a pane any more."""
+    def release_emitted(self) -> None:
+        """Delete the values that have been emitted in their last pane. From now on no pane is read."""
         for cell in self._spent:
             self._cells.clear(*cell, _VALUES)
         self._spent.clear()
 
     # One window.
 
-    def _ring(self, timer: TimerEntry, watermark_us: int) -> None:
-        here = _Place(timer.key_group, timer.key, timer.window)
-        known = self._coder.decode_nested(here.window)
-        state = self._load(here)
-        at = self._moment(known, watermark_us)
+    def _on_timer(self, timer: TimerEntry, watermark_us: int) -> None:
+        window_key = _WindowKey(timer.key_group, timer.key, timer.window)
+        known = self._coder.decode_nested(window_key.window)
+        state = self._load(window_key)
+        at = self._trigger_context(known, watermark_us)
         expired = watermark_us >= expiry_us(known, self._lateness_us)
         if not state.closed and (self._tree.should_fire(state.trigger, at) or (expired and state.pending)):
-            self._fire(here, known, state, at, last=expired)
+            self._fire(window_key, known, state, at, last=expired)
         if expired:
-            self._forget(here)
+            self._forget(window_key)
         else:
-            self._save(here, known, state, at)
+            self._save(window_key, known, state, at)
 
-    def _take(self, here: _Place, window: Any, state: _Window, group: Complete) -> None:
+    def _take(self, window_key: _WindowKey, window: Any, state: _Window, group: Complete) -> None:
         state.count += group.count
-        address = self._addresses(here)[0]
+        address = self._addresses(window_key)[0]
         for chunk in joined_chunks(group.chunks):
-            self._cells.append(here.key_group, here.key, address, _VALUES, chunk)
-        if self._at_the_end:
+            self._cells.append(window_key.key_group, window_key.key, address, _VALUES, chunk)
+        if self._at_window_end:
             end_us = window.max_timestamp().micros
             state.hold_us = end_us if end_us >= self._output_us else state.hold_us
         elif group.first_us <= group.last_us:
@@ -220,7 +222,9 @@ class Panes:
                 stamps.append(Timestamp(micros=state.hold_us))
             state.hold_us = self._combine.merge(window, stamps).micros
 
-    def _fire(self, here: _Place, window: Any, state: _Window, at: Moment, *, last: bool) -> None:
+    def _fire(
+        self, window_key: _WindowKey, window: Any, state: _Window, at: TriggerContext, *, last: bool
+    ) -> None:
         if self._tree.should_fire(state.trigger, at):
             self._tree.on_fire(state.trigger, at)
         state.closed = self._tree.finished(state.trigger)
@@ -232,37 +236,38 @@ class Panes:
                 last or state.closed,
                 timing,
                 state.panes,
-                -1 if early else state.punctual,
+                -1 if early else state.nonspeculative,
             )
             stamp = at.end_us if state.hold_us == NO_HOLD_US else min(state.hold_us, at.end_us)
-            values = _Stored(self._cells, here, self._addresses(here) if state.count else ())
-            self._emit(Pane(here.key, window, Timestamp(micros=stamp), info, values, state.count))
+            values = _Stored(self._cells, window_key, self._addresses(window_key) if state.count else ())
+            self._emit(Pane(window_key.key, window, Timestamp(micros=stamp), info, values, state.count))
             state.panes += 1
-            state.punctual += not early
+            state.nonspeculative += not early
             state.pending = False
         state.hold_us = NO_HOLD_US
         if state.closed or not self._accumulates:
-            self._clear_values(here)
+            self._clear_values(window_key)
             state.count = 0
         if state.closed:
-            self._deactivate(here)
+            self._deactivate(window_key)
 
-    def _timing(self, state: _Window, at: Moment) -> int:
-        if state.punctual or self._output_us > at.end_us:
+    def _timing(self, state: _Window, at: TriggerContext) -> int:
+        if state.nonspeculative or self._output_us > at.end_us:
             return PaneInfoTiming.LATE
         return PaneInfoTiming.ON_TIME if at.at_end else PaneInfoTiming.EARLY
 
-    def _moment(self, window: Any, watermark_us: int) -> Moment:
-        return Moment(watermark_us, self._now_us(), window.max_timestamp().micros)
+    def _trigger_context(self, window: Any, watermark_us: int) -> TriggerContext:
+        return TriggerContext(watermark_us, self._now_us(), window.max_timestamp().micros)
 
-    def _load(self, here: _Place) -> _Window:
-        data = b"".join(self._cells.chunks(here.key_group, here.key, here.window, _PANE))
+    def _load(self, window_key: _WindowKey) -> _Window:
+        data = b"".join(self._cells.chunks(window_key.key_group, window_key.key, window_key.window, _PANE))
         return _Window.unpack(data) if data else _Window()
 
-    def _save(self, here: _Place, window: Any, state: _Window, at: Moment) -> None:
-        """Keep a window whose trigger was asked `at` a moment, and let it be asked for what is due after that."""
-        identity = here.key_group, here.key, here.window
+    def _save(self, window_key: _WindowKey, window: Any, state: _Window, at: TriggerContext) -> None:
+        """Store a window, and set timers for when its trigger must be evaluated again. `at` is the last evaluation."""
+        identity = window_key.key_group, window_key.key, window_key.window
         self._cells.replace(*identity, _PANE, state.pack())
+        # Two timers per window: in event time its end, then its expiry; in processing time what the trigger waits for.
         over = state.closed or at.at_end
         ring = expiry_us(window, self._lateness_us) if over else min(at.end_us + 1, MAX_US)
         self._timers.set(TimerEntry(*identity, _BY_WATERMARK, b"", EVENT, ring, state.hold_us))
@@ -272,24 +277,26 @@ class Panes:
         else:
             self._timers.set(TimerEntry(*identity, _BY_CLOCK, b"", PROCESSING, wake, NO_HOLD_US))
 
-    def _forget(self, here: _Place) -> None:
-        self._clear_values(here)
-        self._deactivate(here)
-        self._drop(here)
+    def _forget(self, window_key: _WindowKey) -> None:
+        self._clear_values(window_key)
+        self._deactivate(window_key)
+        self._drop(window_key)
 
-    def _drop(self, here: _Place) -> None:
-        """Forget a window, but for its values."""
-        self._cells.clear(here.key_group, here.key, here.window, _PANE)
+    def _drop(self, window_key: _WindowKey) -> None:
+        """Delete the state of a window, except its values."""
+        self._cells.clear(window_key.key_group, window_key.key, window_key.window, _PANE)
         for family in (_BY_WATERMARK, _BY_CLOCK):
-            self._timers.clear(here.key_group, here.key, here.window, family, b"")
+            self._timers.clear(window_key.key_group, window_key.key, window_key.window, family, b"")
 
-    def _clear_values(self, here: _Place) -> None:
-        self._spent.extend((here.key_group, here.key, address) for address in self._addresses(here))
+    def _clear_values(self, window_key: _WindowKey) -> None:
+        self._spent.extend(
+            (window_key.key_group, window_key.key, address) for address in self._addresses(window_key)
+        )
 
     # Windows that merge.
 
     def _targets(self, key: bytes, groups: Sequence[Complete]) -> dict[bytes, list[Complete]]:
-        """The groups by the window that they end up in, once all windows of the key are merged."""
+        """The groups by the window that they belong to, after all windows of the key are merged."""
         if not self._merging:
             return {group.window: [group] for group in groups}
         active = self._active(key)
@@ -313,19 +320,19 @@ class Panes:
     def _merge(
         self, key: bytes, result: bytes, merged: list[bytes], active: dict[bytes, list[bytes]]
     ) -> None:
-        """Merge the active windows `merged`, if it is more than a new window alone, into `result`."""
-        here = _Place(key_group(key), key, result)
+        """Merge the active windows `merged` into `result`; nothing to do if `result` is a new window, or unchanged."""
+        window_key = _WindowKey(key_group(key), key, result)
         if merged == [result]:
             return
         if not merged:
-            if not self._load(here).closed:
+            if not self._load(window_key).closed:
                 active[result] = [_unused(result, active)]
             return
         window = self._coder.decode_nested(result)
-        places = [_Place(here.key_group, key, encoded) for encoded in merged]
+        places = [_WindowKey(window_key.key_group, key, encoded) for encoded in merged]
         states = [self._load(place) for place in places]
-        state = self._load(here) if result in merged else _Window()
-        at = self._moment(window, self._input_us)
+        state = self._load(window_key) if result in merged else _Window()
+        at = self._trigger_context(window, self._input_us)
         state.trigger = self._tree.merged([old.trigger for old in states], at)
         holds = [Timestamp(micros=old.hold_us) for old in states if old.hold_us != NO_HOLD_US]
         state.hold_us = self._combine.merge(window, holds).micros if holds else NO_HOLD_US
@@ -334,7 +341,7 @@ class Panes:
         active[result] = [address for encoded in merged for address in active.pop(encoded)]
         for place in places:
             self._drop(place)
-        self._save(here, window, state, at)
+        self._save(window_key, window, state, at)
 
     def _active(self, key: bytes) -> dict[bytes, list[bytes]]:
         """The windows of a key that may still merge, each with the addresses of its values."""
@@ -348,18 +355,20 @@ class Panes:
         data = pack(*(pack(window, *addresses) for window, addresses in active.items()))
         self._cells.replace(key_group(key), key, b"", _ACTIVE, data)
 
-    def _addresses(self, here: _Place) -> list[bytes]:
-        return self._active(here.key).get(here.window, []) if self._merging else [here.window]
+    def _addresses(self, window_key: _WindowKey) -> list[bytes]:
+        return (
+            self._active(window_key.key).get(window_key.window, []) if self._merging else [window_key.window]
+        )
 
-    def _deactivate(self, here: _Place) -> None:
+    def _deactivate(self, window_key: _WindowKey) -> None:
         if self._merging:
-            active = self._active(here.key)
-            if active.pop(here.window, None) is not None:
-                self._activate(here.key, active)
+            active = self._active(window_key.key)
+            if active.pop(window_key.window, None) is not None:
+                self._activate(window_key.key, active)
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _WindowKey:
     """A window of a key."""
 
     key_group: int
@@ -368,11 +377,11 @@ class _Place:
 
 
 class _Stored:
-    """The values of a pane, read from the state store at each iteration, chunk by chunk."""
+    """The values of a pane. Each iteration reads them from the state store, chunk by chunk."""
 
-    def __init__(self, cells: Cells, here: _Place, addresses: Sequence[bytes]) -> None:
+    def __init__(self, cells: Cells, window_key: _WindowKey, addresses: Sequence[bytes]) -> None:
         self._cells = cells
-        self._here = here
+        self._here = window_key
         self._addresses = addresses
 
     def __iter__(self) -> Iterator[bytes]:
@@ -381,7 +390,7 @@ class _Stored:
 
 
 def _unused(window: bytes, active: dict[bytes, list[bytes]]) -> bytes:
-    """An address for the values of a new window: its own name, unless that still is another one's."""
+    """An address for the values of a new window: its own encoding, unless another window uses it as an address."""
     taken = {address for addresses in active.values() for address in addresses}
     while window in taken:
         window += b"\x00"

@@ -22,7 +22,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as api
 
 @dataclass(slots=True)
 class TriggerState:
-    """What the triggers of a tree know of one window: which have finished, and a number for some (by node)."""
+    """The state of a trigger tree for one window: which triggers have finished, and a number for some, by node."""
 
     finished: set[int] = field(default_factory=set)
     numbers: dict[int, int] = field(default_factory=dict)
@@ -39,8 +39,8 @@ class TriggerState:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """When a trigger is asked, and about which window: times in µs, `end_us` the window's last timestamp."""
+class TriggerContext:
+    """What a trigger is evaluated with. Times in µs; `end_us` is the window's last timestamp."""
 
     watermark_us: int
     now_us: int
@@ -71,30 +71,30 @@ class TriggerTree:
         return node
 
     def finished(self, state: TriggerState) -> bool:
-        """Whether nothing will ever fire again: the window is closed."""
+        """Whether no pane can fire any more: the window is closed."""
         return self._root.finished(state)
 
-    def on_elements(self, state: TriggerState, at: Moment, count: int) -> None:
-        """Take note of `count` new elements in the window."""
+    def on_elements(self, state: TriggerState, at: TriggerContext, count: int) -> None:
+        """Record `count` new elements in the window."""
         if not self.finished(state):
             self._root.on_elements(state, at, count)
 
-    def should_fire(self, state: TriggerState, at: Moment) -> bool:
+    def should_fire(self, state: TriggerState, at: TriggerContext) -> bool:
         """Whether a pane is due."""
         return not self.finished(state) and self._root.should_fire(state, at)
 
-    def on_fire(self, state: TriggerState, at: Moment) -> None:
-        """Take note that a pane fired because `should_fire`."""
+    def on_fire(self, state: TriggerState, at: TriggerContext) -> None:
+        """Record that a pane fired because of `should_fire`."""
         self._root.on_fire(state, at)
 
-    def merged(self, states: Sequence[TriggerState], at: Moment) -> TriggerState:
+    def merged(self, states: Sequence[TriggerState], at: TriggerContext) -> TriggerState:
         """The state of a window that several were merged into, which all have a state."""
         into = TriggerState()
         self._root.on_merge(into, states, at)
         return into
 
     def wake_us(self, state: TriggerState, now_us: int) -> int | None:
-        """The next processing time after `now_us` at which to ask again, None if there is none."""
+        """The next processing time after `now_us` at which to evaluate the trigger again; None if there is none."""
         times = (node.due_us(state) for node in self._nodes)
         return min((time for time in times if time is not None and time > now_us), default=None)
 
@@ -106,7 +106,7 @@ class TriggerTree:
 
 
 class _Node(ABC):
-    """One trigger. What it does to a state concerns its own entry and those of its subtriggers only."""
+    """One trigger. It changes only its own entry of a state, and those of its subtriggers."""
 
     index: int
     merging: bool
@@ -118,29 +118,29 @@ class _Node(ABC):
     def set_finished(self, state: TriggerState, finished: bool) -> None:
         (state.finished.add if finished else state.finished.discard)(self.index)
 
-    def on_elements(self, state: TriggerState, at: Moment, count: int) -> None:
+    def on_elements(self, state: TriggerState, at: TriggerContext, count: int) -> None:
         for child in self.children:
             if not child.finished(state):
                 child.on_elements(state, at, count)
 
     @abstractmethod
-    def should_fire(self, state: TriggerState, at: Moment) -> bool: ...
+    def should_fire(self, state: TriggerState, at: TriggerContext) -> bool: ...
 
     @abstractmethod
-    def on_fire(self, state: TriggerState, at: Moment) -> None: ...
+    def on_fire(self, state: TriggerState, at: TriggerContext) -> None: ...
 
-    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: Moment) -> None:
+    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: TriggerContext) -> None:
         for child in self.children:
             child.on_merge(into, states, at)
 
     def clear(self, state: TriggerState) -> None:
-        """Forget what was counted towards the pane, here and below; what has finished stays so."""
+        """Reset the counts towards the next pane, also of subtriggers. Finished triggers stay finished."""
         state.numbers.pop(self.index, None)
         for child in self.children:
             child.clear(state)
 
     def reset(self, state: TriggerState) -> None:
-        """Begin anew, here and below."""
+        """Reset this trigger and its subtriggers to the start."""
         self.clear(state)
         self.set_finished(state, False)
         for child in self.children:
@@ -158,28 +158,28 @@ class _Node(ABC):
 
 
 class _Default(_Node):
-    """Once the watermark has passed the window, and again for all that comes later."""
+    """Fires when the watermark has passed the window, and again for later elements."""
 
-    def should_fire(self, state: TriggerState, at: Moment) -> bool:
+    def should_fire(self, state: TriggerState, at: TriggerContext) -> bool:
         return at.at_end
 
-    def on_fire(self, state: TriggerState, at: Moment) -> None:
+    def on_fire(self, state: TriggerState, at: TriggerContext) -> None:
         """It never finishes."""
 
 
 class _Always(_Node):
     """After each element."""
 
-    def on_elements(self, state: TriggerState, at: Moment, count: int) -> None:
+    def on_elements(self, state: TriggerState, at: TriggerContext, count: int) -> None:
         state.numbers[self.index] = 1
 
-    def should_fire(self, state: TriggerState, at: Moment) -> bool:
+    def should_fire(self, state: TriggerState, at: TriggerContext) -> bool:
         return self.index in state.numbers
 
-    def on_fire(self, state: TriggerState, at: Moment) -> None:
+    def on_fire(self, state: TriggerState, at: TriggerContext) -> None:
         self.clear(state)
 
-    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: Moment) -> None:
+    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: TriggerContext) -> None:
         if any(self.index in state.numbers for state in states):
             into.numbers[self.index] = 1
 
@@ -187,7 +187,7 @@ class _Always(_Node):
 class _Never(_Default):
     """Not until the window expires."""
 
-    def should_fire(self, state: TriggerState, at: Moment) -> bool:
+    def should_fire(self, state: TriggerState, at: TriggerContext) -> bool:
         return False
 
 
@@ -197,17 +197,17 @@ class _ElementCount(_Node):
     def __init__(self, count: int) -> None:
         self._count = count
 
-    def on_elements(self, state: TriggerState, at: Moment, count: int) -> None:
+    def on_elements(self, state: TriggerState, at: TriggerContext, count: int) -> None:
         state.numbers[self.index] = state.numbers.get(self.index, 0) + count
 
-    def should_fire(self, state: TriggerState, at: Moment) -> bool:
+    def should_fire(self, state: TriggerState, at: TriggerContext) -> bool:
         return state.numbers.get(self.index, 0) >= self._count
 
-    def on_fire(self, state: TriggerState, at: Moment) -> None:
+    def on_fire(self, state: TriggerState, at: TriggerContext) -> None:
         self.clear(state)
         self.set_finished(state, True)
 
-    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: Moment) -> None:
+    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: TriggerContext) -> None:
         if self.finished_in_any(states):
             self.set_finished(into, True)
         elif total := sum(state.numbers.get(self.index, 0) for state in states):
@@ -220,18 +220,18 @@ class _AfterProcessingTime(_Node):
     def __init__(self, transforms: Sequence[api.TimestampTransform]) -> None:
         self._transforms = transforms
 
-    def on_elements(self, state: TriggerState, at: Moment, count: int) -> None:
+    def on_elements(self, state: TriggerState, at: TriggerContext, count: int) -> None:
         state.numbers.setdefault(self.index, self._delayed(at.now_us))
 
-    def should_fire(self, state: TriggerState, at: Moment) -> bool:
+    def should_fire(self, state: TriggerState, at: TriggerContext) -> bool:
         due = state.numbers.get(self.index)
         return due is not None and due <= at.now_us
 
-    def on_fire(self, state: TriggerState, at: Moment) -> None:
+    def on_fire(self, state: TriggerState, at: TriggerContext) -> None:
         self.clear(state)
         self.set_finished(state, True)
 
-    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: Moment) -> None:
+    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: TriggerContext) -> None:
         if self.finished_in_any(states):
             self.set_finished(into, True)
         elif due := [state.numbers[self.index] for state in states if self.index in state.numbers]:
@@ -251,7 +251,7 @@ class _AfterProcessingTime(_Node):
 
 
 class _AfterEndOfWindow(_Node):
-    """Early panes again and again, one when the watermark has passed the window, late panes again and again."""
+    """Repeated early panes, one pane when the watermark has passed the window, then repeated late panes."""
 
     def __init__(self, *, early: bool, late: bool) -> None:
         self._early = early
@@ -259,18 +259,18 @@ class _AfterEndOfWindow(_Node):
 
     # Its number is 1 once the on-time pane has fired and only late ones are left.
 
-    def should_fire(self, state: TriggerState, at: Moment) -> bool:
+    def should_fire(self, state: TriggerState, at: TriggerContext) -> bool:
         if self._is_late(state):
             late = self._late_trigger()
             return late is not None and late.should_fire(state, at)
         early = self._early_trigger()
         return at.at_end or (early is not None and early.should_fire(state, at))
 
-    def on_elements(self, state: TriggerState, at: Moment, count: int) -> None:
+    def on_elements(self, state: TriggerState, at: TriggerContext, count: int) -> None:
         for child in self._counting(state):
             child.on_elements(state, at, count)
 
-    def on_fire(self, state: TriggerState, at: Moment) -> None:
+    def on_fire(self, state: TriggerState, at: TriggerContext) -> None:
         early, late = self._early_trigger(), self._late_trigger()
         if at.at_end and not self._is_late(state):
             state.numbers[self.index] = 1
@@ -286,7 +286,7 @@ class _AfterEndOfWindow(_Node):
         if other is not None:
             other.clear(state)
 
-    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: Moment) -> None:
+    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: TriggerContext) -> None:
         early, late = self._early_trigger(), self._late_trigger()
         if at.at_end and all(self._is_late(state) for state in states):
             into.numbers[self.index] = 1
@@ -314,7 +314,7 @@ class _AfterEndOfWindow(_Node):
         return self.children[-1] if self._late else None
 
     def _counting(self, state: TriggerState) -> list[_Node]:
-        """What elements are counted for; where windows merge, a late window may become an early one again."""
+        """The subtrigger that elements count for. When windows merge, a late window may become an early one."""
         if self.merging:
             return self.children
         child = self._late_trigger() if self._is_late(state) else self._early_trigger()
@@ -326,7 +326,7 @@ class _Composite(_Node):
 
     enough: Callable[[Iterable[bool]], bool] = staticmethod(any)
 
-    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: Moment) -> None:
+    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: TriggerContext) -> None:
         super().on_merge(into, states, at)
         self.set_finished(into, self.enough(child.finished(into) for child in self.children))
 
@@ -336,10 +336,10 @@ class _AfterAll(_Composite):
 
     enough = staticmethod(all)
 
-    def should_fire(self, state: TriggerState, at: Moment) -> bool:
+    def should_fire(self, state: TriggerState, at: TriggerContext) -> bool:
         return all(child.finished(state) or child.should_fire(state, at) for child in self.children)
 
-    def on_fire(self, state: TriggerState, at: Moment) -> None:
+    def on_fire(self, state: TriggerState, at: TriggerContext) -> None:
         for child in self.children:
             if not child.finished(state):
                 child.on_fire(state, at)
@@ -350,10 +350,10 @@ class _AfterAll(_Composite):
 class _AfterAny(_Composite):
     """Once, when one of its subtriggers would."""
 
-    def should_fire(self, state: TriggerState, at: Moment) -> bool:
+    def should_fire(self, state: TriggerState, at: TriggerContext) -> bool:
         return any(child.should_fire(state, at) for child in self.children if not child.finished(state))
 
-    def on_fire(self, state: TriggerState, at: Moment) -> None:
+    def on_fire(self, state: TriggerState, at: TriggerContext) -> None:
         for child in self.children:
             if not child.finished(state) and child.should_fire(state, at):
                 child.on_fire(state, at)
@@ -367,17 +367,17 @@ class _AfterEach(_Composite):
 
     enough = staticmethod(all)
 
-    def on_elements(self, state: TriggerState, at: Moment, count: int) -> None:
+    def on_elements(self, state: TriggerState, at: TriggerContext, count: int) -> None:
         current = self._unfinished(state)
         for child in self.children if self.merging else [current] if current else []:
             if not child.finished(state):
                 child.on_elements(state, at, count)
 
-    def should_fire(self, state: TriggerState, at: Moment) -> bool:
+    def should_fire(self, state: TriggerState, at: TriggerContext) -> bool:
         current = self._unfinished(state)
         return current is not None and current.should_fire(state, at)
 
-    def on_fire(self, state: TriggerState, at: Moment) -> None:
+    def on_fire(self, state: TriggerState, at: TriggerContext) -> None:
         current = self._unfinished(state)
         assert current is not None
         current.on_fire(state, at)
@@ -390,7 +390,7 @@ class _AfterEach(_Composite):
 class _OrFinally(_AfterAny):
     """Its first subtrigger, until the second one would fire; that pane is the last."""
 
-    def on_fire(self, state: TriggerState, at: Moment) -> None:
+    def on_fire(self, state: TriggerState, at: TriggerContext) -> None:
         main, until = self.children
         if until.should_fire(state, at):
             until.on_fire(state, at)
@@ -404,16 +404,16 @@ class _OrFinally(_AfterAny):
 class _Repeat(_Node):
     """Its subtrigger, from the beginning each time that it finishes."""
 
-    def should_fire(self, state: TriggerState, at: Moment) -> bool:
+    def should_fire(self, state: TriggerState, at: TriggerContext) -> bool:
         return self.children[0].should_fire(state, at)
 
-    def on_fire(self, state: TriggerState, at: Moment) -> None:
+    def on_fire(self, state: TriggerState, at: TriggerContext) -> None:
         (child,) = self.children
         child.on_fire(state, at)
         if child.finished(state):
             child.reset(state)
 
-    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: Moment) -> None:
+    def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: TriggerContext) -> None:
         super().on_merge(into, states, at)
         if self.children[0].finished(into):
             self.children[0].reset(into)
