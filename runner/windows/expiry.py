@@ -8,5 +8,5 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP
 
 
 def expiry_us(window: Any, lateness_us: int) -> int:
-    """Return the watermark, in µs, at which a window expires: 1 µs after its end plus lateness, or at Beam's last time."""
+    """Return the watermark, in µs, at which a window expires: 1 µs after its end plus lateness, within Beam's time."""
     return int(min(window.max_timestamp().micros + lateness_us + 1, MAX_TIMESTAMP.micros))
