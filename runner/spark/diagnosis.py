@@ -93,6 +93,12 @@ def context_failure(text: str, memory: str) -> str:
             "spark.authenticate is true and there is no secret: pass the secret of the Spark cluster with "
             "--spark_conf=spark.authenticate.secret=…, or --spark_conf=spark.authenticate=false"
         )
+    # Spark's own text asks for another binding address, which helps only if an address or a port was configured.
+    if "BindException" in text and "on a random free port" in text:
+        return (
+            "Spark did not start: this machine has no free TCP port. End programs that hold many connections, or widen "
+            "the range of ports (sysctl net.ipv4.ip_local_port_range), then start the same command again"
+        )
     return f"Spark did not start: {_java_message(text)}"
 
 

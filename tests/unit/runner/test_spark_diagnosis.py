@@ -63,6 +63,18 @@ def test_a_driver_with_too_little_memory_says_how_much_it_needs() -> None:
     assert "spark.driver.memory is 64m, and Spark needs at least 450 MiB" in told
 
 
+def test_a_machine_without_a_free_port_is_named_as_such() -> None:
+    told = context_failure(
+        "java.net.BindException: bind(..) failed with error(-98): Address already in use: Service "
+        "'org.apache.spark.network.netty.NettyBlockTransferService' failed after 16 retries (on a random free port)! "
+        "Consider explicitly setting the appropriate binding address",
+        "1g",
+    )
+    assert "this machine has no free TCP port" in told
+    assert "ip_local_port_range" in told
+    assert "binding address" not in told
+
+
 def test_a_killed_jvm_speaks_of_memory_and_of_the_checkpoint() -> None:
     told = str(jvm_lost(-9, "", "1g"))
     assert "was killed (SIGKILL)" in told
