@@ -42,7 +42,7 @@ class BigtableMetrics(ReaderMetrics):
             _LOGGER.debug("%s waited for a merge that did not come and is read alone", abbreviate(step.range))
 
     def _emitted(self, records: Sequence[ChangeStreamMutation]) -> None:
-        counts, low, entries, late = self._counts, self._watermark, 0, 0
+        low, entries, late = self._watermark, 0, 0
         for record in records:
             late += record.commit_timestamp < low
             change = as_received(record)
@@ -51,10 +51,10 @@ class BigtableMetrics(ReaderMetrics):
                 self._unknown(sum([type(entry) is UnknownMutation for entry in record.entries]))
             else:  # received as whole cells, so without unknown mutations; its entries are not made here
                 entries += len(change.chunks)
-        counts[names.RECORDS] += len(records)
-        counts[names.CHANGES] += entries
+        self._records += len(records)
+        self._changes += entries
         if late:
-            counts["late_records"] += late
+            self._counts["late_records"] += late
 
     def _unknown(self, count: int) -> None:
         if count and not self._counts["unknown_mutations"]:

@@ -42,6 +42,7 @@ class ReaderMetrics:
     def __init__(self, prefetcher: Prefetcher) -> None:
         self._prefetcher = prefetcher
         self._counts: Counter[str] = Counter()
+        self._records = self._changes = 0  # plain integers, because they change with each record
         self._waiting = 0
 
     def observe(self, frontier: Any) -> None:
@@ -53,13 +54,14 @@ class ReaderMetrics:
 
         Here each record is one change. A source overrides it to count the changes in a record, and its lineage.
         """
-        if records:
-            self._counts[RECORDS] += len(records)
-            self._counts[CHANGES] += len(records)
+        self._records += len(records)
+        self._changes += len(records)
 
     def finish(self) -> tuple[Counter[str], int]:
         """Return the counters, and the gauge of waiting partitions, at the end of the call."""
         requests, retries = self._prefetcher.uncounted()
+        self._counts[RECORDS] += self._records
+        self._counts[CHANGES] += self._changes
         self._counts[REQUESTS] += requests
         self._counts[RETRIES] += retries
         return self._counts, self._waiting

@@ -30,7 +30,7 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 from penstock.errors import SetupError
 from penstock.io.change_streams.arguments import check_end, require_same
 from penstock.io.change_streams.metrics import WAITING_PARTITIONS, ReaderMetrics
-from penstock.io.change_streams.prefetch import Prefetcher, StreamPool
+from penstock.io.change_streams.prefetch import Batch, Claim, Prefetcher, StreamPool
 from penstock.io.change_streams.process_local import ProcessLocal
 from penstock.io.change_streams.settings import Settings
 from penstock.io.change_streams.tracker import FrontierTracker, Poll, rebalanced
@@ -100,12 +100,13 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
             metrics.observe(frontier)
             while frontier.can_progress:
                 prefetcher.serve(frontier)
-                for records, step in _claims(prefetcher, deadline):
-                    if not tracker.try_claim(step):  # split: the residual holds the rest
-                        return
-                    metrics.claimed(records, step)
-                    for record in records:
-                        yield TimestampedValue(record, Timestamp(micros=record.commit_timestamp // 1000))
+                for batch in _batches(prefetcher, deadline):
+                    for count, records, step in batch.claims():
+                        if not tracker.try_claim(step):  # split: the residual holds the rest
+                            return
+                        batch.claimed += count
+                        metrics.claimed(records, step)
+                        yield from map(_timestamped, records)
                 frontier = tracker.current_restriction()
                 metrics.observe(frontier)
                 watermark.set_watermark(beam_watermark(frontier.watermark))
@@ -264,27 +265,41 @@ _POOLS: ProcessLocal[StreamPool] = ProcessLocal()
 """The pools of this process, by source, stream and settings."""
 
 
-def _claims(prefetcher: Prefetcher, deadline: float) -> Iterator[tuple[Sequence[Any], Any]]:
-    """Yield (records, step) to claim until lineage changes, no data comes, or the watermark must be reported.
+def _timestamped(record: Any) -> TimestampedValue:
+    return TimestampedValue(record, Timestamp(micros=record.commit_timestamp // 1000))
 
-    The last item is a `Poll` unless lineage changed. After `deadline` a poll says that no data is expected, so that
-    the runner may split a bundle that has claimed nothing.
+
+class _PollBatch:
+    """The claim of a `Poll`, between the batches of a prefetcher."""
+
+    ends_with_lineage = False
+
+    def __init__(self, poll: Poll) -> None:
+        self.claimed = 0
+        self._poll = poll
+
+    def claims(self) -> Iterator[Claim]:
+        return iter([(1, (), self._poll)])
+
+
+def _batches(prefetcher: Prefetcher, deadline: float) -> Iterator[Batch]:
+    """Yield batches to claim until lineage changes, no data comes, or the watermark must be reported.
+
+    The last one is a `Poll` unless lineage changed. After `deadline` a poll says that no data is expected, so that the
+    runner may split a bundle that has claimed nothing.
     """
     due = time.monotonic() + POLL_SECONDS
     while time.monotonic() < due:
         batch = prefetcher.take(POLL_SECONDS)
         if batch is None:
             break
-        for count, records, step in batch.claims():
-            yield records, step
-            batch.claimed += count  # The caller asked for the next claim, so the tracker granted this one.
+        yield batch
         if batch.ends_with_lineage:
             return
     in_time = time.monotonic() < deadline
-    yield (
-        (),
+    yield _PollBatch(
         Poll(
             data_expected=in_time and prefetcher.data_expected,
             first_record_pending=in_time and prefetcher.first_record_pending,
-        ),
+        )
     )

@@ -24,8 +24,9 @@ class SpannerMetrics(ReaderMetrics):
 
     def claimed(self, records: Sequence[DataChangeRecord], step: Step) -> None:
         if records:
-            self._counts[names.RECORDS] += len(records)
-            self._counts[names.CHANGES] += sum([len(record.mods) for record in records])
+            for record in records:
+                self._records += 1
+                self._changes += len(record.mods)
         elif isinstance(step, Announced):
             self._counts.update(lineage_events(step.token, step.record))
         elif isinstance(step, Finished | Ended):

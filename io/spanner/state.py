@@ -48,10 +48,10 @@ class Batch:
         return not isinstance(self.steps[-1][1], Advanced)
 
     def claims(self) -> Iterator[Claim]:
-        """Yield one claim for each step, so that a split can fall between any two records."""
+        """Return one claim for each step, so that a split can fall between any two records."""
         nothing: Sequence[DataChangeRecord] = ()
-        for record, step in self.steps:
-            yield 1, nothing if record is None else (record,), step
+        # A list costs less than a generator that is resumed for each record.
+        return iter([(1, nothing if record is None else (record,), step) for record, step in self.steps])
 
 
 @dataclass(slots=True, eq=False)

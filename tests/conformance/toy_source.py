@@ -4,7 +4,7 @@
     records = pipeline | ReadFromLists(name="orders", start=0)
 
 Each list is a partition, in the order of commit timestamps. A source for a real system also has a client of its
-service, threads that read ahead, a decoder and, if its partitions split or merge, a frontier of its own.
+service, threads that read ahead, a decoder and, if its partitions split or merge, its own frontier.
 """
 
 from __future__ import annotations

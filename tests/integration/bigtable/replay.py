@@ -72,6 +72,6 @@ def assert_order_of_each_row(records: Sequence[ChangeStreamMutation]) -> None:
 
 
 def assert_no_duplicates(records: Sequence[ChangeStreamMutation]) -> None:
-    """The writers of these tests put a number of its own into each change."""
+    """The writers of these tests put a unique number into each change."""
     identities = [(r.row_key, r.commit_timestamp, r.entries) for r in records]
     assert len(set(identities)) == len(identities), "a record came twice"

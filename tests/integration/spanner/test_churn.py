@@ -55,7 +55,7 @@ def test_replay_equals_the_tables_through_churn_and_crashes(
     parts: int,
     campaign: Any,
 ) -> None:
-    """Each round has a database of its own: the emulator looks through all that one holds for every query."""
+    """Each round has a new database: for every query the emulator scans everything that the database holds."""
     rng = campaign.random(f"spanner churn {parts}")
     records = crashes = transactions = 0
     for _ in range(campaign.size(1, 12)):
@@ -71,7 +71,7 @@ def test_replay_equals_the_tables_through_churn_and_crashes(
         records, crashes = records + len(driver.committed), crashes + driver.crashes
         transactions += len(running.commits)
     campaign.record(f"spanner-churn-{parts}", records=records, transactions=transactions, crashes=crashes)
-    wait_until(lambda: not reader_threads(), lambda: f"nobody reads, and {reader_threads()} go on")
+    wait_until(lambda: not reader_threads(), lambda: f"the read has ended, but {reader_threads()} still run")
 
 
 def reader_threads() -> list[threading.Thread]:

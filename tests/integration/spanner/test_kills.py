@@ -31,7 +31,7 @@ def test_kills_under_churn_lose_nothing_double_nothing_and_keep_order(
     tmp_path: Path,
     campaign: Any,
 ) -> None:
-    """Each round has a database of its own: the emulator looks through all that one holds for every query."""
+    """Each round has a new database: for every query the emulator scans everything that the database holds."""
     rng = campaign.random("spanner kills")
     killed = changes = transactions = 0
     for number in range(campaign.size(1, 10)):

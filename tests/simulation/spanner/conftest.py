@@ -93,7 +93,7 @@ class Stream:
         return [record for partition in self._all.values() for record in partition.records]
 
     def ask(self, token: str, start: int, end: int) -> list[ChangeRecord]:
-        """Return what the service answers; it refuses a start that lies after the partition's end."""
+        """Return the service's answer; it refuses a start after the partition's end."""
         if token == ROOT:
             return [self._child_record(start, [child], frozenset()) for child in self._initial]
         partition = self._all[token]

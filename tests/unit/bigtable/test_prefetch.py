@@ -180,7 +180,7 @@ def test_a_parked_stream_continues_where_the_last_bundle_stopped(source: Any, sa
 def test_each_stream_and_each_retry_is_counted_once(
     source: Any, say: Any, pool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also those of a thread that is faster than its borrower, or works while nobody has borrowed it."""
+    """Also those of a thread that is faster than its borrower, or that runs while its stream is parked."""
     source.will_say(EVERYTHING, say.change("a"), UnreachableError("reset"))
     source.will_say(EVERYTHING, say.change("b"))
     kept = pool()

@@ -1,4 +1,4 @@
-"""A reader plans its queries by the service's time, wherever the wall clock of its own computer stands."""
+"""A reader plans its queries by the service's time, whatever the wall clock of its computer shows."""
 
 from __future__ import annotations
 

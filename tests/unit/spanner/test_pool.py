@@ -1,4 +1,4 @@
-"""Readings that outlive a bundle, with windows made by hand."""
+"""Prefetchers that outlive a bundle, over queries made by hand."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def pool() -> Iterator[Make]:
 
 
 def steps_of(prefetcher: Prefetcher, partitions: Mapping[str, Position], count: int) -> list[Step]:
-    """Claim so many steps, one after another, and return them."""
+    """Claim `count` steps and return them."""
     prefetcher.read(partitions)
     found: list[Step] = []
     until = time.monotonic() + PATIENCE_SECONDS
@@ -141,8 +141,8 @@ def test_a_partition_that_the_bundle_does_not_ask_for_is_dropped_with_its_credit
 def test_a_bundle_repeated_from_before_an_announcement_gets_the_announcement_again(
     pool: Make, further: int
 ) -> None:
-    """An announcement leaves its partition's position where it is, and two queries may tell what has one timestamp
-    in another order: the position does not say whether the child is known."""
+    """An announcement does not change its partition's position, and two queries may order records of one timestamp
+    differently. So the position does not say whether the child is known."""
     start = time.time_ns() - 1_000 * MILLI
 
     def splits(token: str, begin: int, end: int) -> Iterator[Any]:
@@ -176,7 +176,7 @@ def test_two_bundles_at_once_have_two_prefetchers(pool: Make) -> None:
 
 
 def test_a_bundle_of_another_part_discards_parked_prefetchers(pool: Make) -> None:
-    """Whoever has that part now reads it; two would ask for everything twice."""
+    """Another worker reads that part now, and two readers would ask for everything twice."""
     a, b = {"a": Position(time.time_ns())}, {"b": Position(time.time_ns())}
     kept, asked = pool(beats)
     with kept.checkout(Frontier(a, {})) as prefetcher:
@@ -190,7 +190,7 @@ def test_a_bundle_of_another_part_discards_parked_prefetchers(pool: Make) -> Non
 
 
 def test_a_partition_that_is_behind_is_dropped_when_the_bundle_ends() -> None:
-    """Each worker would ask anew what another is being answered already, of a service that is slow as it is."""
+    """Otherwise each worker would ask a slow service again for rows that another worker is being sent."""
 
     def answer(token: str, begin: int, end: int) -> Iterator[Any]:
         if token == "live":

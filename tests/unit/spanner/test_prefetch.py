@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import UnavailableError
-from penstock.io.change_streams.read_fn import _claims
+from penstock.io.change_streams.read_fn import _batches
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner.frontier import Advanced, Ended, Frontier, Position
 from penstock.io.spanner.prefetch import Prefetcher
@@ -235,9 +235,11 @@ def test_a_bundle_is_not_split_before_the_lowest_partition_has_advanced() -> Non
         residual, quick = None, 0
         until = time.monotonic() + PATIENCE_SECONDS
         while residual is None and time.monotonic() < until:
-            for _, step in _claims(prefetcher, until):
-                assert tracker.try_claim(step)
-                quick += isinstance(step, Advanced) and step.token == "quick"
+            for batch in _batches(prefetcher, until):
+                for count, _, step in batch.claims():
+                    assert tracker.try_claim(step)
+                    batch.claimed += count
+                    quick += isinstance(step, Advanced) and step.token == "quick"
             residual = (tracker.try_split(0) or (None, None))[1]
     assert quick, "others had claims to be cut after"
     assert residual is not None

@@ -70,7 +70,7 @@ Answer = Callable[[str, int, int], Iterator[Any]]
 
 
 def windows_of(answer: Answer) -> tuple[Ask, list[tuple[str, int, int]], list[FakeWindow]]:
-    """Return what asks for windows that send what `answer(token, start, end)` yields, what it asked, and them."""
+    """Return a function that starts windows of `answer(token, start, end)`, the list of its calls, and the windows."""
     asked: list[tuple[str, int, int]] = []
     windows: list[FakeWindow] = []
 
