@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from penstock.runner.options import PySparkOptions, problems
 from penstock.runner.packages import Packages
 from penstock.runner.planning import graph
 from penstock.runner.planning.checks import refuse_unsupported
+from penstock.runner.planning.plan import Plan
 from penstock.runner.planning.worker_logging import worker_logging
 from penstock.runner.result import PySparkPipelineResult
 from penstock.runner.spark.session import context, context_of
@@ -96,32 +98,20 @@ class PySparkRunner(PipelineRunner):
         settings = options.view_as(PySparkOptions)
         if wrong := problems(settings):
             raise UsageError("; ".join(wrong))
-        in_epochs = settings.checkpoint_dir or options.view_as(StandardOptions).streaming
-        streaming = bool(in_epochs) or graph.is_streaming(proto)
-        refuse_unsupported(proto, streaming=streaming)
-        plan = graph.build_plan(proto, streaming=streaming)
-        checkpoint = None
-        if streaming and settings.checkpoint_dir:  # before Spark starts: a mistake is reported at once
-            checkpoint = open_checkpoint(settings)
-            check_compatibility(checkpoint.last_record(), PlanContext(plan), settings.drop_state or ())
+        # Everything that can be checked without Spark comes first, so that a mistake is reported at once.
+        plan = _plan(proto, settings, options)
+        checkpoint = _compatible_checkpoint(plan, settings)
         packages = Packages.of(options.view_as(SetupOptions))
-        worker_logging(options, to_driver=False)  # before Spark starts: a mistake is reported at once
+        worker_logging(options, to_driver=False)
         spark = self._context(settings)
-        if streaming and checkpoint is None and not plan.script:
+        if plan.streaming and checkpoint is None and not plan.script:
             _check_temporary_checkpoint(spark)
         logs = worker_logging(options, to_driver=not str(spark.master).startswith("local"))
         plan = replace(plan, program=packages.ship(spark, plan.program), logging=logs)
         result = PySparkPipelineResult(Residuals(PlanContext(plan)))
         job = Job(spark, plan, settings, result)
-        if checkpoint is not None:
-            result.run_in_background(lambda: job.run_stream(checkpoint), job.cancel)
-        elif not streaming:
-            result.run_in_background(job.run_batch, job.cancel)
-        elif plan.script:
-            result.run_in_background(job.run_test_stream, job.cancel)
-        else:
-            result.run_in_background(job.run_stream_without_checkpoint_dir, job.cancel)
-        if not streaming and _is_interactive(proto):
+        result.run_in_background(_run_method(job, plan, checkpoint), job.cancel)
+        if not plan.streaming and _is_interactive(proto):
             result.wait_until_finish()
         return result
 
@@ -130,6 +120,31 @@ class PySparkRunner(PipelineRunner):
             return context_of(self._spark)
         conf = dict(setting.split("=", 1) for setting in settings.spark_conf or ())
         return context(settings.spark_master, conf)
+
+
+def _plan(proto: api.Pipeline, settings: PySparkOptions, options: PipelineOptions) -> Plan:
+    """Return the plan of a pipeline; with a checkpoint folder also a bounded pipeline runs in epochs."""
+    in_epochs = settings.checkpoint_dir or options.view_as(StandardOptions).streaming
+    streaming = bool(in_epochs) or graph.is_streaming(proto)
+    refuse_unsupported(proto, streaming=streaming)
+    return graph.build_plan(proto, streaming=streaming)
+
+
+def _compatible_checkpoint(plan: Plan, settings: PySparkOptions) -> Checkpoint | None:
+    """Open the checkpoint and check that the pipeline can continue from it; None without `--checkpoint_dir`."""
+    if not settings.checkpoint_dir:
+        return None
+    checkpoint = open_checkpoint(settings)
+    check_compatibility(checkpoint.last_record(), PlanContext(plan), settings.drop_state or ())
+    return checkpoint
+
+
+def _run_method(job: Job, plan: Plan, checkpoint: Checkpoint | None) -> Callable[[], str]:
+    if checkpoint is not None:
+        return lambda: job.run_stream(checkpoint)
+    if not plan.streaming:
+        return job.run_batch
+    return job.run_test_stream if plan.script else job.run_stream_without_checkpoint_dir
 
 
 def _is_interactive(proto: api.Pipeline) -> bool:
