@@ -141,9 +141,12 @@ def pyspark_popen(environment: Mapping[str, str]) -> Iterator[list[JvmProcess]]:
     """While this lasts, PySpark starts its JVM with our `Popen`; yield the list that JVMs are added to.
 
     PySpark's `launch_gateway` takes arguments for `Popen`, but sets `env` and `preexec_fn` over them. So the name
-    in its module is replaced. Three things are different:
+    in its module is replaced. Four things are different:
 
     - Standard output and standard error are one pipe, and `environment` is added.
+    - The JVM gets a process group of its own. GNU `timeout`, shells and service managers signal a whole group; a JVM
+      that gets SIGTERM shuts down at once, while this process still wants to end its epoch and commit. If this
+      process dies, the JVM sees the end of its standard input and ends.
     - In the main thread the JVM is started without `fork()`. In a process that reads from gRPC, the handlers that
       gRPC has put around fork() abort about every fourth child before it is another program: "Java gateway process
       exited before sending its port number". `Popen` forks only because PySpark gives it a function for the child,
@@ -158,7 +161,7 @@ def pyspark_popen(environment: Mapping[str, str]) -> Iterator[list[JvmProcess]]:
     def start(command: Any, preexec_fn: Any = None, env: Any = None, **options: Any) -> Any:
         options["env"] = {**(os.environ if env is None else env), **environment}
         # A JVM that cannot allocate its heap says so on standard output.
-        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "process_group": 0}
         if _may_ignore_interrupts():
             before = signal.signal(signal.SIGINT, signal.SIG_IGN)
             try:
