@@ -76,9 +76,9 @@ def ddl(dialect: str, options: str, first: tuple[str, ...] = (), extra: str = ""
 
 @pytest.fixture(scope="session")
 def simulation() -> Iterator[SimulatedSpanner]:
-    """A simulation whose clock stands still, half a day before the present, and moves only with histories."""
+    """A simulation whose clock stands still, two weeks before the present, and moves only with histories."""
     with SimulatedSpanner.start(speed=0, partitions=3, granularity_us=1000) as simulation:
-        simulation.control.clock(offset_seconds=-12 * 3600)
+        simulation.control.clock(offset_seconds=-14 * 86_400)
         yield simulation
 
 

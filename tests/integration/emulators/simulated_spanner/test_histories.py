@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -15,9 +16,11 @@ from apache_beam.runners.sdf_utils import (
     ThreadsafeWatermarkEstimator,
 )
 
+from penstock.emulators.simulated_spanner import Control
 from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, beam_watermark
 from penstock.io.spanner import DataChangeRecord, ReadFromSpannerChangeStream
 from penstock.io.spanner.read import ReadSpannerFn
+from tests.conftest import Campaign
 from tests.integration.emulators.simulated_spanner.conftest import (
     GOOGLESQL,
     INSTANCE,
@@ -205,3 +208,55 @@ def test_both_readers_go_on_after_errors_at_any_row(
         assert read() == whole
     assert control.stats()["faults"] - before == 6
     control.shape(rows_per_message=500)
+
+
+FUNCTIONS = {
+    (GOOGLESQL, False): "READ_Changes",
+    (GOOGLESQL, True): "READ_Changes",
+    (POSTGRESQL, False): "read_json_changes",
+    (POSTGRESQL, True): "read_proto_bytes_changes",
+}
+
+
+def test_random_histories_with_errors_are_read_whole_whatever_the_messages_look_like(
+    new_history: Callable[..., History], campaign: Campaign
+) -> None:
+    """Each history has its own mode, dialect, capture type, churn, sizes of messages and errors."""
+    for number in range(campaign.size(8, 1_000)):
+        rng = campaign.random(f"histories/{number}")
+        dialect, mutable = rng.choice((GOOGLESQL, GOOGLESQL, POSTGRESQL)), rng.random() < 0.4
+        options = f"value_capture_type = '{rng.choice(CAPTURES)}'" + (f", {MUTABLE}" if mutable else "")
+        history = new_history(
+            rng.getrandbits(32),
+            dialect=dialect,
+            options=options,
+            steps=rng.choice((60, 100, 200)),
+            most=rng.choice((3, 8, 16)),
+            churn_share=rng.choice((0.1, 0.5)),
+        )
+        control = history.simulation.control
+        control.shape(
+            chunk_bytes=rng.choice((50, 1 << 20)),
+            rows_per_message=rng.choice((1, 3, 500)),
+            resume_every=rng.choice((1, 2, 5)),
+        )
+        functions = [FUNCTIONS[dialect, mutable]]
+        add_faults(control, rng)
+        changes = read_changes(history.client, functions, history.start, history.end)
+        assert len(set(changes)) == len(changes), number
+        tables, key = (
+            (("Accounts", "Orders"), "Id") if dialect == GOOGLESQL else (("accounts", "orders"), "id")
+        )
+        for table in tables:
+            assert replayed_keys(changes, table) == rows(history, table, key).keys(), number
+        if dialect == GOOGLESQL and not mutable:
+            add_faults(control, rng)
+            assert sorted(as_changes(read_with_penstock(history))) == changes, number
+        control.clear_faults()
+        control.shape(chunk_bytes=1 << 20, rows_per_message=500, resume_every=1)
+
+
+def add_faults(control: Control, rng: random.Random) -> None:
+    """Let some queries break at random rows."""
+    for _ in range(rng.choice((0, 2, 4))):
+        control.add_fault(after_rows=rng.choice((0, 1, 2, 7)), mid_row=rng.random() < 0.5)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from google.cloud.spanner import KeySet
 
 from penstock.emulators.simulated_spanner import SimulatedSpanner
 from penstock.io.spanner import PositionLostError
@@ -85,3 +87,54 @@ def test_reading_what_the_retention_has_dropped_fails_loudly(
     running.control.clock(advance_seconds=5)
     with pytest.raises(PositionLostError, match="retention"):
         read_with_penstock(played)
+
+
+def test_writers_run_an_aborted_transaction_again_and_concurrent_ones_lose_no_update(
+    running: SimulatedSpanner, connect: Callable[..., Any]
+) -> None:
+    ddl = ["CREATE TABLE Counters (Id INT64 NOT NULL, N INT64) PRIMARY KEY (Id)"]
+    running.create_database(PROJECT, INSTANCE, "counters", ddl)
+    database = connect(running, "counters")
+    with database.batch() as batch:
+        batch.insert("Counters", ("Id", "N"), [(1, 0)])
+    running.control.add_fault(method="Commit", code="ABORTED", times=2)
+
+    def add_one(transaction: Any) -> None:
+        ((number,),) = transaction.read("Counters", ("N",), KeySet(keys=[[1]]))
+        transaction.update("Counters", ("Id", "N"), [(1, number + 1)])
+
+    with ThreadPoolExecutor(4) as threads:
+        for _ in threads.map(lambda _: database.run_in_transaction(add_one), range(40)):
+            pass
+    with database.snapshot(multi_use=True) as snapshot:
+        assert list(snapshot.execute_sql("SELECT N FROM Counters WHERE Id = 1")) == [[40]]
+        assert list(snapshot.read("Counters", ("N",), KeySet(all_=True))) == [[40]]
+
+
+def test_dml_is_recorded_and_stale_reads_see_the_past(
+    running: SimulatedSpanner, connect: Callable[..., Any]
+) -> None:
+    ddl = [
+        "CREATE TABLE T (Id INT64 NOT NULL, V STRING(MAX)) PRIMARY KEY (Id)",
+        "CREATE CHANGE STREAM S FOR ALL OPTIONS (value_capture_type = 'NEW_VALUES')",
+    ]
+    running.create_database(PROJECT, INSTANCE, "dml", ddl)
+    database = connect(running, "dml")
+    start = running.control.clock()
+
+    def run(*statements: str) -> None:
+        database.run_in_transaction(lambda t: [t.execute_update(each) for each in statements])
+
+    run("INSERT INTO T (Id, V) VALUES (1, 'a'), (2, 'b')")
+    with database.snapshot() as snapshot:
+        ((before,),) = snapshot.execute_sql("SELECT CURRENT_TIMESTAMP()")
+    run("UPDATE T SET V = 'c' WHERE Id = 2", "DELETE FROM T WHERE Id = 1")
+    with database.snapshot(read_timestamp=before) as past:
+        assert list(past.execute_sql("SELECT * FROM T ORDER BY Id")) == [[1, "a"], [2, "b"]]
+    changes = read_changes(database, ["READ_S"], start, running.control.clock())
+    assert [(each.mod_type, each.sides[:2]) for each in changes] == [
+        ("INSERT", ('{"Id": "1"}', '{"V": "a"}')),
+        ("INSERT", ('{"Id": "2"}', '{"V": "b"}')),
+        ("UPDATE", ('{"Id": "2"}', '{"V": "c"}')),
+        ("DELETE", ('{"Id": "1"}', "{}")),
+    ]
