@@ -1,9 +1,9 @@
 """Bundle finalization in streams: best effort, after the commit, in the process that ran the bundle.
 
-A processor whose DoFns have registered callbacks is set aside until a later epoch's task comes to the same
-process and brings the nonces of the tasks that the last record holds. If its own is among them the callbacks
-run; a bundle of an epoch that was aborted is dropped, callbacks and all. A process that gets no task any more,
-or dies, finalizes nothing: nothing that must happen may depend on it.
+A processor whose DoFns have registered finalizers is set aside until a task of a later epoch runs in the same process.
+That task has the nonces of the tasks whose work the last record holds. If the processor's nonce is among them, its
+finalizers run; otherwise its epoch was aborted, and they are dropped. A process that dies or gets no more tasks runs no
+finalizers, so no necessary work may depend on them.
 """
 
 from __future__ import annotations

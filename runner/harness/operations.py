@@ -1,7 +1,7 @@
-"""The two ends of a fused stage: where elements come in, and where they leave for an edge.
+"""The two ends of a fused stage: the operation that takes elements in, and those that write them to edges.
 
-Beam's own ends speak its data plane: bytes in, bytes out, one stream. Ours know the exchange. A sink encodes
-an element once, straight into the block of the partition that it goes to; a source takes a decoded element.
+Beam's own ends use its data plane: encoded elements on one stream. Ours use the exchange. A sink encodes an element
+once, directly into the block of its target partition; a source takes decoded elements.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class SourceOperation(operations.Operation):
 
 
 class EmptyOperation(SourceOperation):
-    """A Flatten of nothing: the Impulse that starts its stage goes no further."""
+    """A Flatten without inputs: it drops the Impulse that starts its stage."""
 
     def process(self, windowed_value: WindowedValue) -> None:
         pass
@@ -144,7 +144,7 @@ class Writer:
 
     @property
     def bytes(self) -> int:
-        """Encoded bytes so far; may be asked from another thread."""
+        """Encoded bytes so far. May be called from another thread."""
         return self.sent_bytes + sum(stream.size() for stream in list(self._streams.values()))
 
     def write(self, element: WindowedValue) -> None:
@@ -152,7 +152,7 @@ class Writer:
         self._append(self._partition, element)
 
     def flush(self) -> None:
-        """Send what is left."""
+        """Send the last, incomplete blocks."""
         for target in list(self._streams):
             self._flush(target)
 
@@ -175,8 +175,8 @@ class Writer:
         self._send(self._edge, target, block)
 
 
-class SpreadWriter(Writer):
-    """Deals elements over all partitions, in runs of neighbours: what comes as one run keeps its order in each."""
+class RoundRobinWriter(Writer):
+    """Spreads elements evenly over all partitions, in runs of neighbouring elements, which keep their order."""
 
     def __init__(self, edge: Edge, coder: coders.Coder, partition: int, partitions: int, send: Send) -> None:
         super().__init__(edge, coder, partition, partitions, send)
@@ -186,7 +186,7 @@ class SpreadWriter(Writer):
 
     @property
     def bytes(self) -> int:
-        """Encoded bytes so far; may be asked from another thread."""
+        """Encoded bytes so far. May be called from another thread."""
         return self.sent_bytes + int(self._run.size())
 
     def write(self, element: WindowedValue) -> None:
@@ -194,14 +194,14 @@ class SpreadWriter(Writer):
         self._ends.append(self._run.size())
         self.records += 1
         if self._ends[-1] >= FRAME_BYTES:
-            self._deal()
+            self._send_run()
 
     def flush(self) -> None:
-        """Send what is left."""
-        self._deal()
+        """Send the last, incomplete blocks."""
+        self._send_run()
 
-    def _deal(self) -> None:
-        """Send a part of the run, as many elements each, to every partition, beginning with this one."""
+    def _send_run(self) -> None:
+        """Send an equal part of the run to every partition, beginning with this one."""
         data, ends = self._run.get(), [0, *self._ends]
         self._run, self._ends = coder_impl.create_OutputStream(), []
         first = 0
@@ -227,10 +227,10 @@ class KeyedWriter(Writer):
 
 
 class GroupedWriter(Writer):
-    """Like `KeyedWriter`, in the form that a grouping takes: see `grouping.write_group`.
+    """Sends groups of values of one key and window to the partition of the key: see `grouping.write_group`.
 
-    Values of one key and window that come close after each other travel together, in their order: the key is
-    hashed, sent and looked up once for all of them. At most `_WAITING_VALUES` values or `_WAITING_BYTES` wait.
+    Values that come close after each other are sent together, in their order, so the key is hashed, encoded and looked
+    up once for all of them. At most `_WAITING_VALUES` values or `_WAITING_BYTES` are collected.
     """
 
     _WAITING_VALUES = 1 << 16
@@ -244,7 +244,7 @@ class GroupedWriter(Writer):
         self._encode_window = coder.window_coder.get_impl().encode_nested
         self._one_timestamp_per_group = edge.one_timestamp_per_group
         self._groups: dict[Any, dict[tuple[bytes, int], Group]] = {}
-        """By window, then by encoded key and, where values of one timestamp go together, by timestamp."""
+        """By window, then by encoded key and, with `one_timestamp_per_group`, by timestamp (else 0)."""
         self._window: Any = None
         self._of_window: dict[tuple[bytes, int], Group] = {}
         self._waiting_bytes = 0
@@ -252,7 +252,7 @@ class GroupedWriter(Writer):
 
     @property
     def bytes(self) -> int:
-        """Encoded bytes so far; may be asked from another thread."""
+        """Encoded bytes so far. May be called from another thread."""
         return super().bytes + self._waiting_bytes
 
     def write(self, element: WindowedValue) -> None:
@@ -261,7 +261,7 @@ class GroupedWriter(Writer):
         at = element.timestamp_micros
         for window in element.windows:
             if window is not self._window:
-                self._turn_to(window)
+                self._select_window(window)
             name = (encoded, at if self._one_timestamp_per_group else 0)
             group = self._of_window.get(name)
             if group is None:
@@ -278,11 +278,11 @@ class GroupedWriter(Writer):
             self._write_groups()
 
     def flush(self) -> None:
-        """Send what is left."""
+        """Send the last, incomplete blocks."""
         self._write_groups()
         super().flush()
 
-    def _turn_to(self, window: Any) -> None:
+    def _select_window(self, window: Any) -> None:
         self._window, self._of_window = window, self._groups.setdefault(window, {})
 
     def _write_groups(self) -> None:
@@ -299,7 +299,7 @@ class GroupedWriter(Writer):
 
 
 class CarriedWriter(Writer):
-    """Sends each element, in each of its windows, as a block of its own: the commit record carries it."""
+    """Sends each element in each of its windows as a separate block, which the commit record stores."""
 
     def write(self, element: WindowedValue) -> None:
         for window in element.windows:
@@ -320,7 +320,7 @@ class BroadcastWriter(Writer):
 
 _WRITERS: dict[Routing, type[Writer]] = {
     Routing.LOCAL: Writer,
-    Routing.ROUND_ROBIN: SpreadWriter,
+    Routing.ROUND_ROBIN: RoundRobinWriter,
     Routing.KEYED: KeyedWriter,
     Routing.GROUPED: GroupedWriter,
     Routing.RESIDUAL: CarriedWriter,

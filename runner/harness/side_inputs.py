@@ -1,7 +1,7 @@
 """Side inputs of one task: all elements of a PCollection, by window and, for maps, by key.
 
-Every partition gets the whole side input, and it is complete, as far as the epoch goes, before the first element of the
-main input is processed. Blocks of the main input that come earlier wait in a `BlockSpool`. Elements stay encoded, and
+Every partition gets the whole side input. All of it that an epoch makes is there before the first element of the main
+input is processed. Blocks of the main input that come earlier wait in a `BlockSpool`. Elements stay encoded, and
 are decoded at each look-up. In a stream a side input consists of panes (see `planning/views.py`); the latest pane of
 each window counts.
 """

@@ -39,7 +39,7 @@ def is_streaming(pipeline: api.Pipeline) -> bool:
 
 
 def build_plan(pipeline: api.Pipeline, *, streaming: bool) -> Plan:
-    """Optimise a pipeline that `checks.refuse_unsupported` has let through, and lay it out in levels."""
+    """Return the plan of a pipeline that `checks.refuse_unsupported` has accepted."""
     pipeline = _one_environment(pipeline)
     context, stages = beam_phases.create_and_optimize_stages(
         pipeline, phases(streaming=streaming), known_runner_urns=KNOWN_URNS
@@ -70,7 +70,7 @@ def _script(pipeline: api.Pipeline) -> bytes:
 
 
 def _one_environment(pipeline: api.Pipeline) -> api.Pipeline:
-    """Resource hints give transforms environments of their own; here all run in one kind of worker."""
+    """Give all transforms one environment. Resource hints make several, and Beam fuses only within one environment."""
     copy = api.Pipeline()
     copy.CopyFrom(pipeline)
     used = [t.environment_id for t in copy.components.transforms.values() if t.environment_id]

@@ -1,9 +1,9 @@
-"""What happens to Beam's stages of one transform each, before they are fused: Beam's own phases, and ours between.
+"""The phases that turn Beam's stages of one transform each into fused stages: Beam's own phases, with ours in between.
 
-Beam's translations fuse and lift. `cut_reads` and `cut_publications` end the epoch before a splittable DoFn and
-before a post-commit step (whatever reaches them is carried by the commit record), `expand_reshuffles` makes a
-Reshuffle one exchange without a grouping, and `drop_carried_reshuffles` takes away the one that only other runners
-need; `views.group_views` groups the side inputs of streams.
+Beam's phases lift combiners and fuse. `cut_reads` and `cut_publications` end the epoch before a splittable DoFn and
+before a post-commit step: the commit record carries their elements. `expand_reshuffles` makes a Reshuffle one exchange
+without a GroupByKey. `drop_carried_reshuffles` removes a Reshuffle that only other runners need. `views.group_views`
+groups the side inputs of streams.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def phases(*, streaming: bool) -> list[Phase]:
         lift_where_times_allow if streaming else beam_phases.lift_combiners,
         beam_phases.annotate_stateful_dofns_as_roots,
         beam_phases.read_to_impulse,
-        expand_scripts,
+        expand_test_streams,
         beam_phases.expand_sdf,
         only_splits_into_reshuffles,
         *([cut_reads] if streaming else []),
@@ -60,7 +60,7 @@ def phases(*, streaming: bool) -> list[Phase]:
 def empty_flattens(
     stages: list[beam_phases.Stage], context: beam_phases.TransformContext
 ) -> Iterator[beam_phases.Stage]:
-    """A Flatten of nothing is started like an Impulse, and sends nothing."""
+    """A Flatten without inputs starts like an Impulse, and sends nothing."""
     for stage in stages:
         for transform in stage.transforms:
             if transform.spec.urn == _FLATTEN and not transform.inputs:
@@ -87,7 +87,12 @@ def lift_where_times_allow(
 def _unlifted(
     stage: beam_phases.Stage, given: str, context: beam_phases.TransformContext
 ) -> list[beam_phases.Stage]:
-    """What Beam makes of a combiner whose input has a trigger that must see every element."""
+    """What Beam makes of a combiner whose input has a trigger that must see every element.
+
+    Beam's `lift_combiners` (2.77) does not lift a combiner whose windowing strategy has another trigger than a few that
+    it knows. So for the time of the call the input gets a copy of its strategy with a trigger that Beam does not lift:
+    after 2 elements. The copy is removed afterwards.
+    """
     components = context.components
     strategy = components.pcollections[given].windowing_strategy_id
     whole = beam_phases.unique_name(components.windowing_strategies, f"{strategy}_whole")
@@ -175,10 +180,10 @@ def drop_carried_reshuffles(
         yield stage
 
 
-def expand_scripts(
+def expand_test_streams(
     stages: list[beam_phases.Stage], context: beam_phases.TransformContext
 ) -> Iterator[beam_phases.Stage]:
-    """Read each output of a TestStream from a buffer of its own, which the driver fills."""
+    """Read each output of a TestStream from a separate buffer, which the driver fills."""
     for stage in stages:
         (transform,) = stage.transforms
         if transform.spec.urn != TEST_STREAM:
@@ -226,7 +231,7 @@ def _cut(
     kind: BufferKind,
     step: str,
 ) -> Iterator[beam_phases.Stage]:
-    """A stage behind the end of an epoch: `written` is carried, and `read` is what the stage takes in."""
+    """Separate a stage from its producers by the end of the epoch: `written` is carried, the stage reads `read`."""
     write, source = _write_and_read(step, written, read, kind, stage)
     write.must_follow = frozenset()
     stage.must_follow = stage.must_follow | frozenset([write])
@@ -238,6 +243,7 @@ def _cut(
 def _write_and_read(
     name: str, written: str, read: str, kind: BufferKind, like: beam_phases.Stage
 ) -> tuple[beam_phases.Stage, beam_phases.Stage]:
+    """Both ends of a buffer, each as a stage. They take their place in the order of stages from `like`."""
     buffer = beam_phases.create_buffer_id(name, kind=kind)
     write = beam_phases.Stage(
         f"{name}/Write {kind}",

@@ -1,16 +1,16 @@
-"""The executable plan of a pipeline: stages, the edges between them, and the level each stage runs at.
+"""The executable plan of a pipeline: stages, the edges between them, and the level at which each stage runs.
 
-A plan is plain data: it is built once on the driver (`graph.py`), broadcast to the workers, and says
-nothing about Spark. Protos travel as bytes, so that a worker parses only the stages it runs.
+A plan is plain data. The driver builds it once (`graph.py`) and broadcasts it to the workers. It does not depend on
+Spark. Protos are serialized, so a worker parses only the stages that it runs.
 
-Levels. An epoch is one Spark job: `level 0 → exchange → level 1 → …`. Stages that start an epoch (Impulse,
-splittable DoFns that read, post-commit steps) stand at level 0, but for a read with side inputs, which stands
-below what makes them. An edge that may change the partition leads one level down; an edge that stays in its
-partition (a Flatten, what the record carries) stays in its level, where the same task runs both ends. An edge
-may skip levels; the tasks between hand its frames on untouched.
+Levels: an epoch is one Spark job, `level 0 → exchange → level 1 → …`. Stages that start an epoch (Impulse, splittable
+DoFns that read, post-commit steps) are at level 0, except a read with side inputs, which is below the stages that make
+them. An edge that may change the partition leads one level down. An edge that keeps the partition (a Flatten, an edge
+that the commit record carries) stays in its level, and the same task runs both ends. An edge may skip levels; the tasks
+of the skipped levels pass its frames on.
 
-Identity. What a checkpoint remembers (residuals, publications, state, timers, watermarks) is tied to the
-*unique name* of a user's transform, never to a fused stage or an id that Beam makes up.
+Identity: residuals, Publications, state, timers and watermarks in a checkpoint belong to the *unique name* of a user's
+transform, never to a fused stage or to an id that Beam generates.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Routing(enum.Enum):
 
 
 class Origin(enum.Enum):
-    """What feeds a stage."""
+    """Where the elements of a stage's main input come from."""
 
     IMPULSE = "impulse"
     EDGE = "edge"
@@ -121,7 +121,7 @@ class Stage:
     stage keeps; both are empty if there is none. `group` is the GroupByKey that the stage begins with.
     `inputs` are the edges of the main input, `sides` those of side inputs; `collection` is the PCollection that
     the source takes in.
-    `waiting` names the elements of a stream that wait for side inputs.
+    `waiting` is the name under which a stream stores elements that wait for side inputs.
     """
 
     index: int
@@ -150,12 +150,12 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything a worker needs to run any stage of the pipeline.
+    """Everything that a worker needs to run any stage of the pipeline.
 
     `components` are the pipeline's PCollections, coders, windowing strategies and environments
-    (serialised `Components` without transforms); `streaming` says whether the record carries what is
-    left of a read, or a read goes on until it is done (batch). `script` is the payload of a TestStream, `program`
-    what the user's code needs to be found.
+    (serialized `Components` without transforms). In a `streaming` plan the commit record carries the residuals of a
+    read; in a batch a read runs to its end. `script` is the payload of a TestStream, `program` tells workers where
+    to find the user's code, `logging` at which levels to log.
     """
 
     id: str
@@ -177,7 +177,7 @@ class Plan:
         return tuple(stage for stage in self.stages if stage.level == level)
 
     def steps_at(self, level: int) -> frozenset[str]:
-        """The names of what starts stages of one level: Impulses, residuals, publications, a script's outputs."""
+        """The steps that start stages of one level: Impulses, reads, post-commit steps, outputs of a TestStream."""
         return frozenset(stage.step for stage in self.at(level) if stage.step)
 
     def carried_at(self, level: int) -> tuple[Edge, ...]:

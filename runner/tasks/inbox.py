@@ -1,8 +1,8 @@
-"""What one task takes in: the frames of the levels above, in their producers' order, and whether all of them came.
+"""The input of one task: frames of the levels above, in the order of their producers, checked for completeness.
 
-Each producer closes what it sends to a task with a report: how many frames of each edge it has sent, and the
-watermarks of its stages. Frames of two attempts of one producer, or another number than it says, are a problem:
-the input is not what one run of the epoch has made.
+Each producer ends its frames for a task with a report: how many frames of each edge it has sent, and the watermarks of
+its stages. The input is wrong if frames of two attempts of one producer come, or another number than it reports: then
+no single run of the epoch has made it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.runner.protocol.frames import Frame, InOrder, Kind
 from penstock.runner.tasks.epoch import ProducerAttempt, ProducerReport
 
 _Lane = tuple[int, int, int]
-"""(level, partition, edge) that frames come from."""
+"""The (level, partition, edge) of frames."""
 
 
 class Inbox:
@@ -32,16 +32,16 @@ class Inbox:
         self._failed = False
         self._problem = ""
         self.watermarks: dict[tuple[int, int], int] = {}
-        """Output watermarks, by stage and partition, as far as reports of them have come."""
+        """Output watermarks by stage and partition, from the reports that have come so far."""
 
     def passes_on(self, frame: Frame) -> bool:
-        """Whether a frame is for the level below too, or for that alone."""
+        """Whether the level below needs a frame, too or only."""
         if frame.kind is Kind.REPORT:
             return self._plan.last_level_fed_by(frame.level) > self._level
         return frame.kind is Kind.CONTROL or self._plan.edges[frame.edge].level > self._level
 
     def take(self, frame: Frame) -> Iterator[Frame]:
-        """Take note of a frame; yield what is to be worked on now, which is nothing once a task above has failed."""
+        """Record a frame; yield the frames that can be processed now. After a failure above there are none."""
         if frame.kind is Kind.CONTROL:
             return
         self._note(frame)
@@ -51,7 +51,7 @@ class Inbox:
             yield from self._order.take(frame)
 
     def problem(self) -> str:
-        """Say, when all has come, why the input is not whole and of one run of the epoch; '' when it is."""
+        """Return why the whole input is not that of one run of the epoch; '' if it is."""
         if self._failed:
             return "a task above it failed"
         above = len(self._above())

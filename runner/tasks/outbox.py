@@ -16,7 +16,7 @@ Packet = tuple[int, bytes]
 
 
 class Outbox:
-    """Routes the blocks that the stages of one task write. It keeps none of them, so it needs no memory.
+    """Routes the blocks that the stages of one task write. It does not keep them, so it needs no memory.
 
     `emit` sends a packet off. `feed` runs a block through a stage of the same task, at once: an edge that stays in
     its partition (a Flatten) may be as long as any other, so its blocks must not pile up either.

@@ -1,7 +1,7 @@
 """The stages that are open in one task: opened when they get their first input, fed, and ended in order.
 
-A stage with side inputs gets nothing before all its side inputs are complete, as far as the epoch goes; what comes
-for it earlier waits in a `BlockSpool`.
+A stage with side inputs starts when everything that the epoch makes of its side inputs has come. Earlier blocks wait in
+a `BlockSpool`.
 """
 
 from __future__ import annotations

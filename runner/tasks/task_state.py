@@ -79,7 +79,7 @@ class TaskState:
         return self._stores[name]
 
     def look(self, name: str) -> Store:
-        """What the record holds of a store in the first key group, whoever owns it; not to be written to."""
+        """Return the last record's state in the first key group, also in tasks that do not own it. Read-only."""
         runs = self._epoch.state.get(name, StepState()).runs
         return StateStore.open(LocalFileSystem(), self._epoch.state_folder, runs, 0, 0)
 

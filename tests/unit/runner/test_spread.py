@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.runner.harness.elements import ElementCoder
-from penstock.runner.harness.operations import SpreadWriter
+from penstock.runner.harness.operations import RoundRobinWriter
 from penstock.runner.planning.plan import Edge, Routing
 
 EDGE = Edge(0, "spread", "", Routing.ROUND_ROBIN, 1, (0,), 1)
@@ -30,7 +30,7 @@ def spread(values: list[bytes], partition: int, partitions: int) -> dict[int, li
             elements.append(impl.decode_from_stream(stream, True).value)
         found[target].append(elements)
 
-    writer = SpreadWriter(EDGE, CODER, partition, partitions, send)
+    writer = RoundRobinWriter(EDGE, CODER, partition, partitions, send)
     for value in values:
         writer.write(GlobalWindows.windowed_value(value))
     writer.flush()
