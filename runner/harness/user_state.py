@@ -101,7 +101,7 @@ class StateHandler:
         return self._coders.setdefault(family, _TimerCapture(self, family))
 
     def set_timer(self, family: str, timer: Any) -> None:
-        """Set or clear a timer as Beam's `OutputTimer` passes it. A time outside Beam's range becomes its nearest end."""
+        """Set or clear a timer as Beam's `OutputTimer` passes it. Times outside Beam's range become its nearest end."""
         assert self._timers is not None
         key = self._key_coder.encode_nested(timer.user_key)
         window = self._window_coder.encode(timer.windows[0])

@@ -10,12 +10,14 @@ import pytest
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-PROGRAM = Path(__file__).parent / "programs" / "logs.py"
+ROOT = Path(__file__).parents[3]
+PROGRAM = "tests.integration.runner.programs.logs"
 
 
 def test_logs_of_a_dofn_appear_at_the_level_of_the_driver_and_of_beams_options() -> None:
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), '--sdk_harness_log_level_overrides={"silenced": "ERROR"}'],
+        [sys.executable, "-m", PROGRAM, '--sdk_harness_log_level_overrides={"silenced": "ERROR"}'],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=120,
