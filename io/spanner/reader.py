@@ -162,9 +162,14 @@ class QueryReader:
             state.changed.notify_all()
 
     def _has_credit(self, partition: PartitionState, size: int) -> bool:
-        """Return whether a message fits into the partition's share. One message always does, so none starves."""
-        share = self._state.ahead.buffer_bytes // max(1, self._state.ahead.streams)
-        return not partition.queued_bytes or partition.queued_bytes + size <= share
+        """Return whether a message fits into the partition's share and the budget. One message always does.
+
+        So no partition starves, whatever the others hold.
+        """
+        ahead = self._state.ahead
+        share = ahead.buffer_bytes // max(1, ahead.streams)
+        fits = partition.queued_bytes + size <= share and ahead.queued_bytes + size <= ahead.buffer_bytes
+        return fits or not partition.queued_bytes
 
     def _retry(self, partition: PartitionState, reason: str) -> None:
         state = self._state

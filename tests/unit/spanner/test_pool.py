@@ -38,10 +38,10 @@ def pool() -> Iterator[Make]:
         ask, asked, _ = windows_of(answer)
 
         def prefetcher(ahead: ReadAhead) -> Prefetcher:
-            made.append(Prefetcher(ask, new_backoff(), limits(**changed), None))
+            made.append(Prefetcher(ask, new_backoff(), limits(**changed), None, ahead=ahead))
             return made[-1]
 
-        return StreamPool(1 << 20, prefetcher), asked
+        return StreamPool(limits(**changed).buffer_bytes, prefetcher), asked
 
     yield make
     for prefetcher in made:
@@ -277,3 +277,23 @@ def test_no_prefetcher_is_parked_without_idle_seconds_or_without_work(pool: Make
     with kept.checkout(Frontier(at, {})) as prefetcher:
         steps_of(prefetcher, at, 2)
     assert reader_threads() == []
+
+
+def test_all_prefetchers_of_a_process_share_one_budget(pool: Make) -> None:
+    """Each may hold one message of each of its partitions beyond it, so that none starves."""
+
+    def flood(token: str, begin: int, end: int) -> Iterator[Any]:
+        for step in range(1, 1_000):
+            yield heartbeat(begin + step)
+
+    message = len(heartbeat(1).SerializeToString())
+    budget = 20 * message
+    a, b = {"a": Position(time.time_ns() - 1_000 * MILLI)}, {"b": Position(time.time_ns() - 1_000 * MILLI)}
+    shared, _ = pool(flood, buffer_bytes=budget)
+    with shared.checkout(Frontier(a, {})) as first, shared.checkout(Frontier(b, {})) as second:
+        first.read(a)
+        second.read(b)
+        wait_until(lambda: first._state.queued_bytes and second._state.queued_bytes)
+        wait_until(lambda: first._state.queued_bytes + second._state.queued_bytes >= budget - 2 * message)
+        queued = [prefetcher._state.queued_bytes for prefetcher in (first, second)]
+    assert sum(queued) <= budget + 2 * message
