@@ -81,6 +81,7 @@ def _grouped(
         for mod_type, columns, mod in _mods(stream, change):
             token = token_of(change)
             group = current.get(token)
+            # A record has one table, one kind of change and one set of columns. Anything else begins a new record.
             if group is None or (group.table, group.mod_type, group.columns) != (
                 change.table,
                 mod_type,
@@ -100,6 +101,7 @@ def _mods(stream: StreamDefinition, change: Change) -> Iterator[tuple[str, tuple
     keys = dict(
         zip([change.table.columns[number].name for number in change.table.key], change.key, strict=True)
     )
+    # A row that was replaced appears as a deletion and an insertion, in this order.
     if change.before is None or change.recreated or change.after is None:
         if change.before is not None and not stream.has("exclude_delete"):
             old = _values(change.table, watched, change.before) if stream.capture in _OLD_CAPTURES else {}

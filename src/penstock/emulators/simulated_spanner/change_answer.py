@@ -60,6 +60,7 @@ class ChangeAnswer:
                     yield message
                 if not running.done:
                     await self._wait(event, running)
+        # Clients read the column types from the first message, so an empty answer has one too.
         if not self._messages_sent:
             yield wire.partial_result_set((), metadata=self._metadata)
 
@@ -121,6 +122,7 @@ class ChangeAnswer:
         every = self._service.shape.resume_every
         self._messages_sent += 1
         token = b""
+        # A message that ends in mid-row has no place: a client must not resume after half a row.
         if place is not None and every and self._messages_sent % every == 0:
             token = b"%d:%d" % place
         metadata = self._metadata if self._messages_sent == 1 else b""

@@ -74,7 +74,9 @@ def parse_change_query(database: Database, sql: str, params: Mapping[str, Any]) 
     if "read_" not in sql.lower():
         return None
     reader = Reader(tokenize(sql, dialect), dialect)
+    # Most statements do not name a read function, so this look-up is the common way out.
     named = _function(database, reader)
+    # No stream has that function: the statement is an ordinary one, and fails there if it must.
     if named is None:
         return None
     stream, placement, function, is_plain = named
@@ -234,6 +236,7 @@ class RunningQuery:
         query = self.query
         until = safe if query.end is None else min(query.end, safe)
         after = max(self.place, (query.start, -1))
+        # Records are found by place, not by index: retention drops records from the front of the log.
         found = partition.between(after, until)
         indexes = found[:_MOST_ROWS]
         rows: list[tuple[Record, Partition | None, int]] = [

@@ -30,6 +30,7 @@ def _cut(value: Any, size: int) -> Iterator[Any]:
     kind = value.WhichOneof("kind")
     if kind == "string_value":
         text = value.string_value
+        # Characters, not bytes: a piece of text must be valid UTF-8 and may be a little longer.
         step = max(1, size)
         for start in range(0, max(1, len(text)), step):
             yield struct_pb2.Value(string_value=text[start : start + step])

@@ -38,6 +38,7 @@ class Clock:
         """Return the present moment; never below one returned before."""
         passed = self._source() - self._origin
         moment = self._base + (passed if self._speed == 1 else int(passed * self._speed)) + self._offset
+        # A negative offset stops the clock until the source has caught up.
         self._latest = max(self._latest, moment)
         return self._latest
 

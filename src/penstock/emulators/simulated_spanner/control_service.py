@@ -157,5 +157,6 @@ class ControlService:
 
 def freeze_garbage() -> None:
     """Keep the collector away from what is loaded: the log grows by objects that are no garbage."""
+    # The collector would walk over millions of live records again and again, and find nothing.
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)

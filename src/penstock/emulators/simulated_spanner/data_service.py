@@ -109,6 +109,7 @@ class SpannerService:
     async def commit(self, request: Any) -> Any:
         """Commit a transaction: its DML, then the mutations of the request."""
         session = self._service.session(request.session)
+        # A client repeats a commit whose answer it did not get; the second one must not commit again.
         if request.transaction_id in session.committed:
             return session.committed[request.transaction_id]
         transaction = ReadWrite(

@@ -107,6 +107,7 @@ class Database:
                     rng=random.Random(self._rng.random()),
                 )
                 continue
+            # The partitions and their records survive ALTER CHANGE STREAM.
             stream.definition = definition
             if definition.has("per_placement_tvf"):
                 for placement in self.schema.placements:
@@ -206,6 +207,7 @@ class Database:
     ) -> list[tuple[ChangeStream, Partition]]:
         if not self.streams or not changes:
             return []
+        # From the seed, so that a replayed history has the same ids.
         transaction = f"{self._rng.getrandbits(64):016x}"
         first = after = self._sequence
         touched: list[tuple[ChangeStream, Partition]] = []

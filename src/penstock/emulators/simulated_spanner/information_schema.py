@@ -138,6 +138,7 @@ def _change_stream_columns(schema: Schema) -> Iterator[Row]:
 def _change_stream_options(schema: Schema) -> Iterator[Row]:
     for stream in schema.streams.values():
         for name, value in stream.options.items():
+            # The options are kept as text; only boolean ones have these two values.
             boolean = value in ("true", "false")
             kind = (
                 ("BOOL" if boolean else "STRING")

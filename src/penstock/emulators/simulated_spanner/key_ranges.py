@@ -46,6 +46,7 @@ class KeyRanges(ABC):
 
     def owner(self, position: int) -> Partition:
         """Return the partition that records changes of the keys at a position now."""
+        # `_starts` is sorted and begins with 0, so each position has exactly one range.
         return self.partitions[self._owners[bisect_right(self._starts, position) - 1]]
 
     def ranges(self) -> Iterator[tuple[int, int, str]]:
@@ -155,6 +156,7 @@ class MutableRanges(KeyRanges):
         self._check_live(token)
         index, low, high = self._widest(token)
         ways = min(ways, high - low)
+        # A range of one position cannot be divided.
         if ways < 2:
             return set()
         new = [self._open(timestamp, (token,)) for _ in range(ways - 1)]
@@ -198,6 +200,7 @@ class MutableRanges(KeyRanges):
             partition.append(PartitionEnd(timestamp, sequence + 1, token))
             partition.end = timestamp
         self.partitions[destination].append(PartitionEvent(timestamp, sequence, destination, sources=sources))
+        # The sources may own ranges in several places; all of them move.
         self._owners = [destination if owner in sources else owner for owner in self._owners]
         self._join_equal_neighbours()
 

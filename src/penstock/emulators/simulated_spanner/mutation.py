@@ -146,6 +146,7 @@ class Transaction:
             self._delete(change)
         if change.after is None:
             change.recreated = change.before is not None
+            # Columns that an insert does not name have their defaults, else NULL.
             change.after = {**_defaults(table), **row}
         else:
             change.after = {**change.after, **row}
@@ -153,6 +154,7 @@ class Transaction:
 
     def _delete(self, change: Change) -> None:
         change.after = None
+        # After a deletion every column counts as written: an insertion that follows sets all of them.
         change.written = {each.name for each in change.table.columns} if change.before is not None else set()
 
     def _keys(self, table: Table, keys: KeySet) -> list[Key]:

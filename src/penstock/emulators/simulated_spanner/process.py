@@ -148,6 +148,7 @@ class SimulatedSpanner:
         """
         port = self.host.rpartition(":")[2]
         self.stop()
+        # The same port, so that clients find the new process.
         self._options = (*self._options, "--port", port)  # the last of two counts
         self._launch(timeout_seconds)
 

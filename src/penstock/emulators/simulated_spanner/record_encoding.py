@@ -250,6 +250,7 @@ def proto_value(record: Record) -> bytes:
 
 def proto_record(record: Record) -> Any:
     """Return a record as a ChangeStreamRecord message."""
+    # Built with the protobuf classes, not by hand: these messages nest deeper, and speed matters less here.
     message = _ChangeStreamRecord()
     if isinstance(record, DataChange):
         _fill_data(message.data_change_record, record)

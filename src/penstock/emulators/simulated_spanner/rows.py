@@ -72,6 +72,7 @@ class Rows:
     def at(self, order: SortKey, timestamp: int | None) -> Row | None:
         """Return the row as of `timestamp`, inclusive; None is now."""
         times, rows = self._versions.get(order, ((), ()))
+        # Inclusive: a read at a commit timestamp sees that commit.
         index = len(times) if timestamp is None else bisect_right(times, timestamp)
         found: Row | None = rows[index - 1] if index else None
         return found

@@ -130,6 +130,7 @@ class Server:
             except ServiceError as error:
                 await context.abort(_status(error), str(error))
 
+        # No serializer: the generators yield encoded messages.
         return grpc.unary_stream_rpc_method_handler(answer, request_deserializer=deserialize)
 
     async def _meet_fault(self, method: str) -> None:

@@ -122,6 +122,7 @@ class Service:
     async def wait(self, event: asyncio.Event, moment: int) -> None:
         """Return when the event is set or the moment may have come; clears the event."""
         seconds = self.clock.seconds_until(moment)
+        # `asyncio.wait_for` would make a task for each wait; a timer on the event is several times cheaper.
         timer = None if seconds is None else asyncio.get_running_loop().call_later(seconds, event.set)
         try:
             await event.wait()
@@ -169,6 +170,7 @@ class Service:
 
     async def _churned(self, period_seconds: float, seed: int, limits: ChurnLimits) -> None:
         rng = random.Random(f"churn {seed}")
+        # The due moments are a fixed grid, so a slow change does not shift all later ones.
         due = self.clock.now()
         while True:
             due += int(period_seconds * SECOND)

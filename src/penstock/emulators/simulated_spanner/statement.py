@@ -80,6 +80,7 @@ def execute(schema: Schema, sql: str, params: Mapping[str, Typed], view: View, n
 
 
 def _select(schema: Schema, reader: Reader, params: Mapping[str, Typed], view: View, now: str) -> Result:
+    # The columns of the SELECT list are known only after FROM, so the list is parsed at the end.
     items_at = reader.position
     _skip_to(reader, "FROM")
     if not reader.accept("FROM"):

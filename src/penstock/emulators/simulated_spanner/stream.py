@@ -34,6 +34,7 @@ class ChangeStream:
         self.definition = definition
         self.created = created
         self.retention_override: int | None = None
+        # Each stream has its own generator: the tokens of one do not depend on the churn of another.
         self._new_token = _tokens(rng)
         names = [DEFAULT_PLACEMENT, *placements] if definition.has("per_placement_tvf") else [""]
         self.functions: dict[str, KeyRanges] = {}

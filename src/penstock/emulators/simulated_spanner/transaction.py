@@ -53,6 +53,7 @@ class ReadWrite:
 
     def scan(self, table: Table) -> Any:
         """Return all rows in key order and note that any change of the table matters."""
+        # Predicates are not kept: any later write to the table is a conflict.
         self.reads.scans.setdefault(table.name, self.database.last)
         return self.effect.scan(table) if self.effect else self.database.scan(table)
 

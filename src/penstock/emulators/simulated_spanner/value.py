@@ -154,6 +154,7 @@ def _pg_numeric(text: str) -> str:
     whole, _, fraction = plain.lstrip("-").partition(".")
     if len(whole) > _PG_BEFORE_POINT or len(fraction) > _PG_AFTER_POINT:
         raise failed("Invalid numeric value: too many digits.")
+    # PostgreSQL has no negative zero.
     return plain.lstrip("-") if number == 0 else plain
 
 

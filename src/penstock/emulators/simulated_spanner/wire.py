@@ -17,6 +17,7 @@ TRUE, FALSE = b"\x20\x01", b"\x20\x00"
 
 def varint(number: int) -> bytes:
     """Return a base-128 varint."""
+    # Nearly all lengths have one byte.
     if number < 0x80:
         return bytes((number,))
     parts = bytearray()

@@ -1,0 +1,21 @@
+"""The simulation is written from the documentation: it shares no code with the reader that it tests."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import importlib, pkgutil, sys
+import penstock.emulators.simulated_spanner as package
+for module in pkgutil.iter_modules(package.__path__):
+    if module.name != "__main__":
+        importlib.import_module(f"{package.__name__}.{module.name}")
+foreign = [name for name in sys.modules if name.startswith(("apache_beam", "penstock."))]
+print([name for name in foreign if not name.startswith(("penstock.emulators"))])
+"""
+
+
+def test_it_imports_neither_beam_nor_anything_else_of_penstock() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
