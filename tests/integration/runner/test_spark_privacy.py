@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 class Driver:
-    """A driver whose job waits, in a process group of its own."""
+    """A driver whose job waits, in a new session; its JVM has another process group of that session."""
 
     def __init__(self, base: Path, *options: str) -> None:
         command = [sys.executable, "-m", "tests.integration.runner.programs.failing", "wait", *options]
@@ -44,7 +45,9 @@ class Driver:
         wait_until(waits)
 
     def kill(self) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)
+        for process in members(self.process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
         self.process.wait()
 
 
@@ -63,15 +66,22 @@ def driver(base: Path) -> Iterator[Driver]:
         started.kill()
 
 
-def listening_addresses(process_group: int) -> set[str]:
-    """The addresses, in the kernel's hexadecimal, on which processes of a group listen for TCP connections."""
-    inodes = set()
+def members(session: int) -> list[int]:
+    """The processes of a session."""
+    found = []
     for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and os.getpgid(int(entry.name)) == process_group:
-                inodes |= {os.readlink(link) for link in (entry / "fd").iterdir()}
-        except (FileNotFoundError, ProcessLookupError):
-            continue
+        with suppress(ProcessLookupError):
+            if entry.name.isdigit() and os.getsid(int(entry.name)) == session:
+                found.append(int(entry.name))
+    return found
+
+
+def listening_addresses(session: int) -> set[str]:
+    """The addresses, in the kernel's hexadecimal, on which processes of a session listen for TCP connections."""
+    inodes = set()
+    for process in members(session):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            inodes |= {os.readlink(link) for link in Path(f"/proc/{process}/fd").iterdir()}
     found = set()
     for table in ("tcp", "tcp6"):
         for line in Path("/proc/net", table).read_text().splitlines()[1:]:
