@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from penstock.coders import VersionedCoder
+from penstock.errors import SetupError
 
 
 class ChangeStreamCoder(VersionedCoder):
@@ -30,10 +31,18 @@ class ChangeStreamCoder(VersionedCoder):
 
         Raises:
             ValueError: the bytes were written by a version that this one does not know.
+            SetupError: they are those of another source. Steps of two templates may have the same names, so the
+                runner takes such a checkpoint for one of this pipeline.
         """
         version, *fields = json.loads(encoded)
         self.check_version(version)
-        return self.stream(fields)
+        try:
+            return self.stream(fields)
+        except (TypeError, ValueError) as error:
+            raise SetupError(
+                "the checkpoint belongs to a pipeline that reads another kind of source. Pass another folder as "
+                "--checkpoint_dir, or start the pipeline that made the checkpoint"
+            ) from error
 
 
 class FrontierCoder(VersionedCoder):
