@@ -46,6 +46,8 @@ class SourceOperation(operations.Operation):
 
     def setup(self, data_sampler: Any = None) -> None:
         super().setup(data_sampler)
+        # `Operation.setup` makes the receivers from the spec's output coders, and a source has no spec. So it makes the
+        # only one itself, with the counters of elements and bytes that every PCollection has in Beam's metrics.
         self.receivers = [
             operations.ConsumerSet.create(
                 counter_factory=self.counter_factory,
@@ -90,6 +92,8 @@ class SinkOperation(operations.Operation):
             writer.write(windowed_value)
 
 
+# Beam's factory of operations looks a transform's URN up in a registry of the process. The plan gives the ends of its
+# stages our URNs (`graph.py`), so Beam makes these operations and connects them with its own.
 @BeamTransformFactory.register_urn(SOURCE_URN, None)
 def _create_source(
     factory: Any, transform_id: str, proto: Any, payload: Any, consumers: dict[str, list[Any]]

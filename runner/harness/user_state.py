@@ -17,7 +17,7 @@ GC_FAMILY = b"\x00gc"
 
 
 class _Done:
-    """An answer that is already there; Beam waits for it with `get`."""
+    """The result of a state request. Beam expects a future and calls `get`; here every request is done at once."""
 
     def get(self, timeout: float | None = None) -> None:
         """Return at once."""
@@ -27,10 +27,10 @@ _DONE = _Done()
 
 
 class StateHandler:
-    """What Beam's runtime states call; `attach` it to the cells of the bundle that runs.
+    """The state service that Beam's runtime states call. `attach` connects it to the cells of a bundle.
 
-    Beam names state by transform, state id, window and key; a stage has one stateful transform, whose store
-    this is, so the transform is not part of the name.
+    It takes the place of Beam's client for the gRPC state API. Beam identifies state by transform, state id, window and
+    key. A stage has only one stateful transform and its own store, so the transform is not part of a cell's name.
     """
 
     def __init__(self) -> None:
@@ -56,6 +56,7 @@ class StateHandler:
         """The elements of a bag, or of a side input."""
         kind = state_key.WhichOneof("type")
         if kind == "bag_user_state":
+            # As a list: a DoFn may keep the result of `read`, and the state may change before it is iterated.
             return list(self._decoded(state_key, coder))
         if kind == "ordered_list_user_state":
             return [each for _, chunks in self._ordered(state_key) for each in _decoded(chunks, coder)]

@@ -27,24 +27,24 @@ _FOLLOW = (
 
 
 class KeyFn(beam.DoFn):
-    """Puts every element under the one key of a view."""
+    """Gives every element the constant key of a view."""
 
     def process(self, element: object) -> Iterator[tuple[bytes, object]]:
         yield b"", element
 
 
 def original(pcollection: str) -> str:
-    """The PCollection that a view is made of; any other is its own."""
+    """Return the PCollection from which a view is made; any other PCollection is returned as it is."""
     return pcollection.removesuffix(_VIEW)
 
 
 def group_views(
     stages: list[beam_phases.Stage], context: beam_phases.TransformContext
 ) -> Iterator[beam_phases.Stage]:
-    """Group each side input, and let each transform that has one begin a stage, where elements can wait for it.
+    """Group each side input, and start a stage at each transform that has one: there its elements can be blocked.
 
-    Of a splittable DoFn that is where elements get their restriction; what a side input shows stays at least as
-    long as anything is left to read in the window.
+    Elements of a splittable DoFn are blocked where they get their restriction. A pane of the side input is kept while any
+    residual of the window is left, so the later parts of the DoFn need not be blocked again.
     """
     made: set[str] = set()
     for stage in stages:
@@ -56,6 +56,7 @@ def group_views(
                 yield from _view(pcollection, transform.environment_id, context)
             transform.inputs[tag] = pcollection + _VIEW
         if tags and transform.spec.urn not in _FOLLOW:
+            # Beam fuses a stage with `forced_root` (read in 2.77) into none of its producers.
             stage.forced_root = True
         yield stage
 
