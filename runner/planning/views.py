@@ -43,8 +43,8 @@ def group_views(
 ) -> Iterator[beam_phases.Stage]:
     """Group each side input, and start a stage at each transform that has one: there its elements can be blocked.
 
-    Elements of a splittable DoFn are blocked where they get their restriction. A pane of the side input is kept while any
-    residual of the window is left, so the later parts of the DoFn need not be blocked again.
+    Elements of a splittable DoFn are blocked where they get their restriction. A pane of the side input is kept while
+    any residual of the window is left, so the later parts of the DoFn need not be blocked again.
     """
     made: set[str] = set()
     for stage in stages:

@@ -220,7 +220,7 @@ class TriggeredRun(StageRun):
         """Fire each key's panes."""
         if self._grouping:
             self._start()
-            # With `is_batch` (Beam 2.77), a trigger that never fires is replaced by one that always does: no data is lost.
+            # With `is_batch` (Beam 2.77), a trigger that never fires becomes one that always does.
             driver = create_trigger_driver(self.processor.windowing, is_batch=True)
             for group in self._grouping.groups():
                 self._fire(driver, group)
