@@ -36,7 +36,7 @@ def test_errors_of_every_source_are_the_same_classes(source: object) -> None:
         (ConfigurationError, UsageError),
         (UnknownTemplateError, UsageError),
         (UnsupportedPipelineError, UsageError),
-        (JavaNotFoundError, UsageError),
+        (JavaNotFoundError, ServiceError),
         (ChangeStreamError, ServiceError),
         (OutputError, ServiceError),
         (CheckpointError, ServiceError),
