@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from penstock.transforms.filter import FilterEvents
     from penstock.transforms.formats.debezium import DebeziumFormat
     from penstock.transforms.formats.formatted import FormatEvents, FormattedRecord
+    from penstock.transforms.formats.ydb import YdbFormat
+    from penstock.transforms.formats.ydb_parse import YdbParser
     from penstock.transforms.routing import RouteEvents, ShardByKey
 
 __all__ = [
@@ -44,6 +46,8 @@ __all__ = [
     "SelectColumns",
     "ShardByKey",
     "ToChangeEvents",
+    "YdbFormat",
+    "YdbParser",
     "hashed",
     "redacted",
     "truncated",
@@ -61,6 +65,8 @@ _HOMES = {
     "SelectColumns": "columns",
     "ShardByKey": "routing",
     "ToChangeEvents": "change_events",
+    "YdbFormat": "formats.ydb",
+    "YdbParser": "formats.ydb_parse",
     "hashed": "columns",
     "redacted": "columns",
     "truncated": "columns",

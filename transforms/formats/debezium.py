@@ -37,6 +37,7 @@ from penstock.event import ChangeEvent, ColumnType, Image, Kind, Op, Source, Tab
 from penstock.transforms.formats.debezium_source import source_block, source_schema
 from penstock.transforms.formats.debezium_types import Convert, Mapping, TypeModes, field_schema, mapping
 from penstock.transforms.formats.formatted import FormattedRecord, Headers
+from penstock.transforms.formats.table_format import TableFormat
 
 PLACEHOLDER = "__debezium_unavailable_value"
 
@@ -59,7 +60,7 @@ class _Envelope(msgspec.Struct, gc=False):
     ts_ns: int
 
 
-class DebeziumFormat:
+class DebeziumFormat(TableFormat["_Table"]):
     """Formats events as Debezium JSON. Names and values of the options are those of Debezium's configuration.
 
     `server` is Debezium's `topic.prefix`. `schemas_enable` puts the Connect schema into each key and value
@@ -83,6 +84,7 @@ class DebeziumFormat:
         interval_handling_mode: Literal["numeric", "string"] = "numeric",
         debezium_exact: bool = False,
     ) -> None:
+        super().__init__()
         self._server = server
         self._schemas = schemas_enable
         self._tombstones = tombstones_on_delete
@@ -103,12 +105,6 @@ class DebeziumFormat:
             raise UsageError(f"DebeziumFormat: {error}") from None
         if unknown := self._skipped - set("cudt"):
             raise UsageError(f"skipped_operations has {', '.join(sorted(unknown))}: use c, u, d, t or none")
-        self._tables: dict[tuple[Source, TableSchema], _Table] = {}
-        self._last: tuple[Source | None, TableSchema | None, Any] = (None, None, None)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Converters are closures, which do not pickle; the worker makes them again.
-        return {**self.__dict__, "_tables": {}, "_last": (None, None, None)}
 
     def __call__(self, event: ChangeEvent) -> list[FormattedRecord]:
         """Return the records of an event, in their order.
@@ -119,7 +115,7 @@ class DebeziumFormat:
         op = _OPS.get(event.op)
         if op is None or op in self._skipped:
             return []
-        table = self._table(event)
+        table = self._plan(event)
         if event.op is Op.MESSAGE:
             return [self._message(table, event)]
         old_key = table.changed_key(event)
@@ -131,24 +127,10 @@ class DebeziumFormat:
             records.append(table.record(event, key, None))
         return records
 
-    def _table(self, event: ChangeEvent) -> _Table:
-        source, schema = self._last[:2]
-        if event.source is source and event.schema is schema:  # hashing both costs as much as half a row
-            return self._last[2]
-        about = (event.source, event.schema)
-        table = self._tables.get(about)
-        if table is None:
-            table = self._tables[about] = _Table(
-                event.source,
-                event.schema,
-                self._server,
-                self._modes,
-                self._placeholder,
-                self._exact,
-                self._schemas,
-            )
-        self._last = (event.source, event.schema, table)
-        return table
+    def _make_plan(self, source: Source, schema: TableSchema) -> _Table:
+        return _Table(
+            source, schema, self._server, self._modes, self._placeholder, self._exact, self._schemas
+        )
 
     def _value(
         self, table: _Table, event: ChangeEvent, op: str, before: Image | None, after: Image | None

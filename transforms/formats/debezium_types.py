@@ -11,13 +11,13 @@ from binascii import b2a_base64
 from collections.abc import Callable
 from datetime import date
 from decimal import MAX_PREC, Context, Decimal
-from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
 
 from penstock.event import Column, ColumnType, Interval, Kind
-from penstock.timestamps import NANOS, format_timestamp
+from penstock.timestamps import NANOS
+from penstock.transforms.formats.value_text import fraction, interval_text, time_text, whole_second
 
 Convert = Callable[[Any], Any]
 Schema = dict[str, Any]
@@ -83,7 +83,7 @@ def mapping(type_: ColumnType, modes: TypeModes) -> Mapping:
         case Kind.TIMESTAMP:
             return Mapping(_named("string", "io.debezium.time.ZonedTimestamp"), _zoned_timestamp)
         case Kind.INTERVAL if modes.interval_handling_mode == "string":
-            return Mapping(_named("string", "io.debezium.time.Interval"), _interval_text)
+            return Mapping(_named("string", "io.debezium.time.Interval"), interval_text)
         case Kind.INTERVAL:
             return Mapping(_named("int64", "io.debezium.time.MicroDuration"), _interval_microseconds)
         case Kind.ARRAY:
@@ -211,9 +211,7 @@ def _time(type_: ColumnType, mode: str) -> Mapping:
 
 
 def _iso_time(value: int) -> str:
-    seconds, nanos = divmod(value, NANOS)
-    text = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
-    return f"{text}{_fraction(nanos)}Z"
+    return f"{time_text(value)}Z"
 
 
 def _local_timestamp(type_: ColumnType, mode: str) -> Mapping:
@@ -248,32 +246,13 @@ def _zoned_timestamp(value: float) -> str:
     if value - value != 0:
         return "infinity" if value > 0 else "-infinity"
     seconds, nanos = divmod(int(value), NANOS)
-    return f"{_whole_second(seconds)}{_fraction(nanos)}Z"
-
-
-@lru_cache(maxsize=1024)  # changes of one time are neighbours
-def _whole_second(seconds: int) -> str:
-    return format_timestamp(seconds * NANOS)[:19]
-
-
-def _fraction(nanos: int) -> str:
-    return f".{nanos:09d}".rstrip("0") if nanos else ""
+    return f"{whole_second(seconds)}{fraction(nanos)}Z"
 
 
 def _interval_microseconds(value: Interval) -> int:
     # A month is 365.25 / 12 days, as Debezium documents.
     days = value.months * 365.25 / 12 + value.days
     return round(days * 86_400_000_000) + value.nanoseconds // 1000
-
-
-def _interval_text(value: Interval) -> str:
-    years, months = divmod(abs(value.months), 12)
-    sign = "-" if value.months < 0 else ""
-    seconds, nanos = divmod(abs(value.nanoseconds), NANOS)
-    minus = "-" if value.nanoseconds < 0 else ""
-    hours, minutes, rest = seconds // 3600, seconds // 60 % 60, f"{seconds % 60}{_fraction(nanos)}"
-    day_part = f"P{sign}{years}Y{sign}{months}M{value.days}D"
-    return f"{day_part}T{minus}{hours}H{minus}{minutes}M{minus}{rest}S"
 
 
 def _array(type_: ColumnType, modes: TypeModes) -> Mapping:

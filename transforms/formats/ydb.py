@@ -1,0 +1,365 @@
+"""YDB changefeed records, made of any source's events: JSON, and YDB's Debezium flavour. Pure.
+
+    records = events | FormatEvents(YdbFormat("updates_feed", mode="NEW_IMAGE", virtual_timestamps=True))
+
+| mode | insert or update | delete |
+|---|---|---|
+| KEYS_ONLY | `{"key":[1],"update":{}}` | `{"key":[1],"erase":{}}` |
+| UPDATES | `{"key":[1],"update":{"v":"x"}}` | `{"key":[1],"erase":{}}` |
+| NEW_IMAGE | `{"key":[1],"update":{},"newImage":{…}}` | `{"key":[1],"erase":{}}` |
+| OLD_IMAGE | `{"key":[1],"update":{},"oldImage":{…}}` | `{"key":[1],"erase":{},"oldImage":{…}}` |
+| NEW_AND_OLD_IMAGES | both images | `{"key":[1],"erase":{},"oldImage":{…}}` |
+
+Key columns stand in `key` only. A column that was not sent is left out of `update`; NULL is null. An image is
+always a whole row: an event with an incomplete one raises a ValueError. `check_capture` refuses a capture type that
+cannot satisfy the mode before the pipeline starts.
+
+A row of a snapshot (READ) is an update, as in YDB's initial scan; in OLD_IMAGE mode it is the `oldImage`. A change
+of the primary key is an erase of the old key and an update of the new one. A message becomes no record. A truncate
+raises a ValueError, because a changefeed has no record for it. `penstock.transforms.formats.ydb_parse` reads the
+records back.
+
+Source: YDB documentation, "Change Data Capture"; YDB source code, `change_record_cdc_serializer.cpp`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from penstock.errors import UsageError
+from penstock.event import ChangeEvent, Image, Op, Source, TableSchema, Version
+from penstock.transforms.formats.formatted import FormattedRecord
+from penstock.transforms.formats.table_format import TableFormat
+from penstock.transforms.formats.ydb_position import barrier_timestamp, virtual_timestamp
+from penstock.transforms.formats.ydb_types import Convert, type_mapping
+from penstock.transforms.tables import table_name
+
+Mode = Literal["KEYS_ONLY", "UPDATES", "NEW_IMAGE", "OLD_IMAGE", "NEW_AND_OLD_IMAGES"]
+Flavour = Literal["JSON", "DEBEZIUM_JSON"]
+
+_PARTIAL = frozenset({"KEYS_ONLY", "UPDATES"})
+_NEW_ROW = _PARTIAL | {"NEW_IMAGE"}
+_EVERYTHING = frozenset(get_args(Mode))
+_CAPTURES: dict[str, frozenset[str]] = {
+    "OLD_AND_NEW_VALUES": _PARTIAL,
+    "NEW_VALUES": _PARTIAL,
+    "NEW_ROW": _NEW_ROW,
+    "NEW_ROW_AND_OLD_VALUES": _EVERYTHING,
+    # PostgreSQL's replica identities. Without FULL an unchanged TOAST value is not sent.
+    "DEFAULT": _PARTIAL,
+    "INDEX": _PARTIAL,
+    "FULL": _EVERYTHING,
+    # YDB's own modes; a changefeed of images does not say which columns were updated, but has them all.
+    "KEYS_ONLY": frozenset({"KEYS_ONLY"}),
+    "UPDATES": _PARTIAL,
+    "NEW_IMAGE": _NEW_ROW,
+    "OLD_IMAGE": frozenset({"KEYS_ONLY", "OLD_IMAGE"}),
+    "NEW_AND_OLD_IMAGES": _EVERYTHING,
+    # Bigtable has no capture type: it sends the cells that a change sets.
+    "": _PARTIAL,
+}
+_FAMILIES = (
+    ("OLD_AND_NEW_VALUES", "NEW_VALUES", "NEW_ROW", "NEW_ROW_AND_OLD_VALUES"),
+    ("DEFAULT", "INDEX", "FULL"),
+    ("KEYS_ONLY", "UPDATES", "NEW_IMAGE", "OLD_IMAGE", "NEW_AND_OLD_IMAGES"),
+)
+
+_json = msgspec.json.Encoder().encode
+
+
+def check_capture(mode: Mode, capture_type: str) -> None:
+    """Check before the pipeline starts that a capture type can satisfy a mode.
+
+    `capture_type` is Spanner's value capture type, PostgreSQL's replica identity, the mode of a YDB changefeed, or
+    empty for Bigtable, as `Source.capture` has it.
+
+    Raises:
+        UsageError: it cannot; the message names the capture types that can. Or one of the two is unknown.
+    """
+    _check_choice("mode", mode, get_args(Mode))
+    if capture_type not in _CAPTURES:
+        raise UsageError(
+            f"capture type {capture_type!r} is unknown: use one of {', '.join(filter(None, _CAPTURES))}"
+        )
+    if mode in _CAPTURES[capture_type]:
+        return
+    able = [
+        name for family in _FAMILIES if capture_type in family for name in family if mode in _CAPTURES[name]
+    ]
+    remedy = f"use capture type {' or '.join(able)}" if able else "use a source that sends whole rows"
+    raise UsageError(
+        f"YDB's mode {mode} cannot be made from {capture_type or 'Bigtable'}, which does not send what it needs: "
+        f"{remedy}, or mode {' or '.join(name for name in get_args(Mode) if name in _CAPTURES[capture_type])}"
+    )
+
+
+class _Record(msgspec.Struct, omit_defaults=True, gc=False):
+    """The value of a record in JSON; the fields have the order of the documentation."""
+
+    key: list[Any]
+    update: dict[str, Any] | None = None
+    reset: dict[str, Any] | None = None
+    erase: dict[str, Any] | None = None
+    newImage: dict[str, Any] | None = None  # noqa: N815  (names of the format)
+    oldImage: dict[str, Any] | None = None  # noqa: N815
+    ts: tuple[int, int] | None = None
+    user: str = ""
+
+
+class _Payload(msgspec.Struct, omit_defaults=True, gc=False):
+    """The payload of a value in the Debezium flavour."""
+
+    op: str = ""
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+    source: _Source | None = None
+
+
+class _Source(msgspec.Struct, gc=False):
+    version: str
+    connector: str
+    ts_ms: int
+    snapshot: bool
+    step: int
+    txId: int  # noqa: N815
+
+
+class YdbFormat(TableFormat["_Table"]):
+    """Formats events as records of a YDB changefeed. Names and values of the options are those of `ADD CHANGEFEED`.
+
+    `changefeed` is the name of the changefeed; the topic of a table is ``table/changefeed``. `format` is JSON or
+    DEBEZIUM_JSON, which has no mode UPDATES. `virtual_timestamps` adds `ts`, `user_sids` adds `user` where the
+    source names one, `schema_changes` adds a record for each SCHEMA event. `extended_dates` shows dates and
+    timestamps in the types of the full range (Date32, Timestamp64). `reset` writes `reset` in place of `update` in
+    mode UPDATES if the event has every column of its table: the record then replaces the whole row.
+
+    The key of a record is the compact JSON array of the key values (DEBEZIUM_JSON: an object with `payload`).
+
+    Raises:
+        UsageError: an option has a value that YDB does not have.
+    """
+
+    def __init__(
+        self,
+        changefeed: str,
+        *,
+        mode: Mode = "UPDATES",
+        format: Flavour = "JSON",
+        virtual_timestamps: bool = False,
+        user_sids: bool = False,
+        schema_changes: bool = False,
+        extended_dates: bool = False,
+        reset: bool = False,
+    ) -> None:
+        super().__init__()
+        _check_choice("mode", mode, get_args(Mode))
+        _check_choice("format", format, get_args(Flavour))
+        if format == "DEBEZIUM_JSON" and mode == "UPDATES":
+            raise UsageError("format DEBEZIUM_JSON has no mode UPDATES: use NEW_IMAGE or NEW_AND_OLD_IMAGES")
+        if format == "DEBEZIUM_JSON" and (virtual_timestamps or user_sids or schema_changes):
+            raise UsageError(
+                "virtual_timestamps, user_sids and schema_changes belong to format JSON; DEBEZIUM_JSON has step and "
+                "txId in its source"
+            )
+        if reset and mode != "UPDATES":
+            raise UsageError(f"reset belongs to mode UPDATES, not to {mode}")
+        self._changefeed, self._mode, self._debezium = changefeed, mode, format == "DEBEZIUM_JSON"
+        self._timestamps, self._users, self._schemas = virtual_timestamps, user_sids, schema_changes
+        self._extended, self._reset = extended_dates, reset
+        self._new = mode in ("NEW_IMAGE", "NEW_AND_OLD_IMAGES")
+        self._old = mode in ("OLD_IMAGE", "NEW_AND_OLD_IMAGES")
+
+    def __call__(self, event: ChangeEvent) -> list[FormattedRecord]:
+        """Return the records of an event, in their order.
+
+        Raises:
+            ValueError: a value or an event that the mode and the options cannot express; the message names the column.
+        """
+        table = self._plan(event)
+        match event.op:
+            case Op.MESSAGE:
+                return []
+            case Op.SCHEMA:
+                return [self._schema_change(table, event)] if self._schemas else []
+            case Op.TRUNCATE:
+                raise ValueError(
+                    f"a YDB changefeed has no record for the truncate of {table.name}: filter it out"
+                )
+        key = event.key
+        if key is None:
+            raise ValueError(f"{table.name} has no primary key, which a YDB changefeed needs")
+        if event.cells and self._mode != "KEYS_ONLY":
+            _check_cells(event, table.name)
+        old_key = _changed_key(event, key)
+        if old_key is None:
+            return [self._row(table, event, key, event.op, event.before, event.after)]
+        return [
+            self._row(table, event, old_key, Op.DELETE, event.before, None),
+            self._row(table, event, key, Op.CREATE, None, event.after),
+        ]
+
+    def barrier(self, topic: str, watermark: int) -> FormattedRecord:
+        """Return the barrier for a watermark in nanoseconds: every event below it has been written to the partition.
+
+        Raises:
+            UsageError: the format is DEBEZIUM_JSON, which has no barriers.
+        """
+        if self._debezium:
+            raise UsageError("format DEBEZIUM_JSON has no barriers: use JSON")
+        resolved = barrier_timestamp(watermark)
+        return FormattedRecord(topic, None, _json({"resolved": resolved}), watermark, Version(watermark))
+
+    def _make_plan(self, source: Source, schema: TableSchema) -> _Table:
+        return _Table(source, schema, self._changefeed, self._extended, self._mode)
+
+    def _row(
+        self, table: _Table, event: ChangeEvent, key: Image, op: Op, before: Image | None, after: Image | None
+    ) -> FormattedRecord:
+        key_values = table.key(key)
+        new, old = self._images(table, op, before, after)
+        if self._debezium:
+            return self._debezium_record(table, event, key_values, op, new, old)
+        record = _Record(key_values, newImage=new, oldImage=old)
+        if op is Op.DELETE:
+            record.erase = {}
+        elif self._mode != "UPDATES":
+            record.update = {}
+        elif self._reset and not event.unavailable:
+            record.reset = table.image(after or {}, partial=True)
+        else:
+            record.update = table.updated(event, op, after or {})
+        if self._timestamps:
+            record.ts = virtual_timestamp(event)
+        if self._users:
+            record.user = event.user
+        return table.record(event, _json(key_values), _json(record))
+
+    def _images(
+        self, table: _Table, op: Op, before: Image | None, after: Image | None
+    ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        """Return the new and the old image that the mode asks for."""
+        new = table.image(after or {}) if self._new and op is not Op.DELETE else None
+        if not self._old or op is Op.CREATE:
+            return new, None
+        if op is Op.READ:  # YDB's initial scan shows the row as the old one if the mode has no new one
+            return new, None if self._new else table.image(after or {})
+        # Spanner sends the old values of the changed columns only. The others are in the new row.
+        return new, table.image(
+            before or {} if op is Op.DELETE or before is None else {**(after or {}), **before}
+        )
+
+    def _debezium_record(
+        self,
+        table: _Table,
+        event: ChangeEvent,
+        key_values: list[Any],
+        op: Op,
+        new: dict[str, Any] | None,
+        old: dict[str, Any] | None,
+    ) -> FormattedRecord:
+        key = dict(zip(table.key_names, key_values, strict=True))
+        step, tx_id = virtual_timestamp(event)
+        source = _Source("1.0.0", "ydb", event.timestamp // 1_000_000, op is Op.READ, step, tx_id)
+        created = op is Op.CREATE and self._mode == "NEW_AND_OLD_IMAGES"
+        letter = {Op.DELETE: "d", Op.READ: "r"}.get(op, "c" if created else "u")
+        payload = _Payload(
+            letter, None if old is None else key | old, None if new is None else key | new, source
+        )
+        return table.record(event, _json({"payload": key}), _json({"payload": payload}))
+
+    def _schema_change(self, table: _Table, event: ChangeEvent) -> FormattedRecord:
+        columns = {name: {"type": type_} for name, type_ in table.types.items()}
+        version = event.version
+        known = event.source.system == "ydb" and version.sequence
+        change = {
+            "schemaVersion": int(version.sequence) if known else version.order,
+            "columns": columns,
+            "primaryKeyColumnNames": list(table.key_names),
+        }
+        value = {"tableChanges": [{"table": change}], "ts": virtual_timestamp(event)}
+        return table.record(event, None, _json(value))
+
+
+class _Table:
+    """The part that is the same for the events of one table with one schema."""
+
+    def __init__(
+        self, source: Source, schema: TableSchema, changefeed: str, extended_dates: bool, mode: str
+    ) -> None:
+        self.name, self._mode = table_name(source), mode
+        self.topic = f"{self.name}/{changefeed}"
+        mappings = {column.name: type_mapping(column.type, extended_dates) for column in schema}
+        self.types = {name: mapping.name for name, mapping in mappings.items()}
+        self.key_names = tuple(column.name for column in schema.key_columns)
+        self._keys = [(name, mappings[name].show) for name in self.key_names]
+        self._values = [(name, each.show) for name, each in mappings.items() if name not in self.key_names]
+        self._changed_only = source.capture == "NEW_ROW_AND_OLD_VALUES"
+
+    def record(self, event: ChangeEvent, key: bytes | None, value: bytes) -> FormattedRecord:
+        return FormattedRecord(self.topic, key, value, event.timestamp, event.version)
+
+    def key(self, key: Image) -> list[Any]:
+        return [self._shown(name, show, key[name]) for name, show in self._keys]
+
+    def updated(self, event: ChangeEvent, op: Op, after: Image) -> dict[str, Any]:
+        """Return the columns that an update wrote, as far as the source tells."""
+        before = event.before
+        if self._changed_only and op is Op.UPDATE and before is not None:
+            after = {name: value for name, value in after.items() if name in before}
+        return self.image(after, partial=True)
+
+    def image(self, image: Image, *, partial: bool = False) -> dict[str, Any]:
+        """Return the columns outside of the key.
+
+        Raises:
+            ValueError: a value cannot be shown; or the image lacks a column and is not `partial`.
+        """
+        shown = {}
+        for name, show in self._values:
+            if name in image:
+                value = image[name]
+                shown[name] = value if value is None or show is None else self._shown(name, show, value)
+            elif not partial:
+                raise ValueError(
+                    f"column {name} of {self.name} was not sent, so the image of mode {self._mode} would not be the "
+                    "whole row: use mode UPDATES, or a capture type that sends whole rows"
+                )
+        if len(image) > len(self._values) + len(self._keys):  # a column that the schema lacks is data too
+            known = self.types
+            shown |= {name: value for name, value in image.items() if name not in known}
+        return shown
+
+    def _shown(self, name: str, show: Convert | None, value: Any) -> Any:
+        if show is None or value is None:
+            return value
+        try:
+            return show(value)
+        except (ValueError, OverflowError, TypeError) as error:
+            raise ValueError(
+                f"column {name} of {self.name} cannot be shown in a YDB changefeed: {error}"
+            ) from None
+
+
+def _changed_key(event: ChangeEvent, key: Image) -> Image | None:
+    """Return the old key if an UPDATE changed the primary key."""
+    before = event.before
+    if event.op is not Op.UPDATE or before is None:
+        return None
+    old = {name: before.get(name, value) for name, value in key.items()}
+    return None if old == key else old
+
+
+def _check_cells(event: ChangeEvent, table: str) -> None:
+    other = next((cell.mod for cell in event.cells if cell.mod != "SET_CELL"), None)
+    if other is not None:
+        raise ValueError(
+            f"a change of {table} has a {other}, which no record of a YDB changefeed can express: use mode KEYS_ONLY "
+            "or the Bigtable change log"
+        )
+
+
+def _check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise UsageError(f"{name} {value!r} does not exist in YDB: use one of {', '.join(known)}")
