@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from penstock.transforms.filter import FilterEvents
     from penstock.transforms.formats.debezium import DebeziumFormat
+    from penstock.transforms.formats.debezium_parse import DebeziumParser
     from penstock.transforms.formats.formatted import FormatEvents, FormattedRecord
     from penstock.transforms.formats.ydb import YdbFormat
     from penstock.transforms.formats.ydb_parse import YdbParser
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DebeziumFormat",
+    "DebeziumParser",
     "FilterEvents",
     "FormatEvents",
     "FormattedRecord",
@@ -55,6 +57,7 @@ __all__ = [
 
 _HOMES = {
     "DebeziumFormat": "formats.debezium",
+    "DebeziumParser": "formats.debezium_parse",
     "FilterEvents": "filter",
     "FormatEvents": "formats.formatted",
     "FormattedRecord": "formats.formatted",

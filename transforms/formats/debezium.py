@@ -194,7 +194,7 @@ class _Table:
         self._with_schemas = with_schemas
         self._exact = exact
         self._names = schema.names
-        shown = {column.name: _mapping(column.type, modes, as_spanner) for column in schema}
+        shown = {column.name: column_mapping(column.type, modes, as_spanner) for column in schema}
         self._absent = {name: _absent(each.schema, placeholder, exact) for name, each in shown.items()}
         self._converters = [(name, each.convert) for name, each in shown.items() if each.convert]
         self._key_converters = {
@@ -298,7 +298,7 @@ def _absent(schema: dict[str, Any], placeholder: str, exact: bool) -> Any:
     return _OMIT
 
 
-def _mapping(type_: ColumnType, modes: TypeModes, as_spanner: bool) -> Mapping:
+def column_mapping(type_: ColumnType, modes: TypeModes, as_spanner: bool) -> Mapping:
     """Return how a column is shown; Debezium's Spanner connector sends decimals and dates as the service's text."""
     if as_spanner and type_.kind in _TEXT_IN_SPANNER:
         modes = msgspec.structs.replace(

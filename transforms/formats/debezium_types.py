@@ -1,6 +1,7 @@
 """Columns in Debezium's types: the value in JSON, and its schema of Kafka Connect. Pure.
 
-Source: Debezium documentation, "Debezium connector for PostgreSQL", Data type mappings; Kafka Connect, `JsonConverter`.
+Source: Debezium documentation, "Debezium connector for PostgreSQL", Data type mappings; Kafka Connect,
+`JsonConverter`.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ _INTEGERS = {
 }
 
 # The documented values of PostgreSQL's infinite timestamps, in every unit.
-_INFINITE, _MINUS_INFINITE = 9223372036825200000, -9223372036832400000
-_INFINITE_DAY = 2**31 - 1
+INFINITE, MINUS_INFINITE = 9223372036825200000, -9223372036832400000
+INFINITE_DAY = 2**31 - 1
 
-_EXACT = Context(prec=MAX_PREC, Emax=999_999, Emin=-999_999)
+EXACT = Context(prec=MAX_PREC, Emax=999_999, Emin=-999_999)
 """No rounding: PostgreSQL's numeric has more digits than the 28 of Python's default context."""
 
 
@@ -157,7 +158,7 @@ def _unscaled(value: Decimal, scale: int) -> str:
     """
     if not value.is_finite():
         raise ValueError("NaN and infinities do not fit decimal_handling_mode=precise: use string or double")
-    scaled = value.scaleb(scale, _EXACT)
+    scaled = value.scaleb(scale, EXACT)
     number = int(scaled)
     if number != scaled:
         raise ValueError(
@@ -187,7 +188,7 @@ def _date(mode: str) -> Mapping:
 def _days(value: float) -> int:
     if value - value == 0:
         return int(value)
-    return _INFINITE_DAY if value > 0 else -_INFINITE_DAY - 1
+    return INFINITE_DAY if value > 0 else -INFINITE_DAY - 1
 
 
 def _iso_date(days: float) -> str:
@@ -231,7 +232,7 @@ def _in_units(nanoseconds: int) -> Convert:
     def convert(value: float) -> int:
         if value - value == 0:
             return int(value // nanoseconds)
-        return _INFINITE if value > 0 else _MINUS_INFINITE
+        return INFINITE if value > 0 else MINUS_INFINITE
 
     return convert
 

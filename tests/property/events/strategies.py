@@ -119,7 +119,7 @@ def row_events(
     has_before = op is Op.DELETE or (op is Op.UPDATE and (whole_rows or draw(st.booleans())))
     before = {**key, **draw(row)} if has_before else None
     after = None if op is Op.DELETE else {**key, **draw(row)}
-    timestamp = draw(timestamps)
+    timestamp, transaction = draw(timestamps), draw(st.sampled_from(["tx1", "tx2"]))
     sequence = f"{draw(st.integers(0, 99)):08d}"
     return ChangeEvent(
         Source("spanner", "p/i", "db", "", draw(st.sampled_from(["Orders", "Größe"])), "All"),
@@ -128,7 +128,7 @@ def row_events(
         key,
         before,
         after,
-        Version(timestamp, draw(st.sampled_from(["tx1", "tx2"])), sequence, draw(st.integers(0, 9))),
+        Version(timestamp, transaction, sequence, draw(st.integers(0, 9))),
         schema,
-        Transaction("tx1", 3, 1, True, "tag"),
+        Transaction(transaction, 3, 1, True, "tag"),
     )

@@ -1,0 +1,368 @@
+"""Debezium JSON back to events: with or without embedded schemas, of our connectors and of Debezium's own. Pure.
+
+    parse = DebeziumParser()                      # records with schemas: they name every type
+    parse = DebeziumParser(schema)                # records without
+    events = parse(key, value, headers)
+
+| record | events |
+|---|---|
+| op c, u, r, d | one CREATE, UPDATE, READ or DELETE |
+| op t, m | one TRUNCATE or MESSAGE |
+| a tombstone (no value) | none: the delete before it said the same |
+| a delete with the header `__debezium.newkey` | one DELETE; none with `join_key_changes` |
+| a create with the header `__debezium.oldkey` | one CREATE; with `join_key_changes` an UPDATE from the old key |
+
+A column that holds the unavailable-value placeholder, or that the row of a schema lacks, was not sent. Records of
+`debezium_exact` and of Debezium's own connectors show such a column as null, so it comes back as NULL.
+
+Without an embedded schema and without `schema`, values stay as JSON has them and every column is OTHER.
+
+Source: Debezium documentation 3.x, "Debezium connector for PostgreSQL", Data change events and Data type mappings.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from penstock.errors import UsageError
+from penstock.event import (
+    NO_COLUMNS,
+    CellChange,
+    ChangeEvent,
+    Column,
+    ColumnType,
+    Image,
+    Kind,
+    Message,
+    Op,
+    Source,
+    TableSchema,
+    Transaction,
+    Version,
+)
+from penstock.transforms.formats.debezium import PLACEHOLDER, column_mapping
+from penstock.transforms.formats.debezium_types import Schema, TypeModes
+from penstock.transforms.formats.debezium_values import Parse, column_type, value_parser
+from penstock.transforms.formats.formatted import Headers
+
+_Raws = dict[str, msgspec.Raw]
+
+_OPS = {
+    "c": Op.CREATE,
+    "u": Op.UPDATE,
+    "d": Op.DELETE,
+    "r": Op.READ,
+    "t": Op.TRUNCATE,
+    "m": Op.MESSAGE,
+}
+
+
+class _Outer(msgspec.Struct):
+    """A key or a value of either form: with `schema` and `payload`, or bare."""
+
+    # Not `Raw | None`: msgspec reads a union with Raw as null only.
+    schema: msgspec.Raw = msgspec.Raw(b"")
+    payload: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Envelope(msgspec.Struct):
+    op: str
+    source: dict[str, Any] = {}
+    before: _Raws | None = None
+    after: _Raws | None = None
+    ts_ms: int | None = None
+    message: dict[str, Any] | None = None
+
+
+_decode_outer = msgspec.json.Decoder(_Outer).decode
+_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_decode_key = msgspec.json.Decoder(_Raws).decode
+
+
+class DebeziumParser:
+    """Parses the records of one topic. The options are those of `DebeziumFormat` or of the connector that wrote them.
+
+    `schema` describes the table of records without embedded schemas. With it, values get the types of its columns
+    also where a record with an embedded schema names a wider one.
+
+    Raises:
+        UsageError: an option has a value that Debezium does not have.
+    """
+
+    def __init__(
+        self,
+        schema: TableSchema | None = None,
+        *,
+        unavailable_value_placeholder: str = PLACEHOLDER,
+        join_key_changes: bool = False,
+        debezium_exact: bool = False,
+        **modes: str,
+    ) -> None:
+        self._given, self._join, self._exact = schema, join_key_changes, debezium_exact
+        try:
+            self._modes = msgspec.convert(modes, TypeModes)
+        except msgspec.ValidationError as error:
+            raise UsageError(f"DebeziumParser: {error}") from None
+        if unknown := modes.keys() - set(TypeModes.__struct_fields__):
+            raise UsageError(f"DebeziumParser has no option {', '.join(sorted(unknown))}")
+        text = unavailable_value_placeholder
+        self._placeholders = frozenset(map(msgspec.json.encode, (text, b64encode(text.encode()).decode())))
+        self._tables: dict[Any, _Columns] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Parsers of values are closures, which do not pickle; the worker makes them again.
+        return {**self.__dict__, "_tables": {}}
+
+    def __call__(self, key: bytes | None, value: bytes | None, headers: Headers = ()) -> list[ChangeEvent]:
+        """Return the events of a record, none or one.
+
+        Raises:
+            ValueError: not a record of Debezium, or a value that does not have the type of its column.
+        """
+        if value is None:
+            return []
+        try:
+            schema, payload = _opened(value)
+            envelope = _decode_envelope(payload)
+            key_payload = None if key is None else _opened(key)[1]
+            raw_key = None if key_payload is None else _decode_key(key_payload)
+        except msgspec.DecodeError as error:
+            raise ValueError(f"not a record in Debezium JSON: {error}") from None
+        op = _OPS.get(envelope.op)
+        if op is None:
+            raise ValueError(f"op {envelope.op!r} does not exist in Debezium JSON")
+        columns = self._columns(schema, raw_key, envelope, op)
+        return self._events(op, columns, raw_key, envelope, dict(headers))
+
+    def _events(
+        self,
+        op: Op,
+        columns: _Columns,
+        raw_key: _Raws | None,
+        envelope: _Envelope,
+        headers: dict[str, bytes],
+    ) -> list[ChangeEvent]:
+        has_row = op not in (Op.TRUNCATE, Op.MESSAGE)
+        key = columns.image(raw_key) if raw_key is not None and has_row else None
+        before = None if envelope.before is None else columns.image(envelope.before)
+        after = None if envelope.after is None else columns.image(envelope.after)
+        if self._join and "__debezium.newkey" in headers and op is Op.DELETE:
+            return []
+        if self._join and "__debezium.oldkey" in headers and op is Op.CREATE:
+            op, before = Op.UPDATE, columns.image(_decode_key(_opened(headers["__debezium.oldkey"])[1]))
+        message = envelope.message
+        return [
+            event_from_source(
+                envelope.source,
+                envelope.ts_ms,
+                op,
+                key,
+                before,
+                after,
+                columns.schema,
+                None if message is None else _message(message),
+            )
+        ]
+
+    def _columns(
+        self, schema: msgspec.Raw | None, raw_key: _Raws | None, envelope: _Envelope, op: Op
+    ) -> _Columns:
+        if op is Op.MESSAGE:
+            return _Columns(NO_COLUMNS, {}, self._placeholders)
+        keys = () if raw_key is None else tuple(raw_key)
+        about: Any = None
+        if self._given is None:
+            shown = (*(envelope.before or ()), *(envelope.after or ()))
+            about = (bytes(schema), keys) if schema is not None else (shown, keys)
+        found = self._tables.get(about)
+        if found is None:
+            if (
+                len(self._tables) >= 1024
+            ):  # schemas change rarely; a topic of many tables must not grow without bound
+                self._tables.clear()
+            found = self._tables[about] = self._make_columns(schema, keys, envelope)
+        return found
+
+    def _make_columns(
+        self, schema: msgspec.Raw | None, keys: tuple[str, ...], envelope: _Envelope
+    ) -> _Columns:
+        if self._given is not None:
+            as_spanner = self._exact and envelope.source.get("connector") == "spanner"
+            types = {
+                column.name: column_mapping(column.type, self._modes, as_spanner).schema
+                for column in self._given
+            }
+            return self._with_parsers(self._given, types)
+        if schema is None:
+            names = dict.fromkeys((*keys, *(envelope.before or ()), *(envelope.after or ())))
+            plain = ColumnType(Kind.OTHER, "json")
+            table = TableSchema(tuple(Column(name, plain, None, _position(name, keys)) for name in names))
+            return _Columns(table, dict.fromkeys(names, msgspec.json.decode), self._placeholders)
+        fields = _row_fields(msgspec.json.decode(schema))
+        columns = tuple(
+            Column(field["field"], column_type(field), field["optional"], _position(field["field"], keys))
+            for field in fields
+        )
+        return self._with_parsers(TableSchema(columns), {field["field"]: field for field in fields})
+
+    def _with_parsers(self, table: TableSchema, types: dict[str, Schema]) -> _Columns:
+        parsers = {
+            column.name: value_parser(types[column.name], column.type, self._modes.binary_handling_mode)
+            for column in table
+        }
+        return _Columns(table, parsers, self._placeholders)
+
+
+class _Columns:
+    """The columns of a table and how their values are read."""
+
+    def __init__(
+        self, schema: TableSchema, parsers: dict[str, Parse], placeholders: frozenset[bytes]
+    ) -> None:
+        self.schema, self._parsers, self._placeholders = schema, parsers, placeholders
+
+    def image(self, raws: _Raws) -> Image:
+        image: Image = {}
+        for name, raw in raws.items():
+            text = bytes(raw)
+            if text == b"null":
+                image[name] = None
+            elif text not in self._placeholders:
+                image[name] = self._parsed(name, raw)
+        return image
+
+    def _parsed(self, name: str, raw: msgspec.Raw) -> Any:
+        try:
+            return self._parsers.get(name, msgspec.json.decode)(raw)
+        except (ValueError, ArithmeticError, TypeError, KeyError):
+            raise ValueError(
+                f"column {name}: the value does not have the form of its type in Debezium JSON"
+            ) from None
+
+
+def _opened(data: bytes) -> tuple[msgspec.Raw | None, Any]:
+    """Return the schema and the payload of a key or a value; one without the two members is its own payload."""
+    outer = _decode_outer(data)
+    if not bytes(outer.payload) or not bytes(outer.schema):
+        return None, data
+    return (None if bytes(outer.schema) == b"null" else outer.schema), outer.payload
+
+
+def _row_fields(schema: Schema) -> list[Schema]:
+    for field in schema.get("fields", ()):
+        if field.get("field") == "after":
+            rows: list[Schema] = field["fields"]
+            return rows
+    return []
+
+
+def _position(name: str, keys: tuple[str, ...]) -> int | None:
+    return keys.index(name) + 1 if name in keys else None
+
+
+def _message(message: dict[str, Any]) -> Message:
+    content = msgspec.convert(message.get("content") or "", bytes)
+    return Message(message.get("prefix") or "", content)
+
+
+def event_from_source(
+    block: dict[str, Any],
+    ts_ms: int | None,
+    op: Op,
+    key: Image | None,
+    before: Image | None,
+    after: Image | None,
+    schema: TableSchema,
+    message: Message | None = None,
+) -> ChangeEvent:
+    """Return an event whose source, version and transaction are those of a `source` block."""
+    timestamp = (
+        block.get("ts_ns")
+        or (block.get("ts_us") or 0) * 1_000
+        or (block.get("ts_ms") or ts_ms or 0) * 1_000_000
+    )
+    describe = _BLOCKS.get(block.get("connector", ""), _common)
+    source, version, transaction, cells = describe(block, timestamp)
+    return ChangeEvent(
+        source, op, timestamp, key, before, after, version, schema, transaction, message, cells
+    )
+
+
+_Described = tuple[Source, Version, Transaction | None, tuple[CellChange, ...]]
+
+
+def _common(block: dict[str, Any], timestamp: int) -> _Described:
+    source = Source(
+        block.get("connector", ""),
+        "",
+        block.get("db") or "",
+        block.get("schema") or "",
+        block.get("table") or "",
+    )
+    return source, Version(timestamp, "", block.get("sequence") or ""), None, ()
+
+
+def _spanner(block: dict[str, Any], timestamp: int) -> _Described:
+    schema, _, table = (block.get("table") or "").rpartition(".")
+    server = f"{block.get('project_id') or ''}/{block.get('instance_id') or ''}".strip("/")
+    source = Source(
+        "spanner",
+        server,
+        block.get("database_id") or block.get("db") or "",
+        schema,
+        table,
+        block.get("change_stream_name") or "",
+        block.get("value_capture_type") or "",
+    )
+    id_ = block.get("server_transaction_id") or ""
+    version = Version(timestamp, id_, block.get("sequence") or "", block.get("mod_number") or 0)
+    transaction = Transaction(
+        id_,
+        block.get("number_records_in_transaction"),
+        block.get("number_of_partitions_in_transaction"),
+        block.get("is_last_record_in_transaction_in_partition"),
+        block.get("transaction_tag") or "",
+        "",
+        bool(block.get("system_transaction")),
+    )
+    return source, version, transaction, ()
+
+
+def _postgresql(block: dict[str, Any], timestamp: int) -> _Described:
+    source, _, _, _ = _common(block, timestamp)
+    lsn = str(block.get("lsn") or "")
+    committed = msgspec.json.decode(block.get("sequence") or "[]")
+    order = int(committed[0]) if committed and committed[0] else int(lsn or 0)
+    id_ = "" if block.get("txId") is None else str(block["txId"])
+    return source, Version(order, id_, lsn), Transaction(id_, origin=block.get("origin") or ""), ()
+
+
+def _bigtable(block: dict[str, Any], timestamp: int) -> _Described:
+    server = f"{block.get('project_id') or ''}/{block.get('instance_id') or ''}".strip("/")
+    cells = tuple(_cell(cell) for cell in block.get("cells") or ())
+    transaction = Transaction("", origin=block.get("source_cluster") or "", system=bool(block.get("is_gc")))
+    source = Source("bigtable", server, table=block.get("table") or "")
+    return source, Version(timestamp, "", block.get("sequence") or ""), transaction, cells
+
+
+def _cell(cell: dict[str, Any]) -> CellChange:
+    value = cell.get("value")
+    return CellChange(
+        cell["mod"],
+        cell.get("family", ""),
+        msgspec.convert(cell.get("qualifier", ""), bytes),
+        cell.get("start_us", 0),
+        cell.get("end_us"),
+        msgspec.convert(value, bytes) if isinstance(value, str) else value,
+    )
+
+
+_BLOCKS: dict[str, Callable[[dict[str, Any], int], _Described]] = {
+    "spanner": _spanner,
+    "postgresql": _postgresql,
+    "bigtable": _bigtable,
+}
