@@ -17,7 +17,7 @@ FAST := -m "not slow" $(PAIR)
 help:       ## what there is
 	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
-run: $(READY)       ## the demo: Spanner emulator, Spark, a kill, a proof (two to three minutes)
+run: $(READY)       ## the demo: Spanner (emulator or simulated), Spark, a kill, a proof (two to three minutes)
 	$(BIN)/python -m $(DEMO) $(ARGS)
 
 test: $(READY)      ## every test (about 12 minutes on two cores)

@@ -1,7 +1,11 @@
 """Shared by all tests: one Spark session, the requirements of a machine, Hypothesis profiles, campaign sizes.
 
-A test that needs Java or the emulator *fails* if they are missing, and tells how to get them. A skipped test would
-prove nothing and look green.
+A test that needs Java *fails* if Java is missing, and tells how to get it. A skipped test would prove nothing and look
+green.
+
+A test that needs Google's emulators (marker `emulator`) fails too where PENSTOCK_REQUIRE_EMULATORS=1 or CI=true is set,
+and in a campaign. Elsewhere such tests are left out if an emulator is missing, and the last lines of the run tell how
+many and how to get the emulators.
 """
 
 from __future__ import annotations
@@ -96,12 +100,47 @@ def campaign() -> Campaign:
     return _CAMPAIGN
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run quick tests first, so that failures show early and Spark starts only after them."""
+# Last, so that the count has only tests that the options -m and -k select.
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what this machine cannot run; run quick tests first, so that failures show early."""
+    needy = [item for item in items if item.get_closest_marker("emulator")]
+    if needy and not _emulators_required() and _missing_emulator():
+        config.hook.pytest_deselected(items=needy)
+        items[:] = [item for item in items if not item.get_closest_marker("emulator")]
+        config.stash[_LEFT_OUT] = len(needy)
     items.sort(key=lambda item: sum(weight for name, weight in _WEIGHTS if item.get_closest_marker(name)))
 
 
 _WEIGHTS = (("spark", 1), ("emulator", 2), ("slow", 4))
+_LEFT_OUT = pytest.StashKey[int]()
+
+
+def _emulators_required() -> bool:
+    """Tell whether a missing emulator is an error."""
+    names = ("PENSTOCK_REQUIRE_EMULATORS", "CI")
+    return CAMPAIGN or any(os.environ.get(name, "") not in ("", "0", "false") for name in names)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    # With xdist only the workers collect, so each sends its count to the process that prints. All counts are equal.
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = session.config.stash.get(_LEFT_OUT, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    # A worker that crashed has no output.
+    if count := getattr(node, "workeroutput", {}).get("left_out"):
+        node.config.stash[_LEFT_OUT] = count
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if count := config.stash.get(_LEFT_OUT, 0):
+        terminalreporter.write_line(
+            f"Left out: {count} tests that need Google's Spanner and Bigtable emulators. To run them, install the "
+            "Google Cloud SDK and run `gcloud components install cloud-spanner-emulator bigtable` (docs/install.md)."
+        )
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

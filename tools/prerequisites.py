@@ -1,4 +1,4 @@
-"""Say where Java and the emulators are, or how to get them (exit code 3)."""
+"""Say where Java and the emulators are, or how to get them (exit code 3). CI needs all of them."""
 
 from __future__ import annotations
 

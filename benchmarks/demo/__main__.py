@@ -1,7 +1,9 @@
 """The steps of `make run`: start, write, watch, kill, resume, stop, prove.
 
-It takes about two minutes (`make run ARGS="--seconds 120"` for longer). The exit status is 0 if the proof holds, 1 if
-it does not (the differences are printed), 3 if the machine lacks something (the remedy is printed).
+It uses Google's Spanner emulator if that is installed, else the simulated service. `make run ARGS=--simulated` forces
+the simulated service. A run takes about two minutes (`make run ARGS="--seconds 120"` for longer). The exit status is 0
+if the proof holds, 1 if it does not (the differences are printed), 3 if the machine lacks something (the remedy is
+printed).
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ from typing import Any
 
 from benchmarks.demo import bank
 from benchmarks.demo.proof import Proof, prove
+from benchmarks.demo.service import choose
 from benchmarks.demo.writers import connect
-from penstock.emulators.spanner import EmulatorNotFoundError, EmulatorStartError, SpannerEmulator
+from penstock.emulators.simulated_spanner import SimulationStartError
+from penstock.emulators.spanner import EmulatorStartError
 from penstock.launch.run import ExitCode
 from tests.oracle.kill import Run
 from tests.oracle.lines import visible_files
@@ -171,7 +175,7 @@ def main() -> int:
     """Run the demo and return its exit status."""
     try:
         return _demo(_arguments())
-    except (EmulatorNotFoundError, EmulatorStartError) as error:
+    except (EmulatorStartError, SimulationStartError) as error:
         print(f"Error: {error}", file=sys.stderr)
         return ExitCode.PREFLIGHT
     except PipelineEndedError as error:
@@ -181,13 +185,14 @@ def main() -> int:
 
 def _demo(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.folder or tempfile.mkdtemp(prefix="penstock-demo-")).resolve()
-    announce("Starting the Spanner emulator (partitions live two to four seconds) and making a bank")
-    with SpannerEmulator.start(token_life_seconds=2) as emulator:
-        emulator.create_database(PROJECT, INSTANCE, DATABASE, list(bank.DDL))
-        os.environ.update(emulator.environment())
+    choice = choose(simulated=arguments.simulated, seed=arguments.seed)
+    announce(choice.line)
+    with choice.start() as service:
+        service.create_database(PROJECT, INSTANCE, DATABASE, list(bank.DDL))
+        os.environ.update(service.environment())
         time.sleep(0.1)  # the emulator's clock is a little ahead: the stream must not begin after `start`
         start = datetime.now(UTC)
-        return _with_a_bank(folder, start, arguments.seconds, arguments.seed, emulator.environment())
+        return _with_a_bank(folder, start, arguments.seconds, arguments.seed, service.environment())
 
 
 def _with_a_bank(
@@ -224,6 +229,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to run and write")
     parser.add_argument("--folder", help="where output and checkpoint go; default: a new temporary folder")
     parser.add_argument("--seed", type=int, default=1, help="seed of the generated data")
+    parser.add_argument(
+        "--simulated", action="store_true", help="use the simulated service also where Google's emulator is"
+    )
     return parser.parse_args()
 
 

@@ -145,16 +145,31 @@ def emulator() -> None:
     """Start a local service with change streams, for development and tests."""
 
 
-@emulator.command(
-    "bigtable",
-    add_help_option=False,
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-)
+_UNKNOWN_OPTIONS = {"ignore_unknown_options": True, "allow_extra_args": True}
+"""An emulator's own command reads the options: only that command imports gRPC."""
+
+
+@emulator.command("spanner", add_help_option=False, context_settings=_UNKNOWN_OPTIONS)
+@click.option("--simulated", is_flag=True)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def spanner_emulator(simulated: bool, options: Sequence[str]) -> None:
+    """Google's Spanner emulator, or with --simulated a service that needs only Python; `--help` shows the options."""
+    ignore_import_warnings()
+    if simulated:
+        from penstock.emulators.simulated_spanner.cli import main as start
+    else:
+        from penstock.emulators.spanner_command import main as start
+
+    restore_defaults()  # the server handles signals itself
+    start(options)
+
+
+@emulator.command("bigtable", add_help_option=False, context_settings=_UNKNOWN_OPTIONS)
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def bigtable_emulator(options: Sequence[str]) -> None:
     """A Bigtable emulator with change streams; `--help` shows its options."""
     ignore_import_warnings()
-    from penstock.emulators.bigtable.cli import main as start  # imports gRPC, so only this command does
+    from penstock.emulators.bigtable.cli import main as start
 
     restore_defaults()  # the emulator handles signals itself
     start(options)

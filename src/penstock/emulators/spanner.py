@@ -24,12 +24,20 @@ from typing import Self
 from penstock.emulators.gcloud import SPANNER, EmulatorNotFoundError
 from penstock.emulators.server_process import EmulatorStartError, ServerProcess, did_not_listen, free_port
 
-__all__ = ["EmulatorNotFoundError", "EmulatorStartError", "SpannerEmulator", "find_binary"]
+__all__ = ["EmulatorNotFoundError", "EmulatorStartError", "SpannerEmulator", "find_binary", "server_command"]
 
 
 def find_binary() -> Path:
     """Return the path of `emulator_main`, see `Component.find_binary`; raises EmulatorNotFoundError."""
     return SPANNER.find_binary()
+
+
+def server_command(binary: Path, host: str, token_life_seconds: int | None) -> list[str]:
+    """Return the command that starts the gRPC server on `host` (``localhost:port``)."""
+    command = [str(binary), f"--host_port={host}"]
+    if token_life_seconds:
+        command.append(f"--override_change_stream_partition_token_alive_seconds={token_life_seconds}")
+    return command
 
 
 class SpannerEmulator:
@@ -142,11 +150,7 @@ class SpannerEmulator:
     def _listens_on(self, port: int, deadline: float) -> bool:
         """Start the process on `port`; stop it again if it does not listen."""
         self._port = port
-        command = [str(self._binary), f"--host_port={self.host}"]
-        if self._token_life_seconds:
-            command.append(
-                f"--override_change_stream_partition_token_alive_seconds={self._token_life_seconds}"
-            )
+        command = server_command(self._binary, self.host, self._token_life_seconds)
         self._process = ServerProcess(command, self._log)
         if self._process.listens(port, deadline):
             return True

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from penstock.emulators.simulated_spanner import SimulatedSpanner
 from penstock.emulators.spanner import SpannerEmulator
 
 PROJECT, INSTANCE, DATABASE, STREAM = "my-project", "main", "shop", "OrdersStream"
@@ -25,10 +26,18 @@ DDL = [
 PATIENCE_SECONDS = 180
 
 
+Emulator = SpannerEmulator | SimulatedSpanner
+
+
 @pytest.fixture(scope="module")
-def emulator() -> Iterator[SpannerEmulator]:
-    """The emulator with the shop's database."""
-    with SpannerEmulator.start(token_life_seconds=5) as running:
+def emulator(request: pytest.FixtureRequest) -> Iterator[Emulator]:
+    """Google's emulator, or the simulated service if the test asks for it, with the shop's database."""
+    service: Emulator
+    if getattr(request, "param", "google") == "google":
+        service = SpannerEmulator.start(token_life_seconds=5)
+    else:
+        service = SimulatedSpanner.start(churn_seconds=2, seed=1)
+    with service as running:
         running.create_database(PROJECT, INSTANCE, DATABASE, DDL)
         yield running
 
@@ -53,7 +62,7 @@ class Shop:
 
 
 @pytest.fixture(scope="module")
-def shop(emulator: SpannerEmulator) -> Iterator[Shop]:
+def shop(emulator: Emulator) -> Iterator[Shop]:
     """The shop, through an ordinary client."""
     from google.auth.credentials import AnonymousCredentials
     from google.cloud import spanner
@@ -116,7 +125,7 @@ class Program:
 
 
 @pytest.fixture
-def start(emulator: SpannerEmulator, tmp_path: Path) -> Iterator[Callable[..., Program]]:
+def start(emulator: Emulator, tmp_path: Path) -> Iterator[Callable[..., Program]]:
     """Starts programs, and kills those that still run after the test."""
     started: list[Program] = []
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.emulator, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 README = Path(__file__).resolve().parent.parent.parent.parent / "README.md"
 
@@ -22,8 +22,14 @@ def example() -> str:
     return str(code)
 
 
+@pytest.mark.parametrize(
+    "emulator",
+    [pytest.param("google", marks=pytest.mark.emulator), "simulated"],
+    indirect=True,
+    scope="module",
+)
 def test_the_example_publishes_deleted_rows(
-    start: Any, shop: Any, published: Callable[[Path], list[Any]], tmp_path: Path
+    emulator: Any, start: Any, shop: Any, published: Callable[[Path], list[Any]], tmp_path: Path
 ) -> None:
     program = tmp_path / "example.py"
     program.write_text(example().replace("/data/", f"{tmp_path}/"))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from penstock.emulators.simulated_spanner import SimulatedSpanner
 from penstock.emulators.spanner import SpannerEmulator
 from penstock.io.spanner import ReadFromSpannerChangeStream
 from tests.epochs import Epochs
@@ -30,7 +31,7 @@ DDL = [
 class Database:
     """One database of the running emulator, with a plain client for writing and looking."""
 
-    emulator: SpannerEmulator
+    emulator: Emulator
     name: str
     client: Any
 
@@ -56,10 +57,27 @@ class Database:
             }
 
 
+Emulator = SpannerEmulator | SimulatedSpanner
+
+on_both_services = pytest.mark.parametrize(
+    "emulator",
+    [pytest.param("google", marks=pytest.mark.emulator), "simulated"],
+    indirect=True,
+    scope="session",
+)
+"""For tests that also run on a machine without Google's emulator, where the simulated service takes its place."""
+
+
 @pytest.fixture(scope="session")
-def emulator() -> Iterator[SpannerEmulator]:
-    with SpannerEmulator.start(token_life_seconds=1) as emulator:
-        yield emulator
+def emulator(request: pytest.FixtureRequest) -> Iterator[Emulator]:
+    """Google's emulator, or the simulated service where `on_both_services` asks for it; partitions live a second."""
+    service: Emulator
+    if getattr(request, "param", "google") == "google":
+        service = SpannerEmulator.start(token_life_seconds=1)
+    else:
+        service = SimulatedSpanner.start(churn_seconds=1, seed=1)
+    with service:
+        yield service
 
 
 _numbers = count()
@@ -69,7 +87,7 @@ _numbers = count()
 def new_database(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Database]:
     """Make a database with the DDL given, on the emulator given."""
 
-    def make(emulator: SpannerEmulator, ddl: list[str] | None = None) -> Database:
+    def make(emulator: Emulator, ddl: list[str] | None = None) -> Database:
         from google.auth.credentials import AnonymousCredentials
         from google.cloud import spanner
 
@@ -86,7 +104,7 @@ def new_database(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Database]:
 
 
 @pytest.fixture
-def database(emulator: SpannerEmulator, new_database: Callable[..., Database]) -> Database:
+def database(emulator: Emulator, new_database: Callable[..., Database]) -> Database:
     return new_database(emulator)
 
 

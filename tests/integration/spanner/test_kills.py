@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.spanner.conftest import INSTANCE, PROJECT, TABLES
+from tests.integration.spanner.conftest import INSTANCE, PROJECT, TABLES, on_both_services
 from tests.oracle import kill
 from tests.oracle.change import changes_of
 from tests.oracle.kill import After, python
@@ -19,11 +19,12 @@ from tests.oracle.lines import read_lines
 from tests.oracle.replay import differences, read_table, read_types, replay
 from tests.oracle.rules import broken_rules
 
-pytestmark = [pytest.mark.emulator, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SECONDS_A_KILL = 14.0
 
 
+@on_both_services
 def test_kills_under_churn_lose_nothing_double_nothing_and_keep_order(
     emulator: Any,
     new_database: Callable[..., Any],

@@ -1,28 +1,58 @@
-"""`make run` on a machine that lacks something."""
+"""Which Spanner `make run` uses."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent.parent
+import pytest
+
+from benchmarks.demo import service
+from penstock.emulators.simulated_spanner import SimulatedSpanner
+from penstock.emulators.spanner import SpannerEmulator
 
 
-def test_without_the_cloud_sdk_the_demo_ends_with_one_sentence_and_exit_code_3(tmp_path: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "SPANNER_EMULATOR_BIN"}
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.demo", "--folder", str(tmp_path)],
-        cwd=ROOT,
-        env=environment | {"PATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The services that were started, by name; nothing starts."""
+    names: list[str] = []
+    for kind in (SpannerEmulator, SimulatedSpanner):
+        monkeypatch.setattr(kind, "start", lambda name=kind.__name__, **_: names.append(name))
+    return names
+
+
+def test_the_demo_uses_googles_emulator_where_it_is_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, started: list[str]
+) -> None:
+    emulator = tmp_path / "emulator_main"
+    emulator.touch(mode=0o755)
+    monkeypatch.setenv("SPANNER_EMULATOR_BIN", str(emulator))
+    choice = service.choose(simulated=False, seed=1)
+    choice.start()
+    assert started == ["SpannerEmulator"]
+    assert choice.line.startswith("Using Google's Spanner emulator, because it is installed")
+
+
+def test_without_the_cloud_sdk_the_demo_uses_the_simulated_service_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, started: list[str]
+) -> None:
+    monkeypatch.delenv("SPANNER_EMULATOR_BIN", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    choice = service.choose(simulated=False, seed=1)
+    choice.start()
+    assert started == ["SimulatedSpanner"]
+    assert choice.line.startswith(
+        "Using the simulated Spanner service, because Google's Spanner emulator is not installed"
     )
-    assert done.returncode == 3
-    assert done.stderr.startswith(
-        "Error: No gcloud on PATH, so no Spanner emulator. Install the Google Cloud SDK"
-    )
-    assert len(done.stderr.splitlines()) == 1
+    assert "\n" not in choice.line
+
+
+def test_the_option_forces_the_simulated_service(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, started: list[str]
+) -> None:
+    emulator = tmp_path / "emulator_main"
+    emulator.touch(mode=0o755)
+    monkeypatch.setenv("SPANNER_EMULATOR_BIN", str(emulator))
+    choice = service.choose(simulated=True, seed=1)
+    choice.start()
+    assert started == ["SimulatedSpanner"]
+    assert "because --simulated was given" in choice.line
