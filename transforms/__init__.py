@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.transforms.assemble_transactions import AssembledTransaction, AssembleTransactions
     from penstock.transforms.change_events import ToChangeEvents
     from penstock.transforms.columns import (
         Mask,
@@ -27,27 +28,43 @@ if TYPE_CHECKING:
         redacted,
         truncated,
     )
+    from penstock.transforms.deduplicate import Deduplicate
     from penstock.transforms.filter import FilterEvents
     from penstock.transforms.formats.debezium import DebeziumFormat
     from penstock.transforms.formats.debezium_parse import DebeziumParser
     from penstock.transforms.formats.formatted import FormatEvents, FormattedRecord
     from penstock.transforms.formats.ydb import YdbFormat
     from penstock.transforms.formats.ydb_parse import YdbParser
+    from penstock.transforms.order_by_key import OrderByKey
     from penstock.transforms.routing import RouteEvents, ShardByKey
+    from penstock.transforms.virtual_timestamps import (
+        Barriers,
+        ShardRecord,
+        VirtualTimestamp,
+        VirtualTimestamps,
+    )
 
 __all__ = [
+    "AssembleTransactions",
+    "AssembledTransaction",
+    "Barriers",
     "DebeziumFormat",
     "DebeziumParser",
+    "Deduplicate",
     "FilterEvents",
     "FormatEvents",
     "FormattedRecord",
     "Mask",
     "MaskColumns",
+    "OrderByKey",
     "RenameColumns",
     "RouteEvents",
     "SelectColumns",
     "ShardByKey",
+    "ShardRecord",
     "ToChangeEvents",
+    "VirtualTimestamp",
+    "VirtualTimestamps",
     "YdbFormat",
     "YdbParser",
     "hashed",
@@ -56,18 +73,26 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AssembleTransactions": "assemble_transactions",
+    "AssembledTransaction": "assemble_transactions",
+    "Barriers": "virtual_timestamps",
     "DebeziumFormat": "formats.debezium",
     "DebeziumParser": "formats.debezium_parse",
+    "Deduplicate": "deduplicate",
     "FilterEvents": "filter",
     "FormatEvents": "formats.formatted",
     "FormattedRecord": "formats.formatted",
     "Mask": "columns",
     "MaskColumns": "columns",
+    "OrderByKey": "order_by_key",
     "RenameColumns": "columns",
     "RouteEvents": "routing",
     "SelectColumns": "columns",
     "ShardByKey": "routing",
+    "ShardRecord": "virtual_timestamps",
     "ToChangeEvents": "change_events",
+    "VirtualTimestamp": "virtual_timestamps",
+    "VirtualTimestamps": "virtual_timestamps",
     "YdbFormat": "formats.ydb",
     "YdbParser": "formats.ydb_parse",
     "hashed": "columns",

@@ -1,0 +1,87 @@
+"""`Deduplicate`: drop events that were already seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import msgspec
+from apache_beam.coders import BooleanCoder
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
+
+from penstock.errors import UsageError
+from penstock.event import ChangeEvent
+from penstock.transforms.release import release_time, require_global_window
+from penstock.transforms.routing import key_bytes
+
+
+class Deduplicate(beam.PTransform):  # type: ignore[misc, unused-ignore]
+    """Drops an event if one with the same source, table, key and version came before it.
+
+        events | Deduplicate(horizon_seconds=3600)
+
+    - Order: none; apply `OrderByKey` after it. The first delivery of an event is emitted at once, with its timestamp.
+    - Repeats: a bundle that runs again after a crash gives the same output. A repeat that comes after the horizon is
+      emitted again.
+    - Watermark: not held back.
+    - State: a mark for each event. It is removed when the watermark is `horizon_seconds` after the event, so it grows
+      with the number of events in the horizon.
+
+    Beam's `with_exception_handling` does not cover timers, so this transform does not offer it; its own code has no
+    input that makes it fail.
+    """
+
+    def __init__(self, *, horizon_seconds: float) -> None:
+        super().__init__()
+        if not horizon_seconds > 0:
+            raise UsageError(f"Deduplicate needs a horizon of more than 0 seconds, not {horizon_seconds}")
+        self._horizon_seconds = horizon_seconds
+
+    def expand(self, pcoll: beam.PCollection[ChangeEvent]) -> beam.PCollection[ChangeEvent]:
+        """Apply the transform to events in the global window."""
+        require_global_window(self, pcoll)
+        keyed = pcoll | "IdentityOfEvent" >> beam.Map(_with_identity).with_output_types(
+            tuple[bytes, ChangeEvent]
+        )
+        mark = _DeduplicateFn(round(self._horizon_seconds * 1_000_000))
+        return keyed | "DeduplicateFn" >> beam.ParDo(mark).with_output_types(ChangeEvent)
+
+    def display_data(self) -> dict[str, Any]:
+        return {"horizon_seconds": self._horizon_seconds}
+
+
+def identity(event: ChangeEvent) -> bytes:
+    """Return bytes that are equal for two deliveries of one event, and different for all other events."""
+    return key_bytes(event) + msgspec.msgpack.encode(event.version)
+
+
+def _with_identity(event: ChangeEvent) -> tuple[bytes, ChangeEvent]:
+    return identity(event), event
+
+
+class _DeduplicateFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
+    SEEN = ReadModifyWriteStateSpec("seen", BooleanCoder())
+    FORGET = TimerSpec("forget", TimeDomain.WATERMARK)
+
+    def __init__(self, horizon_us: int) -> None:
+        super().__init__()
+        self._horizon_us = horizon_us
+
+    def process(
+        self,
+        element: tuple[bytes, ChangeEvent],
+        at: Any = beam.DoFn.TimestampParam,
+        seen: Any = beam.DoFn.StateParam(SEEN),
+        forget: Any = beam.DoFn.TimerParam(FORGET),
+    ) -> Iterator[ChangeEvent]:
+        if seen.read():
+            return
+        seen.write(True)
+        forget.set(release_time(at, self._horizon_us))
+        yield element[1]
+
+    @on_timer(FORGET)
+    def expire(self, seen: Any = beam.DoFn.StateParam(SEEN)) -> None:
+        seen.clear()

@@ -1,0 +1,278 @@
+"""`VirtualTimestamps` and `Barriers`: the order of a changefeed, and marks that say how far it is complete.
+
+The values are those of YDB's changefeeds. A virtual timestamp is `[step, txId]` and orders the records of a shard. A
+barrier with virtual timestamp T says that no record of its shard with an earlier virtual timestamp follows.
+
+Source: YDB documentation, "Change Data Capture", virtual timestamps and barriers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any
+
+import apache_beam as beam
+import msgspec
+from apache_beam import coders
+from apache_beam.coders import VarIntCoder
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import (
+    OrderedListStateSpec,
+    ReadModifyWriteStateSpec,
+    TimerSpec,
+    on_timer,
+)
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+
+from penstock.coders import VersionedCoder
+from penstock.errors import UsageError
+from penstock.event import ChangeEvent, Version
+from penstock.event.coder import ChangeEventCoder, decode_event, encode_event
+from penstock.transforms.element_transform import ElementTransform
+from penstock.transforms.release import (
+    END,
+    MILLISECOND,
+    release_time,
+    released_until,
+    require_global_window,
+    take,
+)
+
+ORDINAL_BITS = 40
+"""The lower bits of `VirtualTimestamp.tx_id` that hold the ordinal of the transaction."""
+
+RESTAMPED_MS = 10
+"""How many milliseconds later than its commit time the element of an event may be.
+
+`OrderByKey` adds up to 1. A barrier waits so much longer, because the watermark speaks about the times of elements."""
+
+
+class VirtualTimestamp(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """The place of a record in its changefeed. Virtual timestamps compare as tuples.
+
+    `step`: the commit time in whole milliseconds since the epoch. `tx_id`: the microseconds below the millisecond,
+    times 2^40, plus the ordinal of the transaction in its microsecond. It is below 2^50, so JSON consumers keep it
+    exact.
+    """
+
+    step: int
+    tx_id: int
+
+
+class ShardRecord(msgspec.Struct, frozen=True):
+    """A record of a shard: an event, or a barrier, which has no event."""
+
+    timestamp: VirtualTimestamp
+    event: ChangeEvent | None = None
+
+    @property
+    def is_barrier(self) -> bool:
+        """Whether no record with an earlier `timestamp` follows in the shard."""
+        return self.event is None
+
+    def __repr__(self) -> str:  # no event: it is someone's data
+        kind = "barrier" if self.is_barrier else "event"
+        return f"<{kind} at {self.timestamp.step}, {self.timestamp.tx_id}>"
+
+
+class ShardRecordCoder(VersionedCoder):
+    """Beam's coder of `ShardRecord`: a version byte, then a msgpack array."""
+
+    value_type = ShardRecord
+    what = "a record of a shard"
+
+    def encode(self, value: ShardRecord) -> bytes:
+        event = None if value.event is None else encode_event(value.event)
+        return b"\x01" + msgspec.msgpack.encode((value.timestamp, event))
+
+    def decode(self, encoded: bytes) -> ShardRecord:
+        self.check_version(encoded[0] if encoded else None)
+        timestamp, event = _decode(memoryview(encoded)[1:])
+        return ShardRecord(timestamp, None if event is None else decode_event(event))
+
+
+coders.registry.register_coder(ShardRecord, ShardRecordCoder)
+_decode = msgspec.msgpack.Decoder(tuple[VirtualTimestamp, bytes | None]).decode
+
+
+class VirtualTimestamps(ElementTransform):
+    """Turns each event into a `ShardRecord` with its virtual timestamp.
+
+        records = events | VirtualTimestamps()
+
+    All events of a transaction have one virtual timestamp, and a later commit has a later one. Transactions with
+    one commit time have an order that depends on their ids only.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_stamp, ShardRecord)
+
+
+class Barriers(beam.PTransform):  # type: ignore[misc, unused-ignore]
+    """Orders the events of each shard by their virtual timestamps, and adds barriers: (shard, `ShardRecord`).
+
+        records = events | ShardByKey(8) | Barriers(shards=8, interval_seconds=1)
+
+    Barriers have the whole multiples of `interval_seconds` as timestamps. Each shard gets one barrier for each interval
+    in which any shard has an event, also a shard without events. Intervals without events have no barrier: the barrier
+    after the last event already covers them. Barriers come from the watermark, never from the clock.
+
+    - Order: within a shard, events have the order of their virtual timestamps, then of their versions. No event follows
+      a barrier with a later timestamp. There is no order between shards. The next step sees the order if it is fused
+      with this one, as a sink is.
+    - Repeats: an event that comes twice is emitted twice. A bundle that runs again after a crash gives the same output,
+      and no barrier comes twice.
+    - Watermark: held at the earliest event in the buffer and at the next barrier. A barrier is emitted when the
+      watermark has passed it by 10 milliseconds. If the watermark jumps over several barriers, a runner may fire their
+      timers in any order (Beam's FnApiRunner does): a barrier is left out if a later one was emitted before it.
+    - State: the events that the watermark has not passed, removed when they are emitted, and the last barrier of each
+      shard: one number per shard, which stays.
+
+    Raises ValueError while running for an event that comes after a barrier that covers it. That happens if
+    the source's watermark is wrong, or if a step before it delays elements by more than 10 milliseconds against
+    their commit times. Beam's `with_exception_handling` does not cover timers, so this transform does not offer it.
+    """
+
+    def __init__(self, *, shards: int, interval_seconds: float = 1) -> None:
+        super().__init__()
+        if shards < 1:
+            raise UsageError(f"Barriers needs at least 1 shard, not {shards}")
+        if round(interval_seconds * 1000) < 1:
+            raise UsageError(f"Barriers needs an interval of at least 0.001 seconds, not {interval_seconds}")
+        self._shards, self._interval_seconds = shards, interval_seconds
+
+    def expand(self, pcoll: beam.PCollection[tuple[int, ChangeEvent]]) -> Any:
+        """Apply the transform to (shard, event) in the global window, as `ShardByKey` makes them."""
+        require_global_window(self, pcoll)
+        requests = beam.ParDo(_RequestBarriersFn(self._shards, round(self._interval_seconds * 1000)))
+        records = pcoll | "RequestBarriersFn" >> requests.with_output_types(tuple[int, ShardRecord])
+        return records | "BarriersFn" >> beam.ParDo(_BarriersFn()).with_output_types(tuple[int, ShardRecord])
+
+    def display_data(self) -> dict[str, Any]:
+        return {"shards": self._shards, "interval_seconds": self._interval_seconds}
+
+
+def virtual_timestamp(event: ChangeEvent) -> VirtualTimestamp:
+    """Return the virtual timestamp of an event; equal for all events of its transaction."""
+    micros, nanos = divmod(event.timestamp, 1000)
+    step, below = divmod(micros, 1000)
+    # The ordinal keeps the order of nanoseconds in its upper 10 bits. The id of the transaction gives the rest, so
+    # that two runs and two workers agree on it.
+    ordinal = nanos << 30 | _ordinal(event.version.transaction)
+    return VirtualTimestamp(step, below << ORDINAL_BITS | ordinal)
+
+
+def barrier_after(timestamp: int, interval_ms: int) -> int:
+    """Return the first barrier, in milliseconds since the epoch, that is later than `timestamp` (nanoseconds)."""
+    return (timestamp // 1_000_000 // interval_ms + 1) * interval_ms
+
+
+def in_shard_order(records: Iterable[ShardRecord]) -> list[ShardRecord]:
+    """Return the events of one shard in the order of their virtual timestamps, then of their versions."""
+    return sorted(records, key=_shard_order)
+
+
+@lru_cache(maxsize=4096)
+def _ordinal(transaction: str) -> int:
+    return int.from_bytes(blake2b(transaction.encode(), digest_size=4).digest(), "big") >> 2
+
+
+def _stamp(event: ChangeEvent) -> tuple[ShardRecord]:
+    return (ShardRecord(virtual_timestamp(event), event),)
+
+
+def _shard_order(record: ShardRecord) -> tuple[VirtualTimestamp, Version]:
+    assert record.event is not None
+    return record.timestamp, record.event.version
+
+
+class _RequestBarriersFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
+    """Stamps events, and asks every shard once per bundle for the barrier after each event."""
+
+    def __init__(self, shards: int, interval_ms: int) -> None:
+        super().__init__()
+        self._shards, self._interval_ms = shards, interval_ms
+        self._requested: set[int] = set()
+
+    def start_bundle(self) -> None:
+        self._requested = set()
+
+    def process(self, element: tuple[int, ChangeEvent]) -> Iterator[tuple[int, ShardRecord]]:
+        shard, event = element
+        if not 0 <= shard < self._shards:
+            raise ValueError(f"Barriers(shards={self._shards}) got an event of shard {shard}")
+        step = barrier_after(event.timestamp, self._interval_ms)
+        if step not in self._requested:
+            self._requested.add(step)
+            # A request has the timestamp of its event, so it is there before the watermark passes the barrier.
+            for each in range(self._shards):
+                yield each, ShardRecord(VirtualTimestamp(step, 0))
+        yield shard, ShardRecord(virtual_timestamp(event), event)
+
+
+class _BarriersFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
+    BUFFER = OrderedListStateSpec("buffer", ChangeEventCoder())
+    LAST = ReadModifyWriteStateSpec("last", VarIntCoder())
+    RELEASE = TimerSpec("release", TimeDomain.WATERMARK)
+    BARRIER = TimerSpec("barrier", TimeDomain.WATERMARK)
+
+    def process(
+        self,
+        element: tuple[int, ShardRecord],
+        at: Any = beam.DoFn.TimestampParam,
+        buffer: Any = beam.DoFn.StateParam(BUFFER),
+        last: Any = beam.DoFn.StateParam(LAST),
+        release: Any = beam.DoFn.TimerParam(RELEASE),
+        barrier: Any = beam.DoFn.TimerParam(BARRIER),
+    ) -> None:
+        shard, record = element
+        reached = last.read()
+        if record.event is None:
+            # A late request would repeat a barrier. Its event fails or follows a later barrier.
+            if reached is None or record.timestamp.step > reached:
+                due = min(Timestamp(micros=(record.timestamp.step + RESTAMPED_MS) * MILLISECOND), END)
+                barrier.set(due, dynamic_timer_tag=str(record.timestamp.step))
+            return
+        if reached is not None and record.timestamp.step < reached:
+            raise ValueError(
+                f"an event of commit time {record.event.timestamp} came to shard {shard} after the barrier at "
+                f"{reached} ms: the watermark passed it, or a step before Barriers delayed it"
+            )
+        buffer.add((at, record.event))
+        due = release_time(at)
+        release.set(due, dynamic_timer_tag=str(due.micros))
+
+    @on_timer(RELEASE)
+    def emit_events(
+        self,
+        shard: Any = beam.DoFn.KeyParam,
+        fired: Any = beam.DoFn.TimestampParam,
+        buffer: Any = beam.DoFn.StateParam(BUFFER),
+    ) -> Iterator[TimestampedValue]:
+        yield from _released(shard, fired, buffer)
+
+    @on_timer(BARRIER)
+    def emit_barrier(
+        self,
+        shard: Any = beam.DoFn.KeyParam,
+        step: Any = beam.DoFn.DynamicTimerTagParam,
+        fired: Any = beam.DoFn.TimestampParam,
+        buffer: Any = beam.DoFn.StateParam(BUFFER),
+        last: Any = beam.DoFn.StateParam(LAST),
+    ) -> Iterator[TimestampedValue]:
+        # A runner may fire two timers of one time in any order, so the barrier first emits what it covers.
+        yield from _released(shard, fired, buffer)
+        reached = last.read()
+        # Beam's FnApiRunner does not fire the timers of one jump of the watermark in the order of their times.
+        if reached is None or int(step) > reached:
+            last.write(int(step))
+            yield TimestampedValue((shard, ShardRecord(VirtualTimestamp(int(step), 0))), fired)
+
+
+def _released(shard: int, fired: Any, buffer: Any) -> Iterator[TimestampedValue]:
+    events = take(buffer, released_until(fired))
+    for record in in_shard_order(ShardRecord(virtual_timestamp(event), event) for event in events):
+        yield TimestampedValue((shard, record), fired)
