@@ -75,7 +75,7 @@ def test_every_package_of_the_root_folders_is_linked_into_the_source_tree() -> N
             assert module.parent.resolve() in linked, f"add a link to {module.parent} below src/penstock"
 
 
-def test_the_io_folder_at_the_root_is_no_package_of_its_own() -> None:
+def test_the_io_folder_at_the_root_is_not_a_package() -> None:
     assert not (ROOT / "io" / "__init__.py").exists()  # tools would take it for the standard library's
 
 
@@ -133,7 +133,7 @@ def test_every_module_and_public_name_can_be_imported_from_an_installed_copy(
     "package",
     ["penstock", "penstock.io.spanner", "penstock.io.bigtable", "penstock.io.files", "penstock.runner"],
 )
-def test_a_front_door_opens_without_clients_or_spark(
+def test_public_packages_are_imported_without_clients_or_spark(
     package: str, installed: Mapping[str, str], tmp_path: Path
 ) -> None:
     """What Beam itself imports does not count."""
@@ -158,7 +158,7 @@ def test_the_package_itself_imports_nothing_but_the_standard_library(
     assert not [name for name in loaded if name.startswith(("apache_beam", "google.", "pyspark"))]
 
 
-def test_a_public_package_says_what_its_public_names_are() -> None:
+def test_each_public_package_lists_its_public_names() -> None:
     for package in ("penstock.io.spanner", "penstock.io.bigtable", "penstock.io.files", "penstock.runner"):
         module = importlib.import_module(package)
         assert module.__all__, package
@@ -166,7 +166,7 @@ def test_a_public_package_says_what_its_public_names_are() -> None:
 
 
 @pytest.mark.slow
-def test_beams_own_runner_works_beside_our_options(installed: Mapping[str, str], tmp_path: Path) -> None:
+def test_the_direct_runner_works_with_our_options(installed: Mapping[str, str], tmp_path: Path) -> None:
     """Beam collects the options of every class that is imported; a name taken twice breaks every pipeline."""
     program = (
         "import apache_beam as beam\n"

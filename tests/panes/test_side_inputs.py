@@ -53,7 +53,7 @@ def beside(side: Any, view: Any, *steps: Step, windows: Any = None) -> list[str]
 BOTH = [watermark(0, "main"), watermark(0, "side")]
 
 
-def test_an_element_waits_until_the_side_inputs_window_is_over() -> None:
+def test_an_element_waits_until_the_side_input_window_ends() -> None:
     steps = [*BOTH, elements("m@1", tag="main"), watermark(50, "main"), elements("s@2", tag="side")]
     steps += [elements("t@3", "u@13", tag="side"), watermark(10, "side")]
     assert beside(beam.WindowInto(w.FixedWindows(10)), beam.pvalue.AsList, *steps) == [
@@ -61,18 +61,18 @@ def test_an_element_waits_until_the_side_inputs_window_is_over() -> None:
     ]
 
 
-def test_a_window_without_anything_is_empty_once_it_is_over() -> None:
+def test_a_window_without_elements_is_empty_after_its_end() -> None:
     steps = [*BOTH, elements("m@1", tag="main"), elements("s@12", tag="side"), watermark(10, "side")]
     assert beside(beam.WindowInto(w.FixedWindows(10)), beam.pvalue.AsList, *steps) == ["0-10: m with [] @1"]
 
 
-def test_a_default_stands_in_for_an_empty_window() -> None:
+def test_an_empty_window_gives_the_default_value() -> None:
     steps = [*BOTH, elements("m@1", tag="main"), watermark(10, "side")]
     view = lambda side: beam.pvalue.AsSingleton(side, default_value="nothing")  # noqa: E731
     assert beside(beam.WindowInto(w.FixedWindows(10)), view, *steps) == ["0-10: m with nothing @1"]
 
 
-def test_the_windows_of_a_side_input_may_be_longer() -> None:
+def test_side_input_windows_may_be_longer_than_main_input_windows() -> None:
     steps = [
         *BOTH,
         elements("m@1", "n@15", tag="main"),
@@ -85,7 +85,7 @@ def test_the_windows_of_a_side_input_may_be_longer() -> None:
     ]
 
 
-def test_elements_that_wait_hold_the_watermark() -> None:
+def test_waiting_elements_hold_the_watermark() -> None:
     steps = [*BOTH, elements("m@1", tag="main"), watermark(100, "main"), elements("s@2", tag="side")]
 
     def build(p: beam.Pipeline) -> None:
@@ -114,7 +114,7 @@ def test_a_triggered_side_input_shows_its_latest_pane() -> None:
     ]
 
 
-def test_a_new_pane_takes_the_place_of_the_old_one_in_the_epoch_in_which_it_comes() -> None:
+def test_a_new_pane_replaces_the_previous_one_in_the_epoch_in_which_it_arrives() -> None:
     class BothFn(beam.DoFn):
         def process(self, element: str, latest: Any, second: Any) -> Iterator[str]:
             yield f"{element} with {latest} and {second}"
@@ -132,13 +132,13 @@ def test_a_new_pane_takes_the_place_of_the_old_one_in_the_epoch_in_which_it_come
     assert played(build) == ["all: m with t and t @1"]
 
 
-def test_accumulated_panes_show_all_there_has_been() -> None:
+def test_accumulating_panes_contain_all_elements_so_far() -> None:
     side = beam.WindowInto(w.GlobalWindows(), trigger=EACH, accumulation_mode=t.AccumulationMode.ACCUMULATING)
     steps = [*BOTH, elements("s@1", tag="side"), elements("t@2", tag="side"), elements("m@1", tag="main")]
     assert beside(side, beam.pvalue.AsList, *steps) == ["0-10: m with ['s', 't'] @1"]
 
 
-def test_a_late_pane_is_seen_by_those_that_come_after_it() -> None:
+def test_a_late_pane_is_visible_to_later_elements() -> None:
     side = beam.WindowInto(
         w.FixedWindows(10), accumulation_mode=t.AccumulationMode.ACCUMULATING, allowed_lateness=50
     )
@@ -147,7 +147,7 @@ def test_a_late_pane_is_seen_by_those_that_come_after_it() -> None:
     assert beside(side, beam.pvalue.AsList, *steps) == ["0-10: m with ['s'] @1", "0-10: n with ['s', 't'] @2"]
 
 
-def test_a_bounded_side_input_is_there_from_the_beginning() -> None:
+def test_a_bounded_side_input_is_available_from_the_start() -> None:
     def build(p: beam.Pipeline) -> None:
         side = p | beam.Create([("x", 1), ("y", 2)])
         main = p | script(elements("m@1"))
@@ -156,7 +156,7 @@ def test_a_bounded_side_input_is_there_from_the_beginning() -> None:
     assert played(build) == ["all: m with ['x', 'y'] @1"]
 
 
-def test_state_and_a_side_input_go_together() -> None:
+def test_a_stateful_dofn_can_read_a_side_input() -> None:
     class JoinFn(beam.DoFn):
         COUNT = CombiningValueStateSpec("count", combine_fn=sum)
 
@@ -222,7 +222,7 @@ def read_beside(side: Any, view: Any, *steps: Step, pause: float = 0) -> list[st
     return played(build)
 
 
-def test_an_element_of_a_splittable_dofn_waits_for_the_side_inputs_window() -> None:
+def test_an_element_of_a_splittable_dofn_waits_for_the_side_input_window() -> None:
     steps = [*BOTH, elements("m@1", tag="main"), watermark(50, "main"), elements("s@2", tag="side")]
     steps += [elements("t@3", "u@13", tag="side"), watermark(10, "side")]
     assert read_beside(beam.WindowInto(w.FixedWindows(10)), beam.pvalue.AsList, *steps) == [
@@ -230,14 +230,14 @@ def test_an_element_of_a_splittable_dofn_waits_for_the_side_inputs_window() -> N
     ]
 
 
-def test_an_empty_side_input_is_known_to_a_splittable_dofn_once_its_window_is_over() -> None:
+def test_a_splittable_dofn_reads_an_empty_side_input_after_its_window_ends() -> None:
     steps = [*BOTH, elements("m@1", tag="main"), elements("s@12", tag="side"), watermark(10, "side")]
     assert read_beside(beam.WindowInto(w.FixedWindows(10)), beam.pvalue.AsList, *steps) == [
         f"0-10: m{part} with [] @1" for part in range(3)
     ]
 
 
-def test_a_side_input_stays_while_something_is_left_to_read_in_its_window() -> None:
+def test_a_side_input_is_kept_while_a_residual_needs_its_window() -> None:
     steps = [*BOTH, elements("s@1", tag="side"), watermark(10, "side"), elements("m@1", tag="main")]
     steps += [watermark(100, "main")]
     for at in range(11, 60, 10):
@@ -247,14 +247,14 @@ def test_a_side_input_stays_while_something_is_left_to_read_in_its_window() -> N
     ]
 
 
-def test_a_splittable_dofn_sees_the_latest_pane_when_it_reads_on() -> None:
+def test_a_splittable_dofn_sees_the_latest_pane_when_it_resumes() -> None:
     side = beam.WindowInto(w.GlobalWindows(), trigger=EACH, accumulation_mode=DISCARDING)
     steps = [*BOTH, elements("s@1", tag="side"), elements("m@1", tag="main"), elements("t@2", tag="side")]
     lines = read_beside(side, beam.pvalue.AsSingleton, *steps, pause=1)
     assert lines == ["0-10: m0 with s @1", "0-10: m1 with t @1", "0-10: m2 with t @1"]
 
 
-def test_what_a_splittable_dofn_waits_for_and_has_not_read_holds_the_watermark() -> None:
+def test_waiting_elements_and_residuals_of_a_splittable_dofn_hold_the_watermark() -> None:
     steps = [*BOTH, elements("m@1", tag="main"), watermark(100, "main"), elements("s@2", tag="side")]
 
     def build(p: beam.Pipeline) -> None:

@@ -74,7 +74,7 @@ def test_an_event_time_timer_fires_when_the_watermark_reaches_it_with_its_own_ti
     ) == ["all: fired with 5 5 @5"]
 
 
-def test_the_last_setting_of_a_timer_counts() -> None:
+def test_the_last_time_set_for_a_timer_is_used() -> None:
     steps = [elements("5@1"), elements("8@2"), watermark(6), watermark(8)]
     assert through(AtFn(), *steps) == ["all: fired with 5 8 @8"]
 
@@ -182,7 +182,7 @@ class OrderFn(beam.DoFn):
 
 
 @pytest.mark.parametrize("watermarks", [(2, 3, 4, 5), (2, 5), (100,)])
-def test_timers_fire_one_after_the_other_however_far_the_watermark_leaps(
+def test_timers_fire_in_order_when_the_watermark_jumps(
     watermarks: tuple[float, ...],
 ) -> None:
     assert through(OrderFn(), elements("x@0"), *map(watermark, watermarks)) == ["all: after 2 4 @5"]
@@ -225,7 +225,7 @@ def test_a_processing_time_timer_holds_the_watermark_until_it_has_fired() -> Non
     assert "1 2 | on time 0/0" in found[0], "the held elements are in time for their window"
 
 
-def test_when_the_script_is_over_its_clock_leaps_to_the_timers_that_are_left() -> None:
+def test_after_the_last_scripted_event_the_clock_advances_to_the_remaining_timers() -> None:
     found = through(LaterFn(), elements("1@1"), clock(4), elements("a/2@2"), watermark(20))
     assert sorted(found) == ["all: ('k', '1') @1", "all: ('k', 'a/2') @2"]
 
@@ -243,7 +243,7 @@ class TagsFn(beam.DoFn):
         yield f"tag {tag}"
 
 
-def test_dynamic_tags_are_timers_of_their_own_and_fire_in_the_order_of_their_times() -> None:
+def test_timers_with_different_dynamic_tags_are_independent_and_fire_in_time_order() -> None:
     assert through(TagsFn(), elements("7@1", "3@1", "5@1"), watermark(6)) == [
         "all: tag 3 @3",
         "all: tag 5 @5",
@@ -350,11 +350,13 @@ class FarFn(beam.DoFn):
         ("before", ["all: event @-9.22337e+12", "all: clock @1"]),
     ],
 )
-def test_a_timer_beyond_the_time_that_beam_knows_fires_at_its_end(far: str, seen: list[str]) -> None:
+def test_a_timer_after_the_maximum_timestamp_fires_at_the_maximum_timestamp(
+    far: str, seen: list[str]
+) -> None:
     assert through(FarFn(), elements(f"{far}@1"), watermark(5)) == seen
 
 
-def test_with_a_lateness_beyond_the_end_of_time_a_window_expires_when_time_is_over() -> None:
+def test_a_window_with_unlimited_lateness_expires_at_the_maximum_timestamp() -> None:
     into = beam.WindowInto(w.FixedWindows(10), allowed_lateness=10**14)
     steps = [elements("5@1"), watermark(10**6), elements("6@2")]
     assert through(AtFn(), *steps, into=into) == ["0-10: fired with 5 @5", "0-10: fired with 6 @6"]
@@ -380,7 +382,7 @@ class ByClockFn(beam.DoFn):
         yield "fired with " + " ".join(seen.read())
 
 
-def test_a_processing_time_timer_goes_with_its_window_when_that_expires() -> None:
+def test_a_processing_time_timer_is_deleted_when_its_window_expires() -> None:
     into = beam.WindowInto(w.FixedWindows(10))
     steps = [elements("60@1"), clock(30), watermark(10), elements("70@11"), clock(60)]
     assert through(ByClockFn(), *steps, into=into) == ["10-20: fired with 70 @11"]

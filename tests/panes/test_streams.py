@@ -46,7 +46,7 @@ def test_a_window_of_flattened_streams_waits_for_the_slower_one() -> None:
     assert found == ["0-10: 1 2 | on time 0/0 first last @end"]
 
 
-def test_joined_streams_meet_in_their_windows() -> None:
+def test_streams_are_joined_per_window() -> None:
     steps = [
         *(watermark(0, tag) for tag in ("left", "right")),
         elements("l1@1", "l2@11", tag="left"),
@@ -95,7 +95,7 @@ def test_a_reshuffle_keeps_windows_timestamps_and_panes() -> None:
     ]
 
 
-def test_a_grouping_behind_a_grouping_gets_its_panes_in_time() -> None:
+def test_a_grouping_after_a_grouping_receives_its_panes_on_time() -> None:
     found = played(
         lambda p: (
             p
@@ -149,7 +149,7 @@ def test_a_pane_can_be_read_until_its_bundle_ends(mode: str) -> None:
     assert sorted(found) == sorted(["0-10: 1 2 @end", second, "10-20: 4 @end"])
 
 
-def test_panes_may_be_combined_as_they_are() -> None:
+def test_panes_can_be_combined_without_defaults() -> None:
     found = played(
         lambda p: (
             p
@@ -188,7 +188,7 @@ def test_a_lifted_combiner_fires_as_often_as_its_windows() -> None:
 
 
 @pytest.mark.parametrize(("combiner", "at"), [("EARLIEST", "7"), ("LATEST", "8"), ("EOW", "end")])
-def test_a_combiner_stamps_its_sums_as_a_grouping_stamps_its_panes(combiner: str, at: str) -> None:
+def test_combined_values_get_the_same_timestamps_as_grouped_panes(combiner: str, at: str) -> None:
     """Of the earliest and the latest, elements that are behind the output watermark do not count."""
     windows = beam.WindowInto(
         w.FixedWindows(10), timestamp_combiner=getattr(TimestampCombiner, f"OUTPUT_AT_{combiner}")

@@ -30,7 +30,7 @@ def pipeline(spark: Any) -> beam.Pipeline:
     return beam.Pipeline(runner=PySparkRunner(spark), options=PipelineOptions([]))
 
 
-def test_what_a_dofn_leaves_in_a_variable_stays_in_its_worker(pipeline: beam.Pipeline) -> None:
+def test_a_variable_that_a_dofn_sets_stays_in_its_worker(pipeline: beam.Pipeline) -> None:
     with pipeline as p:
         kept = p | beam.Create([1, 2]) | beam.Map(lambda n: seen.append(n) or n)
         assert_that(kept, equal_to([1, 2]))
@@ -45,7 +45,7 @@ class _BundlesFn(beam.DoFn):
         """Elements are not looked at."""
 
 
-def test_elements_that_are_spread_out_come_in_a_bundle_for_each_partition(pipeline: beam.Pipeline) -> None:
+def test_redistributed_elements_arrive_in_one_bundle_per_partition(pipeline: beam.Pipeline) -> None:
     with pipeline as p:
         bundles = p | beam.Create(range(10)) | beam.ParDo(_BundlesFn())
         assert_that(bundles, equal_to(["a bundle"] * 2))
@@ -65,7 +65,7 @@ def test_the_end_of_a_window_keeps_its_microseconds(pipeline: beam.Pipeline) -> 
         assert_that(sums, equal_to([(("k", 3), 9_999_999)]))
 
 
-def test_a_reshuffle_keeps_what_is_known_of_a_pane(pipeline: beam.Pipeline) -> None:
+def test_a_reshuffle_keeps_the_pane_info(pipeline: beam.Pipeline) -> None:
     with pipeline as p:
         firsts = (
             p
@@ -84,7 +84,7 @@ def _with_side(p: beam.Pipeline, script: TestStream, side: beam.PTransform) -> b
     return main | beam.Map(lambda element, values: (element, values), view)
 
 
-def test_a_side_inputs_element_behind_the_watermark_and_its_window_is_dropped(
+def test_a_late_side_input_element_of_an_expired_window_is_dropped(
     pipeline: beam.Pipeline,
 ) -> None:
     script = TestStream().add_elements([window.TimestampedValue("m", 1)], tag="main")
@@ -108,7 +108,7 @@ def test_a_side_input_is_ready_with_its_first_pane(pipeline: beam.Pipeline) -> N
         assert_that(_with_side(p, script, early), equal_to([("m", ["s"])]))
 
 
-def test_elements_are_in_windows_of_their_pcollections_kind(pipeline: beam.Pipeline) -> None:
+def test_elements_have_the_window_type_of_their_pcollection(pipeline: beam.Pipeline) -> None:
     foreign = WindowedValue("a", Timestamp(5), [window.IntervalWindow(5, 10)], PANE_INFO_UNKNOWN)
     with pipeline as p:
         found = (

@@ -16,7 +16,7 @@ QUICK = ("fn-api-runner",)
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_beams_suites_are_red_where_the_page_says_and_nowhere_else(campaign: Any, tmp_path: Path) -> None:
+def test_beams_suites_fail_exactly_where_the_page_says(campaign: Any, tmp_path: Path) -> None:
     recorded = json.loads(EVIDENCE.read_text("utf-8"))["suites"]
     chosen = list(recorded) if campaign.full else QUICK
     for suite in chosen:
@@ -26,7 +26,7 @@ def test_beams_suites_are_red_where_the_page_says_and_nowhere_else(campaign: Any
         assert red == red_on_the_page(suite), outcomes["reasons"]
 
 
-def test_the_page_says_what_was_recorded_and_explains_each_red() -> None:
+def test_the_page_matches_the_recorded_results_and_explains_each_failure() -> None:
     evidence = json.loads(EVIDENCE.read_text("utf-8"))
     assert PAGE.read_text("utf-8") == page(evidence)
     red = {test for suite in evidence["suites"].values() for test in suite["red here only"]}

@@ -68,7 +68,7 @@ def test_the_layout_may_change_between_the_listing_and_the_first_read(table: Any
     assert sorted(keys(driver.committed)) == [b"a", b"z"]
 
 
-def test_a_pending_merge_does_not_keep_a_bounded_read_from_its_end(table: Any) -> None:
+def test_a_pending_merge_does_not_prevent_the_end_of_a_bounded_read(table: Any) -> None:
     table.control.split(table.name, b"m")
     start = time.time_ns()
     end = start + SECOND
@@ -87,7 +87,7 @@ def test_a_pending_merge_does_not_keep_a_bounded_read_from_its_end(table: Any) -
     assert len(read) >= 2
 
 
-def test_an_idle_stream_advances_its_watermark_and_is_cut_at_once(table: Any) -> None:
+def test_an_idle_stream_advances_its_watermark_and_is_split_at_once(table: Any) -> None:
     driver = Epochs(table.reading())
     driver.run(0.5)
     put(table, b"a")
@@ -109,7 +109,7 @@ def test_a_stream_is_kept_open_between_bundles(table: Any) -> None:
     assert table.control.statistics(table.name)["streams_opened"] <= 2
 
 
-def test_a_frozen_watermark_holds_ours(table: Any) -> None:
+def test_a_frozen_watermark_of_the_service_holds_the_reported_one(table: Any) -> None:
     driver = Epochs(table.reading())
     driver.run_until(time.time_ns())
     table.control.freeze_watermark(table.name)
@@ -121,7 +121,7 @@ def test_a_frozen_watermark_holds_ours(table: Any) -> None:
     driver.run_until(time.time_ns())
 
 
-def test_a_late_record_comes_with_its_own_timestamp(table: Any) -> None:
+def test_a_late_record_keeps_its_timestamp(table: Any) -> None:
     start = time.time_ns()
     driver = Epochs(table.reading(start=start))
     driver.run_until(time.time_ns())
@@ -134,7 +134,7 @@ def test_a_late_record_comes_with_its_own_timestamp(table: Any) -> None:
     assert [record.commit_timestamp for record in driver.committed] == [late * 1000]
 
 
-def test_a_commit_timestamp_in_the_future_lifts_no_watermark_and_hides_nothing_that_follows(
+def test_a_commit_timestamp_in_the_future_raises_no_watermark_and_hides_no_later_record(
     table: Any,
 ) -> None:
     start = time.time_ns()
@@ -153,7 +153,7 @@ def test_a_commit_timestamp_in_the_future_lifts_no_watermark_and_hides_nothing_t
     assert driver.committed[0].commit_timestamp == ahead * 1000
 
 
-def test_garbage_collection_clusters_unknown_kinds_and_the_future_come_as_they_are(table: Any) -> None:
+def test_garbage_collection_source_clusters_and_unknown_mutations_are_emitted_unchanged(table: Any) -> None:
     start = time.time_ns()
     unknown = b"\xca\x3e\x01x"
     cell = set_cell("f", b"q", b"v", 1000).SerializeToString()
@@ -172,7 +172,7 @@ def test_garbage_collection_clusters_unknown_kinds_and_the_future_come_as_they_a
     assert (garbage.type, garbage.entries) == (MutationType.GARBAGE_COLLECTION, (DeleteFamily("f"),))
 
 
-def test_large_values_and_thousands_of_mutations_come_whole(table: Any) -> None:
+def test_large_values_and_thousands_of_mutations_are_emitted_complete(table: Any) -> None:
     start = time.time_ns()
     big = bytes(range(256)) * 24_000  # 6 MB, above gRPC's default limit even for one message
     table.control.chunk_bytes(table.name, 5 << 20)
@@ -183,7 +183,7 @@ def test_large_values_and_thousands_of_mutations_come_whole(table: Any) -> None:
     assert len(wide.entries) == 5000
 
 
-def test_dropped_rows_and_writes_without_effect_leave_what_they_left(table: Any) -> None:
+def test_only_dropped_rows_and_effective_writes_produce_records(table: Any) -> None:
     start = time.time_ns()
     put(table, b"\xff\xff", b"\xff\xffz", b"keep")
     table.client.check_and_write(b"nobody", [set_cell("f", b"q", b"x")])
@@ -285,7 +285,7 @@ def test_a_damaged_value_is_refused_and_nothing_is_skipped(table: Any, fault: Fa
     assert keys(driver.committed) == [b"before", b"big", b"damaged"]
 
 
-def test_a_dead_emulator_is_given_up_after_the_timeout_and_no_thread_is_left(
+def test_reading_a_dead_emulator_fails_after_the_timeout_and_leaves_no_thread(
     tmp_path: Any, new_table: Callable[..., Any]
 ) -> None:
     with BigtableEmulator.start() as own:

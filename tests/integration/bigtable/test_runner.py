@@ -104,7 +104,7 @@ def write_until(table: Any, running: Any, records: int, layout_changes: int) -> 
         time.sleep(0.2)
 
 
-def test_a_bounded_read_ends_on_beams_own_runner(
+def test_a_bounded_read_ends_on_the_direct_runner(
     table: Any, writers: Callable[..., Any], tmp_path: Path, campaign: Any
 ) -> None:
     start = time.time_ns()
@@ -183,7 +183,7 @@ def _record(campaign: Any, name: str, table: Any, records: list[ChangeStreamMuta
     )
 
 
-def test_a_table_is_read_by_ranges_as_the_ordinary_client_reads_it(
+def test_reading_a_table_by_ranges_gives_the_rows_of_the_ordinary_client(
     table: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for number in range(30):

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 
-def test_a_process_with_an_open_grpc_stream_starts_other_programs_without_fail() -> None:
+def test_a_process_with_an_open_grpc_stream_starts_child_processes_reliably() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "GRPC_ENABLE_FORK_SUPPORT"}
     ended = subprocess.run(
         [sys.executable, "-m", "tests.integration.children.program", "80"],

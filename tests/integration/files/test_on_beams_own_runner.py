@@ -64,7 +64,7 @@ def test_every_row_is_written_once_in_its_table_hour_and_shard_in_order_per_key(
     assert len(set.union(*shards_of.values())) > 1
 
 
-def test_it_emits_every_file_that_it_published(tmp_path):
+def test_the_sink_emits_every_file_that_it_published(tmp_path):
     def check(files: list[PublishedFile]) -> None:
         assert {file.path for file in files} == set(map(str, tmp_path.glob("t*/*/*.jsonl")))
         assert sum(file.records for file in files) == 100
@@ -99,7 +99,7 @@ def test_rows_without_event_time_have_their_own_folder(tmp_path):
     assert [path.parent.name for path in tmp_path.glob("t/*/*.jsonl")] == [NO_EVENT_TIME]
 
 
-def test_a_format_that_fails_fails_the_pipeline_without_showing_the_row(tmp_path):
+def test_an_error_of_a_format_fails_the_pipeline_without_showing_the_row(tmp_path):
     with (
         pytest.raises(Exception, match="not JSON") as failure,
         beam.Pipeline(runner="FnApiRunner") as pipeline,

@@ -73,7 +73,7 @@ def test_with_no_wait_every_epoch_publishes(start, tmp_path):
     assert_each_key_counts_without_a_gap(tmp_path)
 
 
-def test_a_full_file_is_published_before_its_time(start, tmp_path):
+def test_a_full_file_is_published_before_its_roll_interval_ends(start, tmp_path):
     result = start(roll_seconds=3_600, roll_bytes=2_000)
     wait_until(lambda: lines(tmp_path) > 0)
     result.stop()

@@ -59,7 +59,7 @@ def _moments(folders: Folders) -> dict[str, Moment]:
     }
 
 
-def test_the_newer_driver_continues_and_the_older_one_stops_whenever_it_was_paused(
+def test_the_newer_driver_continues_and_the_older_one_stops_after_any_pause(
     tmp_path: Path, campaign: Any
 ) -> None:
     folders = Folders(tmp_path)

@@ -51,7 +51,7 @@ def rounds() -> Iterator[None]:
         yield
 
 
-def test_what_an_ordinary_client_reads_replays_to_the_tables_with_every_column_type(database):
+def test_changes_read_by_an_ordinary_client_replay_to_the_tables_with_every_column_type(database):
     start = datetime.now(UTC)
     rng, book = random.Random(1), bank.OrderBook(random.Random(2))
     mods = bank.open_accounts(database)
@@ -74,7 +74,7 @@ def test_what_an_ordinary_client_reads_replays_to_the_tables_with_every_column_t
     assert bank.sum_of_balances(tables["Accounts"].values()) == bank.TOTAL
 
 
-def test_the_emulator_moves_keys_to_partitions_that_are_no_descendants(database):
+def test_the_emulator_moves_keys_to_partitions_that_are_not_descendants(database):
     """Not so on the service; here reading all parents first does not yet give commit order per key."""
     start = datetime.now(UTC)
     bank.open_accounts(database)

@@ -41,7 +41,7 @@ def test_values_are_grouped_by_key_across_a_flatten_and_a_reshuffle(pipeline: be
 
 
 @pytest.mark.slow
-def test_tagged_outputs_go_their_own_ways(pipeline: beam.Pipeline) -> None:
+def test_each_tagged_output_receives_its_own_elements(pipeline: beam.Pipeline) -> None:
     def by_parity(n: int) -> Iterator[Any]:
         yield beam.pvalue.TaggedOutput("odd", n) if n % 2 else n
 
@@ -52,7 +52,9 @@ def test_tagged_outputs_go_their_own_ways(pipeline: beam.Pipeline) -> None:
 
 
 @pytest.mark.slow
-def test_fixed_windows_combine_each_on_their_own_and_stamp_the_window_end(pipeline: beam.Pipeline) -> None:
+def test_fixed_windows_are_combined_separately_and_results_have_the_window_end_as_timestamp(
+    pipeline: beam.Pipeline,
+) -> None:
     def stamped(
         kv: Any, at: Any = beam.DoFn.TimestampParam, w: Any = beam.DoFn.WindowParam
     ) -> tuple[Any, ...]:
@@ -115,7 +117,7 @@ class _CountUpFn(beam.DoFn):
 
 
 @pytest.mark.slow
-def test_a_bounded_splittable_dofn_with_a_side_input_is_read_to_its_end_though_it_defers(
+def test_a_bounded_splittable_dofn_with_a_side_input_is_read_to_its_end_when_it_defers(
     pipeline: beam.Pipeline,
 ) -> None:
     with pipeline as p:

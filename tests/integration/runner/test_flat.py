@@ -153,9 +153,7 @@ def _resident_mb(process: int) -> float:
         return 0.0
 
 
-def test_folder_heap_driver_and_workers_stay_as_large_as_they_were(
-    spark: Any, tmp_path: Path, campaign: Any
-) -> None:
+def test_folder_heap_driver_and_workers_do_not_grow(spark: Any, tmp_path: Path, campaign: Any) -> None:
     epochs, every = campaign.size(60, 400), campaign.size(2, 8)
     flags = [f"--checkpoint_dir={tmp_path / 'checkpoint'}", "--spark_parallelism=2"]
     pipeline = beam.Pipeline(runner=PySparkRunner(spark), options=PipelineOptions(flags))

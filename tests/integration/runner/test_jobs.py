@@ -54,7 +54,7 @@ def start(spark: Any, tmp_path: Path) -> Iterator[Start]:
         result.cancel()
 
 
-def test_workers_have_beam_from_the_start_and_the_collector_passes_over_it(spark: Any) -> None:
+def test_workers_import_beam_at_the_start_and_the_garbage_collector_skips_it(spark: Any) -> None:
     def look(_: Any) -> Iterator[tuple[bool, int, int]]:
         yield "apache_beam" in sys.modules, gc.get_freeze_count(), len(gc.get_objects())
 
@@ -87,7 +87,7 @@ def _shuffle_files(spark: Any) -> set[str]:
 
 
 @pytest.mark.slow
-def test_a_job_says_which_epoch_it_is_and_each_stage_which_steps(spark: Any, start: Start) -> None:
+def test_jobs_are_described_with_their_epoch_and_stages_with_their_steps(spark: Any, start: Start) -> None:
     before = max((job.jobId() for job in _jobs(spark)), default=-1)
     stream = start()
     epoch = stream.progress().epoch - 3
@@ -106,7 +106,7 @@ def test_a_job_says_which_epoch_it_is_and_each_stage_which_steps(spark: Any, sta
 
 
 @pytest.mark.slow
-def test_the_files_of_an_epoch_s_exchanges_go_when_it_has_ended(spark: Any, start: Start) -> None:
+def test_shuffle_files_of_an_epoch_are_removed_after_it_ends(spark: Any, start: Start) -> None:
     before = _shuffle_files(spark)
     stream = start()
     # Two dozen exchanges, and files of the last few: they are deleted in the background.

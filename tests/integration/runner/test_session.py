@@ -41,7 +41,7 @@ def _last_object(text: str) -> str:
     return [line for line in text.splitlines() if line.startswith("{")][-1]
 
 
-def test_under_spark_submit_the_submission_counts(tmp_path: Path) -> None:
+def test_under_spark_submit_the_settings_of_the_submission_are_used(tmp_path: Path) -> None:
     submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
     given = ("--master", "local[2,4]", "--name", "mine", "--conf", "spark.speculation=true")
     found, said = _settings(tmp_path, submit, *given, master="local[1]", settings={"spark.worker.x": "y"})
@@ -55,7 +55,7 @@ def test_under_spark_submit_the_submission_counts(tmp_path: Path) -> None:
     assert "--spark_master and --spark_conf do not count under spark-submit" in said
 
 
-def test_a_context_of_our_own_takes_every_setting_also_the_master(tmp_path: Path) -> None:
+def test_a_context_that_the_runner_creates_has_every_setting_and_the_master(tmp_path: Path) -> None:
     settings = {"spark.master": "local[1]", "spark.worker.x": "y"}
     found, _ = _settings(tmp_path, sys.executable, master=None, settings=settings)
     assert (found["app.name"], found["master"], found["worker.x"]) == ("penstock", "local[1]", "y")

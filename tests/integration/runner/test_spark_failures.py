@@ -94,7 +94,7 @@ def test_a_start_that_cannot_work_names_the_cause_and_the_remedy(
         ("full JVM", "Spark's JVM ran out of heap memory (spark.driver.memory is 480m)"),
     ],
 )
-def test_a_stream_whose_jvm_died_says_so_at_once_and_does_not_try_again(
+def test_a_stream_whose_jvm_died_fails_at_once_and_is_not_retried(
     tmp_path: Path, how: str, said: str
 ) -> None:
     error = told(how, f"--checkpoint_dir={tmp_path / 'c'}", "--spark_conf=spark.driver.memory=480m")
@@ -109,7 +109,7 @@ def test_a_stream_whose_jvm_died_says_so_at_once_and_does_not_try_again(
         ("crashing worker", "a Python worker crashed 4 times (Segmentation fault) while it ran"),
     ],
 )
-def test_a_worker_that_died_names_its_step(how: str, said: str) -> None:
+def test_the_error_of_a_dead_worker_names_its_step(how: str, said: str) -> None:
     error = told(how)
     assert said in error.text
     assert "Break" in error.text
@@ -143,7 +143,7 @@ sys.meta_path.insert(0, Finder())
 """
 
 
-def test_a_daemon_that_dies_at_its_start_is_replaced_whatever_it_has_printed(tmp_path: Path) -> None:
+def test_a_daemon_that_dies_at_its_start_is_replaced_after_any_output(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(DIES_ONCE)
     marker = tmp_path / "died"
     error = told("well", environment={"DIED_ONCE": str(marker)}, extra_path=str(tmp_path))

@@ -102,9 +102,7 @@ def test_a_local_driver_listens_on_loopback_only(driver: Driver) -> None:
     assert found <= LOOPBACK
 
 
-def test_blocks_are_readable_by_their_user_only_and_go_with_the_next_start(
-    base: Path, driver: Driver
-) -> None:
+def test_only_their_user_can_read_blocks_and_the_next_start_removes_them(base: Path, driver: Driver) -> None:
     driver.wait()
     made = list(base.iterdir())
     assert made, "Spark's folders are where TMPDIR says"

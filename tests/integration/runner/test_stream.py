@@ -71,7 +71,7 @@ def _numbers(folder: Path, element: str) -> list[int]:
     return sorted(int(name.split("-")[1]) for name in _files(folder) if name.startswith(element))
 
 
-def test_two_equal_elements_stay_two_and_a_drain_publishes_all_that_was_read(
+def test_equal_elements_are_not_merged_and_a_drain_publishes_everything_read(
     start: Start, published: Path
 ) -> None:
     def build(p: beam.Pipeline) -> None:
@@ -96,7 +96,7 @@ def test_two_equal_elements_stay_two_and_a_drain_publishes_all_that_was_read(
 
 
 @pytest.mark.slow
-def test_after_stop_an_edited_pipeline_goes_on_where_it_was(start: Start, published: Path) -> None:
+def test_after_a_stop_an_edited_pipeline_continues_from_its_checkpoint(start: Start, published: Path) -> None:
     def build(p: beam.Pipeline, extra: bool = False) -> None:
         numbers = p | beam.Create(["a"]) | beam.ParDo(CountFn(200))
         if extra:
@@ -118,9 +118,7 @@ def test_after_stop_an_edited_pipeline_goes_on_where_it_was(start: Start, publis
 
 
 @pytest.mark.slow
-def test_a_step_that_left_something_behind_may_not_vanish_unless_it_is_dropped(
-    start: Start, published: Path
-) -> None:
+def test_a_step_with_residuals_cannot_be_removed_unless_it_is_dropped(start: Start, published: Path) -> None:
     def build(p: beam.Pipeline, name: str) -> None:
         numbers = p | beam.Create(["a"]) | name >> beam.ParDo(CountFn(200))
         _ = numbers | "Publish" >> PublishAfterCommit(AppendFn(str(published)))
@@ -137,7 +135,7 @@ def test_a_step_that_left_something_behind_may_not_vanish_unless_it_is_dropped(
 
 
 @pytest.mark.slow
-def test_a_failing_publication_is_retried_and_at_last_fails_the_pipeline(
+def test_a_failing_publication_is_retried_and_finally_fails_the_pipeline(
     start: Start, published: Path, tmp_path: Path
 ) -> None:
     switch, log = tmp_path / "target is down", tmp_path / "tries"
@@ -182,7 +180,7 @@ class _WindowedReadFn(beam.DoFn):
 
 
 @pytest.mark.slow
-def test_an_element_in_three_windows_is_cut_without_repeats(start: Start, published: Path) -> None:
+def test_an_element_in_three_windows_is_split_without_repeats(start: Start, published: Path) -> None:
     def build(p: beam.Pipeline) -> None:
         timed = p | beam.Create(["a"]) | beam.Map(lambda each: window.TimestampedValue(each, 100))
         three = timed | beam.WindowInto(window.SlidingWindows(3, 1))
@@ -220,7 +218,7 @@ class _TickingFn(beam.DoFn):
 
 
 @pytest.mark.slow
-def test_a_ticking_reader_that_idles_is_cut_within_200_ms(start: Start, published: Path) -> None:
+def test_an_idle_ticking_reader_is_split_within_200_ms(start: Start, published: Path) -> None:
     def build(p: beam.Pipeline) -> None:
         ticks = p | beam.Create(["a"]) | beam.ParDo(_TickingFn())
         _ = ticks | PublishAfterCommit(AppendFn(str(published)))
@@ -289,7 +287,7 @@ class BoundedCountFn(CountFn):
         return super().process(element, tracker, watermark)
 
 
-def test_what_is_cancelled_in_the_middle_of_an_epoch_is_not_tried_again(start: Start, tmp_path: Path) -> None:
+def test_an_epoch_that_is_cancelled_is_not_retried(start: Start, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
 
     def hang(element: str) -> None:
@@ -305,7 +303,7 @@ def test_what_is_cancelled_in_the_middle_of_an_epoch_is_not_tried_again(start: S
 
 
 @pytest.mark.slow
-def test_a_bounded_pipeline_with_a_checkpoint_goes_on_where_it_was(start: Start, published: Path) -> None:
+def test_a_bounded_pipeline_continues_from_its_checkpoint(start: Start, published: Path) -> None:
     def build(p: beam.Pipeline) -> None:
         numbers = p | beam.Create(["a"]) | "Read" >> beam.ParDo(BoundedCountFn(300, 600))
         _ = numbers | "Publish" >> PublishAfterCommit(AppendFn(str(published)))
@@ -321,7 +319,7 @@ def test_a_bounded_pipeline_with_a_checkpoint_goes_on_where_it_was(start: Start,
     assert tries == ["x"] * 20, "what was committed long ago is not read again"
 
 
-def test_a_cancelled_stream_ends_at_once_and_leaves_its_checkpoint_as_it_is(start: Start, spark: Any) -> None:
+def test_a_cancelled_stream_ends_at_once_and_does_not_change_its_checkpoint(start: Start, spark: Any) -> None:
     stream = start(lambda p: p | beam.Create(["a"]) | beam.ParDo(CountFn(100)), "--epoch_seconds=600")
     jobs = spark.sparkContext.statusTracker()
     _until(lambda: bool(stream.residuals() and jobs.getActiveJobsIds()), stream)

@@ -161,7 +161,7 @@ def test_stream_dropped_while_it_is_read_is_a_clear_error(database: Any, epochs:
         driver.run(2)
 
 
-def test_stream_dropped_and_made_again_is_a_clear_error(database: Any, epochs: Any) -> None:
+def test_stream_dropped_and_recreated_is_a_clear_error(database: Any, epochs: Any) -> None:
     driver = epochs(database.reading())
     driver.run_until(insert(database, 1))
     database.client.update_ddl(["DROP CHANGE STREAM Changes", "CREATE CHANGE STREAM Changes FOR ALL"]).result(
@@ -173,7 +173,7 @@ def test_stream_dropped_and_made_again_is_a_clear_error(database: Any, epochs: A
         driver.run(2)
 
 
-def test_columns_added_and_dropped_and_another_capture_type_in_mid_stream(database: Any, epochs: Any) -> None:
+def test_columns_and_capture_type_may_change_in_mid_stream(database: Any, epochs: Any) -> None:
     driver = epochs(database.reading())
     insert(database, 1)
     database.client.update_ddl(["ALTER TABLE Accounts ADD COLUMN Extra BOOL"]).result(30)
@@ -193,7 +193,7 @@ def test_columns_added_and_dropped_and_another_capture_type_in_mid_stream(databa
     assert "Version" not in names[-1]
 
 
-def test_a_dead_emulator_is_asked_seldom_and_given_up_after_the_timeout(
+def test_a_dead_emulator_is_retried_with_backoff_and_fails_the_read_after_the_timeout(
     new_database: Any, epochs: Any
 ) -> None:
     with SpannerEmulator.start() as mortal:
@@ -229,7 +229,7 @@ def test_a_lost_session_is_replaced(database: Any, epochs: Any) -> None:
     assert keys(driver.committed) == ["1", "2"]
 
 
-def test_a_huge_transaction_is_read_whole_across_chunks_and_cuts(database: Any, epochs: Any) -> None:
+def test_a_huge_transaction_is_read_completely_across_chunks_and_splits(database: Any, epochs: Any) -> None:
     driver = epochs(database.reading())
     with database.client.batch() as batch:
         for number in range(40):

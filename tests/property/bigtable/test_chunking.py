@@ -129,7 +129,7 @@ def decoded(messages: list[Any], parsed: Callable[[Any], Any] = received) -> lis
 
 
 @given(st.lists(records, min_size=1, max_size=3), st.data())
-def test_any_legal_cutting_decodes_to_the_same_records(all_records: list[list[Any]], source: Any) -> None:
+def test_any_legal_chunking_decodes_to_the_same_records(all_records: list[list[Any]], source: Any) -> None:
     expected = [record for each in all_records for record in decoded(whole(each))]
     pieces = [m for each in all_records for m in cut(source.draw, each)]
     assert decoded(pieces) == expected

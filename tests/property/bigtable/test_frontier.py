@@ -76,14 +76,14 @@ def test_frontier_survives_its_coder(frontier: Frontier) -> None:
 
 
 @given(frontiers())
-def test_each_asked_key_is_held_once_or_read_to_the_end(frontier: Frontier) -> None:
+def test_each_requested_key_is_held_once_or_read_to_the_end(frontier: Frontier) -> None:
     held = [segment.range for segment in frontier.segments]
     assert missing(frontier.row_range, [*held, *frontier.finished]) == []
     assert sum(a.intersection(b) is not None for a in held for b in held) == len(held)
 
 
 @given(frontiers(), cuts, st.data())
-def test_a_close_moves_no_watermark_back_and_keeps_every_key(
+def test_a_close_never_moves_a_watermark_back_and_keeps_every_key(
     frontier: Frontier, cut: list[bytes], source: Any
 ) -> None:
     if not frontier.openings:

@@ -68,7 +68,7 @@ def eagerly(message: Any) -> ChangeStreamMutation:
 
 
 @given(messages())
-def test_it_has_the_same_fields_entries_hash_and_text(message: Any) -> None:
+def test_a_received_change_has_the_same_fields_entries_hash_and_text(message: Any) -> None:
     made = eagerly(message)
     assert entry_count(lazily(message)) == len(made.entries)
     assert repr(lazily(message)) == repr(made)
@@ -83,14 +83,14 @@ def test_it_has_the_same_fields_entries_hash_and_text(message: Any) -> None:
 
 
 @given(messages())
-def test_it_survives_pickle_and_copies(message: Any) -> None:
+def test_a_received_change_survives_pickle_and_copies(message: Any) -> None:
     made = eagerly(message)
     assert pickle.loads(pickle.dumps(lazily(message))) == made
     assert copy.copy(lazily(message)) == copy.deepcopy(lazily(message)) == made
 
 
 @given(messages())
-def test_it_has_the_same_bytes_before_and_after_its_entries_were_made(message: Any) -> None:
+def test_a_received_change_has_the_same_bytes_before_and_after_its_entries_are_decoded(message: Any) -> None:
     made, received = eagerly(message), lazily(message)
     encoded = CODER.encode(made)
     assert CODER.encode(received) == encoded
@@ -106,14 +106,14 @@ def test_equal_changes_and_only_they_have_equal_bytes(one: Any, other: Any) -> N
 
 
 @given(st.lists(mutations(), min_size=1, max_size=4))
-def test_it_is_kept_as_received_just_when_all_of_its_mutations_set_whole_cells(record: list[Any]) -> None:
+def test_only_changes_whose_mutations_all_set_whole_cells_are_kept_as_received(record: list[Any]) -> None:
     (message,) = whole(record)
     cells_only = all(type(entry) is SetCell for entry in eagerly(message).entries)
     assert (whole_cells(message.SerializeToString()) is not None) is cells_only
 
 
 @given(messages(), st.sampled_from(["chunk_info", "delete_from_family", "add_to_cell", "heartbeat"]))
-def test_what_is_empty_but_there_is_seen(message: Any, what: str) -> None:
+def test_empty_fields_that_are_present_are_recognized(message: Any, what: str) -> None:
     """Two kinds in one message: no encoder writes that, and which one counts is protobuf's affair."""
     extra = Response()
     if what == "heartbeat":
@@ -130,7 +130,7 @@ def test_what_is_empty_but_there_is_seen(message: Any, what: str) -> None:
 
 
 @given(messages())
-def test_what_depends_on_no_entry_makes_none(message: Any) -> None:
+def test_attributes_that_need_no_entry_decode_none(message: Any) -> None:
     record = lazily(message)
     assert Selection(garbage_collection=True, source_clusters=frozenset("c")).apply(record) is record
     CODER.encode(record)
@@ -141,7 +141,7 @@ def test_what_depends_on_no_entry_makes_none(message: Any) -> None:
 
 
 @given(messages())
-def test_it_cannot_be_changed_and_has_no_other_attributes(message: Any) -> None:
+def test_a_received_change_is_immutable_and_has_no_other_attributes(message: Any) -> None:
     record: Any = lazily(message)
     with pytest.raises(FrozenInstanceError):
         record.entries = ()
@@ -150,11 +150,11 @@ def test_it_cannot_be_changed_and_has_no_other_attributes(message: Any) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"\x0a", b"\x0a\x02\x08", b"", b"\xff"])
-def test_bytes_that_are_no_message_are_left_to_the_whole_definition(damage: bytes) -> None:
+def test_bytes_that_are_not_a_message_are_left_to_the_full_decoder(damage: bytes) -> None:
     assert whole_cells(damage) is None
 
 
-def test_a_family_that_is_no_text_is_not_received_as_whole_cells() -> None:
+def test_a_family_that_is_not_text_is_not_received_as_whole_cells() -> None:
     message = Response()
     change = message.data_change
     change.chunks.add().mutation.set_cell.family_name = "family"
@@ -163,7 +163,7 @@ def test_a_family_that_is_no_text_is_not_received_as_whole_cells() -> None:
     assert whole_cells(broken) is None
 
 
-def test_records_that_the_release_before_has_written_are_read() -> None:
+def test_records_of_the_previous_format_are_read() -> None:
     """Version 1 for a change that sets a cell: what is in the state of a running pipeline."""
     written = bytes.fromhex("01010101000000") + (1_123_456_789).to_bytes(8, "little") + bytes(8)
     written += (

@@ -31,14 +31,14 @@ def epochs(draw, attempts):
 
 
 @given(epochs(attempts=1), st.randoms(use_true_random=False))
-def test_an_epoch_of_single_attempts_counts_in_any_order(epoch, random):
+def test_an_epoch_of_single_attempts_is_valid_in_any_order(epoch, random):
     shape, controls, taken = epoch
     random.shuffle(controls), random.shuffle(taken)
     assert len(pinned(controls, taken, shape)) == sum(shape)
 
 
 @given(epochs(attempts=2))
-def test_an_epoch_counts_exactly_when_everyone_met_the_attempts_of_the_control_records(epoch):
+def test_an_epoch_is_valid_exactly_when_every_block_is_of_the_attempt_of_its_control_record(epoch):
     shape, controls, taken = epoch
     nonces = {(c.level, c.partition): c.nonce for c in controls}
     if all(t.nonce == nonces[t.level, t.partition] for t in taken):
@@ -49,7 +49,7 @@ def test_an_epoch_counts_exactly_when_everyone_met_the_attempts_of_the_control_r
 
 
 @given(epochs(attempts=1), st.data())
-def test_an_epoch_with_anything_missing_never_counts(epoch, data):
+def test_an_epoch_with_a_missing_block_is_never_valid(epoch, data):
     shape, controls, taken = epoch
     lost = data.draw(st.integers(0, len(controls) + len(taken) - 1))
     kept = [x for index, x in enumerate([*controls, *taken]) if index != lost]

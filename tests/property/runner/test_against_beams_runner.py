@@ -69,7 +69,7 @@ def tally(campaign: Any) -> Iterator[Counter[str]]:
     st.sampled_from(sorted(KEYS)).flatmap(lambda kind: _data(KEYS[kind])),
     st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5), st.integers(0, 5)), max_size=7),
 )
-def test_random_graphs_agree_with_beams_own_runner(
+def test_random_graphs_give_the_same_results_on_the_direct_runner(
     tally: Counter[str], data: list[tuple[Any, int, int]], graph: Graph
 ) -> None:
     def construct(pipeline: beam.Pipeline) -> None:
@@ -89,7 +89,7 @@ def test_random_graphs_agree_with_beams_own_runner(
     ids=["early", "counts", "each"],
 )
 @pytest.mark.parametrize("mode", ["DISCARDING", "ACCUMULATING"])
-def test_triggers_fire_as_on_beams_own_runner(when: Any, mode: str) -> None:
+def test_triggers_fire_as_on_the_direct_runner(when: Any, mode: str) -> None:
     data = [("a", n, n) for n in range(7)] + [("b", n, n) for n in range(2)]
 
     def construct(pipeline: beam.Pipeline) -> None:

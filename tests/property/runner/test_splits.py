@@ -108,7 +108,7 @@ def reading(of: list[Read]) -> Callable[[beam.Pipeline], None]:
 
 @settings(max_examples=settings().max_examples // 5, phases=[Phase.generate])
 @given(reads, limits_of_epochs, st.integers(1, 3))
-def test_wherever_a_read_is_cut_each_position_comes_once_in_order_and_in_its_window(
+def test_a_read_split_anywhere_emits_each_position_once_in_order_and_in_its_window(
     of: list[Read], limits: EpochLimits, partitions: int
 ) -> None:
     assert run_stream(reading(of), partitions=partitions, limits=limits).state.done

@@ -53,7 +53,7 @@ def test_frontier_survives_its_coder(frontier: Frontier) -> None:
 
 
 @given(st.integers(2, 5).flatmap(lambda n: st.permutations(range(n))), st.data())
-def test_whatever_order_parents_finish_in_the_child_opens_once_after_the_last(
+def test_a_child_opens_once_after_its_last_parent_finishes_in_any_order(
     order: list[int], source: Any
 ) -> None:
     """The parents are dealt over parts and joined again at moments of the test's choosing."""
@@ -73,9 +73,7 @@ def test_whatever_order_parents_finish_in_the_child_opens_once_after_the_last(
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=30), st.data())
-def test_each_record_is_taken_once_whatever_is_sent_again(
-    numbers: list[tuple[int, int]], source: Any
-) -> None:
+def test_repeated_records_are_applied_once(numbers: list[tuple[int, int]], source: Any) -> None:
     """Records of one timestamp, in any order, with a prefix sent again after every checkpoint."""
     records = [_record(transaction, sequence) for transaction, sequence in dict.fromkeys(numbers)]
     position, taken = Position(0), []

@@ -11,7 +11,7 @@ from tests.simulation.bigtable.reading import Reading
 HISTORIES = 300
 
 
-def test_histories_keep_order_lose_nothing_and_report_honest_watermarks(campaign: Any) -> None:
+def test_histories_keep_order_lose_nothing_and_report_correct_watermarks(campaign: Any) -> None:
     crashes = reopened = 0
     histories = campaign.size(HISTORIES, 5000)
     for seed in range(histories):

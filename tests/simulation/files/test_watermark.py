@@ -19,7 +19,7 @@ LONG = "x" * 100
 
 
 @pytest.mark.parametrize("in_order", [False, True])
-def test_a_file_that_is_full_does_not_let_the_watermark_pass_the_lines_that_it_leaves(
+def test_a_full_file_does_not_let_the_watermark_pass_the_remaining_lines(
     tmp_path: Path, in_order: bool
 ) -> None:
     steps: list[Step] = [
@@ -60,7 +60,7 @@ PUBLISHED = "the window of second 5 is closed"
     [(0, 1 << 20, "b@9"), (10**6, 100, f"{LONG}@9")],
     ids=["due", "full"],
 )
-def test_in_event_time_order_a_published_line_does_not_hold_the_watermark_for_the_lines_that_wait(
+def test_in_event_time_order_a_published_line_does_not_hold_the_watermark(
     tmp_path: Path, roll_seconds: float, roll_bytes: int, later: str
 ) -> None:
     play(tmp_path, [elements("a@5", later), watermark(7), watermark(8)], roll_seconds, roll_bytes)
@@ -74,7 +74,7 @@ def test_in_event_time_order_a_due_file_rolls_as_soon_as_the_watermark_has_passe
     assert happened[:2] == [PUBLISHED, "marker"]
 
 
-def test_in_event_time_order_a_line_that_comes_before_the_earliest_one_holds_the_watermark(
+def test_in_event_time_order_a_line_that_is_earlier_than_the_others_holds_the_watermark(
     tmp_path: Path,
 ) -> None:
     steps = [elements("b@9"), watermark(4), elements("a@5"), watermark(4.5), watermark(6.5)]

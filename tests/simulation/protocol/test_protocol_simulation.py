@@ -69,7 +69,7 @@ def run_many(campaign, salt: str, runs: int, *, drivers: int) -> dict[str, int]:
     return dict(figures)
 
 
-def test_one_driver_publishes_exactly_once_whatever_crashes(campaign):
+def test_one_driver_publishes_exactly_once_despite_crashes(campaign):
     figures = run_many(campaign, "one", campaign.size(300, 20_000), drivers=0)
     assert min(figures["crashed"], figures["aborted"], figures["unknown"]) > 20
     campaign.record("protocol-simulation-one-driver", **figures)

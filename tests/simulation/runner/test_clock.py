@@ -73,7 +73,7 @@ class _WaitFn(beam.DoFn):
 
 
 @pytest.mark.parametrize("set_back_us", [0, DAY_US])
-def test_timers_keep_the_delay_that_they_had_left_when_the_clock_is_set_back(
+def test_timers_keep_their_remaining_delay_when_the_clock_is_set_back(
     monkeypatch: pytest.MonkeyPatch, set_back_us: int
 ) -> None:
     clock.now_us, clock.run_us = 100 * DAY_US, 0

@@ -320,7 +320,7 @@ def progress_of(record: CommitRecord) -> Progress:
     ],
     ids=["renamed", "dropped"],
 )
-def test_the_watermark_of_a_step_that_is_gone_does_not_hold_back_the_progress(
+def test_the_watermark_of_a_removed_step_does_not_hold_back_the_progress(
     after: Build, dropped: list[str], tmp_path: Path
 ) -> None:
     before = run_stream(grouped_as("Old"), folder=tmp_path, stop=lambda record: record.epochs >= 4)

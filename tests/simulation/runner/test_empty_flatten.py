@@ -14,9 +14,9 @@ def build(p: beam.Pipeline) -> None:
     assert_that(empty, equal_to([]))
 
 
-def test_a_flatten_of_nothing_is_empty_in_a_batch() -> None:
+def test_a_flatten_without_inputs_is_empty_in_a_batch() -> None:
     run_batch(build)
 
 
-def test_a_flatten_of_nothing_is_empty_in_a_stream_which_ends() -> None:
+def test_a_flatten_without_inputs_is_empty_in_a_stream_and_the_stream_ends() -> None:
     assert run_stream(build).state.done

@@ -66,10 +66,10 @@ def _published(before: beam.PTransform, *steps: Step) -> list[Any]:
     return list(seen)
 
 
-def test_the_end_of_time_reaches_the_steps_after_a_step_that_has_published_everything() -> None:
+def test_the_final_watermark_reaches_the_steps_after_a_step_that_has_published_everything() -> None:
     assert _published(beam.Map(str), elements("a@5"), watermark(8)) == [["a"]]
 
 
-def test_a_timer_of_the_clock_that_holds_a_published_step_is_leapt_to_when_the_script_is_over() -> None:
+def test_after_the_last_scripted_event_the_clock_advances_to_a_timer_that_holds_a_published_step() -> None:
     later = "Key it" >> beam.Map(keyed) | "Later" >> beam.ParDo(LaterFn())
     assert _published(later, elements("a@5"), watermark(8)) == [["rung"]]

@@ -36,7 +36,7 @@ def test_a_stage_that_cannot_begin_fails_with_its_own_error(monkeypatch: Any) ->
         run_batch(_told)
 
 
-def test_a_task_that_is_broken_off_finalizes_nothing_and_its_processors_are_not_used_again(
+def test_an_aborted_task_runs_no_finalizer_and_its_processors_are_not_reused(
     monkeypatch: Any,
 ) -> None:
     told.clear()

@@ -64,7 +64,7 @@ def _windows(fn: Any) -> beam.WindowInto:
     )
 
 
-def test_state_records_and_folder_stay_as_they_are(campaign: Any) -> None:
+def test_state_records_and_folder_do_not_grow(campaign: Any) -> None:
     entries: list[int] = []
     folder_bytes: list[int] = []
     record_bytes: list[int] = []

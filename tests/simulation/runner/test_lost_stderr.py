@@ -45,7 +45,7 @@ def _full_disk() -> int:
 
 
 @pytest.mark.parametrize("stderr", [_broken_pipe, _full_disk])
-def test_a_pipeline_ends_in_order_when_its_messages_cannot_be_written(stderr: Callable[[], int]) -> None:
+def test_a_pipeline_ends_normally_when_its_messages_cannot_be_written(stderr: Callable[[], int]) -> None:
     descriptor = stderr()
     try:
         done = subprocess.run(
@@ -63,7 +63,7 @@ def test_a_pipeline_ends_in_order_when_its_messages_cannot_be_written(stderr: Ca
     assert done.stdout == "done\n"
 
 
-def test_a_pipeline_ends_in_order_without_a_standard_error() -> None:
+def test_a_pipeline_ends_normally_without_standard_error() -> None:
     command = f"exec {sys.executable} -c '{PROGRAM.replace(chr(39), chr(34))}' 2>&-"
     done = subprocess.run(
         ["/bin/sh", "-c", command],

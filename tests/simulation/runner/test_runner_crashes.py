@@ -298,15 +298,13 @@ def _campaign(folder: Path, seeds: range, campaign: Any, *, windowed: bool) -> i
     return deaths
 
 
-def test_nothing_is_lost_doubled_or_out_of_order_wherever_the_driver_dies(
-    tmp_path: Path, campaign: Any
-) -> None:
+def test_a_driver_crash_at_any_step_loses_repeats_and_reorders_nothing(tmp_path: Path, campaign: Any) -> None:
     seeds = range(campaign.size(6, 150))
     assert _campaign(tmp_path, seeds, campaign, windowed=False) > len(seeds), "drivers were killed"
 
 
 @pytest.mark.slow
-def test_panes_timers_and_side_inputs_are_exact_wherever_the_driver_dies(
+def test_panes_timers_and_side_inputs_are_exact_after_a_driver_crash_at_any_step(
     tmp_path: Path, campaign: Any
 ) -> None:
     seeds = range(campaign.size(2, 60))

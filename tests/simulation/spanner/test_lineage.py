@@ -13,7 +13,7 @@ HISTORIES = 1000
 
 
 @pytest.mark.slow
-def test_thousand_histories_keep_order_lose_nothing_and_report_honest_watermarks(reading: Any) -> None:
+def test_a_thousand_histories_keep_order_lose_nothing_and_report_correct_watermarks(reading: Any) -> None:
     crashes = 0
     for seed in range(HISTORIES):
         run = reading(seed)
@@ -34,7 +34,7 @@ def test_a_crash_at_every_single_step_changes_nothing(reading: Any, seed: int) -
 
 
 @pytest.mark.slow
-def test_streams_whose_keys_wander_between_lineages_are_read_in_order_in_step(
+def test_streams_whose_keys_move_between_lineages_are_read_in_order_in_step(
     reading: Any, broken: Any
 ) -> None:
     assert share_of_broken_histories(reading, broken, scattered=True, globally_ordered=True) == 0
@@ -69,7 +69,7 @@ def test_starting_a_child_with_its_first_parent_breaks_nearly_every_history(
     assert share_of_broken_histories(reading, broken) > 150
 
 
-def test_taking_an_unknown_parent_for_finished_breaks_nearly_every_history(
+def test_treating_an_unknown_parent_as_finished_breaks_nearly_every_history(
     reading: Any, broken: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     announced = Frontier._announced

@@ -44,16 +44,16 @@ def refused_with() -> Iterator[Callable[[grpc.StatusCode], Admin]]:
 @pytest.mark.parametrize(
     "code", ["NOT_FOUND", "PERMISSION_DENIED", "INVALID_ARGUMENT", "FAILED_PRECONDITION"]
 )
-def test_what_the_admin_api_refuses_is_unknown(code: str, refused_with: Callable[..., Admin]) -> None:
+def test_facts_that_the_admin_api_refuses_to_tell_are_unknown(
+    code: str, refused_with: Callable[..., Admin]
+) -> None:
     admin = refused_with(grpc.StatusCode[code])
     assert (admin.routing(), admin.retention()) == ("", 0)
     admin.close()
 
 
 @pytest.mark.parametrize("code", ["UNAVAILABLE", "RESOURCE_EXHAUSTED"])
-def test_an_admin_api_that_does_not_answer_now_is_asked_again(
-    code: str, refused_with: Callable[..., Admin]
-) -> None:
+def test_calls_to_an_unavailable_admin_api_are_retried(code: str, refused_with: Callable[..., Admin]) -> None:
     admin = refused_with(grpc.StatusCode[code])
     with pytest.raises(UnreachableError, match=code):
         admin.routing()

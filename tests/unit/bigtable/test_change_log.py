@@ -35,7 +35,7 @@ def lines(record: ChangeStreamMutation, **options: Any) -> list[dict[str, Any]]:
     ]
 
 
-def test_each_cell_of_a_change_is_a_line_and_they_can_be_put_together_again() -> None:
+def test_each_cell_of_a_change_is_a_line_and_the_lines_can_be_joined_again() -> None:
     record = change(SetCell("cf", b"name", 1_000, b"Ada"), SetCell("cf", b"age", 2_000, b"36"))
     first, second = lines(record)
     assert first == {
@@ -81,7 +81,7 @@ def test_every_kind_of_entry_has_its_line(entry: Any, says: dict[str, Any]) -> N
     assert {name: line[name] for name in says} == says
 
 
-def test_bytes_that_are_no_text_are_neither_lost_nor_mistaken_for_text() -> None:
+def test_bytes_that_are_not_text_are_neither_lost_nor_mistaken_for_text() -> None:
     (odd,) = lines(change(SetCell("cf", b"", 1, b"\xff\x00"), key=b"\xc3("))
     assert (odd["row_key"], odd["column"], odd["value"]) == ({"base64": "wyg="}, "", {"base64": "/wA="})
     (plain,) = lines(change(SetCell("cf", b"q", 1, b"text")), base64=True)
@@ -89,7 +89,7 @@ def test_bytes_that_are_no_text_are_neither_lost_nor_mistaken_for_text() -> None
     assert b64decode(plain["row_key"]) == b"user#17"
 
 
-def test_collected_garbage_says_so() -> None:
+def test_lines_of_garbage_collection_are_marked() -> None:
     (line,) = lines(change(DeleteFamily("cf"), kind=MutationType.GARBAGE_COLLECTION))
     assert line["is_gc"] is True
 

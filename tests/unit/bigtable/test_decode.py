@@ -46,7 +46,7 @@ def test_a_decoded_cell_is_a_cell_like_any_other_and_cannot_be_changed(say: Any)
         decoded.value = b"other"
 
 
-def test_a_cell_of_a_family_without_a_name_is_no_unknown_mutation(say: Any) -> None:
+def test_a_cell_of_a_family_without_a_name_is_not_an_unknown_mutation(say: Any) -> None:
     message = say.change("t")
     message.data_change.chunks[0].mutation.set_cell.CopyFrom(SetCellMessage(value=b"v"))
     assert entry(message) == SetCell("", b"", 0, b"v")
@@ -106,7 +106,7 @@ def test_a_close_with_ok_and_tokens_is_refused(say: Any) -> None:
         Decoder().feed(say.close(0, (LOW, "l", LOW)))
 
 
-def test_open_and_closed_ends_of_ranges_are_understood() -> None:
+def test_open_and_closed_ends_of_ranges_are_decoded() -> None:
     row_range = data.RowRange.pb()
     assert key_range(row_range()) == EVERYTHING
     assert key_range(row_range(start_key_open=b"a", end_key_closed=b"b")) == KeyRange(b"a\0", b"b\0")

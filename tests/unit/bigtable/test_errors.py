@@ -21,7 +21,7 @@ OUT_OF_REACH = (
 )
 
 
-def test_refused_credentials_are_said_at_once_and_an_unreachable_token_endpoint_is_tried_again() -> None:
+def test_refused_credentials_fail_at_once_and_an_unreachable_token_endpoint_is_retried() -> None:
     error = classify_status("UNAVAILABLE", REFUSED, "t", "here")
     assert isinstance(error, SetupError)
     assert "application-default login" in str(error)
@@ -29,7 +29,7 @@ def test_refused_credentials_are_said_at_once_and_an_unreachable_token_endpoint_
 
 
 @pytest.mark.parametrize("code", ["UNAVAILABLE", "ABORTED", "DEADLINE_EXCEEDED", "INTERNAL", "CANCELLED"])
-def test_passing_statuses_are_tried_again(code: str) -> None:
+def test_transient_statuses_are_retried(code: str) -> None:
     assert isinstance(classify_status(code, "Received RST_STREAM", "t", "here"), UnreachableError)
 
 
@@ -57,7 +57,7 @@ def test_passing_statuses_are_tried_again(code: str) -> None:
         ("DATA_LOSS", "no", False, ChangeStreamError, "refused"),
     ],
 )
-def test_each_refusal_says_what_to_do(
+def test_the_error_of_each_refusal_names_the_fix(
     code: str, details: str, by_token: bool, kind: type[Exception], advice: str
 ) -> None:
     error = classify_status(code, details, "change stream of t", "the start", by_token=by_token)
@@ -68,12 +68,12 @@ def test_each_refusal_says_what_to_do(
 
 
 @pytest.mark.parametrize("code", [0, 11, 14, 13])
-def test_a_close_without_tokens_is_asked_about_again(code: int) -> None:
+def test_a_close_without_tokens_is_retried(code: int) -> None:
     assert isinstance(classify_close(code, "closed", "t", "here"), UnreachableError)
 
 
 @pytest.mark.parametrize(("code", "kind"), [(9, SetupError), (7, SetupError), (99, ChangeStreamError)])
-def test_a_close_with_a_lasting_status_is_an_error(code: int, kind: type[Exception]) -> None:
+def test_a_close_with_a_permanent_status_is_an_error(code: int, kind: type[Exception]) -> None:
     assert isinstance(classify_close(code, "closed", "t", "here"), kind)
 
 
@@ -88,12 +88,12 @@ def test_a_start_past_the_retention_is_refused_with_the_earliest_time() -> None:
         check_retention(STREAM, lambda: 24 * 3_600_000_000_000, now)
 
 
-def test_what_the_admin_api_does_not_say_is_left_to_the_first_request() -> None:
+def test_facts_that_the_admin_api_does_not_tell_are_checked_by_the_first_request() -> None:
     check_source(STREAM, "default", lambda: "")
     check_retention(STREAM, lambda: 0, 1 << 62)
 
 
-def test_many_threads_that_fail_at_once_lengthen_the_pause_once_and_an_outage_ends_loudly() -> None:
+def test_simultaneous_failures_lengthen_the_pause_once_and_a_long_outage_raises() -> None:
     now = [0.0]
     backoff = Backoff("Bigtable", UnavailableError, clock=lambda: now[0], draw=lambda low, high: high)
     for _ in range(10):

@@ -36,13 +36,13 @@ RECORD = ChangeStreamMutation(b"r", MutationType.USER, "east", 1, 0, "t", 1, ALL
         ),
     ],
 )
-def test_what_a_selection_leaves_out(selection: Selection, left_out: tuple[Entry, ...]) -> None:
+def test_a_selection_excludes_entries(selection: Selection, left_out: tuple[Entry, ...]) -> None:
     selected = selection.apply(RECORD)
     assert selected is not None
     assert selected.entries == tuple(entry for entry in ALL if entry not in left_out)
 
 
-def test_a_record_of_which_nothing_is_left_does_not_come_out() -> None:
+def test_a_record_without_selected_entries_is_not_emitted() -> None:
     assert Selection(families=frozenset("x")).apply(replace(RECORD, entries=(A,))) is None
 
 
@@ -54,6 +54,6 @@ def test_changes_of_other_clusters_and_collected_garbage_can_be_left_out() -> No
     assert Selection(garbage_collection=False).apply(RECORD) is RECORD
 
 
-def test_only_an_empty_selection_is_everything() -> None:
+def test_only_an_empty_selection_includes_everything() -> None:
     assert Selection().everything
     assert not Selection(garbage_collection=False).everything

@@ -74,7 +74,7 @@ def test_a_crossing_layout_opens_each_new_partition_with_the_tokens_of_its_parts
     assert tokens(frontier, C_E) == ["new b'c'", "new b'd'"]
 
 
-def test_a_split_that_merges_back_to_the_same_range_is_read_on() -> None:
+def test_reading_continues_after_a_split_that_merges_back_to_the_same_range() -> None:
     frontier = reading(A_C).apply(closed(A_C, (A_B, A_B), (B_C, B_C)))
     frontier = frontier.apply(closed(A_B, (A_B, A_C))).apply(closed(B_C, (B_C, A_C)))
     assert tokens(frontier, A_C) == ["new b'a'", "new b'b'"]
@@ -103,7 +103,7 @@ def test_a_token_of_other_keys_is_refused() -> None:
         reading(A_B).apply(closed(A_B, (D_E, D_E)))
 
 
-def test_a_target_that_does_not_hold_its_token_is_read_by_itself() -> None:
+def test_a_target_outside_the_range_of_its_token_is_not_opened() -> None:
     frontier = reading(A_B).apply(closed(A_B, (A_B, C_D)))
     assert list(frontier.openings) == [A_B]
 
@@ -129,7 +129,7 @@ def test_a_merge_that_never_completes_ends_when_the_waiting_segment_is_reopened(
     assert frontier.waiting == {B_C: B_D}
 
 
-def test_what_is_being_read_cannot_be_reopened() -> None:
+def test_a_segment_that_is_being_read_cannot_be_reopened() -> None:
     with pytest.raises(LineageError, match="does not wait"):
         reading(A_B).apply(Reopened(A_B))
 
@@ -148,7 +148,7 @@ def test_a_dealt_part_waits_for_the_others_and_never_reopens_what_they_may_compl
     assert tokens(Frontier.join([one, two]), A_C) == ["new b'a'", "new b'b'"]
 
 
-def test_what_waits_for_each_other_is_dealt_together() -> None:
+def test_segments_that_wait_for_each_other_are_dealt_together() -> None:
     frontier = reading(A_B, B_C, C_D).apply(closed(A_B, (A_B, A_C)))
     parts = frontier.deal(3)
     assert sorted([segment.range for segment in part.segments] for part in parts) == [[A_B, B_C], [C_D]]

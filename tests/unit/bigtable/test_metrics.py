@@ -19,7 +19,7 @@ LOW, HIGH = KeyRange(b"", b"m"), KeyRange(b"m", b"")
         (LOW, [(LOW, LOW)], 0, 0, 1),
     ],
 )
-def test_what_a_close_counts_as(
+def test_a_close_is_counted_as_splits_merges_and_moves(
     closed: KeyRange, ways: list[tuple[KeyRange, KeyRange]], splits: int, merges: int, moves: int
 ) -> None:
     events = lineage_events(Closed(closed, tuple(Continuation(part, "t", target) for part, target in ways)))

@@ -71,7 +71,7 @@ def test_records_and_heartbeats_come_as_steps_in_order(source: Any, say: Any, po
         ]
 
 
-def test_a_stream_that_breaks_off_continues_after_the_last_whole_record(
+def test_an_interrupted_stream_continues_after_the_last_complete_record(
     source: Any, say: Any, pool: Any
 ) -> None:
     half = say.change("never")
@@ -140,7 +140,7 @@ def test_a_heartbeat_of_another_partition_is_refused(source: Any, say: Any, pool
     prefetcher.close()
 
 
-def test_one_partition_that_is_refused_is_asked_seldom_though_the_others_answer(
+def test_one_refused_partition_is_retried_with_backoff_while_the_others_are_read(
     source: Any, say: Any, pool: Any
 ) -> None:
     source.backoff.most = 10**6  # an answer to anybody ends the outage of all, and its pause
@@ -154,7 +154,7 @@ def test_one_partition_that_is_refused_is_asked_seldom_though_the_others_answer(
     assert 2 <= len([opening for opening in source.opened if opening.partition == HIGH]) < 10
 
 
-def test_a_service_that_stays_away_is_check_ended(source: Any, pool: Any) -> None:
+def test_an_unavailable_service_fails_the_read_after_the_timeout(source: Any, pool: Any) -> None:
     for _ in range(9):
         source.will_say(EVERYTHING, UnreachableError("refused"))
     prefetcher = Prefetcher(pool())
@@ -204,7 +204,7 @@ def test_each_stream_and_each_retry_is_counted_once(
     assert counted == [(2, 1), (0, 0)]
 
 
-def test_a_position_that_is_not_exactly_the_kept_one_opens_a_stream_of_its_own(
+def test_a_position_other_than_that_of_the_parked_stream_opens_a_new_stream(
     source: Any, say: Any, pool: Any
 ) -> None:
     source.will_say(LOW, say.change("a"))
@@ -259,7 +259,7 @@ def test_a_bundle_of_another_part_cancels_parked_streams(source: Any, say: Any, 
         assert source.calls[0].cancelled.is_set()
 
 
-def test_the_partition_with_the_lowest_position_is_taken_first(source: Any, say: Any, pool: Any) -> None:
+def test_the_partition_with_the_lowest_position_is_read_first(source: Any, say: Any, pool: Any) -> None:
     source.will_say(LOW, say.change("low"))
     source.will_say(HIGH, say.change("high"))
     with Prefetcher(pool()) as prefetcher:
@@ -270,7 +270,7 @@ def test_the_partition_with_the_lowest_position_is_taken_first(source: Any, say:
         assert batch.step(0).partition == HIGH
 
 
-def test_what_little_there_is_is_waited_for_once_and_not_once_for_each_partition(
+def test_several_partitions_with_few_records_share_one_wait(
     source: Any, say: Any, pool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
@@ -320,7 +320,7 @@ def test_more_partitions_than_streams_take_turns(
                 ready[step.partition] = ready[step.partition].moved("x", 5)
 
 
-def test_what_is_read_ahead_stays_within_the_budget(source: Any, say: Any, pool: Any) -> None:
+def test_prefetched_data_stays_within_the_budget(source: Any, say: Any, pool: Any) -> None:
     message = say.change("t")
     message.data_change.chunks[0].mutation.set_cell.value = b"x" * 1000
     source.will_say(EVERYTHING, *[message] * 50)
@@ -334,7 +334,7 @@ def test_what_is_read_ahead_stays_within_the_budget(source: Any, say: Any, pool:
     assert bounded.ahead.queued_bytes == 0
 
 
-def test_steps_that_were_not_claimed_come_again(source: Any, say: Any, pool: Any) -> None:
+def test_unclaimed_steps_are_delivered_again(source: Any, say: Any, pool: Any) -> None:
     source.will_say(EVERYTHING, *[say.change(str(number)) for number in range(4)])
     with Prefetcher(pool()) as prefetcher:
         prefetcher.read({EVERYTHING: START})

@@ -74,7 +74,7 @@ def process(fn: ReadBigtableFn, tracker: Cutting) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("claims", [1, 2, 5])
-def test_however_often_it_is_cut_each_record_is_emitted_once_in_order(
+def test_each_record_is_emitted_once_in_order_after_any_number_of_splits(
     source: Any, say: Any, fn: Any, claims: int
 ) -> None:
     tokens = [str(number) for number in range(7 * MOST_IN_RUN + 3)]
@@ -90,7 +90,7 @@ def test_however_often_it_is_cut_each_record_is_emitted_once_in_order(
     assert len(source.opened) == 1
 
 
-def test_a_claim_stands_for_few_records_so_that_a_cut_is_noticed_soon(
+def test_one_claim_covers_few_records_so_that_a_split_takes_effect_soon(
     source: Any, say: Any, pool: Any, fn: Any
 ) -> None:
     source.will_say(EVERYTHING, *[say.change(str(number)) for number in range(10 * MOST_IN_RUN)])
@@ -99,7 +99,7 @@ def test_a_claim_stands_for_few_records_so_that_a_cut_is_noticed_soon(
     assert 0 < sum(1 for _ in outputs) <= 32
 
 
-def test_a_close_is_claimed_by_itself_after_the_records_before_it(source: Any, say: Any, fn: Any) -> None:
+def test_a_close_is_claimed_separately_after_the_records_before_it(source: Any, say: Any, fn: Any) -> None:
     source.will_say(
         EVERYTHING, say.change("a"), say.change("b", low=2), say.close(11, (LOW, "l", LOW), (HIGH, "h", HIGH))
     )

@@ -43,7 +43,7 @@ def test_a_wrong_argument_is_refused_with_the_fix(wrong: dict[str, Any], message
         ReadFromBigtableChangeStream(**{**NAMES, **wrong})
 
 
-def test_the_emulator_of_the_environment_is_taken_when_the_transform_is_made(
+def test_the_emulator_variable_is_read_when_the_transform_is_constructed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("BIGTABLE_EMULATOR_HOST", "localhost:1")
@@ -52,7 +52,7 @@ def test_the_emulator_of_the_environment_is_taken_when_the_transform_is_made(
     assert own._settings.connection.emulator_host is None
 
 
-def test_moments_may_be_datetimes_texts_or_nanoseconds() -> None:
+def test_times_may_be_datetimes_texts_or_nanoseconds() -> None:
     moments = [datetime(2026, 1, 31, 12, tzinfo=UTC), "2026-01-31T12:00:00Z", 1769860800 * 10**9]
     assert len({nanoseconds("start", moment) for moment in moments}) == 1  # type: ignore[arg-type]
 

@@ -30,7 +30,7 @@ def test_a_segment_with_another_target_asks_after_the_first_wait_again() -> None
     assert seconds_until_due(stalls, now, {LOW: KeyRange(b"", b"z")}) < 0.07
 
 
-def test_what_has_not_waited_for_long_is_forgotten() -> None:
+def test_segments_that_have_not_waited_for_a_while_are_forgotten() -> None:
     now = [0.0]
     stalls = ReopenSchedule(0.05, lambda: now[0])
     stalls.due({KeyRange(b"", bytes([n, 1])): EVERYTHING for n in range(200)})

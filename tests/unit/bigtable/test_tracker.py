@@ -41,7 +41,7 @@ def test_a_split_waits_for_the_first_step_or_a_poll_that_expects_no_data() -> No
     assert tracked.try_split(0) is not None
 
 
-def test_a_part_that_only_waits_can_be_cut_at_once() -> None:
+def test_a_waiting_part_can_be_split_at_once() -> None:
     waiting = Frontier((Segment(LOW, "t", 1, KeyRange(b"", b"z")),), dealt=True)
     assert BigtableTracker(waiting).try_split(0) is not None
 
@@ -92,7 +92,7 @@ def test_a_frontier_of_another_version_is_refused_with_advice() -> None:
         FrontierCoder().decode(json.dumps({"v": 99}).encode())
 
 
-def test_row_keys_that_are_no_text_are_kept_in_a_checkpoint() -> None:
+def test_row_keys_that_are_not_text_are_kept_in_a_checkpoint() -> None:
     cut = bytes(range(256))
     frontier = Frontier.starting_at(1, [KeyRange(b"", cut), KeyRange(cut, b"")])
     assert FrontierCoder().decode(FrontierCoder().encode(frontier)) == frontier

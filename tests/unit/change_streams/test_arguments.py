@@ -14,7 +14,7 @@ def read(**times: object) -> ReadFromSpannerChangeStream:
     return ReadFromSpannerChangeStream(**names, **times)
 
 
-def test_an_end_in_the_past_is_no_mistake_of_a_pipeline_that_may_resume() -> None:
+def test_an_end_in_the_past_is_accepted_if_the_pipeline_may_resume() -> None:
     """Its start defaults to now, which a resumed pipeline does not use."""
     assert read(end="2026-01-01T00:00:00Z").stream.end is not None
 

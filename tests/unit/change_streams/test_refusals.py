@@ -53,7 +53,7 @@ def test_an_answer_ends_the_refusal(told: Told) -> None:
     assert told.warnings == []
 
 
-def test_partitions_are_counted_each_by_itself(told: Told) -> None:
+def test_each_partition_is_counted_separately(told: Told) -> None:
     for _ in range(40):
         told.fail("a")
         told.fail("b")

@@ -130,7 +130,7 @@ def test_an_output_inside_the_checkpoint_folder_is_a_configuration_error(tmp_pat
     assert f"output {tmp_path}/c/out is inside checkpoint_dir {tmp_path}/c" in done.output
 
 
-def test_problems_as_json_have_their_place(job: Path) -> None:
+def test_problems_as_json_have_their_position(job: Path) -> None:
     job.write_text(job.read_text() + "  epoch_seconds: soon\n")
     done = penstock("validate", str(job), "--json")
     assert done.exit_code == ExitCode.CONFIGURATION
@@ -138,7 +138,7 @@ def test_problems_as_json_have_their_place(job: Path) -> None:
     assert problem["where"] == f"{job}:11:18"
 
 
-def test_a_job_file_that_is_not_there_says_so(tmp_path: Path) -> None:
+def test_a_missing_job_file_is_reported(tmp_path: Path) -> None:
     done = penstock("run", str(tmp_path / "job.yaml"))
     assert done.exit_code == ExitCode.CONFIGURATION
     assert "cannot be read: No such file or directory" in done.output
@@ -188,7 +188,7 @@ def test_options_for_one_start_only_are_not_taken_from_the_environment(
     assert launched[0].runner["fresh"] is False
 
 
-def test_the_exit_code_is_how_the_pipeline_ended(monkeypatch: pytest.MonkeyPatch, job: Path) -> None:
+def test_the_exit_code_tells_how_the_pipeline_ended(monkeypatch: pytest.MonkeyPatch, job: Path) -> None:
     monkeypatch.setattr(commands, "run_pipeline", lambda *_, **__: ExitCode.FAILED)
     monkeypatch.setattr(commands, "standard_error_reporter", contextlib.nullcontext)
     assert penstock("run", str(job)).exit_code == 4

@@ -81,7 +81,7 @@ def test_an_unknown_name_without_a_similar_one_lists_the_known_names() -> None:
     ]
 
 
-def test_a_name_on_the_wrong_side_says_where_it_belongs() -> None:
+def test_a_name_in_the_wrong_section_is_reported_with_the_right_section() -> None:
     assert problems_of(template(a=TEXT), [layer("--set master", master="x")], [layer("f:9:9", a="x")]) == [
         "--set master: parameter 'master' is unknown here; "
         "pass --master VALUE, or put it under 'runner' in the job file",

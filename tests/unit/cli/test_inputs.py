@@ -80,11 +80,11 @@ def test_a_name_without_a_value_is_not_given() -> None:
         ("- a\n", "job.yaml:1:1: a job file has template, parameters, runner"),
     ],
 )
-def test_every_mistake_of_form_has_a_place_and_a_remedy(text: str, problem: str) -> None:
+def test_each_syntax_error_has_a_position_and_a_fix(text: str, problem: str) -> None:
     assert problem in problems_of(text)
 
 
-def test_text_that_is_not_yaml_has_a_place() -> None:
+def test_the_error_of_text_that_is_not_yaml_names_the_position() -> None:
     assert problems_of("template: [a\n")[0].startswith("job.yaml:2:1: not YAML: ")
 
 
@@ -113,7 +113,7 @@ def test_a_key_full_of_aliases_is_refused_without_expanding_them() -> None:
     assert "a name must be plain text, not a list or a mapping" in problems_of(text)[-1]
 
 
-def test_deep_nesting_is_refused_with_its_place() -> None:
+def test_deep_nesting_is_refused_with_its_position() -> None:
     assert problems_of("template: t\nparameters: {a: " + "[" * 20_000) == [
         "job.yaml:2:23: is nested deeper than 8 levels; a job file has three"
     ]
@@ -125,7 +125,7 @@ def test_a_file_that_is_too_long_is_refused_unread() -> None:
     ]
 
 
-def test_a_section_with_too_many_names_is_one_problem_more() -> None:
+def test_a_section_with_too_many_names_is_one_more_problem() -> None:
     names = "".join(f"  name{n}: 1\n" for n in range(MAX_NAMES + 50))
     job = read_job(f"template: t\nparameters:\n{names}", "job.yaml")
     assert len(job.parameters) == MAX_NAMES

@@ -69,7 +69,7 @@ def test_the_emulator_is_found_in_the_sdk_of_gcloud(
     assert emulator.find_binary() == binary
 
 
-def test_a_server_process_says_its_address_and_ends_with_its_children() -> None:
+def test_a_server_process_prints_its_address_and_ends_with_its_children() -> None:
     program = f"import time; print('{READY}localhost:1', flush=True); time.sleep(60)"
     server = ServerProcess([sys.executable, "-c", program], None, prints_address=True)
     assert server.address(time.monotonic() + 30) == "localhost:1"
@@ -86,7 +86,7 @@ def test_a_server_process_that_ends_has_no_address(tmp_path: Path) -> None:
     assert log.read_text() == "why\n"
 
 
-def test_a_port_of_another_process_is_not_taken_for_a_server_that_ended() -> None:
+def test_a_port_of_another_process_is_not_mistaken_for_a_server_that_ended() -> None:
     port = free_port()
     with socket.create_server(("localhost", port)):
         server = ServerProcess(["/bin/sh", "-c", "exit 1"], None)

@@ -37,7 +37,7 @@ def test_the_newest_cell_of_a_column_is_its_value() -> None:
     assert [cell.start_us for cell in event.cells] == [20, 10, 1]
 
 
-def test_deletions_stay_what_they_are() -> None:
+def test_deletions_stay_deletions() -> None:
     (event,) = EventConverter()(
         mutation(
             DeleteFamily("a"),
@@ -62,7 +62,7 @@ def test_garbage_collection_is_a_system_transaction() -> None:
     assert event.transaction.system
 
 
-def test_two_rows_that_were_changed_at_one_moment_have_different_ids() -> None:
+def test_two_rows_that_were_changed_at_the_same_time_have_different_ids() -> None:
     (one,), (other,) = (EventConverter()(mutation(DeleteFamily("a"), row=row)) for row in (b"r1", b"r2"))
     assert one.version == other.version
     assert one.id != other.id

@@ -50,7 +50,7 @@ def test_an_update_has_the_changed_columns_and_the_key_in_both_images() -> None:
     assert (event.transaction.records, event.transaction.partitions, event.transaction.tag) == (3, 2, "app")
 
 
-def test_not_sent_null_and_empty_stay_different() -> None:
+def test_missing_null_and_empty_values_stay_different() -> None:
     (event,) = EventConverter()(record(Mod(KEY, '{"Name":"","Price":null}', "{}"), capture="NEW_VALUES"))
     assert event.after == {"Region": "eu", "Id": 17, "Name": "", "Price": None}
     assert event.before is None
@@ -75,7 +75,7 @@ def test_mods_of_one_record_have_growing_versions() -> None:
     assert len({event.id for event in events}) == 3
 
 
-def test_a_named_schema_is_apart_from_the_table() -> None:
+def test_a_named_schema_is_separate_from_the_table_name() -> None:
     (event,) = EventConverter()(record(Mod(KEY, "{}", "{}"), table="sales.Orders"))
     assert (event.source.schema, event.source.table) == ("sales", "Orders")
 
@@ -128,7 +128,7 @@ def test_a_column_that_the_record_does_not_describe_is_kept() -> None:
     assert (event.after or {})["Later"] == 5
 
 
-def test_a_value_of_another_form_is_named_by_its_column_and_not_shown() -> None:
+def test_the_error_of_a_malformed_value_names_the_column_and_hides_the_value() -> None:
     with pytest.raises(ValueError, match="column Price of table Orders.*NUMERIC") as raised:
         EventConverter()(record(Mod(KEY, '{"Price":"secret"}', "{}")))
     assert "secret" not in str(raised.value)

@@ -72,19 +72,19 @@ def test_building_a_pipeline_creates_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_relative_output_is_a_folder_below_the_one_where_the_pipeline_was_built(tmp_path, monkeypatch):
+def test_a_relative_output_is_resolved_where_the_pipeline_is_built(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write = WriteToJsonLines("out", table="t")
     monkeypatch.chdir("/")
     assert write.display_data()["output"] == str(tmp_path / "out")
 
 
-def test_its_output_is_typed_as_published_files(tmp_path):
+def test_the_output_is_typed_as_published_files(tmp_path):
     published = beam.Pipeline() | beam.Create(["x"]) | WriteToJsonLines(tmp_path, table="t")
     assert published.element_type == PublishedFile
 
 
-def test_its_display_data_shows_every_argument_but_functions(tmp_path):
+def test_the_display_data_shows_every_argument_except_functions(tmp_path):
     write = WriteToJsonLines(tmp_path, table="t", roll_seconds=2.5, in_event_time_order=True)
     shown = {item.key: item.value for item in DisplayData.create_from(write).items}
     assert shown == {
@@ -97,7 +97,7 @@ def test_its_display_data_shows_every_argument_but_functions(tmp_path):
     }
 
 
-def test_output_errors_survive_the_way_from_worker_to_driver():
+def test_output_errors_survive_the_transfer_from_worker_to_driver():
     error = pickle.loads(pickle.dumps(OutputError("cannot stage x: remedy")))
     assert isinstance(error, PenstockError)
     assert str(error) == "cannot stage x: remedy"

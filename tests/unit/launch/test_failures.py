@@ -15,7 +15,7 @@ def test_the_first_cause_comes_first() -> None:
     assert describe_failure(error) == "step Read: the stream was dropped (epoch 7 failed)"
 
 
-def test_an_error_of_other_code_is_named_by_type_and_line_and_not_quoted() -> None:
+def test_an_error_of_other_code_is_shown_by_type_and_line_without_its_text() -> None:
     error = ServiceError("epoch 7 failed")
     try:
         raise ValueError("row 17 has the value hunter2")

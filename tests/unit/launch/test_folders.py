@@ -19,7 +19,7 @@ from penstock.launch.folders import folder_conflict
         ("/", "data", "checkpoint_dir {root}/data is inside output /"),
     ],
 )
-def test_folders_in_each_other_are_refused(
+def test_nested_folders_are_refused(
     output: str, checkpoint_dir: str, conflict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -29,7 +29,7 @@ def test_folders_in_each_other_are_refused(
     assert found.endswith("choose two separate folders")
 
 
-def test_a_link_to_the_other_folder_is_seen_through(tmp_path: Path) -> None:
+def test_a_link_to_the_other_folder_is_resolved(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "link").symlink_to("checkpoint")
     assert folder_conflict(str(tmp_path / "link" / "out"), str(tmp_path / "checkpoint")) is not None
@@ -38,5 +38,5 @@ def test_a_link_to_the_other_folder_is_seen_through(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("output", "checkpoint_dir"), [("data/out", "data/checkpoint"), ("a", "ab"), ("ab", "a")]
 )
-def test_folders_beside_each_other_are_accepted(output: str, checkpoint_dir: str) -> None:
+def test_sibling_folders_are_accepted(output: str, checkpoint_dir: str) -> None:
     assert folder_conflict(output, checkpoint_dir) is None

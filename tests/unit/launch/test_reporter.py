@@ -109,7 +109,7 @@ def test_the_last_message_before_an_abort_is_json_where_all_others_are() -> None
     assert json.loads(stream.getvalue())["command"] == "x"
 
 
-def test_penstock_logs_from_info_on_and_others_from_error_on(root_logger: logging.Logger) -> None:
+def test_penstock_logs_from_info_and_other_packages_from_error(root_logger: logging.Logger) -> None:
     stream = io.StringIO()
     send_logs_to(Reporter(Style.LINE, stream))
     logging.getLogger("penstock.io").info("ours")

@@ -222,7 +222,7 @@ def test_a_pipeline_that_ends_as_failed_without_an_error_has_failed_too(run: Run
     assert run(FakePipeline(FakeResult([step("FAILED")]))).code == ExitCode.FAILED
 
 
-def test_an_error_that_is_not_ours_is_named_but_not_quoted(run: Run) -> None:
+def test_an_error_of_other_code_is_named_without_its_text(run: Run) -> None:
     secret = ValueError("row 17 has the value hunter2")
     message = run(FakePipeline(FakeResult([failing(secret)]))).message("error")
     assert message.startswith(f"failed: ValueError in {__file__}:")
@@ -318,7 +318,7 @@ def test_a_runner_without_stop_is_cancelled(run: Run) -> None:
     assert run(FakePipeline(result)).code == ExitCode.INTERRUPTED
 
 
-def test_signal_handlers_are_as_before_afterwards(run: Run) -> None:
+def test_signal_handlers_are_restored_after_the_run(run: Run) -> None:
     before = signal.getsignal(signal.SIGINT)
     run(FakePipeline(FakeResult([step("DONE")])))
     assert signal.getsignal(signal.SIGINT) is before

@@ -85,7 +85,7 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_a_process_that_ignores_hangups_goes_on_ignoring_them() -> None:
+def test_a_process_that_ignores_hangups_keeps_ignoring_them() -> None:
     done = run(
         """
         import os, signal

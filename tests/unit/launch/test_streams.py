@@ -26,7 +26,7 @@ def run(program: str, **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("style", ["json", "line", "none"])
-def test_a_reader_that_has_gone_changes_nothing(style: str) -> None:
+def test_a_reader_that_closed_its_pipe_changes_nothing(style: str) -> None:
     readable, writable = os.pipe()
     os.close(readable)
     done = run(
@@ -103,7 +103,7 @@ def test_with_json_every_line_on_standard_error_is_json() -> None:
     assert "ZeroDivisionError: division by zero" in messages
 
 
-def test_a_message_after_a_cut_one_starts_on_a_line_of_its_own() -> None:
+def test_a_message_after_a_truncated_one_starts_on_a_new_line() -> None:
     readable, writable = os.pipe()
     os.set_blocking(writable, False)
     stream = MessageStream(writable)

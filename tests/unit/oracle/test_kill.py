@@ -36,7 +36,7 @@ def test_a_kill_reaches_process_groups_that_the_child_made_for_its_own_children(
     assert session_members(session) == set()
 
 
-def test_a_paused_child_goes_on_when_it_is_resumed(tmp_path):
+def test_a_paused_child_continues_when_it_is_resumed(tmp_path):
     (tmp_path / "out").mkdir()
     with Run([sys.executable, "-c", COUNTING, str(tmp_path / "out")], log=tmp_path / "log") as run:
         assert run.pause() == 1
@@ -47,7 +47,7 @@ def test_a_paused_child_goes_on_when_it_is_resumed(tmp_path):
         assert run.wait(20) == 0
 
 
-def test_a_campaign_kills_at_each_moment_and_lets_the_last_run_end(tmp_path):
+def test_a_campaign_kills_at_each_kill_point_and_lets_the_last_run_finish(tmp_path):
     (tmp_path / "out").mkdir()
     moments = [
         ("first file", FileAppears(tmp_path / "out")),
@@ -65,7 +65,7 @@ def test_a_child_that_fails_ends_the_campaign_with_an_error(tmp_path):
         campaign([sys.executable, "-c", "raise SystemExit(3)"], [("never", After(60))], log=tmp_path / "log")
 
 
-def test_a_moment_that_does_not_come_is_an_error(tmp_path):
+def test_a_kill_point_that_is_never_reached_is_an_error(tmp_path):
     moment = FileAppears(Path(tmp_path / "nowhere"))
     moment.arm()
     with (

@@ -102,7 +102,7 @@ def test_a_deleted_row_is_gone_from_the_replay():
     assert differences(replay([*HISTORY, change(4, "DELETE")]), {"T": {}}, TYPES) == []
 
 
-def test_unequal_nanoseconds_are_not_equal():
+def test_times_that_differ_by_nanoseconds_are_not_equal():
     assert nanoseconds("1970-01-01T00:00:01.000000001Z") == 1_000_000_001
     assert nanoseconds("1970-01-01T00:00:01Z") == 1_000_000_000
     with pytest.raises(ValueError, match="RFC 3339"):

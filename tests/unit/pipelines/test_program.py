@@ -52,7 +52,7 @@ def test_keyword_arguments_become_flags_of_their_types() -> None:
     assert Seen.arguments == {"name": "a,b", "count": 5, "ratio": 0.5, "start": None}
 
 
-def test_what_is_not_given_keeps_the_default_of_the_function() -> None:
+def test_a_missing_flag_keeps_the_default_of_the_function() -> None:
     run_program(build, ["--name=x", ON_BEAM])
     assert (Seen.arguments["count"], Seen.arguments["ratio"]) == (3, 1)
 

@@ -47,7 +47,7 @@ def test_the_first_driver_commits_an_empty_record(driver):
     assert record.state == EpochState()
 
 
-def test_a_take_over_carries_the_state_over_and_is_a_generation_of_its_own(driver):
+def test_a_take_over_keeps_the_state_and_starts_a_new_generation(driver):
     first = driver("first")
     first.take_over()
     last = commit(first)
@@ -96,7 +96,7 @@ def test_the_newer_driver_continues_and_the_older_one_stops(driver):
     assert commit(new).number == 3
 
 
-def test_a_driver_whose_folder_is_moved_away_stops_and_begins_no_second_one_in_its_place(driver, folder):
+def test_a_driver_whose_folder_is_moved_away_stops_and_creates_no_second_folder(driver, folder):
     first = driver("first")
     first.take_over(), commit(first)
     os.rename(folder, folder + "-moved")
@@ -110,7 +110,7 @@ def test_a_driver_whose_folder_is_moved_away_stops_and_begins_no_second_one_in_i
     assert commit(second).number == 4
 
 
-def test_an_idle_driver_finds_out_by_looking(driver):
+def test_an_idle_driver_detects_a_newer_driver_when_it_checks(driver):
     old, new = driver("old"), driver("new")
     old.take_over()
     old.check_superseded()
@@ -119,7 +119,7 @@ def test_an_idle_driver_finds_out_by_looking(driver):
         old.check_superseded()
 
 
-def test_a_paused_driver_whose_record_number_was_cleaned_away_still_finds_out(driver, folder):
+def test_a_paused_driver_whose_record_number_was_swept_still_detects_the_newer_driver(driver, folder):
     old, new = driver("old"), driver("new", keep_records=1)
     old.take_over()
     paused = old.begin()
@@ -131,7 +131,7 @@ def test_a_paused_driver_whose_record_number_was_cleaned_away_still_finds_out(dr
 
 
 @pytest.mark.parametrize("answers", [["nothing"], ["done"], ["nothing", "done"], ["done", "done", "nothing"]])
-def test_a_commit_without_an_answer_is_asked_again_until_it_is_certain(driver, folder, answers):
+def test_a_commit_without_an_answer_is_retried_until_its_outcome_is_known(driver, folder, answers):
     storage = Flaky()
     first = driver("first", Checkpoint.open(folder, filesystem=storage))
     first.take_over()
@@ -150,7 +150,7 @@ def test_a_commit_that_never_gets_an_answer_stops_the_driver(driver, folder):
     assert 20 < sum(pauses) < 30
 
 
-def test_a_record_of_another_driver_after_a_lost_answer_is_not_taken_for_the_own_one(driver, folder):
+def test_a_record_of_another_driver_after_a_lost_answer_is_not_mistaken_for_our_own(driver, folder):
     storage = Flaky()
     old = driver("old", Checkpoint.open(folder, filesystem=storage))
     old.take_over()
@@ -180,7 +180,7 @@ def test_a_sweep_deletes_what_failed_attempts_left_and_keeps_what_the_record_nam
     assert orphan.name not in Checkpoint.open(folder).run_names()
 
 
-def test_a_sweep_that_a_paused_driver_finishes_late_harms_nothing_of_the_newer_one(driver, folder):
+def test_a_late_sweep_of_a_paused_driver_deletes_nothing_of_the_newer_driver(driver, folder):
     old = driver("old")
     old.take_over()
     carried = a_run(folder, 1, 2)
@@ -216,7 +216,7 @@ def test_a_sweep_is_bounded_and_says_that_there_is_more(driver, folder):
     assert (third.runs, third.records, third.more) == (0, 2, False)
 
 
-def test_strange_files_in_the_state_folder_stay(driver, folder):
+def test_unknown_files_in_the_state_folder_are_kept(driver, folder):
     first = driver("first")
     first.take_over()
     LocalFileSystem().write(f"{folder}/state/notes.txt", b"mine")

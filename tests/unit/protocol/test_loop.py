@@ -105,7 +105,7 @@ def test_the_last_failure_is_the_cause(coordinator):
         CheckpointError("the state run r is damaged"),
     ],
 )
-def test_an_error_that_can_only_repeat_is_not_tried_again(coordinator, error):
+def test_a_permanent_error_is_not_retried(coordinator, error):
     epoch, pauses = script(error), []
     with pytest.raises(
         EpochFailedError, match=rf"epoch 2 failed, and another try would fail in the same way: .*{error}"
@@ -118,7 +118,7 @@ def test_an_error_that_can_only_repeat_is_not_tried_again(coordinator, error):
 @pytest.mark.parametrize(
     "error", [UnavailableError("no answer"), NotWrittenError(28, "disk full"), ValueError()]
 )
-def test_an_error_that_may_pass_is_tried_again(coordinator, error):
+def test_a_transient_error_is_retried(coordinator, error):
     assert run_epochs(coordinator, script(error, DONE), retries=1, pause=lambda s: None).state.done
 
 
@@ -154,7 +154,7 @@ def test_an_idle_driver_stops_when_another_has_taken_over(coordinator, driver):
         run_epochs(coordinator, epoch, retries=5)
 
 
-def test_a_failure_under_a_newer_driver_means_stop_not_repeat(coordinator, driver):
+def test_a_failed_epoch_stops_a_driver_that_was_superseded(coordinator, driver):
     calls = []
 
     def epoch(record, attempt):
@@ -167,7 +167,7 @@ def test_a_failure_under_a_newer_driver_means_stop_not_repeat(coordinator, drive
     assert len(calls) == 1
 
 
-def test_a_record_that_could_not_be_created_costs_a_try(coordinator, monkeypatch):
+def test_a_record_that_could_not_be_created_counts_as_a_failed_try(coordinator, monkeypatch):
     answers = iter([OSError("no space left"), None])
     create = Checkpoint.create_record
 
@@ -195,14 +195,14 @@ def unlisted(monkeypatch, when):
 
 
 @pytest.mark.parametrize("first", range(6))
-def test_a_folder_that_cannot_be_listed_for_a_moment_stops_no_driver(coordinator, monkeypatch, first):
+def test_a_temporary_listing_error_does_not_stop_the_driver(coordinator, monkeypatch, first):
     unlisted(monkeypatch, range(first, first + 3))
     epoch = script(None, PENDING, DONE)
     assert run_epochs(coordinator, epoch, retries=0, pause=lambda s: None).number == 3
     assert len(epoch.calls) == 3
 
 
-def test_a_folder_that_can_never_be_listed_is_not_taken_for_another_driver(coordinator, monkeypatch):
+def test_a_permanent_listing_error_is_not_mistaken_for_a_newer_driver(coordinator, monkeypatch):
     unlisted(monkeypatch, range(1, 1000))
     with pytest.raises(CommitUnknownError, match="start the pipeline again"):
         run_epochs(coordinator, script(DONE), retries=3, pause=lambda s: None)
@@ -225,7 +225,7 @@ def test_stop_is_asked_with_the_last_record_and_can_wait_for_its_publications(co
     assert last.number == 3
 
 
-def test_a_failed_epoch_is_not_tried_again_after_a_request_to_stop(coordinator):
+def test_a_failed_epoch_is_not_retried_after_a_request_to_stop(coordinator):
     wanted, pauses = [], []
     last = run_epochs(
         coordinator,
@@ -274,7 +274,7 @@ def test_a_failing_clean_up_is_reported_and_does_not_stop_the_pipeline(coordinat
     assert swept[0].more
 
 
-def test_a_sink_that_fails_to_clean_up_is_reported_and_tried_again_after_the_next_sweep(coordinator, caplog):
+def test_a_failed_clean_up_of_a_sink_is_reported_and_retried_after_the_next_sweep(coordinator, caplog):
     tried = []
 
     def clean_up(record, swept):

@@ -8,13 +8,13 @@ from penstock.runner.protocol import RunName
 from penstock.runner.protocol.names import run_age, run_key_groups
 
 
-def test_a_name_gives_its_age_and_key_groups_back():
+def test_a_name_is_parsed_to_its_age_and_key_groups():
     name = RunName(12, 17, "9f2c", "Count").file_name(64, 127)
     assert run_age(name) == (12, 17)
     assert run_key_groups(name) == range(64, 128)
 
 
-def test_every_part_of_the_writer_makes_another_name():
+def test_each_part_of_a_run_name_changes_the_file_name():
     names = [
         RunName(1, 2, "a", "s"),
         RunName(2, 2, "a", "s"),

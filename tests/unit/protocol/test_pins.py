@@ -58,7 +58,7 @@ def test_a_missing_control_record_aborts(missing):
         pinned(left, reports(), SHAPE)
 
 
-def test_the_control_record_of_a_task_that_is_not_there_aborts():
+def test_a_control_record_of_an_unknown_task_aborts():
     with pytest.raises(
         EpochAbortedError, match=r"came from task 9 of level 0, which the epoch does not have"
     ):
@@ -87,7 +87,7 @@ def test_a_missing_block_aborts(index):
         pinned(controls(), taken, SHAPE)
 
 
-def test_a_report_of_an_attempt_that_does_not_count_aborts():
+def test_a_report_of_an_attempt_without_a_control_record_aborts():
     with pytest.raises(EpochAbortedError, match=r"taken by an attempt that is not part of the epoch"):
         pinned(controls(), [*reports(), BlockReceipt(0, 0, "0.0", "lost attempt")], SHAPE)
 

@@ -47,7 +47,7 @@ def test_a_record_comes_back_from_its_bytes():
     assert decode_record(encode_record(RECORD)) == RECORD
 
 
-def test_equal_records_have_equal_bytes_whatever_the_order_of_their_mappings():
+def test_equal_records_have_equal_bytes_for_any_order_of_their_mappings():
     turned = replace(RECORD, state=replace(STATE, watermarks=dict(reversed(STATE.watermarks.items()))))
     assert encode_record(turned) == encode_record(RECORD)
 
@@ -68,7 +68,7 @@ def test_fields_and_columns_that_a_newer_version_adds_are_ignored():
 
 
 @pytest.mark.parametrize("other", [1, 3])
-def test_another_format_is_refused_and_names_the_way_out(other):
+def test_another_format_is_refused_and_the_error_names_the_fix(other):
     data = encode_record(RECORD).replace(b"penstock-record 2 ", b"penstock-record %d " % other, 1)
     with pytest.raises(
         CheckpointError,
@@ -92,7 +92,7 @@ def test_a_cut_or_changed_record_is_refused(damage):
         decode_record(damage(encode_record(RECORD)), source="record 7")
 
 
-def test_something_else_is_no_record():
+def test_bytes_that_are_not_a_record_are_refused():
     with pytest.raises(CheckpointError, match=r"record 7 is damaged: it does not begin like a commit record"):
         decode_record(b"\x00\x01", source="record 7")
 
@@ -105,7 +105,7 @@ def test_a_record_with_a_missing_field_is_refused():
 
 
 @pytest.mark.parametrize("left", ["residuals", "publications", "timers"])
-def test_done_with_something_left_is_refused(left):
+def test_a_done_record_with_pending_work_is_refused(left):
     with pytest.raises(ValueError, match=rf"a state with 1 {left} is not done"):
         EpochState(**{left: getattr(STATE, left)}, done=True)
 

@@ -89,7 +89,7 @@ def _driver(
     )
 
 
-def test_no_residual_is_lost_that_falls_due_while_the_epoch_is_laid_out(plan: Plan) -> None:
+def test_a_residual_that_becomes_due_during_planning_is_not_lost(plan: Plan) -> None:
     due = {f"1.{n}": 3 * n for n in range(200)}
     residuals = tuple(Residual("Read", name, b"", 0, at) for name, at in due.items())
     record = CommitRecord(1, 1, "writer", None, 0, "epoch", 1, EpochState(residuals=residuals))
@@ -137,7 +137,7 @@ def test_a_batch_does_not_mention_epochs(streaming: bool, description: str) -> N
     assert engine.described == [description]
 
 
-def test_the_note_of_an_error_says_the_step_and_no_epoch(plan: Plan) -> None:
+def test_the_note_of_an_error_names_the_step_and_no_epoch(plan: Plan) -> None:
     failure = Failure("ValueError: no", "Traceback", "Parse", pickle.dumps(ValueError("no")))
     with pytest.raises(ValueError, match="no") as raised:
         _after_one_epoch(plan, _NoTasks(TaskReport("a", failure=failure)))

@@ -46,7 +46,7 @@ def test_elements_come_out_of_a_block_as_they_went_in(pairs: list[tuple[int, byt
 @pytest.mark.parametrize(
     "at", [MIN_TIMESTAMP, MAX_TIMESTAMP, window.GlobalWindow().max_timestamp()], ids=["min", "max", "global"]
 )
-def test_the_ends_of_time_stay_what_they_are(at: Timestamp) -> None:
+def test_minimum_and_maximum_timestamps_are_preserved(at: Timestamp) -> None:
     element = WindowedValue(b"", at, (window.IntervalWindow(0, 1),))
     assert CODER.decode_nested(CODER.encode_nested(element)) == element
 

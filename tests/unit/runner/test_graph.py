@@ -25,7 +25,7 @@ def _each_beside_the_other() -> Plan:
     return build_plan(pipeline.to_runner_api(default_environment=environment), streaming=False)
 
 
-def test_what_feeds_a_stage_stands_before_it_or_above_it() -> None:
+def test_the_producers_of_a_stage_have_a_lower_level_or_index() -> None:
     for plan in (_each_beside_the_other() for _ in range(TRIES)):
         for edge in plan.edges:
             consumer = plan.stages[edge.consumer]

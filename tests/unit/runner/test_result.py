@@ -48,7 +48,7 @@ def test_a_job_that_starts_after_the_first_try_to_cancel_it_is_cancelled_too() -
     assert result.cancel() == "CANCELLED"
 
 
-def test_an_error_before_anybody_cancels_is_raised() -> None:
+def test_an_error_before_a_cancellation_is_raised() -> None:
     result = PySparkPipelineResult()
 
     def fail() -> str:
@@ -60,7 +60,7 @@ def test_an_error_before_anybody_cancels_is_raised() -> None:
     assert result.state == "FAILED"
 
 
-def test_a_pipeline_that_is_being_cancelled_cannot_be_drained_any_more() -> None:
+def test_a_pipeline_that_is_being_cancelled_cannot_be_drained() -> None:
     result = PySparkPipelineResult()
 
     def job() -> str:

@@ -110,7 +110,7 @@ def test_due_timers_come_in_the_order_of_their_times_also_before_1970() -> None:
     assert timers.earliest(EVENT) == 31
 
 
-def test_a_timer_that_is_set_again_moves_and_takes_its_hold_along() -> None:
+def test_setting_a_timer_again_moves_the_timer_and_its_hold() -> None:
     timers = Timers(MemoryStore(), 0, KEY_GROUPS - 1)
     timers.set(_timer(b"", 10, hold_us=5, domain=PROCESSING))
     timers.set(_timer(b"", 20, hold_us=7, domain=PROCESSING))
@@ -119,7 +119,7 @@ def test_a_timer_that_is_set_again_moves_and_takes_its_hold_along() -> None:
     assert (timers.earliest(PROCESSING), timers.earliest(HOLD)) == (None, None)
 
 
-def test_a_timer_that_was_cleared_or_set_again_cannot_be_taken_as_it_was() -> None:
+def test_a_timer_that_was_cleared_or_set_again_cannot_be_taken_at_its_old_time() -> None:
     timers = Timers(MemoryStore(), 0, KEY_GROUPS - 1)
     before, after = _timer(b"", 10), _timer(b"", 20)
     timers.set(before)
@@ -129,7 +129,7 @@ def test_a_timer_that_was_cleared_or_set_again_cannot_be_taken_as_it_was() -> No
     assert not timers.take(after)
 
 
-def test_a_timer_that_is_set_to_what_it_is_writes_nothing() -> None:
+def test_setting_a_timer_to_its_current_value_writes_nothing() -> None:
     class WatchedStore(MemoryStore):
         def put(self, key_group: int, key: bytes, value: bytes) -> None:
             written.append(key)
@@ -151,7 +151,7 @@ def _grouped(grouping: Grouping) -> Iterator[tuple[bytes, bytes, list[bytes], in
 
 
 @pytest.mark.parametrize("memory_bytes", [1 << 30, 4_000, 1])
-def test_groups_are_whole_and_in_order_however_often_they_were_spilled(memory_bytes: int) -> None:
+def test_groups_are_complete_and_in_order_after_any_number_of_spills(memory_bytes: int) -> None:
     rng, grouping = random.Random(1), Grouping(memory_bytes)
     expected: dict[tuple[bytes, bytes], list[tuple[int, bytes]]] = {}
     for n in range(300):
@@ -168,7 +168,7 @@ def test_groups_are_whole_and_in_order_however_often_they_were_spilled(memory_by
 
 
 @pytest.mark.parametrize("memory_bytes", [1 << 30, 1 << 20])
-def test_a_group_can_be_read_when_others_have_been_handed_out(memory_bytes: int) -> None:
+def test_a_group_can_be_read_after_later_groups_were_returned(memory_bytes: int) -> None:
     grouping, chunk = Grouping(memory_bytes), bytes(300_000)
     for at in range(20):
         grouping.add(b"k%d" % (at % 2), b"w", at, at, chunk)
@@ -277,7 +277,7 @@ def test_every_writer_counts_the_bytes_that_it_sends_for_the_budget_of_a_read(ro
     assert writer.bytes == sum(map(len, sent))
 
 
-def test_a_writer_of_groups_loses_nothing_however_often_it_sends() -> None:
+def test_a_writer_of_groups_loses_nothing_for_any_number_of_sends() -> None:
     sent, rng = _Sent(), random.Random(2)
     expected: dict[str, list[int]] = {}
     for n in range(200_000):

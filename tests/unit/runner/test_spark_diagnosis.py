@@ -63,7 +63,7 @@ def test_a_driver_with_too_little_memory_says_how_much_it_needs() -> None:
     assert "spark.driver.memory is 64m, and Spark needs at least 450 MiB" in told
 
 
-def test_a_machine_without_a_free_port_is_named_as_such() -> None:
+def test_the_error_of_a_machine_without_a_free_port_names_the_cause() -> None:
     told = context_failure(
         "java.net.BindException: bind(..) failed with error(-98): Address already in use: Service "
         "'org.apache.spark.network.netty.NettyBlockTransferService' failed after 16 retries (on a random free port)! "
@@ -75,7 +75,7 @@ def test_a_machine_without_a_free_port_is_named_as_such() -> None:
     assert "binding address" not in told
 
 
-def test_a_killed_jvm_speaks_of_memory_and_of_the_checkpoint() -> None:
+def test_the_error_of_a_killed_jvm_mentions_memory_and_the_checkpoint() -> None:
     told = str(jvm_lost(-9, "", "1g"))
     assert "was killed (SIGKILL)" in told
     assert "dmesg" in told
@@ -85,32 +85,32 @@ def test_a_killed_jvm_speaks_of_memory_and_of_the_checkpoint() -> None:
 @pytest.mark.parametrize(
     ("exit_code", "log"), [(3, ""), (52, ""), (134, "java.lang.OutOfMemoryError: Java heap space")]
 )
-def test_a_jvm_out_of_heap_names_the_setting_and_its_value(exit_code: int, log: str) -> None:
+def test_the_error_of_a_jvm_out_of_heap_names_the_setting_and_its_value(exit_code: int, log: str) -> None:
     assert "spark.driver.memory is 480m" in str(jvm_lost(exit_code, log, "480m"))
 
 
 @pytest.mark.parametrize("exit_code", [-15, 143])
-def test_a_jvm_that_was_ended_names_the_signal(exit_code: int) -> None:
+def test_the_error_of_a_terminated_jvm_names_the_signal(exit_code: int) -> None:
     assert "was ended by SIGTERM" in str(jvm_lost(exit_code, "", "1g"))
 
 
-def test_a_jvm_that_only_stopped_answering_is_lost_too() -> None:
+def test_a_jvm_that_stopped_answering_is_lost_too() -> None:
     assert "does not answer" in str(jvm_lost(None, "", "1g"))
 
 
-def test_a_lost_jvm_and_a_wrong_python_are_not_tried_again_and_a_dead_worker_is() -> None:
+def test_a_lost_jvm_and_a_wrong_python_are_not_retried_but_a_dead_worker_is() -> None:
     assert not SparkLostError.retryable
     assert not WorkerSetupError.retryable
     assert SparkJobError.retryable
 
 
-def test_a_dead_worker_names_its_steps_and_speaks_of_memory() -> None:
+def test_the_error_of_a_dead_worker_names_its_steps_and_mentions_memory() -> None:
     told = failure_of("org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)")
     assert "a Python worker died 4 times while it ran epoch 5, level 1 of 2: Read orders" in told
     assert "ran out of memory" in told
 
 
-def test_a_worker_that_crashed_in_native_code_is_told_from_one_that_was_killed() -> None:
+def test_a_crash_in_native_code_is_distinguished_from_a_killed_worker() -> None:
     told = failure_of(
         "Python worker exited unexpectedly (crashed): Fatal Python error: Segmentation fault\n\nCurrent thread"
     )
@@ -137,7 +137,7 @@ def test_a_worker_that_crashed_in_native_code_is_told_from_one_that_was_killed()
         ),
     ],
 )
-def test_workers_with_another_python_speak_of_pyspark_python(text: str, said: str) -> None:
+def test_the_error_of_workers_with_another_python_names_pyspark_python(text: str, said: str) -> None:
     error = job_failure(ABORTED + text, stage_name)
     assert isinstance(error, WorkerSetupError)
     assert said in str(error)
@@ -159,6 +159,6 @@ def test_any_other_failure_keeps_the_java_message_and_drops_the_stack() -> None:
     assert "Foo.scala" not in told
 
 
-def test_a_session_that_spark_ended_is_told_from_a_job_that_failed() -> None:
+def test_a_session_that_spark_ended_is_distinguished_from_a_failed_job() -> None:
     assert session_ended("Job 0 cancelled because SparkContext was shut down")
     assert not session_ended("Job 0 cancelled part of cancelled job group")

@@ -20,7 +20,7 @@ def jvm(script: str) -> JvmProcess:
     return JvmProcess(process)
 
 
-def test_a_jvm_that_ended_has_an_exit_code_and_its_last_words(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_jvm_that_ended_has_an_exit_code_and_its_last_output(capfd: pytest.CaptureFixture[str]) -> None:
     ended = jvm("echo one; echo two >&2; exit 3")
     assert ended.exit_code(10.0) == 3
     assert ended.log == "one\ntwo\n"
@@ -55,7 +55,7 @@ def test_the_warning_about_a_package_of_older_javas_is_not_copied(capfd: pytest.
     assert capfd.readouterr().err == running.log == "WARNING: else\n"
 
 
-def test_a_reader_of_messages_that_is_gone_does_not_stop_the_jvm(tmp_path: Path) -> None:
+def test_a_closed_message_pipe_does_not_stop_the_jvm(tmp_path: Path) -> None:
     program = (
         "import os, subprocess, sys\n"
         "from penstock.runner.spark.gateway import JvmProcess\n"

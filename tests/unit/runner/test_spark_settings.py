@@ -21,7 +21,7 @@ def test_a_local_master_listens_on_loopback_and_has_a_secret(master: str) -> Non
 
 
 @pytest.mark.parametrize("master", ["yarn", "k8s://https://kube:443"])
-def test_a_cluster_that_makes_secrets_authenticates_and_keeps_its_address(master: str) -> None:
+def test_a_cluster_that_generates_secrets_authenticates_and_keeps_its_address(master: str) -> None:
     assert chosen(master) == {"spark.authenticate": "true"}
 
 
@@ -36,7 +36,7 @@ def test_a_standalone_cluster_authenticates_only_with_the_secret_that_the_user_p
 
 
 @pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]", "yarn", "spark://host:7077"])
-def test_what_the_user_decided_stays(master: str) -> None:
+def test_settings_of_the_user_are_kept(master: str) -> None:
     settings = chosen(master, authenticate="false", driver_host="10.0.0.1")
     assert settings == {}
     assert not unprotected({"spark.master": master, "spark.authenticate": "false"})

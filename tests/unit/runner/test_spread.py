@@ -50,7 +50,7 @@ def test_a_small_bundle_is_dealt_in_one_run_each_in_order_beginning_with_its_own
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_of_a_big_bundle_each_partition_gets_as_much_long_before_its_end() -> None:
+def test_a_big_bundle_is_spread_evenly_long_before_its_end() -> None:
     found = spread([bytes([n % 256]) * 1000 for n in range(5000)], 0, 3)
     assert [len(blocks) for blocks in found.values()] == [5, 5, 5]
     shares = [sum(map(len, blocks)) for blocks in found.values()]

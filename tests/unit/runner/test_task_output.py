@@ -78,7 +78,7 @@ def through_a_flatten(pipeline: beam.Pipeline) -> None:
 
 
 @pytest.mark.parametrize("build", [straight, through_a_flatten])
-def test_output_leaves_a_task_while_the_element_that_it_is_made_of_is_still_processed(
+def test_a_task_sends_output_while_its_element_is_still_processed(
     build: Callable[[beam.Pipeline], Any],
 ) -> None:
     left = 0
@@ -115,7 +115,7 @@ class CountFn(beam.DoFn):
         self._after.inc()
 
 
-def test_metrics_belong_to_the_step_that_counts_also_where_one_stage_feeds_another_in_the_same_task() -> None:
+def test_metrics_belong_to_their_step_when_one_stage_feeds_another_in_the_same_task() -> None:
     def build(pipeline: beam.Pipeline) -> None:
         big = pipeline | beam.Impulse() | beam.ParDo(MakeFn()) | "first" >> beam.ParDo(CountFn("first"))
         other = pipeline | "other" >> beam.Impulse() | "empty" >> beam.FlatMap(lambda _: [])

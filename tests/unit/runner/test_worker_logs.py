@@ -35,7 +35,7 @@ def test_options_of_beam_set_the_levels_of_workers() -> None:
     assert chosen == WorkerLogging(logging.DEBUG, {"a.b": logging.ERROR}, to_driver=True)
 
 
-def test_an_unknown_level_is_refused_with_those_that_there_are() -> None:
+def test_an_unknown_level_is_refused_with_the_known_levels() -> None:
     with pytest.raises(UsageError, match="WARNING.* not 'loud'"):
         worker_logging(PipelineOptions(["--default_sdk_harness_log_level=loud"]), to_driver=False)
 
@@ -47,7 +47,7 @@ def test_levels_of_one_pipeline_end_with_the_next_one_in_the_same_worker(root: l
     assert (root.level, logging.getLogger("a.b").level) == (logging.WARNING, logging.NOTSET)
 
 
-def test_the_driver_gets_warnings_and_errors_of_a_cluster_but_not_without_end() -> None:
+def test_the_driver_gets_a_limited_number_of_warnings_and_errors_of_a_cluster() -> None:
     records: list[WorkerLogRecord] = []
     with collected_logs(WorkerLogging(to_driver=True), records):
         logging.getLogger("a.b").info("not this")

@@ -32,7 +32,7 @@ def test_a_warning_given_many_times_travels_once_and_is_shown_with_its_category_
     assert [(Path(w.filename).name, w.lineno) for w in shown] == [("test_worker_warnings.py", given[0].line)]
 
 
-def test_what_this_process_has_shown_it_does_not_show_again_by_default():
+def test_a_warning_that_this_process_has_shown_is_not_repeated_by_default():
     given = _given(UserWarning, "said every epoch")
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("default")
@@ -59,7 +59,7 @@ def test_warnings_that_the_worker_ignores_do_not_travel():
     assert into == []
 
 
-def test_afterwards_warnings_are_shown_where_they_are_given():
+def test_the_previous_warning_hook_is_restored_after_an_error():
     before = warnings.showwarning
     with pytest.raises(RuntimeError, match="in the middle"), collected_warnings([]):
         raise RuntimeError("in the middle")

@@ -62,7 +62,7 @@ def test_a_wall_clock_that_is_set_back_changes_nothing() -> None:
     assert world.clock.now() == world.service
 
 
-def test_the_service_is_asked_once_a_minute() -> None:
+def test_the_clock_is_synchronized_once_a_minute() -> None:
     world = World(10 * DAY)
     for _ in range(1000):
         world.clock.synchronize()
@@ -70,7 +70,7 @@ def test_the_service_is_asked_once_a_minute() -> None:
     assert world.asked == 2
 
 
-def test_while_the_service_is_unreachable_the_clock_counts_on_and_asks_again_soon() -> None:
+def test_while_the_service_is_unreachable_the_clock_continues_and_retries_soon() -> None:
     world = World(9 * DAY)
     world.reachable = False
     world.clock.synchronize()

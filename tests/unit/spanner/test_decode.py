@@ -41,7 +41,7 @@ def test_heartbeats_and_children_are_decoded() -> None:
     ]
 
 
-def test_a_row_cut_in_two_comes_when_it_is_whole() -> None:
+def test_a_chunked_row_is_returned_when_it_is_complete() -> None:
     decoder = Decoder()
     assert decoder.feed(message([[[], [["2026-01-"]]]], chunked=True)) == []
     assert decoder.feed(message()) == [], "a message without values carries only a resume token"
@@ -65,7 +65,7 @@ def test_numbers_bools_and_nulls_at_a_boundary_stay_whole() -> None:
 @pytest.mark.parametrize(
     ("first", "second"), [("a", ["b"]), (["a"], "b"), (1, 2), (True, False), (["a"], [True])]
 )
-def test_chunks_of_kinds_that_are_never_cut_are_refused(first: Any, second: Any) -> None:
+def test_chunked_values_of_kinds_that_are_never_chunked_are_refused(first: Any, second: Any) -> None:
     with pytest.raises(DecodeError, match="a chunk of kind"):
         merge_chunk(value(first), value(second))
 
@@ -105,7 +105,7 @@ def test_timestamps_keep_nanoseconds(text: str, nanoseconds: int) -> None:
     assert parse_timestamp(format_timestamp(nanoseconds)) == nanoseconds
 
 
-def test_a_year_has_four_digits_when_it_is_written_too() -> None:
+def test_years_are_formatted_with_four_digits() -> None:
     assert format_timestamp(parse_timestamp("0999-01-02T03:04:05Z")) == "0999-01-02T03:04:05.000000000Z"
 
 

@@ -11,7 +11,7 @@ STREAM = "change stream S of projects/p/instances/i/databases/d"
 @pytest.mark.parametrize(
     "code", ["UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "INTERNAL", "RESOURCE_EXHAUSTED"]
 )
-def test_passing_statuses_are_tried_again(code: str) -> None:
+def test_transient_statuses_are_retried(code: str) -> None:
     assert classify_status(code, "whatever", STREAM, "now") is Reaction.RETRY
 
 
@@ -23,7 +23,7 @@ OUT_OF_REACH = (
 )
 
 
-def test_refused_credentials_are_said_at_once_and_an_unreachable_token_endpoint_is_tried_again() -> None:
+def test_refused_credentials_fail_at_once_and_an_unreachable_token_endpoint_is_retried() -> None:
     error = classify_status("UNAVAILABLE", REFUSED, STREAM, "now")
     assert isinstance(error, SetupError)
     assert "application-default login" in str(error)

@@ -178,7 +178,7 @@ def test_child_whose_missing_parent_can_no_longer_come_opens_in_a_whole_frontier
     assert past.settled().open == {"a": Position(21), "m": Position(20)}
 
 
-def test_child_waits_for_an_open_parent_wherever_that_stands() -> None:
+def test_child_waits_for_an_open_parent_at_any_position() -> None:
     frontier = Frontier({"b": Position(500)}, {"m": Waiting(20, frozenset("b"))})
     assert frontier.settled() is frontier
 

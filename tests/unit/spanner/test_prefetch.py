@@ -30,7 +30,7 @@ from tests.unit.spanner.windows import (
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 
-def test_an_idle_partition_is_asked_again_where_its_heartbeat_stood() -> None:
+def test_an_idle_partition_is_queried_again_from_its_last_heartbeat() -> None:
     start = time.time_ns()
     prefetcher, asked, _ = opened(beats)
     with closing(prefetcher):
@@ -66,7 +66,7 @@ def test_all_partitions_are_read_with_fewer_threads_than_partitions() -> None:
     assert tokens == {f"p{number}" for number in range(6)}
 
 
-def test_the_lowest_partition_is_taken_first() -> None:
+def test_the_lowest_partition_is_read_first() -> None:
     now = time.time_ns()
     prefetcher, _, _ = opened(beats)
     with closing(prefetcher):
@@ -77,7 +77,7 @@ def test_the_lowest_partition_is_taken_first() -> None:
     assert first.token == "low"
 
 
-def test_a_partition_read_to_the_end_is_not_asked_again() -> None:
+def test_a_partition_read_to_the_end_is_not_queried_again() -> None:
     end = time.time_ns()
     prefetcher, asked, _ = opened(beats, end=end)
     with closing(prefetcher):
@@ -111,7 +111,7 @@ def test_closing_ends_every_thread_soon_and_cancels_no_running_query() -> None:
     assert not any(window.cancelled_at for window in windows)
 
 
-def test_a_query_that_does_not_end_by_itself_is_broken_off_after_its_end() -> None:
+def test_a_query_that_does_not_end_is_cancelled_after_its_end_time() -> None:
     def endless(token: str, start: int, end: int) -> Iterator[Any]:
         while True:
             time.sleep(0.01)
@@ -126,7 +126,7 @@ def test_a_query_that_does_not_end_by_itself_is_broken_off_after_its_end() -> No
     assert window.cancelled_at > window._end
 
 
-def test_a_silent_query_is_broken_off_after_its_grace() -> None:
+def test_a_silent_query_is_cancelled_after_its_grace_period() -> None:
     def silent(token: str, start: int, end: int) -> Iterator[Any]:
         while not windows[0].cancelled_at:
             time.sleep(0.01)
@@ -154,7 +154,7 @@ def test_closing_frees_threads_that_wait_for_credit() -> None:
     assert not reader_threads()
 
 
-def test_what_is_read_ahead_stays_within_the_budget() -> None:
+def test_prefetched_data_stays_within_the_budget() -> None:
     def many(token: str, start: int, end: int) -> Iterator[Any]:
         for step in range(1, 300):
             yield heartbeat(start + step)
@@ -173,7 +173,7 @@ def test_what_is_read_ahead_stays_within_the_budget() -> None:
     assert len(positions) == 20, "everybody gets a turn when the consumer takes"
 
 
-def test_passing_errors_are_asked_again_from_the_last_record_with_pauses() -> None:
+def test_transient_errors_are_retried_from_the_last_record_with_pauses() -> None:
     def breaks_once(token: str, start: int, end: int) -> Iterator[Any]:
         if len(asked) < 3:
             yield heartbeat(start + 1)
@@ -189,7 +189,7 @@ def test_passing_errors_are_asked_again_from_the_last_record_with_pauses() -> No
     assert prefetcher.uncounted() == (len(asked), 2)
 
 
-def test_a_dead_service_is_asked_seldom_and_given_up_after_the_timeout() -> None:
+def test_an_unavailable_service_is_retried_with_backoff_and_fails_after_the_timeout() -> None:
     def dead(token: str, start: int, end: int) -> Iterator[Any]:
         raise UnreachableError("connection refused")
         yield
@@ -203,7 +203,7 @@ def test_a_dead_service_is_asked_seldom_and_given_up_after_the_timeout() -> None
 
 
 @pytest.mark.parametrize("after", [0.0, 0.005])
-def test_a_partition_that_alone_is_refused_is_asked_with_growing_pauses(after: float) -> None:
+def test_a_partition_that_alone_is_refused_is_retried_with_growing_pauses(after: float) -> None:
     def refused(token: str, start: int, end: int) -> Iterator[Any]:
         if token == "bad":
             time.sleep(after)
@@ -246,7 +246,7 @@ def test_a_bundle_is_not_split_before_the_lowest_partition_has_advanced() -> Non
     assert residual.open["slow"].timestamp > position.timestamp
 
 
-def test_a_lowest_partition_that_is_refused_holds_up_no_cut() -> None:
+def test_a_refused_lowest_partition_does_not_delay_a_split() -> None:
     def refused(token: str, start: int, end: int) -> Iterator[Any]:
         raise UnreachableError("not now")
         yield

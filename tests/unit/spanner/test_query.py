@@ -20,7 +20,7 @@ def test_query_is_one_function_call_with_all_arguments_by_name() -> None:
     )
 
 
-def test_root_is_asked_with_a_null_token() -> None:
+def test_the_root_query_has_a_null_token() -> None:
     assert ("partition_token", 6, None) in change_stream_query("S", ROOT, 0, 0, 1000).params
 
 
@@ -34,7 +34,7 @@ def test_names_that_no_change_stream_can_have_are_refused(name: str) -> None:
     ("position", "until", "end", "expected"),
     [(0, 1200, None, 1200), (0, 1200, 1100, 1100), (1500, 1200, None, 1500), (1500, 1200, 1500, 1500)],
 )
-def test_a_window_ends_never_before_its_position_and_never_after_the_end(
+def test_a_window_never_ends_before_its_position_or_after_the_end(
     position: int, until: int, end: int | None, expected: int
 ) -> None:
     assert window_end(position, until, end) == expected

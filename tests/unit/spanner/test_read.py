@@ -41,7 +41,7 @@ def test_importing_the_package_imports_no_google_cloud_client() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_start_none_is_the_moment_of_construction() -> None:
+def test_start_none_is_the_time_of_construction() -> None:
     before = time.time_ns()
     transform = reading()
     assert before <= transform.stream.start <= time.time_ns()
@@ -91,7 +91,7 @@ def test_bad_arguments_are_refused_at_construction(arguments: dict[str, Any], me
         reading(**arguments)
 
 
-def test_the_emulator_variable_is_read_where_the_pipeline_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_emulator_variable_is_read_when_the_pipeline_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPANNER_EMULATOR_HOST", "localhost:1234")
     assert reading()._settings.connection.emulator_host == "localhost:1234"
     assert reading(emulator_host="localhost:5")._settings.connection.emulator_host == "localhost:5"

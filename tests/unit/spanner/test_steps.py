@@ -40,5 +40,5 @@ def test_query_that_went_beyond_the_last_record_lets_the_next_begin_after_it() -
     assert last_step("p", seen, 20, None, announced=False) is None, "the timestamp itself may not be complete"
 
 
-def test_window_end_without_a_row_is_not_taken_for_read() -> None:
+def test_window_end_without_a_row_does_not_count_as_read() -> None:
     assert last_step("p", Position(20), 1000, None, announced=False) is None

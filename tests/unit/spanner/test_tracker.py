@@ -46,7 +46,7 @@ def test_nothing_is_claimed_after_a_split() -> None:
     assert tracker.try_split(0) is None
 
 
-def test_a_split_is_put_off_until_a_step_is_claimed_or_none_is_expected() -> None:
+def test_a_split_is_postponed_until_a_step_is_claimed_or_none_is_expected() -> None:
     tracker = SpannerTracker(frontier())
     assert tracker.try_split(0) is None, "the reader has not begun"
     tracker.try_claim(Poll(data_expected=True))
@@ -57,7 +57,7 @@ def test_a_split_is_put_off_until_a_step_is_claimed_or_none_is_expected() -> Non
     assert split[1] == frontier()
 
 
-def test_a_split_is_put_off_while_the_lowest_partition_owes_a_step() -> None:
+def test_a_split_is_postponed_while_a_step_of_the_lowest_partition_is_pending() -> None:
     tracker = SpannerTracker(frontier())
     tracker.try_claim(Poll(first_record_pending=True))
     tracker.try_claim(Advanced("a", Position(20)))
@@ -66,7 +66,7 @@ def test_a_split_is_put_off_while_the_lowest_partition_owes_a_step() -> None:
     assert tracker.try_split(0) is not None
 
 
-def test_a_part_that_only_waits_can_be_deferred_at_once() -> None:
+def test_a_waiting_part_can_be_deferred_at_once() -> None:
     part = Frontier({}, {"m": Waiting(20, frozenset("x"))}, dealt=True)
     split = SpannerTracker(part).try_split(0)
     assert split is not None
@@ -93,7 +93,7 @@ def test_record_of_a_partition_that_is_not_open_is_refused() -> None:
         SpannerTracker(frontier()).try_claim(Advanced("gone", Position(20)))
 
 
-def test_progress_is_never_complete_while_anything_is_left() -> None:
+def test_progress_is_never_complete_while_partitions_remain() -> None:
     tracker = SpannerTracker(frontier(end=99))
     for step in (Poll(), Advanced("a", Position(99)), Ended("a"), Poll()):
         tracker.try_claim(step)
@@ -171,12 +171,12 @@ def test_estimator_begins_at_the_frontier_and_survives_its_coder() -> None:
         ).current_watermark() == (timestamp)
 
 
-def test_watermarks_are_cut_down_as_far_as_beam_cuts_down_elements_between_stages() -> None:
+def test_watermarks_are_rounded_down_like_element_timestamps_between_stages() -> None:
     commit_timestamp = 1_999_999
     coder = WindowedValueCoder(BytesCoder(), GlobalWindowCoder())
     element = coder.decode(coder.encode(GlobalWindows.windowed_value(b"", Timestamp(micros=1_999))))
     assert element.timestamp >= beam_watermark(commit_timestamp) == Timestamp(micros=1_000)
 
 
-def test_nothing_left_is_the_end_of_time() -> None:
+def test_a_finished_frontier_has_the_maximum_watermark() -> None:
     assert beam_watermark(None) == MAX_TIMESTAMP

@@ -154,7 +154,7 @@ def test_publishing_again_changes_nothing(store):
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
 
 
-def test_a_published_file_that_a_consumer_took_away_does_not_appear_again(store):
+def test_a_published_file_that_a_consumer_removed_does_not_appear_again(store):
     publication = stage(store)
     publish(store, publication)
     os.unlink(Path(store.output, publication.final))

@@ -34,7 +34,7 @@ def run(fn: PublishFilesFn, *publications: Publication) -> list[PublishedFile]:
     return published
 
 
-def test_it_emits_the_same_file_each_time_even_after_a_consumer_has_taken_it_away(store):
+def test_publishing_emits_the_same_file_each_time_even_after_a_consumer_has_removed_it(store):
     fn, publication = PublishFilesFn(store, SINK), staged(store)
     first = run(fn, publication)
     assert first == [PublishedFile(f"{store.output}/t/h/n.jsonl", 2, publication.crc32, 1)]

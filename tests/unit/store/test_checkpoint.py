@@ -15,7 +15,7 @@ from penstock.runner.store import Checkpoint, LocalFileSystem
 NOON_US = 1_700_000_000_000_000  # 2023-11-14 22:13:20 UTC
 
 
-def test_a_new_folder_becomes_a_private_checkpoint_with_a_job_of_its_own(tmp_path):
+def test_a_new_folder_becomes_a_private_checkpoint_with_a_new_job(tmp_path):
     folder = f"{tmp_path}/a/checkpoint"
     checkpoint = Checkpoint.open(folder, fresh=True, clock=lambda: NOON_US, nonces=lambda: "0123abcd")
     assert checkpoint.job == "20231114T221320-0123abcd"
@@ -46,7 +46,7 @@ def test_fresh_refuses_a_folder_that_is_not_empty(tmp_path):
         Checkpoint.open(str(tmp_path), fresh=True)
 
 
-def test_a_folder_of_something_else_is_refused_and_stays_as_it_is(tmp_path):
+def test_a_folder_with_other_content_is_refused_and_not_changed(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(
         CheckpointError, match=r"is not a checkpoint: it contains 1 files or folders, but no FORMAT"
@@ -55,7 +55,7 @@ def test_a_folder_of_something_else_is_refused_and_stays_as_it_is(tmp_path):
     assert os.listdir(tmp_path) == ["thesis.txt"]
 
 
-def test_a_folder_in_which_a_kill_struck_before_format_was_there_is_still_empty(tmp_path):
+def test_a_folder_left_by_a_kill_before_the_format_file_counts_as_empty(tmp_path):
     (tmp_path / ".tmp-0123").write_bytes(b"half")
     assert Checkpoint.open(str(tmp_path), fresh=True).last_record() is None
 
@@ -87,13 +87,13 @@ def test_the_number_of_key_groups_cannot_change(tmp_path):
 
 
 @pytest.mark.parametrize("groups", [0, -1, 32769])
-def test_an_impossible_number_of_key_groups_is_refused_and_nothing_is_made(tmp_path, groups):
+def test_an_impossible_number_of_key_groups_is_refused_and_nothing_is_created(tmp_path, groups):
     with pytest.raises(CheckpointError, match=r"a job has 1 to 32768"):
         Checkpoint.open(f"{tmp_path}/new", key_groups=groups)
     assert not Path(tmp_path, "new").exists()
 
 
-def test_a_place_where_no_folder_can_be_is_refused_with_the_option_s_name(tmp_path):
+def test_a_path_where_no_folder_can_be_created_is_refused_with_the_name_of_the_option(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(
         CheckpointError, match=r"cannot use .*file/checkpoint for checkpoints: .*Give --checkpoint_dir"
@@ -101,7 +101,7 @@ def test_a_place_where_no_folder_can_be_is_refused_with_the_option_s_name(tmp_pa
         Checkpoint.open(f"{tmp_path}/file/checkpoint")
 
 
-def test_of_two_drivers_that_make_one_checkpoint_both_see_the_same_job(tmp_path):
+def test_two_drivers_that_create_one_checkpoint_see_the_same_job(tmp_path):
     class Slow(LocalFileSystem):
         """Another driver makes the checkpoint between our look and our create."""
 
@@ -115,7 +115,7 @@ def test_of_two_drivers_that_make_one_checkpoint_both_see_the_same_job(tmp_path)
     assert Checkpoint.open(str(tmp_path), filesystem=slow).job == slow.other.job
 
 
-def test_fresh_loses_to_a_driver_that_was_faster(tmp_path):
+def test_fresh_fails_if_another_driver_was_faster(tmp_path):
     class Slow(LocalFileSystem):
         """Another driver makes the checkpoint between our look and our create."""
 

@@ -21,7 +21,7 @@ def test_only_the_first_create_succeeds_and_the_content_stays(tmp_path):
     assert FILES.read(path) == b"first"
 
 
-def test_of_many_creates_at_once_exactly_one_succeeds(tmp_path):
+def test_exactly_one_of_many_simultaneous_creates_succeeds(tmp_path):
     path, won = f"{tmp_path}/record", []
     gate = threading.Barrier(8)
 
@@ -73,7 +73,7 @@ def test_a_folder_that_cannot_be_synced_leaves_the_outcome_unknown_until_asked_a
     assert FILES.read(f"{tmp_path}/record") == b"mine"
 
 
-def test_a_link_whose_answer_got_lost_counts_as_made(tmp_path, monkeypatch):
+def test_a_link_whose_answer_was_lost_counts_as_created(tmp_path, monkeypatch):
     link = os.link
 
     def nfs_link(source, target):
@@ -105,7 +105,7 @@ def test_folders_and_files_are_the_owner_s_alone(tmp_path):
     assert modes == {"a": 0o700, "b": 0o700, "c": 0o700, "record": 0o600, "run": 0o600}
 
 
-def test_a_kill_s_leftover_is_never_listed_and_goes_when_it_is_old(tmp_path):
+def test_a_file_left_by_a_kill_is_never_listed_and_is_deleted_when_it_is_old(tmp_path):
     FILES.write(f"{tmp_path}/record", b"")
     for name, age in (("new", 0), ("old", 7200)):
         leftover = tmp_path / f".tmp-{name}"
@@ -117,7 +117,7 @@ def test_a_kill_s_leftover_is_never_listed_and_goes_when_it_is_old(tmp_path):
     assert sorted(os.listdir(tmp_path)) == [".tmp-new", "record"]
 
 
-def test_missing_things_are_empty_absent_or_fine(tmp_path):
+def test_missing_files_and_folders_are_not_errors(tmp_path):
     assert FILES.list(f"{tmp_path}/none") == []
     assert FILES.delete_leftovers(f"{tmp_path}/none", 0) == 0
     FILES.delete(f"{tmp_path}/none")

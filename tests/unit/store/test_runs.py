@@ -83,7 +83,7 @@ def test_a_changed_byte_is_noticed(tmp_path, monkeypatch, limit, offset):
 
 
 @pytest.mark.parametrize("limit", [0, runs.IN_MEMORY_BYTES])
-def test_a_missing_run_says_what_to_do(tmp_path, monkeypatch, limit):
+def test_the_error_of_a_missing_run_names_the_fix(tmp_path, monkeypatch, limit):
     monkeypatch.setattr(runs, "IN_MEMORY_BYTES", limit)
     path, meta = written(tmp_path, [(b"\x00\x00key", b"value")])
     os.unlink(path)

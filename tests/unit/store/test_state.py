@@ -121,7 +121,7 @@ def test_a_run_is_hardly_larger_than_its_entries(tmp_path, size):
     assert runs[0].size < 1.6 * content + 8192
 
 
-def test_keys_that_come_and_go_on_top_of_a_large_state_leave_nothing(tmp_path):
+def test_inserted_and_deleted_keys_leave_nothing_in_a_large_state(tmp_path):
     runs = base = sealed(tmp_path, big(2000))
     for round_ in range(5):
         runs = sealed(tmp_path, {(0, b"queue%d" % round_): b"x"}, runs)
@@ -202,7 +202,7 @@ def test_a_part_that_is_merged_away_does_not_come_back_when_the_parts_are_joined
     assert content(tmp_path, [*left, *right]) == {(group, b"k"): b"v" for group in range(4, 8)}
 
 
-def test_the_run_of_a_failed_write_is_not_taken_in(tmp_path, monkeypatch):
+def test_the_run_of_a_failed_write_is_not_used(tmp_path, monkeypatch):
     runs = sealed(tmp_path, {(0, b"k"): b"old"})
     store = opened(tmp_path, runs)
     store.put(0, b"k", b"new")
@@ -235,7 +235,7 @@ def test_a_missing_run_is_noticed_when_it_is_read(tmp_path):
         opened(tmp_path, runs).get(0, b"k")
 
 
-def test_key_groups_of_others_are_refused(tmp_path):
+def test_key_groups_of_other_tasks_are_refused(tmp_path):
     store = opened(tmp_path, first=2, last=3)
     for call in (lambda: store.get(1, b""), lambda: store.put(4, b"", b""), lambda: store.scan(2, 4)):
         with pytest.raises(ValueError, match=r"key group [14] is not among 2 to 3 \(inclusive\)"):
@@ -256,6 +256,6 @@ def test_two_runs_of_one_age_for_one_key_group_are_refused(tmp_path):
         opened(tmp_path, runs)
 
 
-def test_a_run_with_a_strange_name_is_refused(tmp_path):
+def test_a_run_with_an_invalid_name_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match=r"is not the name of a state run"):
         opened(tmp_path, [StateRun("Count", "notes.txt", 0, 7, 1, 1, 1)])

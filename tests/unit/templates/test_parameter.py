@@ -108,7 +108,7 @@ def test_a_specification_that_contradicts_itself_is_refused(facts: dict[str, Any
 
 
 @given(st.one_of(st.tuples(st.just("integer"), st.integers()), st.tuples(st.just("boolean"), st.booleans())))
-def test_what_is_shown_is_read_back(case: tuple[Any, int | bool]) -> None:
+def test_shown_values_can_be_parsed_again(case: tuple[Any, int | bool]) -> None:
     kind, value = case
     assert parameter(type=kind).read(show(value)) == value
 

@@ -76,7 +76,7 @@ def test_the_admin_client_sets_and_clears_the_change_stream(client: Client, envi
     assert not table.exists()
 
 
-def test_app_profiles_are_made_changed_listed_and_deleted(emulator: BigtableEmulator) -> None:
+def test_app_profiles_are_created_updated_listed_and_deleted(emulator: BigtableEmulator) -> None:
     from google.api_core.exceptions import AlreadyExists, NotFound
     from google.cloud.bigtable_admin_v2 import BigtableInstanceAdminClient
     from google.cloud.bigtable_admin_v2.services.bigtable_instance_admin.transports import (
@@ -103,7 +103,7 @@ def test_app_profiles_are_made_changed_listed_and_deleted(emulator: BigtableEmul
     channel.close()
 
 
-def test_errors_and_unknown_calls_come_through_from_behind(client: Client) -> None:
+def test_errors_and_unknown_calls_of_cbtemulator_are_passed_through(client: Client) -> None:
     with pytest.raises(grpc.RpcError) as failed:
         client.call("/google.bigtable.admin.v2.BigtableInstanceAdmin/", "ListInstances", _Nothing())
     assert failed.value.code() is grpc.StatusCode.UNIMPLEMENTED
@@ -112,7 +112,7 @@ def test_errors_and_unknown_calls_come_through_from_behind(client: Client) -> No
     assert failed.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_calls_that_the_emulator_behind_would_die_of_are_unimplemented(client: Client) -> None:
+def test_calls_that_would_crash_cbtemulator_are_unimplemented(client: Client) -> None:
     backups = [f"{verb}Backup" for verb in ("Create", "Get", "Update", "Delete", "Copy")]
     views = [
         f"{verb}{kind}"
@@ -136,7 +136,7 @@ class _Nothing:
         return b""
 
 
-def test_both_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
+def test_both_processes_end_with_their_parent_process(tmp_path: Path) -> None:
     program = (
         "import time; from penstock.emulators.bigtable import BigtableEmulator; "
         "e = BigtableEmulator.start(); print(e.process_group, flush=True); time.sleep(60)"
@@ -180,7 +180,7 @@ def test_a_front_whose_cbtemulator_dies_fails_with_the_reason(tmp_path: Path) ->
     assert "cbtemulator ended with exit code -9" in (tmp_path / "log").read_text()
 
 
-def test_a_port_that_no_machine_has_is_refused() -> None:
+def test_an_impossible_port_number_is_refused() -> None:
     for port in ("65536", "-1"):
         refused = CliRunner().invoke(command, ["--port", port])
         assert "is not in the range 0<=x<=65535" in refused.output

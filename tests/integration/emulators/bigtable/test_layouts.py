@@ -109,7 +109,7 @@ def has_stalled(reader: FollowingReader) -> bool:
     return bool(waiting) and reader.waiting == waiting
 
 
-def test_reopening_waiting_parts_as_partitions_of_their_own_always_answers(
+def test_reopening_waiting_parts_as_separate_partitions_always_succeeds(
     client: Client, control: Control
 ) -> None:
     control.set_layout(client.table, [b"g", b"p"])

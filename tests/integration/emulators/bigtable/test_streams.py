@@ -68,7 +68,7 @@ def test_an_end_time_in_the_future_is_waited_for(client: Client) -> None:
     assert now_us() > start + 400_000
 
 
-def test_a_stream_goes_on_behind_the_token_of_any_record(client: Client) -> None:
+def test_a_stream_continues_after_the_token_of_any_record(client: Client) -> None:
     start = written(client, *(b"%d" % number for number in range(9)))
     changes = client.read(start_us=start).changes
     for place, change in enumerate(changes):
@@ -76,7 +76,9 @@ def test_a_stream_goes_on_behind_the_token_of_any_record(client: Client) -> None
         assert [other.key for other in rest] == [other.key for other in changes[place + 1 :]]
 
 
-def test_heartbeats_come_as_often_as_asked_and_carry_a_token_and_a_moving_watermark(client: Client) -> None:
+def test_heartbeats_arrive_at_the_requested_interval_with_a_token_and_an_advancing_watermark(
+    client: Client,
+) -> None:
     start = written(client, b"a")
     beats = []
     for event in events(call := client.open(start_us=start, heartbeat_s=0.1)):
@@ -94,7 +96,7 @@ def test_heartbeats_come_as_often_as_asked_and_carry_a_token_and_a_moving_waterm
     assert [change.key for change in client.read(tokens=[(WHOLE, token.token)]).changes] == [b"b"]
 
 
-def test_no_record_lies_below_a_watermark_sent_before_it(client: Client, control: Control) -> None:
+def test_no_record_is_below_a_watermark_sent_before_it(client: Client, control: Control) -> None:
     call = client.open(start_us=now_us(), heartbeat_s=0.05)
     low_us, seen = 0, 0
     for event in events(call):
@@ -109,7 +111,7 @@ def test_no_record_lies_below_a_watermark_sent_before_it(client: Client, control
     call.cancel()
 
 
-def test_a_long_value_comes_in_chunks_between_whole_mutations(client: Client, control: Control) -> None:
+def test_a_long_value_is_sent_in_chunks_between_whole_mutations(client: Client, control: Control) -> None:
     start, long = now_us(), bytes(range(256)) * 10_000
     client.write(
         b"row", set_cell("f", b"a", b"1", 0), set_cell("f", b"b", long, 0), set_cell("g", b"c", b"2", 0)
@@ -148,7 +150,7 @@ def test_a_split_closes_the_stream_with_a_token_and_a_partition_for_each_part(
     assert [change.key for change in client.read((b"m", b""), tokens=right).changes][-1] == b"y"
 
 
-def test_merged_partitions_go_on_from_unequal_positions(client: Client, control: Control) -> None:
+def test_merged_partitions_continue_from_unequal_positions(client: Client, control: Control) -> None:
     control.set_layout(client.table, [b"m"])
     start = written(client, b"a", b"z", b"b", b"y")
     (left, _) = client.read((b"", b"m"), start_us=start).changes
@@ -162,7 +164,9 @@ def test_merged_partitions_go_on_from_unequal_positions(client: Client, control:
     assert [[change.key for change in rest] for rest in between] == [[b"c", b"x"], [b"x"], []]
 
 
-def test_a_partition_that_is_no_more_answers_with_the_current_ones(client: Client, control: Control) -> None:
+def test_a_read_of_a_replaced_partition_returns_the_current_partitions(
+    client: Client, control: Control
+) -> None:
     start = written(client, b"a")
     control.set_layout(client.table, [b"g", b"p"])
     control.cross(client.table, b"p", b"m")
@@ -185,7 +189,7 @@ def test_a_split_that_is_merged_back_and_a_move_close_streams_too(client: Client
         assert close.continuation_tokens
 
 
-def test_partitions_tile_the_key_space_from_the_first_splits_on(new_client: Callable[[], Client]) -> None:
+def test_partitions_tile_the_key_space_after_the_first_splits(new_client: Callable[[], Client]) -> None:
     client = new_client()
     client.create(splits=[b"d", b"m\x00"])
     assert client.partitions() == [(b"", b"d"), (b"d", b"m\x00"), (b"m\x00", b"")]
@@ -211,7 +215,7 @@ def test_tokens_that_do_not_make_up_the_partition_are_refused(client: Client, co
     assert len(client.read(tokens=[low, middle, high]).close.new_partitions) == 3
 
 
-def test_start_times_outside_of_what_can_be_read_are_refused(client: Client, control: Control) -> None:
+def test_start_times_outside_the_readable_range_are_refused(client: Client, control: Control) -> None:
     assert status(lambda: client.read(start_us=now_us() - 60_000_000)) == "OUT_OF_RANGE"
     assert status(lambda: client.read(start_us=now_us() + 60_000_000)) == "INVALID_ARGUMENT"
 
@@ -225,7 +229,7 @@ def test_expired_records_and_tokens_are_out_of_range(client: Client, control: Co
     assert client.read(start_us=now_us()).changes == []
 
 
-def test_a_stream_that_is_off_cannot_be_read_and_comes_back_empty(client: Client) -> None:
+def test_a_disabled_stream_cannot_be_read_and_is_empty_when_enabled_again(client: Client) -> None:
     start = written(client, b"a")
     token = client.read(start_us=start).changes[0].token
     call = client.open(start_us=start, heartbeat_s=60)
@@ -292,7 +296,7 @@ def test_watermarks_lag_and_freeze_as_asked(client: Client, control: Control) ->
     assert change.watermark_us == change.commit_us
 
 
-def test_faults_that_end_a_stream_do_so_once(client: Client, control: Control) -> None:
+def test_each_fault_that_ends_a_stream_occurs_once(client: Client, control: Control) -> None:
     start = written(client, b"a", b"b", b"c")
     for fault in (Fault.UNAVAILABLE, Fault.ABORTED, Fault.INTERNAL):
         control.fault(client.table, fault)
@@ -321,7 +325,7 @@ def test_damaged_records_break_the_documented_rules(client: Client, control: Con
     assert len(client.read(start_us=start).changes) == 2, "damaged once"
 
 
-def test_wide_close_tokens_carry_the_new_partition_and_are_good_for_every_part(
+def test_wide_close_tokens_name_the_new_partition_and_are_valid_for_every_part(
     client: Client, control: Control
 ) -> None:
     control.set_layout(client.table, [b"m"])
@@ -337,14 +341,16 @@ def test_wide_close_tokens_carry_the_new_partition_and_are_good_for_every_part(
     assert range_of(close.new_partitions[0]) == WHOLE
 
 
-def test_open_streams_end_without_a_close_when_asked(client: Client, control: Control) -> None:
+def test_open_streams_end_without_a_close_when_requested(client: Client, control: Control) -> None:
     call = client.open(start_us=written(client, b"a"), heartbeat_s=60)
     next(call)
     assert control.end_streams_without_close(client.table) == 1
     assert list(call) == []
 
 
-def test_dropped_connections_come_back_with_everything_as_it_was(client: Client, control: Control) -> None:
+def test_clients_reconnect_after_dropped_connections_and_find_all_data(
+    client: Client, control: Control
+) -> None:
     start = written(client, b"a")
     call = client.open(start_us=start, heartbeat_s=60)
     next(call)
@@ -353,7 +359,7 @@ def test_dropped_connections_come_back_with_everything_as_it_was(client: Client,
     assert [change.key for change in client.read(start_us=start, timeout=20).changes] == [b"a"]
 
 
-def test_an_idle_stream_is_gone_as_soon_as_it_is_cancelled(client: Client, control: Control) -> None:
+def test_a_cancelled_idle_stream_ends_at_once(client: Client, control: Control) -> None:
     call = client.open(start_us=now_us(), heartbeat_s=60)
     while not control.streams(client.table):
         time.sleep(0.01)
@@ -386,7 +392,7 @@ def test_a_silent_stream_outlives_the_pings_of_a_connection_that_is_kept_alive(
         call.cancel()
 
 
-def test_control_calls_that_do_not_fit_are_refused_with_the_reason(client: Client, control: Control) -> None:
+def test_invalid_control_calls_are_refused_with_the_reason(client: Client, control: Control) -> None:
     for call, said in (
         (lambda: control.merge(client.table, b"m"), "no two partitions meet at this key"),
         (lambda: control.split(client.table, b""), "pass a key inside a partition"),

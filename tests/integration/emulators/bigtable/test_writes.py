@@ -111,7 +111,7 @@ def test_read_modify_write_logs_the_cells_that_it_wrote(client: Client) -> None:
         assert table[cell.family_name, cell.column_qualifier, cell.timestamp_micros] == cell.value
 
 
-def test_delete_from_row_becomes_the_families_that_hold_data_in_that_row(client: Client) -> None:
+def test_delete_from_row_is_logged_as_deletions_of_the_families_with_data(client: Client) -> None:
     client.write(b"both", set_cell("f", b"q", b"1"), set_cell("g", b"q", b"1"))
     client.write(b"one", set_cell("g", b"q", b"1"))
     start = now_us()
@@ -140,7 +140,7 @@ def test_dropping_rows_makes_a_record_for_each_row_with_data(client: Client, pre
     assert sorted(client.cells()) == [key for key in rows if not key.startswith(prefix or b"")]
 
 
-def test_sums_show_as_what_was_added(new_client: Callable[[], Client]) -> None:
+def test_aggregates_are_logged_with_the_added_values(new_client: Callable[[], Client]) -> None:
     client = new_client()
     aggregate = {"sum": {}, "input_type": {"int64_type": {"encoding": {"big_endian_bytes": {}}}}}
     client.create({"sums": {"value_type": {"aggregate_type": aggregate}}})
@@ -152,7 +152,7 @@ def test_sums_show_as_what_was_added(new_client: Callable[[], Client]) -> None:
     assert replayed(changes) == client.cells()
 
 
-def test_what_the_emulator_behind_would_die_of_is_refused(new_client: Callable[[], Client]) -> None:
+def test_requests_that_would_crash_cbtemulator_are_refused(new_client: Callable[[], Client]) -> None:
     client = new_client()
     aggregate = {"sum": {}, "input_type": {"int64_type": {"encoding": {"big_endian_bytes": {}}}}}
     client.create({"sums": {"value_type": {"aggregate_type": aggregate}}})
@@ -173,7 +173,7 @@ def test_what_the_emulator_behind_would_die_of_is_refused(new_client: Callable[[
     assert client.cells() == {}
 
 
-def test_requests_that_the_documentation_rules_out_are_refused_and_write_nothing(client: Client) -> None:
+def test_requests_that_the_documentation_forbids_are_refused_and_write_nothing(client: Client) -> None:
     start, cell = now_us(), set_cell("f", b"q", b"v")
     ruled_out: dict[str, Callable[[], object]] = {
         "a row without a key": lambda: client.write(b"", cell),
@@ -250,7 +250,7 @@ def test_a_later_change_of_a_row_gets_no_earlier_server_assigned_time(client: Cl
     assert replayed(changes) == client.cells()
 
 
-def test_rows_are_whole_while_a_family_is_dropped_and_made_again(client: Client) -> None:
+def test_rows_are_consistent_while_a_family_is_dropped_and_recreated(client: Client) -> None:
     start, over = now_us(), threading.Event()
 
     def write(writer: int) -> None:

@@ -140,7 +140,7 @@ def test_naive_reader_replays_to_the_tables_in_each_mode_and_dialect(
 
 
 @pytest.mark.parametrize("mode", ["IMMUTABLE_KEY_RANGE", "MUTABLE_KEY_RANGE"])
-def test_each_placement_has_a_function_with_tokens_of_its_own(
+def test_each_placement_has_a_function_with_separate_tokens(
     new_history: Callable[..., History], mode: str
 ) -> None:
     history = new_history(
@@ -191,7 +191,7 @@ def test_small_chunks_and_rare_resume_tokens_change_nothing(
 
 
 @pytest.mark.parametrize("mid_row", [False, True])
-def test_both_readers_go_on_after_errors_at_any_row(
+def test_both_readers_continue_after_errors_at_any_row(
     new_history: Callable[..., History], mid_row: bool
 ) -> None:
     history = new_history(13, steps=60)
@@ -218,7 +218,7 @@ FUNCTIONS = {
 }
 
 
-def test_random_histories_with_errors_are_read_whole_whatever_the_messages_look_like(
+def test_random_histories_with_errors_are_read_completely_in_any_message_layout(
     new_history: Callable[..., History], campaign: Campaign
 ) -> None:
     """Each history has its own mode, dialect, capture type, churn, sizes of messages and errors."""

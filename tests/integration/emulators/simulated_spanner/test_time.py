@@ -68,7 +68,7 @@ def test_keys_stay_in_order_while_a_grandparent_of_a_merged_partition_lags(
 
 
 @pytest.mark.parametrize("offset", [-5 * HOUR, 400])
-def test_a_service_with_a_wrong_clock_is_read_whole(connect: Callable[..., Any], offset: int) -> None:
+def test_a_service_with_a_wrong_clock_is_read_completely(connect: Callable[..., Any], offset: int) -> None:
     with SimulatedSpanner.start(partitions=2) as skewed:
         skewed.control.clock(offset_seconds=offset)
         played = history(skewed, connect, "skewed", 4)
@@ -79,7 +79,7 @@ def test_a_service_with_a_wrong_clock_is_read_whole(connect: Callable[..., Any],
         assert in_order_per_key(ours)
 
 
-def test_reading_what_the_retention_has_dropped_fails_loudly(
+def test_reading_records_past_the_retention_period_fails(
     running: SimulatedSpanner, connect: Callable[..., Any]
 ) -> None:
     played = history(running, connect, "expired", 6)
@@ -89,7 +89,7 @@ def test_reading_what_the_retention_has_dropped_fails_loudly(
         read_with_penstock(played)
 
 
-def test_writers_run_an_aborted_transaction_again_and_concurrent_ones_lose_no_update(
+def test_writers_retry_aborted_transactions_and_concurrent_ones_lose_no_update(
     running: SimulatedSpanner, connect: Callable[..., Any]
 ) -> None:
     ddl = ["CREATE TABLE Counters (Id INT64 NOT NULL, N INT64) PRIMARY KEY (Id)"]

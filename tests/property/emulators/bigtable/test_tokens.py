@@ -52,7 +52,7 @@ def test_a_minted_token_is_the_token_of_that_position(
 @given(
     positions(), st.lists(st.binary(min_size=1, max_size=3), max_size=3, unique=True), st.binary(max_size=4)
 )
-def test_parts_that_are_cut_and_put_together_want_the_same_records(
+def test_parts_that_are_split_and_merged_select_the_same_records(
     parts: tuple[Part, ...], bounds: list[bytes], key: bytes
 ) -> None:
     ranges = [KeyRange(low, high) for low, high in pairwise([b"", *sorted(bounds), b""])]
@@ -65,7 +65,7 @@ def test_parts_that_are_cut_and_put_together_want_the_same_records(
 
 
 @given(positions(), st.integers(0, 6), st.binary(max_size=4), st.integers(0, 9))
-def test_after_advancing_nothing_below_is_wanted_and_everything_above_as_before(
+def test_an_advanced_token_selects_the_same_records_except_earlier_ones(
     parts: tuple[Part, ...], sequence: int, key: bytes, later: int
 ) -> None:
     moved = part_for(advanced(parts, sequence), key)
@@ -85,6 +85,6 @@ def test_a_missing_a_repeated_and_a_foreign_token_are_refused(parts: tuple[Part,
 
 
 @given(st.text(max_size=20) | st.binary(max_size=20).map(lambda b: b.decode("latin-1")))
-def test_nonsense_is_refused_as_a_token(text: str) -> None:
+def test_bytes_that_are_not_a_token_are_refused(text: str) -> None:
     with pytest.raises(TokenError):
         Token.decode(text)

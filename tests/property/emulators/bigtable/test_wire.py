@@ -54,7 +54,7 @@ def test_a_record_in_one_message_has_every_field(
 
 
 @given(mutations(), st.integers(1, 30))
-def test_chunks_add_up_and_stand_where_the_documentation_wants_them(some: list, size: int) -> None:
+def test_chunks_add_up_and_appear_where_the_documentation_allows_them(some: list, size: int) -> None:
     messages = RecordEncoder(Origin("c"), size).messages(b"key", 1, some)
     changes = parsed(messages)
     assert [change.type_ for change in changes] == [1] + [3] * (len(changes) - 1)

@@ -166,7 +166,7 @@ class History:
             self.open[target] = Open(self._session(target, tokens), tokens)
 
 
-def test_every_record_is_read_once_and_in_order_whatever_the_layouts_do(
+def test_every_record_is_read_once_and_in_order_through_random_layout_changes(
     campaign: Campaign, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "_RECORDS_A_STEP", 2)  # so that streams lag, and merge at unequal positions

@@ -85,7 +85,7 @@ async def a_moment() -> None:
     await asyncio.sleep(0.01)
 
 
-def test_a_stream_is_on_when_the_writes_from_before_are_through() -> None:
+def test_a_stream_is_enabled_after_earlier_writes_have_finished() -> None:
     async def scenario() -> None:
         front = Front()
         before = front.write(b"before")
@@ -102,7 +102,7 @@ def test_a_stream_is_on_when_the_writes_from_before_are_through() -> None:
     asyncio.run(scenario())
 
 
-def test_a_write_that_waits_while_the_table_is_made_anew_is_in_the_new_stream() -> None:
+def test_a_write_that_waits_while_the_table_is_recreated_is_in_the_new_stream() -> None:
     async def scenario() -> None:
         front = Front()
         await front.create()
@@ -120,7 +120,7 @@ def test_a_write_that_waits_while_the_table_is_made_anew_is_in_the_new_stream() 
     asyncio.run(scenario())
 
 
-def test_a_table_whose_creator_goes_away_has_its_stream() -> None:
+def test_a_table_has_its_stream_if_its_creator_disconnects() -> None:
     async def scenario() -> None:
         front = Front()
         creating = front.create()

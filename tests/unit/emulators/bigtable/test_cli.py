@@ -11,9 +11,7 @@ from penstock.emulators.bigtable import cli
 @pytest.mark.parametrize(
     ("flag", "value"), [("--port", "65536"), ("--port", "-1"), ("--churn-seconds", "-1")]
 )
-def test_a_number_that_cannot_be_is_refused_by_its_flag(
-    monkeypatch: pytest.MonkeyPatch, flag: str, value: str
-) -> None:
+def test_a_flag_refuses_an_impossible_number(monkeypatch: pytest.MonkeyPatch, flag: str, value: str) -> None:
     async def never(*_: object) -> None:
         raise AssertionError("it was started")
 

@@ -34,7 +34,7 @@ def update(name: str, *paths: str) -> dict[str, object]:
         ({"id": "f"}, 3),
     ],
 )
-def test_what_no_family_allows_is_impossible(given: dict[str, object], code: int) -> None:
+def test_a_modification_that_no_family_allows_is_refused(given: dict[str, object], code: int) -> None:
     refusal = impossible(KNOWN, modifications({"id": "other", "create": {}}, given))
     assert refusal is not None
     assert refusal.code == code

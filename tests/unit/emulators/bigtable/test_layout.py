@@ -67,7 +67,7 @@ def test_a_crossing_moves_one_boundary_in_one_step() -> None:
         lambda: layout(b"g", b"p").cross(b"g", b"g"),
     ],
 )
-def test_a_change_that_does_not_fit_is_refused(change) -> None:
+def test_an_invalid_layout_change_is_refused(change) -> None:
     with pytest.raises(LayoutError):
         change()
 

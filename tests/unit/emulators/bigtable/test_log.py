@@ -32,14 +32,14 @@ def test_commit_timestamps_increase_even_if_the_machines_clock_goes_back() -> No
     assert [first, clock.take(2, 0), clock.take(1, 0)] == [1000, 1001, 1003]
 
 
-def test_no_commit_lies_before_its_write_began_nor_after_now_if_there_was_time() -> None:
+def test_a_commit_timestamp_is_not_before_its_write_began() -> None:
     clock = CommitClock(Time(1000))
     assert clock.take(500, 400) == 501
     clock = CommitClock(Time(1000))
     assert clock.take(500, 900) == 900
 
 
-def test_later_commits_lie_above_every_watermark_given_out() -> None:
+def test_later_commits_are_above_every_earlier_watermark() -> None:
     clock = CommitClock(Time(1000))
     watermark_us = clock.watermark_us()
     assert clock.take(10, 0) > watermark_us
@@ -50,7 +50,7 @@ def test_a_position_by_time_is_inclusive() -> None:
     assert [log.sequence_at(us) for us in (0, 10, 11, 30, 31)] == [0, 0, 1, 2, 3]
 
 
-def test_a_position_by_time_stands_before_every_record_that_is_not_older() -> None:
+def test_a_position_by_time_is_before_every_record_that_is_not_older() -> None:
     log = log_of(10, 20)
     log.inject(Record(b"", 90, ()))
     log.inject(Record(b"", 15, ()))
@@ -97,7 +97,7 @@ def test_a_bulk_write_is_not_overtaken_by_writes_of_its_rows() -> None:
     assert run("a", "all", "b", "a")[:4] == ["+a", "-a", "+all", "-all"]
 
 
-def test_a_waiting_write_that_is_cancelled_blocks_nobody() -> None:
+def test_a_waiting_write_that_is_cancelled_blocks_no_other_write() -> None:
     async def scenario() -> None:
         locks = RowLocks()
         async with locks.holding(1):
@@ -112,7 +112,7 @@ def test_a_waiting_write_that_is_cancelled_blocks_nobody() -> None:
     asyncio.run(scenario())
 
 
-def test_a_write_that_is_cancelled_as_its_turn_comes_gives_it_on() -> None:
+def test_a_write_that_is_cancelled_at_its_turn_passes_the_turn_to_the_next_write() -> None:
     async def scenario() -> None:
         locks = RowLocks()
         held = locks.holding(1)
@@ -129,7 +129,7 @@ def test_a_write_that_is_cancelled_as_its_turn_comes_gives_it_on() -> None:
     asyncio.run(scenario())
 
 
-def test_one_row_has_one_stripe_and_many_rows_many() -> None:
+def test_a_row_has_one_stripe_and_many_rows_use_many_stripes() -> None:
     assert stripes_of([b"a", b"a"]) == stripes_of([b"a"])
     assert stripes_of([b"a"]).bit_count() == 1
     assert stripes_of(b"%d" % number for number in range(100)).bit_count() > 80

@@ -75,11 +75,11 @@ def test_a_row_with_one_bad_mutation_is_refused(bad, code: int) -> None:
     assert verdict.code == code
 
 
-def test_an_open_ended_time_range_is_taken() -> None:
+def test_an_open_ended_time_range_is_accepted() -> None:
     assert admit([range_of(1000, 0), range_of(0, 2000), DELETE_ROW], FAMILIES, NOW_US) is False
 
 
-def test_a_deleted_row_is_shown_as_the_families_that_held_data_then() -> None:
+def test_a_deleted_row_is_logged_as_deletions_of_the_families_with_data() -> None:
     present = {"g"}
     entries = shown([set_cell("f"), DELETE_ROW, DELETE_ROW, set_cell("g")], present)
     kinds = [entry.WhichOneof("mutation") for entry in entries]
@@ -92,7 +92,7 @@ def test_a_deleted_family_is_not_deleted_again_with_its_row() -> None:
     assert len(shown([mutation("delete_from_family", family_name="f"), DELETE_ROW], {"f"})) == 1
 
 
-def test_a_deleted_row_without_data_is_shown_as_nothing() -> None:
+def test_deleting_a_row_without_data_logs_nothing() -> None:
     assert shown([DELETE_ROW], set()) == []
 
 
@@ -110,7 +110,7 @@ def rule(**fields):
     return table_types.GcRule.pb(table_types.GcRule(fields))
 
 
-def test_rules_condemn_by_version_age_union_and_intersection() -> None:
+def test_garbage_collection_rules_select_by_version_age_union_and_intersection() -> None:
     stamps, now_us = [9_000_000, 5_000_000, 1_000_000], 10_000_000
     two, young = {"max_num_versions": 2}, {"max_age": {"seconds": 4}}
     assert condemned(rule(**two), stamps, now_us) == [1_000_000]

@@ -21,7 +21,7 @@ def test_the_default_profile_routes_to_one_cluster_and_allows_row_transactions()
     assert default.single_cluster_routing.allow_transactional_writes
 
 
-def test_a_write_takes_the_cluster_of_its_profile_and_else_the_default_one() -> None:
+def test_a_write_has_the_cluster_of_its_profile_or_the_default_one() -> None:
     profiles = Profiles()
     profiles.create(HOME, "mine", single("c2"))
     names = ("mine", "", "unknown")
@@ -39,7 +39,7 @@ def test_an_update_changes_the_named_fields_only() -> None:
     assert (updated.single_cluster_routing.cluster_id, updated.description) == ("c3", "new")
 
 
-def test_names_are_taken_once_and_unknown_ones_are_errors() -> None:
+def test_names_are_unique_and_unknown_names_are_errors() -> None:
     profiles = Profiles()
     profiles.create(HOME, "mine", single("c2"))
     for wrong in (

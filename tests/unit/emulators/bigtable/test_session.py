@@ -64,14 +64,14 @@ def keys(step) -> list[bytes]:
 
 
 @pytest.mark.parametrize("field", ["start_time", "end_time"])
-def test_a_time_that_no_calendar_has_is_refused(field: str) -> None:
+def test_a_time_outside_the_calendar_is_refused(field: str) -> None:
     scene = Scene()
     request = scene.request()
     getattr(request, field).seconds = 1 << 60
     assert scene.refused(request) == INVALID_ARGUMENT
 
 
-def test_what_the_retention_period_has_passed_by_is_out_of_range() -> None:
+def test_positions_older_than_the_retention_period_are_out_of_range() -> None:
     scene = Scene()
     scene.write(b"a")
     lagging = scene.open()
@@ -111,14 +111,14 @@ def test_the_close_at_the_end_time_waits_until_the_end_time_has_passed() -> None
     assert close.close_stream.status.code == 0
 
 
-def test_heartbeats_are_five_seconds_apart_unless_asked_otherwise_and_never_denser_than_50_ms() -> None:
+def test_the_heartbeat_interval_is_five_seconds_by_default_and_at_least_50_ms() -> None:
     scene = Scene()
     for asked, given in ((0, 5_000_000), (1_000_000, 1_000_000), (1, 50_000)):
         session = scene.open(heartbeat_us=asked)
         assert session.step(scene.time.now_us).idle_until_us == scene.time.now_us + given
 
 
-def test_a_lagging_stream_is_not_idle_and_its_watermark_stays_below_what_it_owes() -> None:
+def test_a_lagging_stream_is_not_idle_and_its_watermark_stays_below_its_unsent_records() -> None:
     scene = Scene()
     scene.write(*(b"%03d" % number for number in range(200)))
     scene.time.now_us += 10_000_000
@@ -131,7 +131,7 @@ def test_a_lagging_stream_is_not_idle_and_its_watermark_stays_below_what_it_owes
     assert beat.heartbeat.estimated_low_watermark.ToMicroseconds() == last_us
 
 
-def test_requests_that_make_no_sense_are_refused() -> None:
+def test_invalid_requests_are_refused() -> None:
     scene = Scene()
     assert scene.refused(scene.request(heartbeat_us=-1)) == INVALID_ARGUMENT
     assert scene.refused(scene.request(start_us=scene.time.now_us + 1)) == INVALID_ARGUMENT
@@ -160,7 +160,7 @@ def test_damage_to_chunks_waits_for_a_record_with_chunks() -> None:
     assert not scene.stream.faults
 
 
-def test_a_fault_waits_until_a_stream_has_sent_so_many_records() -> None:
+def test_a_fault_occurs_after_a_stream_has_sent_the_given_number_of_records() -> None:
     scene = Scene()
     scene.stream.faults.append(Armed(Fault.ABORTED, after_records=2))
     session = scene.open()
@@ -174,7 +174,7 @@ def test_a_fault_waits_until_a_stream_has_sent_so_many_records() -> None:
     assert ended.code == 10
 
 
-def test_a_wide_token_is_exact_in_its_own_keys_and_repeats_only_beside_them() -> None:
+def test_a_wide_token_is_exact_inside_its_keys_and_repeats_records_only_outside_them() -> None:
     own = (Part(KeyRange(b"d", b"g"), 50), Part(KeyRange(b"g", b"m"), 100))
     wide = _widened(own, KeyRange(b"a", b""))
     assert cut(wide, KeyRange(b"d", b"m")) == own

@@ -57,7 +57,7 @@ def row(add: Callable[..., object], key: bytes) -> None:
     entry.mutations.add().set_cell.family_name = "f"  # type: ignore[attr-defined]
 
 
-def test_only_entries_that_the_emulator_behind_applied_are_logged() -> None:
+def test_only_entries_that_cbtemulator_applied_are_logged() -> None:
     async def scenario() -> list[bytes]:
         writes, table = set_up(Behind(failing=(1,)))
         request = MutateRows(table_name=NAME)
@@ -69,7 +69,7 @@ def test_only_entries_that_the_emulator_behind_applied_are_logged() -> None:
     assert asyncio.run(scenario()) == [b"a", b"c"]
 
 
-def test_a_write_whose_client_goes_away_is_logged_all_the_same() -> None:
+def test_a_write_is_logged_if_its_client_disconnects() -> None:
     async def scenario() -> list[bytes]:
         behind = Behind()
         writes, table = set_up(behind)

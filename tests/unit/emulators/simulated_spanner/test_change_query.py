@@ -89,7 +89,7 @@ def test_a_reader_that_starts_in_the_middle_misses_nothing_after_its_start(
 @modes
 @seeds
 @with_fixture
-def test_changes_of_a_key_are_in_order_along_the_partitions_that_have_it(
+def test_changes_of_a_key_are_in_order_across_the_partitions_that_own_it(
     played: Played, mode: str, seed: int, coarse: bool
 ) -> None:
     """In one partition records are in order; a key's earlier changes are in ancestors or move sources."""
@@ -187,7 +187,7 @@ def test_start_and_end_are_inclusive() -> None:
     assert [r.timestamp for r in answer(made, token, moments[1], moments[1])] == moments[1:2]
 
 
-def test_a_query_waits_for_its_end_and_sends_commits_meanwhile() -> None:
+def test_a_query_stays_open_until_its_end_and_sends_new_commits() -> None:
     made = database(partitions=1)
     (token,) = made.streams["S"].functions[""].live()
     running = open_query(made, query(made, token, START + SECOND, START + 3 * SECOND), START + SECOND)
@@ -200,7 +200,7 @@ def test_a_query_waits_for_its_end_and_sends_commits_meanwhile() -> None:
     assert running.done
 
 
-def test_heartbeats_come_in_time_and_no_commit_is_dated_at_or_below_one() -> None:
+def test_heartbeats_arrive_on_time_and_every_later_commit_timestamp_is_above_them() -> None:
     made = database(partitions=1)
     (token,) = made.streams["S"].functions[""].live()
     running = open_query(made, query(made, token, START + SECOND, None), START + SECOND)
@@ -233,7 +233,7 @@ def test_an_endless_query_ends_with_its_partition() -> None:
         (START + 602 * SECOND, START + SECOND, "too far in the future"),
     ],
 )
-def test_starts_outside_of_what_can_be_read_are_out_of_range(start: int, now: int, message: str) -> None:
+def test_start_times_outside_the_readable_range_are_out_of_range(start: int, now: int, message: str) -> None:
     made = database()
     with pytest.raises(ServiceError, match=message) as error:
         open_query(made, query(made, None, start, None), now)
@@ -259,7 +259,9 @@ def test_a_start_in_the_near_future_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize(("minutes", "allowed"), [(None, False), (30, True), (31, False)])
-def test_a_mutable_stream_is_asked_for_at_most_thirty_minutes(minutes: int | None, allowed: bool) -> None:
+def test_a_query_of_a_mutable_stream_covers_at_most_thirty_minutes(
+    minutes: int | None, allowed: bool
+) -> None:
     made = database("partition_mode = 'MUTABLE_KEY_RANGE'")
     now = START + SECOND
     asked = query(made, None, now, None if minutes is None else now + minutes * 60 * SECOND)
@@ -280,7 +282,7 @@ def test_a_dropped_stream_ends_its_queries() -> None:
         running.poll(START + 2 * SECOND)
 
 
-def test_all_records_of_a_transaction_agree_on_how_many_there_are() -> None:
+def test_all_records_of_a_transaction_have_the_same_record_count() -> None:
     made = database(partitions=4)
     for number in range(40):
         rows = [write("insert_or_update", Id=str(n), V=str(number)) for n in range(number % 7 + 1)]

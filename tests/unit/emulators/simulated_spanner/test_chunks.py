@@ -64,7 +64,7 @@ def test_varint_is_that_of_protobuf(number: int) -> None:
 
 
 @given(size=st.integers(1, 300), texts=st.lists(st.text(max_size=30), min_size=1, max_size=4))
-def test_ordinary_client_puts_a_cut_change_record_together(size: int, texts: list[str]) -> None:
+def test_ordinary_client_joins_a_chunked_change_record(size: int, texts: list[str]) -> None:
     columns = (
         RecordColumn("Id", ColumnType("INT64"), True, 1),
         RecordColumn("T", ColumnType("STRING"), False, 2),

@@ -15,7 +15,7 @@ class Source:
         return self.moment
 
 
-def test_speed_stretches_the_time_that_passes() -> None:
+def test_the_speed_scales_the_elapsed_time() -> None:
     source = Source()
     clock = Clock(speed=100, start=5_000, source=source)
     source.moment += 7
@@ -30,7 +30,7 @@ def test_speed_stretches_the_time_that_passes() -> None:
     assert clock.now() == 6_000
 
 
-def test_a_clock_that_is_set_back_stands_until_it_has_caught_up() -> None:
+def test_a_clock_that_is_set_back_stops_until_it_has_caught_up() -> None:
     source = Source()
     clock = Clock(source=source)
     clock.set_offset(500)

@@ -38,7 +38,7 @@ def after_insert(*options: str, watched: str = "ALL", **settings: Any) -> Databa
 @given(
     moments=st.lists(st.integers(0, 3000), min_size=1, max_size=30), granularity=st.sampled_from([1, 1000])
 )
-def test_commit_timestamps_never_fall_and_lie_at_or_after_the_moment_of_the_commit(
+def test_commit_timestamps_never_decrease_and_are_not_before_the_time_of_the_commit(
     moments: list[int], granularity: int
 ) -> None:
     made = database(granularity_us=granularity)
@@ -60,14 +60,14 @@ def test_transactions_share_a_timestamp_only_if_they_write_different_rows() -> N
     assert places == sorted(set(places))
 
 
-def test_no_commit_is_dated_at_or_below_what_a_strong_read_has_seen() -> None:
+def test_commit_timestamps_are_above_those_of_earlier_strong_reads() -> None:
     made = database(granularity_us=1_000_000)
     made.commit([write("insert", Id="1")], START + SECOND)
     seen = made.read_timestamp(START + SECOND)
     assert made.commit([write("insert", Id="2")], START + SECOND).timestamp > seen
 
 
-def test_reads_at_a_timestamp_see_what_was_there() -> None:
+def test_reads_at_a_timestamp_see_the_data_of_that_time() -> None:
     made = database()
     table = made.schema.table("T")
     order = order_of(table, ("1",))
@@ -79,7 +79,7 @@ def test_reads_at_a_timestamp_see_what_was_there() -> None:
 
 
 @pytest.mark.parametrize("scanned", [False, True])
-def test_a_transaction_is_aborted_if_what_it_read_has_changed(scanned: bool) -> None:
+def test_a_transaction_is_aborted_if_data_that_it_read_has_changed(scanned: bool) -> None:
     made = after_insert()
     table = made.schema.table("T")
     order = order_of(table, ("1",))

@@ -16,6 +16,6 @@ print([name for name in foreign if not name.startswith(("penstock.emulators"))])
 """
 
 
-def test_it_imports_neither_beam_nor_anything_else_of_penstock() -> None:
+def test_the_simulated_spanner_imports_neither_beam_nor_other_parts_of_penstock() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

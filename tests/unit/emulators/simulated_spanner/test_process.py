@@ -16,7 +16,7 @@ PATH = "projects/p/instances/i/databases/d"
 DDL = ["CREATE TABLE T (Id INT64) PRIMARY KEY (Id)", "CREATE CHANGE STREAM S FOR ALL"]
 
 
-def test_it_starts_restarts_empty_and_refuses_a_port_in_use() -> None:
+def test_the_process_starts_restarts_empty_and_refuses_a_port_in_use() -> None:
     with SimulatedSpanner.start(partitions=3) as simulation:
         simulation.create_database("p", "i", "d", DDL)
         with Control(simulation.host) as control:
@@ -40,7 +40,7 @@ def test_it_starts_restarts_empty_and_refuses_a_port_in_use() -> None:
             simulation.control.live(PATH, "S")
 
 
-def test_it_ends_with_the_process_that_started_it() -> None:
+def test_the_process_ends_with_its_parent_process() -> None:
     program = (
         "from penstock.emulators.simulated_spanner import SimulatedSpanner; import time\n"
         "simulation = SimulatedSpanner.start(); print(simulation.process_group, flush=True); time.sleep(60)"

@@ -54,7 +54,7 @@ NAMES = {
     ("dialect", "name"), [(dialect, name) for dialect in NAMES for name in NAMES[dialect]]
 )
 @given(seed=st.integers(0, 1 << 32))
-def test_the_spelling_of_a_value_is_its_own_spelling(dialect: str, name: str, seed: int) -> None:
+def test_the_canonical_form_of_a_canonical_value_is_unchanged(dialect: str, name: str, seed: int) -> None:
     kind = named_type(dialect, name)
     assert kind is not None
     array = ColumnType("ARRAY", kind)
@@ -82,7 +82,7 @@ def test_the_spelling_of_a_value_is_its_own_spelling(dialect: str, name: str, se
         (ColumnType("UUID"), "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
     ],
 )
-def test_values_are_printed_in_one_way(kind: ColumnType, given: object, expected: object) -> None:
+def test_each_value_has_one_canonical_form(kind: ColumnType, given: object, expected: object) -> None:
     assert canonical(given, kind) == expected
 
 
@@ -126,5 +126,5 @@ def test_types_are_printed_as_in_change_records() -> None:
 
 
 @given(moment=st.integers(-62_135_596_800 * 10**9, 253_402_300_799 * 10**9))
-def test_moments_survive_their_text(moment: int) -> None:
+def test_timestamps_survive_formatting_and_parsing(moment: int) -> None:
     assert parse_timestamp(format_timestamp(moment)) == moment
