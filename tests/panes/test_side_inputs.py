@@ -225,7 +225,12 @@ def read_beside(side: Any, view: Any, *steps: Step, pause: float = 0) -> list[st
 def test_an_element_of_a_splittable_dofn_waits_for_the_side_input_window() -> None:
     steps = [*BOTH, elements("m@1", tag="main"), watermark(50, "main"), elements("s@2", tag="side")]
     steps += [elements("t@3", "u@13", tag="side"), watermark(10, "side")]
-    assert read_beside(beam.WindowInto(w.FixedWindows(10)), beam.pvalue.AsList, *steps) == [
+    # Two epochs later the window gets one more pane. Only a read that waited for longer than its window sees it.
+    steps += [watermark(51, "main"), watermark(52, "main"), elements("late@4", tag="side")]
+    side = beam.WindowInto(
+        w.FixedWindows(10), accumulation_mode=t.AccumulationMode.ACCUMULATING, allowed_lateness=100
+    )
+    assert read_beside(side, beam.pvalue.AsList, *steps) == [
         f"0-10: m{part} with ['s', 't'] @1" for part in range(3)
     ]
 
