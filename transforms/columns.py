@@ -93,8 +93,8 @@ class Mask(msgspec.Struct, frozen=True):
 def hashed(key: bytes) -> Mask:
     """Return a mask that replaces a value by the HMAC-SHA-256 of its text, 64 hexadecimal digits.
 
-    Equal values have equal hashes, so the column can still be joined on. Without the secret `key` of at least 16
-    bytes nobody can try values. Integers, decimals, texts and bytes are hashed as text or bytes, everything else by
+    Equal values have equal hashes, so the column can still be joined on. The `key` is secret and has at least 16
+    bytes; without it a reader cannot guess values. Integers, decimals, texts and bytes are hashed as text or bytes, everything else by
     its `repr`.
     """
     if len(key) < 16:

@@ -18,7 +18,7 @@ WRITE = "beam:runner:sink:v1"
 
 
 class BufferKind(enum.StrEnum):
-    """The first part of a Beam buffer id, `kind:name`: what the two ends of an edge have in common."""
+    """The first part of a Beam buffer id, `kind:name`, which both ends of an edge share."""
 
     MATERIALIZE = "materialize"
     """Beam's own: between two fused stages."""

@@ -1,10 +1,9 @@
-"""Side inputs of a stream, on the driver: each becomes a grouping whose panes are what the consumers look at.
+"""Side inputs of a stream, on the driver: each becomes a GroupByKey, and its consumers read the panes.
 
-Beam's model makes a view of a side input by grouping it under one key, with the windowing that it has: what its
-trigger fires is what is seen, and a pane takes the place of the one before it. So that is what is put into the
-graph: `elements → (b"", element) → GroupByKey → every partition`. The worker still decodes a side input with the
-coder of the elements, so a transform is given its own PCollection back when the stages are written down
-(`original`).
+In Beam's model a streaming side input is a GroupByKey on one constant key, with the side input's own windowing. Consumers
+see the latest pane of each window. So the planner adds these steps to the graph: `elements → (b"", element) →
+GroupByKey → every partition`. The worker still decodes a side input with the coder of its elements, so the
+transform gets its own PCollection back when the plan is written (`original`).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _FOLLOW = (
     common_urns.sdf_components.SPLIT_AND_SIZE_RESTRICTIONS.urn,
     common_urns.sdf_components.PROCESS_SIZED_ELEMENTS_AND_RESTRICTIONS.urn,
 )
-"""The later parts of a splittable DoFn: an element has waited at the first one, for all of them."""
+"""The later parts of a splittable DoFn. An element was blocked at the first part already."""
 
 
 class KeyFn(beam.DoFn):
@@ -34,14 +33,14 @@ class KeyFn(beam.DoFn):
 
 
 def original(pcollection: str) -> str:
-    """Return the PCollection from which a view is made; any other PCollection is returned as it is."""
+    """Return the PCollection that a view was made of; any other PCollection is returned unchanged."""
     return pcollection.removesuffix(_VIEW)
 
 
 def group_views(
     stages: list[beam_phases.Stage], context: beam_phases.TransformContext
 ) -> Iterator[beam_phases.Stage]:
-    """Group each side input, and start a stage at each transform that has one: there its elements can be blocked.
+    """Group each side input, and start a stage at each transform that has one, because elements are blocked per stage.
 
     Elements of a splittable DoFn are blocked where they get their restriction. A pane of the side input is kept while
     any residual of the window is left, so the later parts of the DoFn need not be blocked again.

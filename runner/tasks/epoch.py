@@ -1,7 +1,7 @@
 """The values that the driver sends to the tasks of an epoch, and that the tasks send back.
 
 Plain values. Spark pickles them; only processes of one run of the program exchange them, so their form may change
-between versions. What a checkpoint stores is in `protocol/record.py`.
+between versions. The content of a checkpoint is in `protocol/record.py`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TestStreamBlock:
 
 @dataclass(frozen=True, slots=True)
 class TaskInput:
-    """What the tasks of one partition start the epoch with.
+    """The input with which the tasks of one partition start the epoch.
 
     `impulses` are the steps of Impulses that fire now. `publications` run before anything else.
     """
@@ -64,7 +64,7 @@ class TaskInput:
 
 @dataclass(frozen=True, slots=True)
 class StepState:
-    """What the last record holds for one stateful step: its state runs, and its earliest timers by key groups."""
+    """The entries of the last record for one stateful step: its state runs, and its earliest timers by key groups."""
 
     runs: tuple[StateRun, ...] = ()
     timers: tuple[EarliestTimers, ...] = ()
@@ -95,7 +95,7 @@ class EpochInput:
     - `earliest_window_end_us`: by step that reads with side inputs, the last timestamp of the earliest window in
       which it still reads. Side inputs of that window must be kept.
     - `state_folder`: where state runs are stored; empty in batch.
-    - `committed_nonces`: nonces of the tasks whose work the last record holds, as far as this driver ran them.
+    - `committed_nonces`: nonces of the tasks whose work the last record holds, if this driver ran them.
     - `test_clock_us`: the processing time, if a TestStream controls it.
     - `set_back_us`: by how much the wall clock was set back since the last commit; 0 if it was not.
     """
@@ -195,7 +195,7 @@ class TaskReport:
 
 @dataclass(frozen=True, slots=True)
 class ProducerReport:
-    """What a task attempt tells each task that it sends data to, after the last DATA frame (a REPORT frame).
+    """The report of a task attempt to each task that it sends data to, after the last DATA frame (a REPORT frame).
 
     `frame_counts` says by edge how many DATA frames it sent to that task; `watermarks` are the output watermarks
     of its stages by stage index. A task that `failed` sends no watermarks, and its consumers do no work.

@@ -31,7 +31,7 @@ class StateAccess(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StageContext:
-    """What a stage needs to know of its task. Times are microseconds.
+    """The properties of a task that its stages need. Times are microseconds.
 
     - `first_key_group`, `last_key_group`: those of the task, inclusive.
     - `send`: takes the blocks that the stage writes.

@@ -1,4 +1,4 @@
-"""What a worker process keeps of a plan from task to task: its coders, and idle stage processors."""
+"""The parts of a plan that a worker process keeps from task to task: its coders, and idle stage processors."""
 
 from __future__ import annotations
 

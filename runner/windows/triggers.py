@@ -1,13 +1,16 @@
 """Triggers as state machines over Beam's trigger proto: when a window's pane is due. Pure.
 
-One `TriggerTree` serves all windows of a grouping; what it knows of one window is a `TriggerState`, which is
-small, serialisable, and forgotten with the window. The rules are those of the Beam model (the proto's comments
-and Java's reference state machines): a trigger that has finished stays so unless its parent resets it; a
-composite that fires resets what it repeats; what was counted towards a pane is forgotten when that pane fires,
-whichever trigger fired it; merging windows revive a trigger that had finished in only some of them.
+One `TriggerTree` serves all windows of a grouping. Its state for one window is a `TriggerState`, which is small and
+serialisable, and is deleted with the window. The rules are those of the Beam model (the proto's comments and Java's
+reference state machines):
 
-Times are µs since the epoch. The end of a window is its last timestamp: it has been reached when the watermark
-is *above* it. A delay in processing time is over when the clock has reached it.
+- A finished trigger stays finished unless its parent resets it.
+- A composite that fires resets the triggers that it repeats.
+- A count towards a pane starts again when that pane fires, for every trigger of the tree.
+- When windows merge, a trigger that had finished in only some of them is active again.
+
+Times are µs since the epoch. The end of a window is its last timestamp, and it is reached when the watermark is *above*
+it. A delay in processing time ends when the clock reaches it.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ class TriggerState:
 
 @dataclass(frozen=True, slots=True)
 class TriggerContext:
-    """What a trigger is evaluated with. Times in µs; `end_us` is the window's last timestamp."""
+    """The values with which a trigger is evaluated. Times in µs; `end_us` is the window's last timestamp."""
 
     watermark_us: int
     now_us: int

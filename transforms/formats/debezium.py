@@ -174,7 +174,7 @@ class DebeziumFormat(TableFormat["_Table"]):
 
 
 class _Table:
-    """All that is the same for the events of one table with one schema."""
+    """The parts that are equal for all events of one table with one schema."""
 
     def __init__(
         self,
