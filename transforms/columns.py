@@ -94,8 +94,8 @@ def hashed(key: bytes) -> Mask:
     """Return a mask that replaces a value by the HMAC-SHA-256 of its text, 64 hexadecimal digits.
 
     Equal values have equal hashes, so the column can still be joined on. The `key` is secret and has at least 16
-    bytes; without it a reader cannot guess values. Integers, decimals, texts and bytes are hashed as text or bytes, everything else by
-    its `repr`.
+    bytes; without it a reader cannot guess values. Integers, decimals, texts and bytes are hashed as text or bytes,
+    everything else by its `repr`.
     """
     if len(key) < 16:
         raise UsageError(f"hashed() needs a secret key of at least 16 bytes; this one has {len(key)}")

@@ -1,9 +1,9 @@
 """Side inputs of a stream, on the driver: each becomes a GroupByKey, and its consumers read the panes.
 
-In Beam's model a streaming side input is a GroupByKey on one constant key, with the side input's own windowing. Consumers
-see the latest pane of each window. So the planner adds these steps to the graph: `elements → (b"", element) →
-GroupByKey → every partition`. The worker still decodes a side input with the coder of its elements, so the
-transform gets its own PCollection back when the plan is written (`original`).
+In Beam's model a streaming side input is a GroupByKey on one constant key, with the side input's own windowing.
+Consumers see the latest pane of each window. So the planner adds these steps to the graph: `elements → (b"",
+element) → GroupByKey → every partition`. The worker still decodes a side input with the coder of its elements, so
+the transform gets its own PCollection back when the plan is written (`original`).
 """
 
 from __future__ import annotations
