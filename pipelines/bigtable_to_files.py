@@ -19,9 +19,9 @@ import apache_beam as beam
 
 from penstock.errors import UsageError
 from penstock.io.bigtable import ReadFromBigtableChangeStream
-from penstock.io.bigtable.change_log import CHANGE_LOG, ROW, ChangeLogLine, change_log_lines
 from penstock.io.files import WriteToJsonLines
 from penstock.pipelines.program import run_program, run_script
+from penstock.transforms.formats.bigtable_change_log import CHANGE_LOG, ROW, ChangeLogLine, change_log_lines
 
 
 def bigtable_to_files(

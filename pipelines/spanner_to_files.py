@@ -18,8 +18,8 @@ import apache_beam as beam
 
 from penstock.io.files import WriteToJsonLines
 from penstock.io.spanner import ReadFromSpannerChangeStream
-from penstock.io.spanner.json_lines import ModLine, mod_lines
 from penstock.pipelines.program import run_program, run_script
+from penstock.transforms.formats.spanner_lines import ModLine, mod_lines
 
 
 def spanner_to_files(

@@ -30,9 +30,13 @@ if TYPE_CHECKING:
     )
     from penstock.transforms.deduplicate import Deduplicate
     from penstock.transforms.filter import FilterEvents
+    from penstock.transforms.formats.capture import check_capture
+    from penstock.transforms.formats.cloudevents import CloudEventsFormat
     from penstock.transforms.formats.debezium import DebeziumFormat
     from penstock.transforms.formats.debezium_parse import DebeziumParser
+    from penstock.transforms.formats.dynamodb import DynamoDbFormat
     from penstock.transforms.formats.formatted import FormatEvents, FormattedRecord
+    from penstock.transforms.formats.google_templates import BigtableChangeLogFormat, SpannerBigQueryFormat
     from penstock.transforms.formats.ydb import YdbFormat
     from penstock.transforms.formats.ydb_parse import YdbParser
     from penstock.transforms.order_by_key import OrderByKey
@@ -48,9 +52,12 @@ __all__ = [
     "AssembleTransactions",
     "AssembledTransaction",
     "Barriers",
+    "BigtableChangeLogFormat",
+    "CloudEventsFormat",
     "DebeziumFormat",
     "DebeziumParser",
     "Deduplicate",
+    "DynamoDbFormat",
     "FilterEvents",
     "FormatEvents",
     "FormattedRecord",
@@ -62,11 +69,13 @@ __all__ = [
     "SelectColumns",
     "ShardByKey",
     "ShardRecord",
+    "SpannerBigQueryFormat",
     "ToChangeEvents",
     "VirtualTimestamp",
     "VirtualTimestamps",
     "YdbFormat",
     "YdbParser",
+    "check_capture",
     "hashed",
     "redacted",
     "truncated",
@@ -76,9 +85,12 @@ _HOMES = {
     "AssembleTransactions": "assemble_transactions",
     "AssembledTransaction": "assemble_transactions",
     "Barriers": "virtual_timestamps",
+    "BigtableChangeLogFormat": "formats.google_templates",
+    "CloudEventsFormat": "formats.cloudevents",
     "DebeziumFormat": "formats.debezium",
     "DebeziumParser": "formats.debezium_parse",
     "Deduplicate": "deduplicate",
+    "DynamoDbFormat": "formats.dynamodb",
     "FilterEvents": "filter",
     "FormatEvents": "formats.formatted",
     "FormattedRecord": "formats.formatted",
@@ -90,11 +102,13 @@ _HOMES = {
     "SelectColumns": "columns",
     "ShardByKey": "routing",
     "ShardRecord": "virtual_timestamps",
+    "SpannerBigQueryFormat": "formats.google_templates",
     "ToChangeEvents": "change_events",
     "VirtualTimestamp": "virtual_timestamps",
     "VirtualTimestamps": "virtual_timestamps",
     "YdbFormat": "formats.ydb",
     "YdbParser": "formats.ydb_parse",
+    "check_capture": "formats.capture",
     "hashed": "columns",
     "redacted": "columns",
     "truncated": "columns",

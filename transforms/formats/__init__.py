@@ -5,6 +5,11 @@
 | `debezium` | Debezium JSON: key, value, tombstones, with or without schemas |
 | `debezium_parse`, `debezium_transaction` | the way back; transaction metadata records, both ways |
 | `ydb`, `ydb_parse` | YDB changefeed: five modes, JSON and its Debezium flavour; and back |
+| `dynamodb` | DynamoDB Streams JSON, of AWS and of YDB's document tables |
+| `cloudevents` | CloudEvents in structured JSON around any other format (extra `cloudevents`) |
+| `google_templates` | rows of Google's templates: Spanner to BigQuery, Bigtable change log |
+| `spanner_lines`, `bigtable_change_log` | lines of JSON from native records, for `penstock run` |
+| `capture` | refuses a capture type that cannot satisfy a mode |
 
 A format is a function of one event to a list of `FormattedRecord`s. `FormatEvents` applies it in a pipeline.
 """

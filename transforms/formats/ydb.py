@@ -11,8 +11,8 @@
 | NEW_AND_OLD_IMAGES | both images | `{"key":[1],"erase":{},"oldImage":{…}}` |
 
 Key columns stand in `key` only. A column that was not sent is left out of `update`; NULL is null. An image is
-always a whole row: an event with an incomplete one raises a ValueError. `check_capture` refuses a capture type that
-cannot satisfy the mode before the pipeline starts.
+always a whole row: an event with an incomplete one raises a ValueError. `capture.check_capture` refuses a capture type
+that cannot satisfy the mode before the pipeline starts.
 
 A row of a snapshot (READ) is an update, as in YDB's initial scan; in OLD_IMAGE mode it is the `oldImage`. A change
 of the primary key is an erase of the old key and an update of the new one. A message becomes no record. A truncate
@@ -30,69 +30,16 @@ import msgspec
 
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent, Image, Op, Source, TableSchema, Version
+from penstock.transforms.formats.capture import Mode, check_choice
 from penstock.transforms.formats.formatted import FormattedRecord
 from penstock.transforms.formats.table_format import TableFormat
 from penstock.transforms.formats.ydb_position import barrier_timestamp, virtual_timestamp
 from penstock.transforms.formats.ydb_types import Convert, type_mapping
 from penstock.transforms.tables import table_name
 
-Mode = Literal["KEYS_ONLY", "UPDATES", "NEW_IMAGE", "OLD_IMAGE", "NEW_AND_OLD_IMAGES"]
 Flavour = Literal["JSON", "DEBEZIUM_JSON"]
 
-_PARTIAL = frozenset({"KEYS_ONLY", "UPDATES"})
-_NEW_ROW = _PARTIAL | {"NEW_IMAGE"}
-_EVERYTHING = frozenset(get_args(Mode))
-_CAPTURES: dict[str, frozenset[str]] = {
-    "OLD_AND_NEW_VALUES": _PARTIAL,
-    "NEW_VALUES": _PARTIAL,
-    "NEW_ROW": _NEW_ROW,
-    "NEW_ROW_AND_OLD_VALUES": _EVERYTHING,
-    # PostgreSQL's replica identities. Without FULL an unchanged TOAST value is not sent.
-    "DEFAULT": _PARTIAL,
-    "INDEX": _PARTIAL,
-    "FULL": _EVERYTHING,
-    # YDB's own modes; a changefeed of images does not say which columns were updated, but has them all.
-    "KEYS_ONLY": frozenset({"KEYS_ONLY"}),
-    "UPDATES": _PARTIAL,
-    "NEW_IMAGE": _NEW_ROW,
-    "OLD_IMAGE": frozenset({"KEYS_ONLY", "OLD_IMAGE"}),
-    "NEW_AND_OLD_IMAGES": _EVERYTHING,
-    # Bigtable has no capture type: it sends the cells that a change sets.
-    "": _PARTIAL,
-}
-_FAMILIES = (
-    ("OLD_AND_NEW_VALUES", "NEW_VALUES", "NEW_ROW", "NEW_ROW_AND_OLD_VALUES"),
-    ("DEFAULT", "INDEX", "FULL"),
-    ("KEYS_ONLY", "UPDATES", "NEW_IMAGE", "OLD_IMAGE", "NEW_AND_OLD_IMAGES"),
-)
-
 _json = msgspec.json.Encoder().encode
-
-
-def check_capture(mode: Mode, capture_type: str) -> None:
-    """Check before the pipeline starts that a capture type can satisfy a mode.
-
-    `capture_type` is Spanner's value capture type, PostgreSQL's replica identity, the mode of a YDB changefeed, or
-    empty for Bigtable, as `Source.capture` has it.
-
-    Raises:
-        UsageError: it cannot; the message names the capture types that can. Or one of the two is unknown.
-    """
-    _check_choice("mode", mode, get_args(Mode))
-    if capture_type not in _CAPTURES:
-        raise UsageError(
-            f"capture type {capture_type!r} is unknown: use one of {', '.join(filter(None, _CAPTURES))}"
-        )
-    if mode in _CAPTURES[capture_type]:
-        return
-    able = [
-        name for family in _FAMILIES if capture_type in family for name in family if mode in _CAPTURES[name]
-    ]
-    remedy = f"use capture type {' or '.join(able)}" if able else "use a source that sends whole rows"
-    raise UsageError(
-        f"YDB's mode {mode} cannot be made from {capture_type or 'Bigtable'}, which does not send what it needs: "
-        f"{remedy}, or mode {' or '.join(name for name in get_args(Mode) if name in _CAPTURES[capture_type])}"
-    )
 
 
 class _Record(msgspec.Struct, omit_defaults=True, gc=False):
@@ -154,8 +101,8 @@ class YdbFormat(TableFormat["_Table"]):
         reset: bool = False,
     ) -> None:
         super().__init__()
-        _check_choice("mode", mode, get_args(Mode))
-        _check_choice("format", format, get_args(Flavour))
+        check_choice("mode", mode, get_args(Mode))
+        check_choice("format", format, get_args(Flavour))
         if format == "DEBEZIUM_JSON" and mode == "UPDATES":
             raise UsageError("format DEBEZIUM_JSON has no mode UPDATES: use NEW_IMAGE or NEW_AND_OLD_IMAGES")
         if format == "DEBEZIUM_JSON" and (virtual_timestamps or user_sids or schema_changes):
@@ -358,8 +305,3 @@ def _check_cells(event: ChangeEvent, table: str) -> None:
             f"a change of {table} has a {other}, which no record of a YDB changefeed can express: use mode KEYS_ONLY "
             "or the Bigtable change log"
         )
-
-
-def _check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise UsageError(f"{name} {value!r} does not exist in YDB: use one of {', '.join(known)}")

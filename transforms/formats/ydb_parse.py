@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from penstock.event import ChangeEvent, Column, Image, Op, Source, TableSchema, Transaction, Version
-from penstock.transforms.formats.ydb import Mode
+from penstock.transforms.formats.capture import Mode
 from penstock.transforms.formats.ydb_position import VirtualTimestamp
 from penstock.transforms.formats.ydb_types import Mapping, column_type, type_mapping
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.io.spanner.json_lines import mod_lines
 from penstock.io.spanner.record import ColumnType, DataChangeRecord, Mod
+from penstock.transforms.formats.spanner_lines import mod_lines
 
 GOLDEN = Path(__file__).parent / "lines"
 COLUMNS = (ColumnType("Id", '{"code":"STRING"}', True, 1), ColumnType("Value", '{"code":"INT64"}', False, 2))

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.event import ChangeEvent, ColumnType, Image, Interval, Kind, Op
-from penstock.transforms.formats.ydb import Mode, YdbFormat
+from penstock.transforms.formats.capture import Mode
+from penstock.transforms.formats.ydb import YdbFormat
 from penstock.transforms.formats.ydb_parse import YdbParser
 from penstock.transforms.formats.ydb_position import virtual_timestamp
 from penstock.transforms.formats.ydb_types import column_type, type_mapping

@@ -26,7 +26,8 @@ from penstock.event import (
     TableSchema,
     Version,
 )
-from penstock.transforms.formats.ydb import Mode, YdbFormat, check_capture
+from penstock.transforms.formats.capture import Mode, check_capture
+from penstock.transforms.formats.ydb import YdbFormat
 from penstock.transforms.formats.ydb_position import (
     VirtualTimestamp,
     barrier_timestamp,

@@ -18,7 +18,7 @@ from penstock.io.bigtable import (
     SetCell,
     UnknownMutation,
 )
-from penstock.io.bigtable.change_log import ROW, change_log_lines
+from penstock.transforms.formats.bigtable_change_log import ROW, change_log_lines
 
 AT = 1_769_860_800_123_456_000
 

@@ -1,0 +1,69 @@
+"""Which row images a capture type can give: refuses a mode of a format before the pipeline starts. Pure."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from penstock.errors import UsageError
+
+Mode = Literal["KEYS_ONLY", "UPDATES", "NEW_IMAGE", "OLD_IMAGE", "NEW_AND_OLD_IMAGES"]
+"""What the records of a change show of a row: the modes of YDB, and without UPDATES those of DynamoDB Streams."""
+
+_PARTIAL = frozenset({"KEYS_ONLY", "UPDATES"})
+_NEW_ROW = _PARTIAL | {"NEW_IMAGE"}
+_EVERYTHING = frozenset(get_args(Mode))
+_CAPTURES: dict[str, frozenset[str]] = {
+    "OLD_AND_NEW_VALUES": _PARTIAL,
+    "NEW_VALUES": _PARTIAL,
+    "NEW_ROW": _NEW_ROW,
+    "NEW_ROW_AND_OLD_VALUES": _EVERYTHING,
+    # PostgreSQL's replica identities. Without FULL an unchanged TOAST value is not sent.
+    "DEFAULT": _PARTIAL,
+    "INDEX": _PARTIAL,
+    "FULL": _EVERYTHING,
+    # YDB's own modes; a changefeed of images does not say which columns were updated, but has them all.
+    "KEYS_ONLY": frozenset({"KEYS_ONLY"}),
+    "UPDATES": _PARTIAL,
+    "NEW_IMAGE": _NEW_ROW,
+    "OLD_IMAGE": frozenset({"KEYS_ONLY", "OLD_IMAGE"}),
+    "NEW_AND_OLD_IMAGES": _EVERYTHING,
+    # Bigtable has no capture type: it sends the cells that a change sets.
+    "": _PARTIAL,
+}
+_SYSTEMS = (
+    ("OLD_AND_NEW_VALUES", "NEW_VALUES", "NEW_ROW", "NEW_ROW_AND_OLD_VALUES"),
+    ("DEFAULT", "INDEX", "FULL"),
+    ("KEYS_ONLY", "UPDATES", "NEW_IMAGE", "OLD_IMAGE", "NEW_AND_OLD_IMAGES"),
+)
+
+
+def check_capture(mode: Mode, capture_type: str) -> None:
+    """Check before the pipeline starts that a capture type can satisfy a mode.
+
+    `capture_type` is Spanner's value capture type, PostgreSQL's replica identity, the mode of a YDB changefeed, or
+    empty for Bigtable, as `Source.capture` has it.
+
+    Raises:
+        UsageError: it cannot; the message names the capture types that can. Or one of the two is unknown.
+    """
+    check_choice("mode", mode, get_args(Mode))
+    if capture_type not in _CAPTURES:
+        known = ", ".join(filter(None, _CAPTURES))
+        raise UsageError(f"capture type {capture_type!r} is unknown: use one of {known}")
+    satisfied = _CAPTURES[capture_type]
+    if mode in satisfied:
+        return
+    able = [
+        name for system in _SYSTEMS if capture_type in system for name in system if mode in _CAPTURES[name]
+    ]
+    remedy = f"use capture type {' or '.join(able)}" if able else "use a source that sends whole rows"
+    raise UsageError(
+        f"mode {mode} cannot be made from {capture_type or 'Bigtable'}, which does not send what it needs: {remedy}, "
+        f"or mode {' or '.join(name for name in get_args(Mode) if name in satisfied)}"
+    )
+
+
+def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
+    """Raise UsageError if the value of an option is not among those that the format has."""
+    if value not in known:
+        raise UsageError(f"{name} {value!r} does not exist: use one of {', '.join(known)}")
