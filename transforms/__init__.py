@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from penstock.transforms.formats.google_templates import BigtableChangeLogFormat, SpannerBigQueryFormat
     from penstock.transforms.formats.ydb import YdbFormat
     from penstock.transforms.formats.ydb_parse import YdbParser
+    from penstock.transforms.formats.ydb_position import VirtualTimestamp
     from penstock.transforms.order_by_key import OrderByKey
     from penstock.transforms.routing import RouteEvents, ShardByKey
     from penstock.transforms.virtual_timestamps import (
         Barriers,
         ShardRecord,
-        VirtualTimestamp,
         VirtualTimestamps,
     )
 
@@ -104,7 +104,7 @@ _HOMES = {
     "ShardRecord": "virtual_timestamps",
     "SpannerBigQueryFormat": "formats.google_templates",
     "ToChangeEvents": "change_events",
-    "VirtualTimestamp": "virtual_timestamps",
+    "VirtualTimestamp": "formats.ydb_position",
     "VirtualTimestamps": "virtual_timestamps",
     "YdbFormat": "formats.ydb",
     "YdbParser": "formats.ydb_parse",

@@ -9,8 +9,6 @@ Source: YDB documentation, "Change Data Capture", virtual timestamps and barrier
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
-from hashlib import blake2b
 from typing import Any
 
 import apache_beam as beam
@@ -32,6 +30,7 @@ from penstock.errors import UsageError
 from penstock.event import ChangeEvent, Version
 from penstock.event.coder import ChangeEventCoder, decode_event, encode_event
 from penstock.transforms.element_transform import ElementTransform
+from penstock.transforms.formats.ydb_position import VirtualTimestamp, virtual_timestamp
 from penstock.transforms.release import (
     END,
     MILLISECOND,
@@ -41,25 +40,10 @@ from penstock.transforms.release import (
     take,
 )
 
-ORDINAL_BITS = 40
-"""The lower bits of `VirtualTimestamp.tx_id` that hold the ordinal of the transaction."""
-
 RESTAMPED_MS = 10
 """How many milliseconds later than its commit time the element of an event may be.
 
 `OrderByKey` adds up to 1. A barrier waits so much longer, because the watermark speaks about the times of elements."""
-
-
-class VirtualTimestamp(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """The place of a record in its changefeed. Virtual timestamps compare as tuples.
-
-    `step`: the commit time in whole milliseconds since the epoch. `tx_id`: the microseconds below the millisecond,
-    times 2^40, plus the ordinal of the transaction in its microsecond. It is below 2^50, so JSON consumers keep it
-    exact.
-    """
-
-    step: int
-    tx_id: int
 
 
 class ShardRecord(msgspec.Struct, frozen=True):
@@ -155,16 +139,6 @@ class Barriers(beam.PTransform):  # type: ignore[misc, unused-ignore]
         return {"shards": self._shards, "interval_seconds": self._interval_seconds}
 
 
-def virtual_timestamp(event: ChangeEvent) -> VirtualTimestamp:
-    """Return the virtual timestamp of an event; equal for all events of its transaction."""
-    micros, nanos = divmod(event.timestamp, 1000)
-    step, below = divmod(micros, 1000)
-    # The ordinal keeps the order of nanoseconds in its upper 10 bits. The id of the transaction gives the rest, so
-    # that two runs and two workers agree on it.
-    ordinal = nanos << 30 | _ordinal(event.version.transaction)
-    return VirtualTimestamp(step, below << ORDINAL_BITS | ordinal)
-
-
 def barrier_after(timestamp: int, interval_ms: int) -> int:
     """Return the first barrier, in milliseconds since the epoch, that is later than `timestamp` (nanoseconds)."""
     return (timestamp // 1_000_000 // interval_ms + 1) * interval_ms
@@ -173,11 +147,6 @@ def barrier_after(timestamp: int, interval_ms: int) -> int:
 def in_shard_order(records: Iterable[ShardRecord]) -> list[ShardRecord]:
     """Return the events of one shard in the order of their virtual timestamps, then of their versions."""
     return sorted(records, key=_shard_order)
-
-
-@lru_cache(maxsize=4096)
-def _ordinal(transaction: str) -> int:
-    return int.from_bytes(blake2b(transaction.encode(), digest_size=4).digest(), "big") >> 2
 
 
 def _stamp(event: ChangeEvent) -> tuple[ShardRecord]:

@@ -33,7 +33,7 @@ from penstock.event import ChangeEvent, Image, Op, Source, TableSchema, Version
 from penstock.transforms.formats.capture import Mode, check_choice
 from penstock.transforms.formats.formatted import FormattedRecord
 from penstock.transforms.formats.table_format import TableFormat
-from penstock.transforms.formats.ydb_position import barrier_timestamp, virtual_timestamp
+from penstock.transforms.formats.ydb_position import VirtualTimestamp, barrier_timestamp, virtual_timestamp
 from penstock.transforms.formats.ydb_types import Convert, type_mapping
 from penstock.transforms.tables import table_name
 
@@ -51,7 +51,7 @@ class _Record(msgspec.Struct, omit_defaults=True, gc=False):
     erase: dict[str, Any] | None = None
     newImage: dict[str, Any] | None = None  # noqa: N815  (names of the format)
     oldImage: dict[str, Any] | None = None  # noqa: N815
-    ts: tuple[int, int] | None = None
+    ts: VirtualTimestamp | None = None
     user: str = ""
 
 
@@ -207,8 +207,8 @@ class YdbFormat(TableFormat["_Table"]):
         old: dict[str, Any] | None,
     ) -> FormattedRecord:
         key = dict(zip(table.key_names, key_values, strict=True))
-        step, tx_id = virtual_timestamp(event)
-        source = _Source("1.0.0", "ydb", event.timestamp // 1_000_000, op is Op.READ, step, tx_id)
+        at = virtual_timestamp(event)
+        source = _Source("1.0.0", "ydb", event.timestamp // 1_000_000, op is Op.READ, at.step, at.tx_id)
         created = op is Op.CREATE and self._mode == "NEW_AND_OLD_IMAGES"
         letter = {Op.DELETE: "d", Op.READ: "r"}.get(op, "c" if created else "u")
         payload = _Payload(

@@ -27,7 +27,6 @@ import msgspec
 
 from penstock.event import ChangeEvent, Column, Image, Op, Source, TableSchema, Transaction, Version
 from penstock.transforms.formats.capture import Mode
-from penstock.transforms.formats.ydb_position import VirtualTimestamp
 from penstock.transforms.formats.ydb_types import Mapping, column_type, type_mapping
 
 _Raws = dict[str, msgspec.Raw]
@@ -225,7 +224,7 @@ class YdbParser:
     ) -> ChangeEvent:
         transaction = None
         if ts is not None:
-            step, tx_id = VirtualTimestamp(*ts)
+            step, tx_id = ts
             # Texts compare as numbers if they have the same length.
             timestamp, version = step * 1_000_000, Version(step, f"{tx_id:020d}")
             transaction = Transaction(str(tx_id))

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-import zlib
-from typing import NamedTuple
+from functools import lru_cache
+
+import msgspec
 
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent
@@ -20,10 +21,11 @@ _LARGEST = 2**128 - 1
 _ESCAPED = re.compile(rb'\\\\|\\"|\\u00[01][0-9a-f]')
 
 
-class VirtualTimestamp(NamedTuple):
-    """The place of a transaction in YDB's order. All changes of one transaction share it.
+class VirtualTimestamp(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """The place of a transaction in YDB's order; all its changes share it. Virtual timestamps compare as tuples.
 
-    `step` is the time of the coordinator in milliseconds, `tx_id` the transaction's number within the step.
+    `step`: the commit time in whole milliseconds since the epoch. `tx_id`: the number of the transaction in its
+    step. For events of other sources than YDB it is below 2^50, so JSON consumers keep it exact.
     """
 
     step: int
@@ -31,20 +33,17 @@ class VirtualTimestamp(NamedTuple):
 
 
 def virtual_timestamp(event: ChangeEvent) -> VirtualTimestamp:
-    """Return the virtual timestamp of an event.
+    """Return the virtual timestamp of an event; equal for all events of its transaction.
 
-    YDB's own events keep theirs. For other sources `step` is the commit time in milliseconds. `tx_id` holds the
-    microseconds within the millisecond (from bit 40 on), the nanoseconds within the microsecond (from bit 30 on), and
-    30 bits of a checksum of the transaction id. So it grows with the commit time, is equal for all changes of one
-    transaction, and is the same after a repeated read. Two transactions that commit in the same nanosecond have equal
-    virtual timestamps in one of 2**30 cases.
+    YDB's own events keep theirs. For other sources `tx_id` holds the microseconds within the millisecond (from bit
+    40 on), the nanoseconds within the microsecond (from bit 30 on), and 30 bits of a digest of the transaction id.
+    So it grows with the commit time, and two runs and two workers agree on it. Two transactions that commit in one
+    nanosecond have equal virtual timestamps in one of 2^30 cases.
     """
     version = event.version
     if event.source.system == "ydb" and version.transaction:
         return VirtualTimestamp(version.order, int(version.transaction))
-    # Without transactions (Bigtable) each change is one.
-    ordinal = zlib.crc32((version.transaction or event.id).encode()) & (2**_NANOSECOND_BITS - 1)
-    return _at(event.timestamp, ordinal)
+    return _at(event.timestamp, _ordinal(version.transaction))
 
 
 def barrier_timestamp(watermark: int) -> VirtualTimestamp:
@@ -72,6 +71,12 @@ def partition_of(key: bytes, partitions: int) -> int:
 def _with_capital_digits(match: re.Match[bytes]) -> bytes:
     found = match[0]
     return found[:2] + found[2:].upper() if found[:2] == b"\\u" else found
+
+
+@lru_cache(maxsize=4096)
+def _ordinal(transaction: str) -> int:
+    digest = hashlib.blake2b(transaction.encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big") >> (32 - _NANOSECOND_BITS)
 
 
 def _at(timestamp: int, ordinal: int) -> VirtualTimestamp:

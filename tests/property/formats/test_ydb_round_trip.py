@@ -42,12 +42,13 @@ def parsed(event: ChangeEvent, mode: Mode, **options: Any) -> ChangeEvent:
         virtual_timestamps=options.get("format") != "DEBEZIUM_JSON",
         **options,
     )
-    snapshot = virtual_timestamp(event) if event.op is Op.READ else None
+    at = virtual_timestamp(event)
+    snapshot = (at.step, at.tx_id) if event.op is Op.READ else None
     parse = YdbParser(event.schema, event.source, mode=mode, extended_dates=True, snapshot=snapshot)
     (record,) = format_(event)
     result = parse(record.key, record.value or b"")
     assert isinstance(result, ChangeEvent)
-    assert (result.version.order, int(result.version.transaction)) == virtual_timestamp(event)
+    assert (result.version.order, int(result.version.transaction)) == (at.step, at.tx_id)
     return result
 
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent
 from penstock.transforms import Barriers, OrderByKey, ShardByKey, VirtualTimestamp, VirtualTimestamps
+from penstock.transforms.formats.ydb_position import virtual_timestamp
 from penstock.transforms.virtual_timestamps import (
     ShardRecord,
     ShardRecordCoder,
     barrier_after,
-    virtual_timestamp,
 )
 from tests.simulation.transforms.scripts import (
     emitted,
