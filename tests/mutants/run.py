@@ -92,6 +92,8 @@ class Copy:
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
         environment = {name: value for name, value in os.environ.items() if name != "PENSTOCK_CAMPAIGN"}
         environment |= {"PYTHONPATH": str(self.folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+        # A test that is left out would look as if the mutant survived.
+        environment["PENSTOCK_REQUIRE_EMULATORS"] = "1"
         process = subprocess.Popen(
             command,
             cwd=self.folder,
