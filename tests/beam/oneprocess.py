@@ -1,6 +1,6 @@
-"""A Spark context in one process: what the runner's engine asks of one, with tasks run here, one after another.
+"""A replacement for a Spark context that runs all tasks in this process, one after another.
 
-Suites run ten times as fast on it, and tests see what their DoFns leave in globals of this process.
+Suites run ten times as fast on it, and tests can read global variables that their DoFns set in this process.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Shipped:
-    """A broadcast value that never leaves."""
+    """A broadcast value that stays in this process."""
 
     value: Any
 
     def destroy(self) -> None:
-        """Nothing to free."""
+        """Do nothing: there is nothing to free."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """An RDD that is computed at once."""
+    """An RDD that is computed immediately."""
 
     parts: Sequence[Sequence[Any]]
 
@@ -38,7 +38,7 @@ class Partitions:
 
 
 class OneProcessContext:
-    """Takes the place of a `SparkContext` with one slot: all elements of a stage are one bundle, in their order."""
+    """Replaces a `SparkContext` with one slot: all elements of a stage are one bundle, in their order."""
 
     defaultParallelism = 1  # noqa: N815  (Spark's name)
 
@@ -49,7 +49,7 @@ class OneProcessContext:
         return Partitions([[item] for item in items])
 
     def setJobGroup(self, group: str, description: str, interruptOnCancel: bool) -> None:  # noqa: N803
-        """Nothing shows jobs."""
+        """Do nothing: no UI shows jobs."""
 
     def cancelJobGroup(self, group: str) -> None:
-        """A task in this process runs to its end."""
+        """Do nothing: a task in this process cannot be cancelled."""

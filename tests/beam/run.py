@@ -2,9 +2,9 @@
 
     python -m tests.beam.run SUITE [--runner penstock|one-process|beam] [--only TEXT] [--into FILE]
 
-Prints each test that is not green, and writes the outcome of every test that was collected. The runner is named
+Prints each test that did not pass, and writes the outcome of every collected test. The runner is named
 in the options of TestPipeline, as Beam's `--test-pipeline-options` does, and is the default runner of pipelines that
-name none; nothing of Beam's is patched.
+name none; no code of Beam is patched.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ OUTCOMES = ("passed", "skipped", "failed")
 
 
 class TimeLimitError(BaseException):
-    """A test took too long. No `Exception`: a test that expects one must not take this for it."""
+    """A test took too long. Not an `Exception`, so that a test that expects one does not catch it."""
 
 
 @dataclass(slots=True)
 class Outcomes:
-    """What became of the tests, by id.
+    """The outcomes of the tests, by id.
 
     `reasons` has the last line of each that was not passed; `absent` why a module could not be collected; `here`
     the tests that ran a pipeline on our runner.
@@ -52,12 +52,12 @@ class Outcomes:
     here: list[str] = field(default_factory=list)
 
     def named(self, outcome: str) -> list[str]:
-        """The ids of the tests that came out like this."""
+        """Return the ids of the tests with this outcome."""
         return sorted(test for test, came_out in self.tests.items() if came_out == outcome)
 
 
 class Watch:
-    """The pytest plugin that takes notes and ends a test that hangs."""
+    """The pytest plugin that records outcomes and ends a test that hangs."""
 
     def __init__(self, outcomes: Outcomes) -> None:
         self.outcomes = outcomes
@@ -94,7 +94,7 @@ class Watch:
         return report
 
     def _note(self, test: str, report: pytest.TestReport) -> None:
-        """The worst of what set-up, test, its parts and tear-down say."""
+        """Keep the worst outcome of set-up, test, subtests and tear-down."""
         had = self.outcomes.tests[test]
         if had == "not run" or OUTCOMES.index(report.outcome) > OUTCOMES.index(had):
             self.outcomes.tests[test] = report.outcome
@@ -105,7 +105,7 @@ class Watch:
 
 
 def run(suite: Suite, runner: str, only: str = "") -> Outcomes:
-    """Run a suite and return what came out."""
+    """Run a suite and return the outcomes."""
     outcomes = Outcomes(suite.name, runner)
     named = OURS.get(runner, suite.runner)
     if named:
@@ -148,13 +148,13 @@ def _out_of_time(*_: Any) -> None:
 
 
 def _id(item: pytest.Item) -> str:
-    """`module::Class::test`, wherever the wheel is installed."""
+    """Return `module::Class::test`, independent of the path of the wheel."""
     module = item.getparent(pytest.Module).obj.__name__
     return "::".join([module, *item.nodeid.split("::")[1:]])
 
 
 def _module(path: Path) -> str:
-    """The name of a module of the wheel."""
+    """Return the name of a module of the wheel."""
     return ".".join(path.relative_to(WHEEL.parent).with_suffix("").parts)
 
 

@@ -1,4 +1,4 @@
-"""Our runner, as Beam's suites use one: by its name in the options, without options of its own."""
+"""Our runner for Beam's suites, which name a runner in the options and pass it no other options."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ OURS = {
     "penstock": "tests.beam.runners.PySparkRunnerWithCheckpoints",
     "one-process": "tests.beam.runners.PySparkRunnerInOneProcess",
 }
-"""What our runner is called in options: on Spark, and with its tasks in this process."""
+"""The names of our runner in options: on Spark, and with its tasks in this process."""
 
 started: list[PySparkPipelineResult] = []
-"""What our runner has started in this process, finished or not."""
+"""All pipelines that our runner has started in this process, finished or not."""
 
 
 class PySparkRunnerWithCheckpoints(PySparkRunner):
-    """Gives a stream that is no TestStream a fresh checkpoint folder; all else is `PySparkRunner`.
+    """`PySparkRunner` that gives each stream without a TestStream a new checkpoint folder.
 
-    A pipeline that is to be `drained` is a stream, bounded or not, and is asked to drain as soon as it has started.
+    If `drained`, a pipeline runs as a stream, bounded or not, and is drained as soon as it has started.
     """
 
     def __init__(self, drained: bool = False, spark: Any = None) -> None:
@@ -47,7 +47,7 @@ class PySparkRunnerWithCheckpoints(PySparkRunner):
 
 
 class PySparkRunnerInOneProcess(PySparkRunnerWithCheckpoints):
-    """The same plan, tasks and records without Spark."""
+    """The same plan, tasks and records, without Spark."""
 
     def __init__(self, drained: bool = False) -> None:
         super().__init__(drained, OneProcessContext())

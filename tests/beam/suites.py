@@ -1,7 +1,7 @@
-"""The suites: sets of test modules of the installed wheel. What is in them is Beam's to say; nothing is left out.
+"""The suites: sets of test modules of the installed wheel. Beam decides which tests a module has; none is left out.
 
-`FnApiRunnerSplitTest` is no suite of ours: it drives the splits of a FnApiRunner from inside, so there is no
-other runner to put in its place.
+`FnApiRunnerSplitTest` is not included: it controls the splits of an FnApiRunner object, so it cannot test another
+runner.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WHEEL = Path(apache_beam.__file__).parent
 class Suite:
     """Test modules, and of these the tests with the marker `marked`, or all.
 
-    `runner` is what Beam runs the suite with; None: whatever a pipeline gets that names no runner.
+    `runner` is the runner with which Beam runs the suite; None: the default runner of a pipeline.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Beam's own tests are red here exactly where docs/beam-compatibility.md says so."""
+"""Beam's own tests fail here exactly where docs/beam-compatibility.md says so."""
 
 from __future__ import annotations
 
