@@ -1,12 +1,12 @@
-"""A Bigtable change stream into JSON Lines files, one line a changed cell, exactly once.
+"""Bigtable change stream to JSON Lines files, one line per changed cell, exactly once.
 
     penstock run bigtable-to-files --set project=… --checkpoint-dir …
     python -m penstock.pipelines.bigtable_to_files --project=… --checkpoint_dir=…
     spark-submit …/bigtable_to_files.py --project=… --checkpoint_dir=…
 
 Order: within (table, hour, shard), the order of file names and then of lines is the commit order of each row,
-as each source cluster applied it. After a crash nothing is lost and nothing is doubled. State: the lines that
-wait for the next roll. The watermark is the source's, held back by what is not yet published.
+as each source cluster applied it. After a crash no line is lost and none is repeated. State: the lines that
+wait for the next roll. The watermark is that of the source, held back by lines that are not yet published.
 """
 
 from __future__ import annotations

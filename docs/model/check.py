@@ -35,8 +35,8 @@ def bfs(cfg, cap, progress=False):
         if len(par) > cap:
             return dict(result="no violation", states=len(par), trace=[], complete=False)
     res = dict(result="no violation", states=len(par), trace=[], complete=True)
-    if progress:                       # from every reachable state a state with everything published is reachable
-        ok, q = set(goals), collections.deque(goals)       # without a further fault
+    if progress:                       # progress: from every reachable state, a state with everything published can be
+        ok, q = set(goals), collections.deque(goals)       # reached without a further fault
         while q:
             for p in edges[q.popleft()]:
                 if p not in ok:
@@ -93,7 +93,7 @@ CASES = {
     "the same, generation numbers not unique": ({**TWO, **WRITTEN, "clean": "after first commit", "gen_cia": False}, ""),
     "unknown commit = start the epoch again":  ({**ONE, "faults": 1, "unknown": "restart", "src": A2}, ""),
     "missing staged file = published, right clean-up": ({**TWO, "missing": "skip"}, ""),
-    # holes in the rules as written
+    # faults in the first version of the rules
     "H1 clean-up before the fence":            ({**TWO, **WRITTEN}, "!"),
     "H3 clean-up cannot see open segments":    ({**ONE, "faults": 1, "refs_open": False}, "!"),
     "H4 old records deleted, no look after create": ({**TWO, "recgc": True, "recgc_check": False}, "!"),

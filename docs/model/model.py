@@ -15,7 +15,7 @@ SRC = (("a1", "a2"), ("b1",))            # two partitions; key 'a' lives on 0, k
 class Rec(NamedTuple):                   # a commit record
     n: int
     gen: int
-    by: tuple                            # identity of the writer: (driver, attempt, ...): "is this my record?"
+    by: tuple                            # identity of the writer: (driver, attempt, ...); tells a driver whether a record is its own
     parent: object                       # ghost: `by` of record n-1 that it was computed from
     pos: tuple                           # residuals: position per partition
     state: object                        # name of the state run
@@ -31,8 +31,8 @@ class Drv(NamedTuple):
     gen: int = 0
     base: object = None                  # last commit record as this driver knows it
     att: int = 0                         # attempt of the epoch
-    todo: frozenset = frozenset()        # files it has decided to delete, and will, some time
-    sweep: object = None                 # own committed record against which it will list files to delete
+    todo: frozenset = frozenset()        # files that it has decided to delete, and deletes at any later time
+    sweep: object = None                 # own committed record by which it chooses the files to delete
     pubi: int = 0                        # publications of base done
     buf: object = None                   # publish: content read, not yet put
     emit: tuple = ()
@@ -46,14 +46,14 @@ class Drv(NamedTuple):
 
 class S(NamedTuple):
     recs: tuple                          # ((n, Rec), ...) sorted
-    gens: int = 0                        # highest claimed generation (when it is a counter of its own)
+    gens: int = 0                        # highest claimed generation (if generations are a separate counter)
     files: frozenset = frozenset()       # staged segments and state runs: (name, content)
     final: frozenset = frozenset()       # visible published files: (name, content)
     log: tuple = ()                      # ghost: every creation or change of a published file, in order
     table: tuple = (0, 0)                # upsert sink: version per key
     drv: tuple = ()
     cache: frozenset = frozenset()       # executors' state caches: (executor, id, counts)
-    flight: frozenset = frozenset()      # conditional puts under way whose sender got no answer
+    flight: frozenset = frozenset()      # conditional puts in flight whose sender got no answer
     inc: int = 0
     starts: int = 0                      # second drivers that may still be started while one lives
     faults: int = 0
@@ -80,18 +80,18 @@ def last(s): return s.recs[-1][1]
 def fkey(name): return name[1:3] if isinstance(name, tuple) else (0, 0)
 def fgen(name): return fkey(name)[0]
 def dead(c, f, r):
-    """May a driver delete f after its own commit of r?  Either r names what it needs, or only the oldest that it needs."""
+    """Return whether a driver may delete f after it committed r.  r names either all files that it needs, or only the oldest."""
     if c["mark"]:
         return fkey(f) < min((fkey(x) for x in refs(c, r)), default=(r.gen, r.n))
     return f not in refs(c, r) and fkey(f) <= (r.gen, r.n)
 def refs(c, r):
-    """Names that a record keeps alive."""
+    """Return the names of the files that clean-up must keep while r is the last record."""
     out = {r.state} | {x for _, segs in r.pubs for x in segs}
     return out | set(r.open) if c["refs_open"] else out
 
 
 def put_rec(c, s, r):
-    """create-if-absent of record r.n.  Returns (created, state)."""
+    """Create record r.n if it is absent.  Returns (created, state)."""
     if any(n == r.n for n, _ in s.recs):
         return False, s
     return True, s._replace(recs=tuple(sorted(s.recs + ((r.n, r),), key=lambda x: x[0])))
@@ -105,7 +105,7 @@ def fresh_epoch(d, **kw):
 
 
 def ends_from(pos, parts=(0, 1)):
-    """Every extent that a read may reach, for the given partitions."""
+    """Return all end positions that a read may reach, for the given partitions."""
     out = [()]
     for p in parts:
         out = [o + ((p, e),) for o in out for e in range(pos[p], len(SRC[p]) + 1)]
@@ -146,7 +146,7 @@ def publish(c, s, name, content, n):
 
 
 def committed(c, s, i, d, r):
-    """The driver has learnt that its record r is in."""
+    """The driver knows that its record r was created."""
     if c["recgc"] and c["recgc_check"] and last(s).n > r.n:
         return set_d(s, i, d._replace(pc="stopped"))
     first = d.base.by[0] != d.me
@@ -196,7 +196,7 @@ def actions(c, s):
             continue
         if s.faults and "crash" in c["fault_kinds"]:
             yield "!" + w + "crash", set_d(s, i, Drv("dead"), faults=s.faults - 1)
-        if d.sweep:                      # THE clean-up rule: (generation, epoch) <= mine, and my own record does not name it
+        if d.sweep:                      # the clean-up rule: (generation, epoch) <= that of my record, and my record does not name the file
             r = d.sweep
             yield w + "list files to delete", set_d(s, i, d._replace(sweep=None, todo=d.todo | frozenset(
                 f for f, _ in s.files if dead(c, f, r) or (f not in refs(c, r) and (
@@ -212,7 +212,7 @@ def driver(c, s, i, d):
     b = d.base
     if d.pc == "boot":
         yield "read last record %d" % last(s).n, set_d(s, i, d._replace(pc="claim", base=last(s), gen=s.gens + 1))
-    elif d.pc == "claim" and c["takeover"]:            # fence first: one record that carries everything over
+    elif d.pc == "claim" and c["takeover"]:            # fence first: one record that copies the whole state of the last one
         r = b._replace(n=b.n + 1, gen=b.n + 1, by=(d.me, "take"), parent=b.by)
         for a, t in commit_steps(c, s, i, d, r, d._replace(pc="boot" if c["lost_takeover"] == "reread" else "stopped")):
             e = t.drv[i]
@@ -221,7 +221,7 @@ def driver(c, s, i, d):
             elif e.pc == "pub":
                 t = set_d(t, i, d)                     # unknown outcome: ask again
             yield "take over: " + a, t
-    elif d.pc == "claim":                              # as written: a generation number, then clean-up, then work
+    elif d.pc == "claim":                              # as first proposed: a generation number, then clean-up, then work
         if not c["gen_cia"] or d.gen == s.gens + 1:
             todo = frozenset(f for f, _ in s.files if f not in refs(c, b) and
                              (fgen(f) < d.gen or c["scope"] == "any")) if c["clean"] else frozenset()
@@ -235,7 +235,7 @@ def driver(c, s, i, d):
             yield from publish_steps(c, s, i, d)
         if d.pubi == len(b.pubs) or c["pub_in_job"] or not c["commit_needs_pub"]:
             yield from (read_steps if c["data"] else stage_steps)(c, s, i, d)
-    elif d.pc == "job":                                # everything is staged; the job ends when the publish step has, too
+    elif d.pc == "job":                                # everything is staged; the job ends when the publish step has ended too
         if d.pubi < len(b.pubs):
             yield from publish_steps(c, s, i, d)
         if d.pubi == len(b.pubs) or not c["commit_needs_pub"]:
@@ -273,7 +273,7 @@ def publish_steps(c, s, i, d):
     if s.faults and "pubfail" in c["fault_kinds"]:
         g = s._replace(faults=s.faults - 1)
         yield "!publish %s fails" % (f,), set_d(g, i, done(True)) if c["swallow"] else g
-    if c["pub"] == "rename":             # one atomic move of the staged whole; a late repeat finds nothing to move
+    if c["pub"] == "rename":             # one atomic move of the complete staged file; a late repetition finds nothing to move
         gone = [x for x in segs if x not in files]
         if gone:
             yield "publish: already moved", set_d(s, i, done(False))
@@ -321,7 +321,7 @@ def stage_steps(c, s, i, d):
 
 
 def pins_agree(c, d):
-    """THE pin rule: before the commit, every consumer and the control record are of one attempt of each task."""
+    """The pin rule: before the commit, all consumers and the control record must have data of the same attempt of each task."""
     return c["check"] is None or all(
         len({x for x, _ in got} | ({pin[0]} if c["check"] == "all" else set())) == 1
         for got, pin in ((g[:1] if c["check"] == "one" else g, p) for g, p in zip(d.got, d.pin)))
@@ -374,7 +374,7 @@ def read_steps(c, s, i, d):
     pos, took = (pos[0], pos[1]), [(x[0], x[1]) for x in took]
     if took[0] == took[1] == b.pos == pos and not b.open and not b.pubs:
         yield "nothing read: idle", set_d(s, i, fresh_epoch(d, att=d.att))
-    if not pins_agree(c, d):                           # also when the mixture leaves nothing to stage
+    if not pins_agree(c, d):                           # also if the mixture of attempts has nothing to stage
         yield "job ends with nothing staged, attempts differ: abort", set_d(s, i, fresh_epoch(d, att=d.att + 1))
     for ex in (0, 1):                                  # the executor that runs the stateful task
         key = b.n if c["cache_by_epoch"] else b.state
@@ -393,7 +393,7 @@ def read_steps(c, s, i, d):
 
 
 def violation(c, s):
-    """The invariants.  Returns a text, or ''."""
+    """Check the invariants.  Returns a description of the violation, or ''."""
     if s.bad:
         return "I0 " + s.bad
     out = [x for _, body in s.log for x in body]

@@ -9,7 +9,9 @@ _TRANSFORMS = "apache_beam.transforms."
 
 _PROCESS = "it reads a variable that its DoFns set in their process; here they run in a worker process"
 _BUNDLE = "it expects one bundle, or one worker; here a PCollection has two partitions"
-_MILLISECONDS = "it expects the end of a window rounded down to milliseconds, as Beam's coder does; here microseconds are kept"
+_MILLISECONDS = (
+    "it expects window ends rounded down to milliseconds, as Beam's coder does; here microseconds are kept"
+)
 _OLDER = "it requests the Reshuffle of an older Beam version, which loses pane infos; here they are kept"
 
 REASONS: dict[str, str] = {
