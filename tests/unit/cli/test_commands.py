@@ -57,7 +57,7 @@ def test_the_version_is_that_of_the_package() -> None:
 def test_list_shows_every_template_with_a_summary() -> None:
     listed = penstock("list").output
     assert "spanner-to-files   Spanner change stream" in listed
-    assert "bigtable-to-files  A Bigtable change stream" in listed
+    assert "bigtable-to-files  Bigtable change stream" in listed
 
 
 def test_list_and_describe_print_json() -> None:
