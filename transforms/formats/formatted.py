@@ -14,7 +14,7 @@ __all__ = ["Format", "FormatEvents", "FormattedRecord", "Headers"]
 Headers = tuple[tuple[str, bytes], ...]
 
 
-class FormattedRecord(msgspec.Struct, frozen=True):
+class FormattedRecord(msgspec.Struct, frozen=True, gc=False):
     """One record in a format.
 
     `topic` is the format's own name for the table, such as ``srv.inventory.customers``. `key` and `value` are
