@@ -23,12 +23,14 @@ class Key:
 
 @pytest.fixture(autouse=True)
 def _not_forwarded() -> Iterator[None]:
-    """The filter of this process as it was before, also if another test ran tasks here."""
+    """No filter, also if another test ran tasks here; and warnings are on, which an import of the demo turns off."""
     logger = logging.getLogger("apache_beam.coders.coder_impl")
-    before = list(logger.filters)
+    filters, level = list(logger.filters), logger.level
     logger.filters.clear()
+    logger.setLevel(logging.WARNING)
     yield
-    logger.filters[:] = before
+    logger.filters[:] = filters
+    logger.setLevel(level)
 
 
 def test_a_pipeline_shows_the_warning_once_although_several_coders_log_it(
