@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         redacted,
         truncated,
     )
+    from penstock.transforms.dead_letters import DeadLetter, DeadLetters
     from penstock.transforms.deduplicate import Deduplicate
     from penstock.transforms.filter import FilterEvents
     from penstock.transforms.formats.capture import check_capture
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from penstock.transforms.formats.ydb import YdbFormat
     from penstock.transforms.formats.ydb_parse import YdbParser
     from penstock.transforms.formats.ydb_position import VirtualTimestamp
+    from penstock.transforms.materialize_rows import MaterializeRows
     from penstock.transforms.order_by_key import OrderByKey
     from penstock.transforms.routing import RouteEvents, ShardByKey
     from penstock.transforms.virtual_timestamps import (
@@ -54,6 +56,8 @@ __all__ = [
     "Barriers",
     "BigtableChangeLogFormat",
     "CloudEventsFormat",
+    "DeadLetter",
+    "DeadLetters",
     "DebeziumFormat",
     "DebeziumParser",
     "Deduplicate",
@@ -63,6 +67,7 @@ __all__ = [
     "FormattedRecord",
     "Mask",
     "MaskColumns",
+    "MaterializeRows",
     "OrderByKey",
     "RenameColumns",
     "RouteEvents",
@@ -87,6 +92,8 @@ _HOMES = {
     "Barriers": "virtual_timestamps",
     "BigtableChangeLogFormat": "formats.google_templates",
     "CloudEventsFormat": "formats.cloudevents",
+    "DeadLetter": "dead_letters",
+    "DeadLetters": "dead_letters",
     "DebeziumFormat": "formats.debezium",
     "DebeziumParser": "formats.debezium_parse",
     "Deduplicate": "deduplicate",
@@ -96,6 +103,7 @@ _HOMES = {
     "FormattedRecord": "formats.formatted",
     "Mask": "columns",
     "MaskColumns": "columns",
+    "MaterializeRows": "materialize_rows",
     "OrderByKey": "order_by_key",
     "RenameColumns": "columns",
     "RouteEvents": "routing",

@@ -1,0 +1,139 @@
+"""`DeadLetters`: records of the elements that a transform with exception handling could not process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from apache_beam import coders
+
+from penstock.coders import VersionedCoder
+from penstock.errors import UsageError
+from penstock.event import ChangeEvent, Source, Version
+from penstock.event.coder import decode_event, encode_event
+from penstock.transforms.element_transform import ElementTransform
+
+Failure = tuple[Any, tuple[type[BaseException], str, Sequence[str]]]
+"""What Beam's `with_exception_handling` emits: the element, and its exception as (class, text, traceback)."""
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """An element that could not be processed.
+
+    - `reason`: the class of the exception and the line of code that raised it. It has no text of the exception, which
+      may contain values of the row, unless `DeadLetters(with_text=True)`.
+    - `source`, `version`: the position of the event; None if the element is no event.
+    - `element_type`: the qualified name of the element's class.
+    - `data`: the original bytes: the encoded event (`penstock.event.coder`), a `bytes` element itself, or the bytes of
+      Beam's coder of the class. They contain the values of the row.
+    - `attempt`: how many times the element was processed, from 1.
+    """
+
+    reason: str
+    source: Source | None
+    version: Version | None
+    element_type: str
+    data: bytes
+    attempt: int = 1
+
+    @property
+    def event(self) -> ChangeEvent:
+        """The event, to process it again.
+
+        Raises:
+            ValueError: the element was no event.
+        """
+        if self.version is None:
+            raise ValueError(f"this dead letter is a {self.element_type}, not an event")
+        return decode_event(self.data)
+
+    def __repr__(self) -> str:  # no data: it is someone's
+        return f"<dead letter of {self.element_type}, attempt {self.attempt}: {self.reason}>"
+
+
+class DeadLetterCoder(VersionedCoder):
+    """Beam's coder of `DeadLetter`: a version byte, then a msgpack map."""
+
+    value_type = DeadLetter
+    what = "a dead letter"
+
+    def encode(self, value: DeadLetter) -> bytes:
+        return b"\x01" + msgspec.msgpack.encode(value)
+
+    def decode(self, encoded: bytes) -> DeadLetter:
+        self.check_version(encoded[0] if encoded else None)
+        return _decode(memoryview(encoded)[1:])
+
+
+coders.registry.register_coder(DeadLetter, DeadLetterCoder)
+_decode = msgspec.msgpack.Decoder(DeadLetter).decode
+
+
+class DeadLetters(ElementTransform):
+    """Turns the failures of a transform into `DeadLetter`s, without values of rows in their reasons.
+
+        events, failures = records | ToChangeEvents().with_exception_handling()
+        failures | DeadLetters() | WriteToFiles(...)
+
+    Input: the second output of any transform with Beam's `with_exception_handling`. `attempt` is the number to note; a
+    pipeline that processes dead letters again passes the next one. An event in a pair, such as (shard, event), is
+    found. Errors of Penstock's transforms name tables and columns but show no values, so `with_text=True` is safe
+    if the pipeline's own functions do the same.
+
+    Order, repeats, watermark and state are as in all transforms over single elements: a letter keeps its timestamp.
+    """
+
+    def __init__(self, *, attempt: int = 1, with_text: bool = False) -> None:
+        if attempt < 1:
+            raise UsageError(f"DeadLetters needs an attempt of at least 1, not {attempt}")
+        super().__init__(_Letter(attempt, with_text), DeadLetter)
+
+
+def dead_letter(failure: Failure, attempt: int = 1, with_text: bool = False) -> DeadLetter:
+    """Return the dead letter of one failure."""
+    element, (error, text, trace) = failure
+    reason = _reason(error, text if with_text else "", trace)
+    event = _event_in(element)
+    if event is not None:
+        return DeadLetter(
+            reason, event.source, event.version, _name(ChangeEvent), encode_event(event), attempt
+        )
+    data = element if isinstance(element, bytes) else coders.registry.get_coder(type(element)).encode(element)
+    return DeadLetter(reason, None, None, _name(type(element)), data, attempt)
+
+
+class _Letter:
+    def __init__(self, attempt: int, with_text: bool) -> None:
+        self._attempt, self._with_text = attempt, with_text
+
+    def __call__(self, failure: Failure) -> tuple[DeadLetter]:
+        return (dead_letter(failure, self._attempt, self._with_text),)
+
+
+# An entry of `traceback.format_exception`: '  File "/a/b.py", line 7, in f'. The folder says nothing about the cause.
+_FRAME = re.compile(r'  File "(?:[^"]*[/\\])?([^"/\\]+)", line (\d+), in (\S+)')
+
+
+def _reason(error: type[BaseException], text: str, trace: Sequence[str]) -> str:
+    # The message and the lines of code in a traceback may show a value, so only places are taken. `match` looks at
+    # the start of each entry: the entry of the message starts with the class.
+    frames = [found.groups() for found in map(_FRAME.match, trace) if found]
+    place = " at {}:{} in {}".format(*frames[-1]) if frames else ""
+    return f"{_name(error)}{place}{text and f': {text}'}"
+
+
+def _event_in(element: Any) -> ChangeEvent | None:
+    if isinstance(element, ChangeEvent):
+        return element
+    parts = element if isinstance(element, tuple) else ()
+    return next((part for part in parts if isinstance(part, ChangeEvent)), None)
+
+
+def _name(class_: type) -> str:
+    return (
+        class_.__qualname__
+        if class_.__module__ == "builtins"
+        else f"{class_.__module__}.{class_.__qualname__}"
+    )

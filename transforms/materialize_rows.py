@@ -1,0 +1,187 @@
+"""`MaterializeRows`: events with partial images become events with full rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import apache_beam as beam
+import msgspec
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import (
+    OrderedListStateSpec,
+    ReadModifyWriteStateSpec,
+    TimerSpec,
+    on_timer,
+)
+from apache_beam.transforms.window import TimestampedValue
+
+from penstock.event import ChangeEvent, Image, Op, TableSchema, Version
+from penstock.event.coder import ChangeEventCoder
+from penstock.transforms.order_by_key import in_version_order, with_key
+from penstock.transforms.release import release_time, released_until, require_global_window, take
+
+
+class MaterializeRows(beam.PTransform):  # type: ignore[misc, unused-ignore]
+    """Fills the images of each event with what earlier events of its key have said about the row.
+
+        events | MaterializeRows()
+
+    A Spanner change stream with NEW_VALUES or OLD_AND_NEW_VALUES sends changed columns only. After this transform
+    `after` is the full row, and `before` is the full row before the change, as far as earlier events of the key tell.
+    Rows that existed before the stream started become full with their changes, or from the READ events of a snapshot.
+    A column that no event has sent stays absent, and `event.unavailable` lists it.
+
+    The schema of an event becomes all columns that the events of its row have named, because Spanner names only
+    the columns that it sends. A column that was dropped from the table stays until the row is deleted.
+
+    - Order: as `OrderByKey`.
+    - Repeats: an event that comes twice is emitted once. A READ event that is older than the row only fills the
+      columns that are absent; it is emitted with the row as it is then. A bundle that runs again after a crash gives
+      the same output.
+    - Watermark: held at the earliest event in the buffer, as by `OrderByKey`.
+    - State: the events that the watermark has not passed, and one row for each key that exists. A DELETE removes the
+      row; rows that are never deleted stay, so the state is as large as the part of the tables that has changed.
+
+    Preconditions: those of `OrderByKey`, and a change of the primary key comes as a DELETE and a CREATE, as in Spanner.
+
+    Raises ValueError while running for TRUNCATE, which names no rows, and for events of Bigtable, whose
+    deletions of cells an image cannot express. Beam's `with_exception_handling` does not cover timers, so this
+    transform does not offer it: filter such events before.
+    """
+
+    def expand(self, pcoll: beam.PCollection[ChangeEvent]) -> beam.PCollection[ChangeEvent]:
+        """Apply the transform to events in the global window."""
+        require_global_window(self, pcoll)
+        keyed = pcoll | "KeyOfEvent" >> beam.Map(_checked_with_key).with_output_types(
+            tuple[bytes, ChangeEvent]
+        )
+        return keyed | "MaterializeRowsFn" >> beam.ParDo(_MaterializeRowsFn()).with_output_types(ChangeEvent)
+
+
+def materialize(row: ChangeEvent | None, event: ChangeEvent) -> tuple[ChangeEvent | None, ChangeEvent | None]:
+    """Apply one event to a row; return the new row and the event with full images, None for a repeat.
+
+    A row is the last event that was materialized, or None if the row is not known or does not exist.
+    """
+    if event.key is None:
+        return row, event
+    if row is None:
+        return _first(event)
+    if event.version <= row.version:
+        return _filled(row, event) if event.op is Op.READ and event.version < row.version else (row, None)
+    schema = merged_schema(row.schema, event.schema)
+    known = row.after or {}
+    if event.op is Op.DELETE:
+        before = _overlaid(schema, known, event.before)
+        return None, msgspec.structs.replace(event, before=before, after=None, schema=schema)
+    if event.op is Op.CREATE:
+        known = {}  # the row was deleted by an event that the source did not send
+    after = _overlaid(schema, known, event.after)
+    has_before = event.op is Op.UPDATE
+    full = msgspec.structs.replace(
+        event,
+        before=_overlaid(schema, known, event.before) if has_before else event.before,
+        after=after,
+        schema=schema,
+    )
+    return full, full
+
+
+def materialize_all(
+    row: ChangeEvent | None, events: Iterable[ChangeEvent]
+) -> tuple[ChangeEvent | None, list[ChangeEvent]]:
+    """Apply events of one key in version order; return the new row and the events to emit, without repeats."""
+    emitted: list[ChangeEvent] = []
+    previous: Version | None = None
+    for event in events:
+        # After a DELETE there is no row whose version would show that the DELETE is repeated.
+        if event.version != previous:
+            row, full = materialize(row, event)
+            emitted += [] if full is None else [full]
+        previous = event.version
+    return row, emitted
+
+
+def merged_schema(old: TableSchema, new: TableSchema) -> TableSchema:
+    """Return the columns of both; the definitions of `new` count, and columns of `old` keep their places."""
+    if old == new:
+        return new
+    columns = {column.name: column for column in old} | {column.name: column for column in new}
+    return TableSchema(tuple(columns.values()))
+
+
+def _first(event: ChangeEvent) -> tuple[ChangeEvent | None, ChangeEvent]:
+    """Return the row and the event if nothing is known about the row."""
+    if event.op is Op.DELETE:
+        return None, event
+    if (
+        event.op is Op.UPDATE
+        and event.source.capture == "NEW_ROW_AND_OLD_VALUES"
+        and event.before is not None
+    ):
+        # This capture type of Spanner sends the old values of all columns that changed. The others are as in `after`.
+        event = msgspec.structs.replace(event, before=(event.after or {}) | event.before)
+    return event, event
+
+
+def _filled(row: ChangeEvent, read: ChangeEvent) -> tuple[ChangeEvent, ChangeEvent]:
+    """Fill a row from an older snapshot: a column that no change has sent still has the value of the snapshot."""
+    schema = merged_schema(read.schema, row.schema)
+    after = _overlaid(schema, read.after or {}, row.after)
+    filled = msgspec.structs.replace(row, after=after, schema=schema)
+    return filled, msgspec.structs.replace(read, after=after, schema=schema)
+
+
+def _overlaid(schema: TableSchema, below: Image, above: Image | None) -> Image:
+    """Return `below` with the values of `above`, in the order of the schema."""
+    both = below | (above or {})
+    return {name: both[name] for name in schema.names if name in both}
+
+
+def _checked_with_key(event: ChangeEvent) -> tuple[bytes, ChangeEvent]:
+    if event.op is Op.TRUNCATE:
+        raise ValueError(
+            f"MaterializeRows got a TRUNCATE of table {event.source.table}, which names no rows: filter it before"
+        )
+    if event.source.system == "bigtable":
+        raise ValueError(
+            "MaterializeRows got an event of Bigtable, whose cells have versions and no full row"
+        )
+    return with_key(event)
+
+
+class _MaterializeRowsFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
+    BUFFER = OrderedListStateSpec("buffer", ChangeEventCoder())
+    ROW = ReadModifyWriteStateSpec("row", ChangeEventCoder())
+    RELEASE = TimerSpec("release", TimeDomain.WATERMARK)
+
+    def process(
+        self,
+        element: tuple[bytes, ChangeEvent],
+        at: Any = beam.DoFn.TimestampParam,
+        buffer: Any = beam.DoFn.StateParam(BUFFER),
+        release: Any = beam.DoFn.TimerParam(RELEASE),
+    ) -> None:
+        buffer.add((at, element[1]))
+        due = release_time(at)
+        release.set(due, dynamic_timer_tag=str(due.micros))
+
+    @on_timer(RELEASE)
+    def emit(
+        self,
+        fired: Any = beam.DoFn.TimestampParam,
+        buffer: Any = beam.DoFn.StateParam(BUFFER),
+        row: Any = beam.DoFn.StateParam(ROW),
+    ) -> Iterator[TimestampedValue]:
+        events = in_version_order(take(buffer, released_until(fired)))
+        if not events:
+            return
+        known, emitted = materialize_all(row.read(), events)
+        for event in emitted:
+            yield TimestampedValue(event, fired)
+        if known is None:
+            row.clear()
+        else:
+            # The image before the last change is not needed, and it would double the state.
+            row.write(msgspec.structs.replace(known, before=None))
