@@ -16,6 +16,7 @@ from penstock.attempt import Attempt
 from penstock.runner.driver.cleanup import clean_ups
 from penstock.runner.driver.compatibility import state_for_plan
 from penstock.runner.driver.driver import Driver
+from penstock.runner.driver.read_on import read_on
 from penstock.runner.driver.residuals import Residuals
 from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.options import PySparkOptions
@@ -86,11 +87,17 @@ class Job:
         logger.info("took over %s with record %d", checkpoint.folder, record.number)
         state = state_for_plan(record.state, self._plan, dropped)
         checkpoint.check_runs(state.state_runs)
+        following = read_on(state, self._plan, Residuals(PlanContext(self._plan)))
+        if following is not None:
+            # A record of its own: the loop begins with the last record, and would end at once if that one is done.
+            record = coordinator.commit(coordinator.begin(), following)
+            state = following
+            logger.info("the end was moved or removed: the pipeline reads on after the end that it had")
         self._result.committed(replace(record, state=state))
         if record.state.done:
             logger.warning(
-                "the pipeline of %s has already ended, so there is nothing to do; to read more, give "
-                "--checkpoint_dir another folder",
+                "the pipeline of %s has already ended, so there is nothing to do; to read more, move or remove the "
+                "end of its source, or give --checkpoint_dir another folder",
                 checkpoint.folder,
             )
         driver = self._driver(checkpoint.state_folder, dropped)

@@ -33,9 +33,10 @@ class Part:
 class Epochs:
     """One read from its beginning on; `committed` holds the records of committed epochs."""
 
-    def __init__(self, transform: ReadFromChangeStream, parts: int = 1) -> None:
+    def __init__(self, transform: ReadFromChangeStream, parts: int = 1, *, stream: Any = None) -> None:
+        """`stream`: the element to read; None: that of the transform."""
         self.fn = transform.bounded_fn(transform._settings)
-        self.stream = transform.stream
+        self.stream = transform.stream if stream is None else stream
         self.parts = parts
         self.committed: list[Any] = []
         frontier = self.fn.initial_restriction(self.stream)

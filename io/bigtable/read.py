@@ -90,6 +90,10 @@ class ReadBigtableFn(ReadChangeStreamFn):
         with closing(Admin(stream, self._settings.connection)) as admin:
             check_retention(stream, admin.retention, time.time_ns())
 
+    def first_time_after(self, end: int) -> int:
+        # The service rounds timestamps down to microseconds: `end + 1` would be the same time again.
+        return (end // 1000 + 1) * 1000
+
     def first_frontier(self, stream: ChangeStream, said: list[KeyRange]) -> Frontier:
         """Return the present partitions, to be read from the start."""
         return Frontier.starting_at(stream.start, said, stream.row_range, stream.end)
@@ -111,8 +115,8 @@ class ReadFromBigtableChangeStream(ReadFromChangeStream):
         app_profile: name of an app profile with single-cluster routing.
         start: the first commit timestamp to read, inclusive. None means now: the time when this transform
             is made. A pipeline that resumes from a checkpoint ignores it.
-        end: the last commit timestamp to read, inclusive. None means without end. A checkpoint with
-            another end is rejected.
+        end: the last commit timestamp to read, inclusive. None means without end. A pipeline that
+            resumes from a checkpoint may have a later end or none, but no earlier one.
         row_range: (first row key, inclusive; row key to end before, ``b""`` for none). None: all rows. Kept in
             the checkpoint; partitions that hold none of the rows are not read.
         families, columns: allow-lists: names of families, and columns as ``"family:qualifier"`` or
@@ -205,6 +209,7 @@ class ReadFromBigtableChangeStream(ReadFromChangeStream):
                 heartbeat_ms=round(1000 * heartbeat_seconds),
                 limits=limits,
                 identity=stream.identity,
+                end=stream.end,
                 selection=selection,
             ),
         )

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, ClassVar
 
 import apache_beam as beam
@@ -53,6 +53,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
     tracker_type: ClassVar[type[FrontierTracker]]
     frontier_coder: ClassVar[type[coders.Coder]]
     metrics_type: ClassVar[type[ReaderMetrics]]
+    watermark_estimators: ClassVar = FrontierWatermarkEstimatorProvider()
     split_deferral_seconds: ClassVar[float] = 5.0
     """How long a reader that is behind may make a runner wait for a split, until the first message has come."""
 
@@ -152,8 +153,23 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
         return _POOLS.get((type(self), stream, self._settings), lambda: self.open_pool(stream))
 
     def _client(self, stream: Any) -> Any:
-        require_same(stream.identity, self._settings.identity, SetupError)
+        if not self._ends_earlier(stream):
+            require_same(stream.identity, self._settings.identity, SetupError)
         return self.connect(stream)
+
+    def _ends_earlier(self, stream: Any) -> bool:
+        """Whether this is the program's stream, read to an earlier end than the program's.
+
+        A program that moves or removes the end first reads to the end that the checkpoint has.
+        """
+        return (
+            stream.end is not None
+            and (self._settings.end is None or stream.end < self._settings.end)
+            and self._with_end(stream).identity == self._settings.identity
+        )
+
+    def _with_end(self, stream: Any) -> Any:
+        return replace(stream, end=self._settings.end)
 
     def check(self, stream: Any) -> Any:
         """Check that the stream can be read, with retries, and return what the service said about it.
@@ -180,6 +196,29 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
         """Return all of the stream's work after both checks, so that errors are raised before anything is read."""
         self.check_start(element)
         return self.first_frontier(element, self.check(element))
+
+    def read_on(self, element: Any) -> Any | None:
+        """Return the element that begins after the end of `element` and has the program's end; None: it has that end.
+
+        For runners, when a program starts from a checkpoint. The two reads have no change in common: the end is
+        inclusive. The second one must begin after the first has ended, so that changes of a key stay in order.
+
+        Raises:
+            SetupError: the program's end is earlier than that of `element`.
+        """
+        if element.end == self._settings.end or self._with_end(element).identity != self._settings.identity:
+            return None  # changes of another stream are rejected when the element is read
+        if not self._ends_earlier(element):
+            raise SetupError(
+                f"the program reads the {self._settings.identity}, but its checkpoint was made for a later end: the "
+                f"{element.identity}. Changes after the new end may be published already. Pass the same end as before, "
+                "a later one, or none; or pass another folder as --checkpoint_dir"
+            )
+        return replace(self._with_end(element), start=self.first_time_after(element.end))
+
+    def first_time_after(self, end: int) -> int:
+        """Return the start, in nanoseconds, of a read that follows one with this end."""
+        return end + 1
 
     def create_tracker(self, restriction: Any) -> RestrictionTracker:
         return self.tracker_type(restriction)

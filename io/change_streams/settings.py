@@ -57,10 +57,12 @@ class Limits:
 class Settings:
     """The configuration of a reader. Hashable: a worker process keeps one pool for each value.
 
-    `identity` is that of the change stream in the running program; a checkpoint with another one is rejected.
+    `identity` is that of the change stream in the running program; a checkpoint of another stream is rejected. `end` is
+    the program's end; that of a checkpoint may be earlier.
     """
 
     connection: Connection
     heartbeat_ms: int
     limits: Limits
     identity: str
+    end: int | None = None

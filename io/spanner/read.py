@@ -93,8 +93,8 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
         project, instance, database, change_stream: names; the change stream's without READ_.
         start: the first commit timestamp to read, inclusive. None means now: the time when this transform
             is made. A pipeline that resumes from a checkpoint ignores it.
-        end: the last commit timestamp to read, inclusive. None means without end. A checkpoint with
-            another end is rejected.
+        end: the last commit timestamp to read, inclusive. None means without end. A pipeline that
+            resumes from a checkpoint may have a later end or none, but no earlier one.
         heartbeat_seconds: interval of the service's heartbeats in a long idle query; 1 to 300.
         poll_seconds: length of the time window of one query; 0.01 to 60. A shorter window delivers sooner where the
             service sends rows only at the end of a query, and needs more queries.
@@ -168,6 +168,10 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
         super().__init__(
             stream,
             Settings(
-                connection=connection, heartbeat_ms=heartbeat_ms, limits=limits, identity=stream.identity
+                connection=connection,
+                heartbeat_ms=heartbeat_ms,
+                limits=limits,
+                identity=stream.identity,
+                end=stream.end,
             ),
         )

@@ -86,6 +86,7 @@ def drop_steps(state: EpochState, names: Collection[str]) -> EpochState:
         # An Impulse all of whose steps are dropped counts as not fired: it fires again for steps with new names.
         fired_impulses={name: fed[name] for name, steps in fired.items() if fed[name] or not steps},
         residuals=tuple(r for r in state.residuals if r.transform not in names),
+        ended=tuple(r for r in state.ended if r.transform not in names),
         publications=tuple(p for p in state.publications if p.transform not in names),
         state_runs=tuple(run for run in state.state_runs if run.stage not in names),
         timers=tuple(t for t in state.timers if t.stage not in names),

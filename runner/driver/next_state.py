@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from penstock.attempt import Attempt
 from penstock.runner.driver.compatibility import pending_impulses
 from penstock.runner.driver.merge_reports import metrics_after, runs_after, timers_after, watermarks_after
+from penstock.runner.driver.read_on import ended_after
 from penstock.runner.driver.residuals import Residuals
 from penstock.runner.driver.schedule import Schedule
 from penstock.runner.planning.plan import Plan, Routing
@@ -72,6 +73,7 @@ class NextStates:
             test_events_applied=state.test_events_applied,
             test_clock_us=state.test_clock_us,
             done=input_complete and not left_over,
+            ended=ended_after(state, residuals, self._residuals.readers_that_read_on),
         )
 
     def _now_fired(self, state: EpochState) -> dict[str, tuple[str, ...]]:

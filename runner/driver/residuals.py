@@ -1,12 +1,18 @@
 """Residuals between epochs: decode them, rebalance them, truncate them when the pipeline drains.
 
-`rebalance` is the runner's one extension of Beam's model. While two restrictions are processed they cannot
+`rebalance` extends Beam's model. While two restrictions are processed they cannot
 exchange work. Between epochs all restrictions are stored, and a restriction provider with the method
 
     rebalance(element, [(restriction, watermark_state)], n) -> [(restriction, watermark_state)]
 
 may join all residuals of one element and divide them again into at most n. Only residuals of the same transform,
 element id, window, timestamp and pane are joined. The result keeps the lowest watermark hold of what was joined.
+
+A provider may also have the attribute `watermark_estimators` (its WatermarkEstimatorProvider) and the method
+
+    read_on(element) -> element | None
+
+for a program that is started again with a later end, or without one; see `read_on.py`.
 """
 
 from __future__ import annotations
@@ -21,6 +27,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as api
 from apache_beam.runners.common import DoFnSignature
 from apache_beam.utils.windowed_value import WindowedValue
 
+from penstock.runner.driver.schedule import id_of_successor
 from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning.plan import Origin, Stage
 from penstock.runner.protocol.record import Residual
@@ -62,6 +69,39 @@ class Residuals:
             for stage in context.plan.stages
             if stage.origin is Origin.RESIDUAL
         }
+        # Not a subclass check: sources must not import the runner to offer the method.
+        self._that_read_on = frozenset(
+            step for step, reader in self._readers.items() if hasattr(reader.provider, "read_on")
+        )
+
+    @property
+    def readers_that_read_on(self) -> frozenset[str]:
+        """The steps whose restriction provider has the method `read_on`."""
+        return self._that_read_on
+
+    def read_on(self, residual: Residual) -> Residual | None:
+        """Return a new residual that begins after the end of `residual`, as the running program asks; else None.
+
+        Raises:
+            PenstockError: the provider's, because the program cannot continue from this end.
+        """
+        if residual.transform not in self._that_read_on:
+            return None
+        reader = self._readers[residual.transform]
+        value, (element, _, _) = self._decode(residual)
+        following = reader.provider.read_on(element)
+        if following is None:
+            return None
+        restriction = reader.provider.initial_restriction(following)
+        estimators = reader.provider.watermark_estimators
+        state = estimators.initial_estimator_state(following, restriction)
+        return replace(
+            residual,
+            element_id=id_of_successor(residual.element_id),
+            element=self._encode(reader, value, following, restriction, state),
+            watermark_us=estimators.create_watermark_estimator(state).current_watermark().micros,
+            not_before_us=0,
+        )
 
     def rebalance(self, residuals: Iterable[Residual], parts: int) -> list[Residual]:
         """Return the residuals, rebalanced where the restriction provider supports it."""

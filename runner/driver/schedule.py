@@ -14,6 +14,8 @@ from penstock.runner.planning.plan import Plan
 from penstock.runner.protocol.record import EpochState, Residual, WatermarkKey
 from penstock.runner.tasks.epoch import BEGINNING_US, MAX_US
 
+_SUCCESSOR = "+"
+
 
 def residuals_due_until_us(now_us: int, committed_us: int) -> int:
     """Return the time up to which residuals are due (inclusive).
@@ -36,11 +38,41 @@ def timers_set_back_us(state: EpochState, now_us: int, committed_us: int) -> int
 
 def split_by_due(residuals: Iterable[Residual], until_us: int) -> tuple[list[Residual], list[Residual]]:
     """Return the residuals that are due, and those that must wait."""
+    residuals = list(residuals)
+    blocked = waiting_successors(residuals)
     due: list[Residual] = []
     waiting: list[Residual] = []
     for residual in residuals:
-        (due if residual.not_before_us <= until_us else waiting).append(residual)
+        ready = (
+            residual.not_before_us <= until_us and (residual.transform, residual.element_id) not in blocked
+        )
+        (due if ready else waiting).append(residual)
     return due, waiting
+
+
+def id_of_successor(element_id: str) -> str:
+    """Return the element id of a read that begins only when the read of `element_id` has ended."""
+    return element_id + _SUCCESSOR
+
+
+def is_successor(later: str, earlier: str) -> bool:
+    """Whether the read with the element id `later` follows, directly or not, that of `earlier`."""
+    return (
+        later != earlier
+        and later.rstrip(_SUCCESSOR) == earlier.rstrip(_SUCCESSOR)
+        and len(later) > len(earlier)
+    )
+
+
+def waiting_successors(residuals: Iterable[Residual]) -> set[tuple[str, str]]:
+    """Return (step, element id) of the reads that must wait until an earlier read of their element has ended."""
+    ids = {(residual.transform, residual.element_id) for residual in residuals}
+    return {
+        (step, later)
+        for step, later in ids
+        if later.endswith(_SUCCESSOR)
+        and any((step, later[:size]) in ids for size in range(len(later.rstrip(_SUCCESSOR)), len(later)))
+    }
 
 
 class Schedule:
@@ -107,7 +139,9 @@ def processing_timer_due(state: EpochState, now_us: int) -> bool:
 
 def seconds_until_next_due(state: EpochState, now_us: int) -> float:
     """Return the time until the next residual or processing-time timer is due; infinity if there is none."""
-    times = [residual.not_before_us for residual in state.residuals] + _processing_times(state)
+    blocked = waiting_successors(state.residuals)
+    times = _processing_times(state)
+    times += [r.not_before_us for r in state.residuals if (r.transform, r.element_id) not in blocked]
     return max(0.0, (min(times) - now_us) / 1e6) if times else math.inf
 
 

@@ -154,6 +154,8 @@ class EpochState:
     - `metrics` are serialized MonitoringInfos. The protocol carries them and does not read them.
     - `draining` stays set once a drain has begun.
     - `test_events_applied` and `test_clock_us` are the position in a TestStream and its processing time.
+    - `ended` are elements whose bounded read has ended, each with the last restriction that was stored. A later
+      program may read on from their end (see `driver/read_on.py`), so they do not keep the pipeline from being done.
     - `done` says that nothing is left to do, ever. A done state with residuals, Publications or timers is refused.
     """
 
@@ -170,6 +172,7 @@ class EpochState:
     test_events_applied: int = 0
     test_clock_us: int = 0
     done: bool = False
+    ended: tuple[Residual, ...] = ()
 
     def __post_init__(self) -> None:
         if self.done and self.outstanding:
@@ -276,10 +279,7 @@ def _pack(record: CommitRecord) -> dict[str, Json]:
         "kind": record.kind,
         "epochs": record.epochs,
         # Rows instead of objects: a record with thousands of residuals would repeat their field names.
-        "residuals": [
-            [r.transform, r.element_id, _text(r.element), r.watermark_us, r.not_before_us]
-            for r in state.residuals
-        ],
+        "residuals": _pack_residuals(state.residuals),
         "publications": [[p.transform, _text(p.element)] for p in state.publications],
         "state_runs": [
             [r.stage, r.name, r.first_key_group, r.last_key_group, r.entries, r.size, r.checksum, r.hides]
@@ -298,6 +298,8 @@ def _pack(record: CommitRecord) -> dict[str, Json]:
         "test_events_applied": state.test_events_applied,
         "test_clock_us": state.test_clock_us,
         "done": state.done,
+        # Only if there are any: records of pipelines without an end do not grow.
+        **({"ended": _pack_residuals(state.ended)} if state.ended else {}),
     }
 
 
@@ -324,8 +326,13 @@ def _unpack(body: Mapping[str, Json]) -> CommitRecord:
             test_events_applied=body["test_events_applied"],
             test_clock_us=body["test_clock_us"],
             done=body["done"],
+            ended=_rows(body.get("ended", []), _residual),
         ),
     )
+
+
+def _pack_residuals(residuals: tuple[Residual, ...]) -> list[list[Json]]:
+    return [[r.transform, r.element_id, _text(r.element), r.watermark_us, r.not_before_us] for r in residuals]
 
 
 def _pack_watermarks(watermarks: Mapping[WatermarkKey, int]) -> dict[str, dict[str, int]]:

@@ -154,13 +154,50 @@ def test_drain_lets_a_bounded_read_finish_and_ends_an_unbounded_one(source: Adap
 # The checkpoint.
 
 
-def test_a_checkpoint_of_another_stream_or_end_is_refused_before_anything_is_read(source: Adapter) -> None:
+def test_a_checkpoint_with_a_later_end_or_without_one_is_refused_before_anything_is_read(
+    source: Adapter,
+) -> None:
     source.fill()
-    before, now = Epochs(source.transform(end=source.start + SECOND)), Epochs(source.transform())
-    now.stream = before.stream
-    with pytest.raises(SetupError, match=r"checkpoint .*, but the program reads "):
-        now.run(0.01)
-    assert now.committed == []
+    for later in (source.start + 2 * SECOND, None):
+        before = Epochs(source.transform(end=later))
+        now = Epochs(source.transform(end=source.start + SECOND))
+        now.stream = before.stream
+        with pytest.raises(SetupError, match=r"checkpoint .*, but the program reads "):
+            now.run(0.01)
+        assert now.committed == []
+        with pytest.raises(SetupError, match="was made for a later end"):
+            now.fn.read_on(before.stream)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("epochs_before_the_kill", [0, 1, 3, 1000])
+@pytest.mark.parametrize("unbounded", [False, True])
+def test_a_read_with_a_later_end_or_none_continues_after_the_old_end(
+    source: Adapter, unbounded: bool, epochs_before_the_kill: int, parts: int
+) -> None:
+    last = source.fill()
+    (old_end, _) = source.committed[20]
+    first = Epochs(source.transform(end=old_end), parts)
+    for _ in range(epochs_before_the_kill):
+        if first.residuals:
+            first.run(0.0 if epochs_before_the_kill < 1000 else 0.05)
+    program = source.transform(end=None if unbounded else last)
+    first.fn = program.bounded_fn(program._settings)
+    following = first.fn.read_on(first.stream)
+    first.run_to_the_end(0.05)
+    assert Counter(map(source.identity, first.committed)) == Counter(source.committed[:21])
+    second = Epochs(program, parts, stream=following)
+    if unbounded:
+        second.run_until(last, 0.05)
+    else:
+        second.run_to_the_end(0.05)
+    assert Counter(map(source.identity, second.committed)) == Counter(source.committed[21:])
+    assert first.fn.read_on(following) is None, "the end is not moved a second time"
+
+
+def test_a_program_with_the_same_end_reads_no_further(source: Adapter) -> None:
+    transform = source.transform(end=source.fill())
+    assert Epochs(transform).fn.read_on(transform.stream) is None
 
 
 def test_equal_frontiers_have_equal_bytes_and_a_later_version_is_refused(source: Adapter) -> None:

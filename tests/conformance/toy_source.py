@@ -147,4 +147,4 @@ class ReadFromLists(ReadFromChangeStream):
     def __init__(self, *, name: str, start: Any = None, end: Any = None, **limits: Any) -> None:
         stream = ListStream(named("name", name), *period(start, end, ahead_seconds=1))
         checked, connection = Limits.checked(**limits), Connection()
-        super().__init__(stream, Settings(connection, 1000, checked, stream.identity))
+        super().__init__(stream, Settings(connection, 1000, checked, stream.identity, stream.end))

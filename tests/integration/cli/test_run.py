@@ -112,6 +112,37 @@ def test_the_same_command_continues_after_a_kill_and_after_its_end(
     assert len(set(orders_in(lines))) == len(lines)
 
 
+def test_a_pipeline_reads_on_after_its_end_when_the_end_is_moved_or_removed(
+    start: Any, shop: Any, published: Published, penstock: list[str], tmp_path: Path
+) -> None:
+    """The end is moved after a kill, and removed after DONE; no order is lost or doubled at either end."""
+    out, run = tmp_path / "out", [*penstock, "run", "spanner-to-files"]
+    first_end = datetime.now(UTC) + timedelta(seconds=20)
+    killed = start(*run, *settings(tmp_path, end=f"{first_end:%Y-%m-%dT%H:%M:%SZ}"))
+    killed.until(lambda: _orders_until_published(shop, published, out))
+    killed.kill()
+    first = next(_next_order)
+    second_end = max(datetime.now(UTC), first_end) + timedelta(seconds=10)
+    moved = start(*run, *settings(tmp_path, end=f"{second_end:%Y-%m-%dT%H:%M:%SZ}"))
+    last = first
+    while datetime.now(UTC) < second_end + timedelta(seconds=2):
+        shop.order(range(last, last + 1))
+        last = next(_next_order)
+    assert moved.process.wait(180) == 0, moved.output
+    at_the_end = set(orders_in(published(out)))
+    assert set(range(first, last)) - at_the_end, "orders after the second end must wait"
+
+    earlier = start(*run, *settings(tmp_path, end=f"{first_end:%Y-%m-%dT%H:%M:%SZ}"))
+    assert earlier.process.wait(180) == 3, earlier.output
+    assert "was made for a later end" in earlier.events("error")[0]["message"]
+
+    endless = start(*run, *settings(tmp_path))
+    endless.until(lambda: set(range(first, last)) <= set(orders_in(published(out))))
+    endless.kill()
+    lines = published(out)
+    assert len(set(orders_in(lines))) == len(lines)
+
+
 def test_an_end_in_the_past_is_refused_at_the_first_start(
     start: Any, shop: Any, penstock: list[str], tmp_path: Path
 ) -> None:

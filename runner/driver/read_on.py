@@ -1,0 +1,121 @@
+"""Reading on after an end: what happens if a program is started again with a later end, or without one.
+
+A read with an end is bounded. When it has ended, no residual remains that says where it stood. So the record keeps one
+*ended* residual for each element of a source that can read on (its restriction provider has the method `read_on`). If
+the program that takes over has a later end, the read gets a *successor*: a residual of its own, which begins after the
+old end. The successor waits until all residuals of the read before it have ended, and holds the watermark meanwhile. So
+no change is read twice, and changes of one key stay in order.
+
+After the old end had been reached, the watermark was at the end of time. Windows were closed and timers fired, so steps
+with windows or state cannot take more elements: they are named and refused. Other steps keep nothing of the past, so
+for them the watermark may go back to the old end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from penstock.runner.driver.residuals import Residuals
+from penstock.runner.driver.schedule import is_successor
+from penstock.runner.planning.plan import Origin, Plan
+from penstock.runner.protocol.errors import CheckpointError
+from penstock.runner.protocol.record import EpochState, Residual, WatermarkKey
+
+
+def ended_after(
+    before: EpochState, residuals: Sequence[Residual], readers: Collection[str]
+) -> tuple[Residual, ...]:
+    """Return one residual for each element that was read to its end, the last one of each chain of successors.
+
+    `before` is the state that the epoch started from, `residuals` are those that remain; only `readers` count.
+    """
+    alive = {(residual.transform, residual.element_id) for residual in residuals}
+    ended = {
+        (residual.transform, residual.element_id): residual
+        for residual in (*before.ended, *before.residuals)
+        if residual.transform in readers and (residual.transform, residual.element_id) not in alive
+    }
+    known = alive | ended.keys()
+    return tuple(
+        residual
+        for (step, name), residual in ended.items()
+        if not any(step == other and is_successor(later, name) for other, later in known)
+    )
+
+
+def read_on(state: EpochState, plan: Plan, residuals: Residuals) -> EpochState | None:
+    """Return the state with a successor for each read whose end the program has moved or removed; None: there is none.
+
+    Raises:
+        CheckpointError: the pipeline was drained, or steps that had ended have windows or state.
+        PenstockError: the source's, because the new end is earlier than the old one.
+    """
+    last = _last_of_chains((*state.ended, *state.residuals))
+    pairs = [(residual, residuals.read_on(residual)) for residual in last]
+    successors = [successor for _, successor in pairs if successor is not None]
+    if not successors:
+        return None
+    if state.draining:
+        raise CheckpointError(
+            "the pipeline was drained, so it reads no further, whatever its end is. Pass another folder as "
+            "--checkpoint_dir, and a start after the end that it had"
+        )
+    passed = [
+        s for s in successors if state.watermarks.get(WatermarkKey.output(s.transform), 0) > s.watermark_us
+    ]
+    if passed:
+        state = _with_lower_watermarks(state, plan, passed)
+    following = {(successor.transform, successor.element_id) for successor in successors}
+    return replace(
+        state,
+        residuals=(*state.residuals, *successors),
+        ended=tuple(
+            each
+            for each in state.ended
+            if not any(
+                each.transform == step and is_successor(name, each.element_id) for step, name in following
+            )
+        ),
+        done=False,
+    )
+
+
+def _last_of_chains(residuals: Sequence[Residual]) -> list[Residual]:
+    """Return one residual for each element: one of the last read that follows the others."""
+    by_name = {(residual.transform, residual.element_id): residual for residual in residuals}
+    return [
+        residual
+        for (step, name), residual in by_name.items()
+        if not any(step == other and is_successor(later, name) for other, later in by_name)
+    ]
+
+
+def _with_lower_watermarks(state: EpochState, plan: Plan, passed: Sequence[Residual]) -> EpochState:
+    """Return the state with no watermark above those of the residuals, if no step keeps anything of the past."""
+    if closed := _steps_with_state(plan, {residual.transform for residual in passed}):
+        raise CheckpointError(
+            "the pipeline had reached its end, so all windows are closed, and these steps with windows, state or side "
+            f"inputs can take no more elements: {', '.join(closed)}. Pass the end that it had, or start with another "
+            "folder as --checkpoint_dir and a start after that end"
+        )
+    lowest = min(residual.watermark_us for residual in passed)
+    return replace(
+        state,
+        # The next epochs raise again what need not be as low.
+        watermarks={key: min(mark, lowest) for key, mark in state.watermarks.items()},
+        observed_watermarks={},
+    )
+
+
+def _steps_with_state(plan: Plan, readers: Collection[str]) -> list[str]:
+    """Return the steps after these readers that keep state, group, or have side inputs."""
+    reached = {s.index for s in plan.stages if s.origin is Origin.RESIDUAL and s.step in readers}
+    size = 0
+    while size < len(reached):
+        size = len(reached)
+        reached |= {edge.consumer for edge in plan.edges if not reached.isdisjoint(edge.producers)}
+    stages = (stage for stage in plan.stages if stage.index in reached)
+    return sorted(
+        {stage.state or stage.label for stage in stages if stage.state or stage.waiting or stage.sides}
+    )
