@@ -18,6 +18,7 @@ from apache_beam.transforms import environments
 
 from penstock.errors import UsageError
 from penstock.runner.driver.compatibility import check_compatibility
+from penstock.runner.driver.read_on import read_on
 from penstock.runner.driver.residuals import Residuals
 from penstock.runner.harness.bundle import KNOWN_BEAM, PlanContext, dofn_specs_cached
 from penstock.runner.job import Job
@@ -135,7 +136,11 @@ def _compatible_checkpoint(plan: Plan, settings: PySparkOptions) -> Checkpoint |
     if not settings.checkpoint_dir:
         return None
     checkpoint = open_checkpoint(settings)
-    check_compatibility(checkpoint.last_record(), PlanContext(plan), settings.drop_state or ())
+    last, context = checkpoint.last_record(), PlanContext(plan)
+    check_compatibility(last, context, settings.drop_state or ())
+    if last is not None:
+        # Only for its refusals, before anything runs. The job asks again when it has taken over.
+        read_on(last.state, plan, Residuals(context))
     return checkpoint
 
 

@@ -16,7 +16,7 @@ from penstock.io.staging.publish import PublishFilesFn
 from penstock.io.staging.roll import RollFilesFn
 from penstock.io.staging.rolling import RollingPolicy
 from penstock.io.staging.store import FileStore
-from penstock.publish import PublishAfterCommit
+from penstock.publish import ForgettingParDo, PublishAfterCommit
 
 
 class WriteStagedFiles(beam.PTransform):
@@ -74,7 +74,7 @@ class WriteStagedFiles(beam.PTransform):
             # State and timers are kept per window, and a file must not end with a window of the input.
             | "Global" >> beam.WindowInto(GlobalWindows())
             | "Collect" >> beam.ParDo(self._collect)
-            | "Roll" >> beam.ParDo(roll)
+            | "Roll" >> ForgettingParDo(roll)
             | "Publish" >> PublishAfterCommit(PublishFilesFn(self._store, sink))
         )
 

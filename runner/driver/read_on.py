@@ -6,9 +6,9 @@ the program that takes over has a later end, the read gets a *successor*: a resi
 old end. The successor waits until all residuals of the read before it have ended, and holds the watermark meanwhile. So
 no change is read twice, and changes of one key stay in order.
 
-After the old end had been reached, the watermark was at the end of time. Windows were closed and timers fired, so steps
-with windows or state cannot take more elements: they are named and refused. Other steps keep nothing of the past, so
-for them the watermark may go back to the old end.
+After the old end had been reached, the watermark was at the end of time. Windows were closed, and state was deleted. So
+steps with windows or state cannot take more elements: they are named and refused, unless they have the annotation
+`FORGETS_AT_END`. Other steps keep nothing of the past, so for them the watermark may go back to the old end.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from apache_beam.portability.api import beam_runner_api_pb2 as api
+
+from penstock.publish import FORGETS_AT_END
 from penstock.runner.driver.residuals import Residuals
 from penstock.runner.driver.schedule import is_successor
-from penstock.runner.planning.plan import Origin, Plan
+from penstock.runner.planning.plan import Origin, Plan, Stage
 from penstock.runner.protocol.errors import CheckpointError
 from penstock.runner.protocol.record import EpochState, Residual, WatermarkKey
 
@@ -117,5 +120,13 @@ def _steps_with_state(plan: Plan, readers: Collection[str]) -> list[str]:
         reached |= {edge.consumer for edge in plan.edges if not reached.isdisjoint(edge.producers)}
     stages = (stage for stage in plan.stages if stage.index in reached)
     return sorted(
-        {stage.state or stage.label for stage in stages if stage.state or stage.waiting or stage.sides}
+        stage.state or stage.label
+        for stage in stages
+        if stage.waiting or stage.sides or (stage.state and not _forgets_at_end(stage))
     )
+
+
+def _forgets_at_end(stage: Stage) -> bool:
+    if stage.group:
+        return False
+    return FORGETS_AT_END in api.PTransform.FromString(stage.transforms[stage.state]).annotations

@@ -24,9 +24,11 @@ from penstock.attempt import Attempt, current_attempt, current_watermark_us
 
 __all__ = [
     "CARRIED_RESHUFFLE",
+    "FORGETS_AT_END",
     "POST_COMMIT",
     "Attempt",
     "CleansUp",
+    "ForgettingParDo",
     "PublishAfterCommit",
     "current_attempt",
     "current_watermark_us",
@@ -37,6 +39,14 @@ POST_COMMIT = "penstock:post_commit:v1"
 
 CARRIED_RESHUFFLE = "penstock:carried_reshuffle:v1"
 """Annotation of the Reshuffle before such a step. A runner that understands `POST_COMMIT` may leave it out."""
+
+
+FORGETS_AT_END = "penstock:forgets_at_end:v1"
+"""Annotation of a stateful ParDo in the global window that keeps no state once its input has ended.
+
+For such a step, elements that come after the end mean the same as elements that come before it. So a pipeline that has
+ended may be started again with a later end.
+"""
 
 
 @runtime_checkable
@@ -55,6 +65,13 @@ class CleansUp(Protocol):
 class _MarkedParDo(beam.ParDo):
     def annotations(self) -> dict[str, Any]:
         return {**super().annotations(), POST_COMMIT: b""}
+
+
+class ForgettingParDo(beam.ParDo):
+    """A ParDo with the annotation `FORGETS_AT_END`."""
+
+    def annotations(self) -> dict[str, Any]:
+        return {**super().annotations(), FORGETS_AT_END: b""}
 
 
 class _CarriedReshuffle(beam.Reshuffle):

@@ -12,6 +12,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from penstock.runner import PySparkRunner
 from penstock.runner.driver.driver import Driver
+from penstock.runner.driver.read_on import read_on
 from penstock.runner.driver.residuals import Residuals
 from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning import graph
@@ -51,11 +52,14 @@ def run_stream(
         home = folder or Path(temporary)
         checkpoint = Checkpoint.open(f"{home}/checkpoint")
         coordinator = Coordinator(checkpoint, clock=now_us)
-        coordinator.take_over()
+        residuals = Residuals(PlanContext(plan))
+        following = read_on(coordinator.take_over().state, plan, residuals)
+        if following is not None:
+            coordinator.commit(coordinator.begin(), following)
         driver = Driver(
             plan,
             InProcessEngine(plan),
-            Residuals(PlanContext(plan)),
+            residuals,
             partitions=partitions,
             limits=limits,
             state_folder=checkpoint.state_folder,

@@ -87,6 +87,32 @@ def test_a_pending_merge_does_not_prevent_the_end_of_a_bounded_read(table: Any) 
     assert len(read) >= 2
 
 
+def test_a_read_without_an_end_continues_a_bounded_one_amid_splits_and_merges(table: Any) -> None:
+    table.control.split(table.name, b"m")
+    start = time.time_ns()
+    end = start + SECOND
+    first = Epochs(table.reading(start=start, end=end), parts=2)
+    while time.time_ns() < end + SECOND // 2:
+        put(table, b"a", b"m", b"z")
+        table.control.merge(table.name, b"m")
+        first.run(0.05)
+        put(table, b"a", b"m", b"z")
+        table.control.split(table.name, b"m")
+        first.run(0.05)
+    endless = table.reading(start=start)
+    first.fn = endless.bounded_fn(endless._settings)
+    second = Epochs(endless, 2, stream=first.fn.read_on(first.stream))
+    first.run_to_the_end()
+    second.run_until(last := time.time_ns())
+    undisturbed = Epochs(table.reading(start=start, end=last)).run_to_the_end()
+    read = [(record.commit_timestamp, record.row_key) for record in (*first.committed, *second.committed)]
+    assert sorted(read) == sorted((record.commit_timestamp, record.row_key) for record in undisturbed)
+    for row in (b"a", b"m", b"z"):
+        times = [time for time, key in read if key == row]
+        assert times == sorted(set(times))
+        assert times[0] <= end < times[-1]
+
+
 def test_an_idle_stream_advances_its_watermark_and_is_split_at_once(table: Any) -> None:
     driver = Epochs(table.reading())
     driver.run(0.5)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.io.spanner import DataChangeRecord
+from tests.epochs import Epochs
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.emulator
@@ -43,6 +44,32 @@ def assert_order_of_each_key(records: list[DataChangeRecord]) -> None:
             key = record.table_name, mod.keys
             assert last.get(key, 0) < record.commit_timestamp, f"{record.table_name} out of order"
             last[key] = record.commit_timestamp
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_read_without_an_end_continues_a_bounded_one_under_churn(
+    database: Any, writers: Callable[..., Any], epochs: Callable[..., Any], parts: int
+) -> None:
+    start = time.time_ns()
+    end = start + 3_000_000_000
+    first = epochs(database.reading(start=start, end=end), parts)
+    with writers(database):
+        while time.time_ns() < end + 2_000_000_000:
+            if first.residuals:
+                first.run(0.1)
+    endless = database.reading(start=start)
+    first.fn = endless.bounded_fn(endless._settings)
+    following = first.fn.read_on(first.stream)
+    first.run_to_the_end()
+    second = Epochs(endless, parts, stream=following)
+    second.run_until(last := time.time_ns())
+    undisturbed = epochs(database.reading(start=start, end=last)).run_to_the_end()
+    read = [*first.committed, *second.committed]
+    assert sorted(identities(read)) == sorted(identities(undisturbed))
+    assert_order_of_each_key(read)
+    assert first.committed
+    assert second.committed
 
 
 @pytest.mark.slow

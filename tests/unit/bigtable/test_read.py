@@ -84,8 +84,8 @@ def test_a_checkpoint_of_another_table_is_refused_before_anything_is_read() -> N
         next(fn.process(before.stream, BigtableTracker(frontier), estimator))
 
 
-@pytest.mark.parametrize(("was", "now"), [(7, 9), (7, None), (None, 9)])
-def test_a_checkpoint_with_another_end_is_refused_before_anything_is_read(
+@pytest.mark.parametrize(("was", "now"), [(9, 7), (None, 9)])
+def test_a_checkpoint_with_a_later_end_is_refused_before_anything_is_read(
     was: int | None, now: int | None
 ) -> None:
     before, after = (ReadFromBigtableChangeStream(**NAMES, start=1, end=end) for end in (was, now))
@@ -96,6 +96,13 @@ def test_a_checkpoint_with_another_end_is_refused_before_anything_is_read(
         SetupError, match=f"belongs to the .* {ends[was]}, but the program reads .* {ends[now]}. Change"
     ):
         next(fn.process(before.stream, BigtableTracker(frontier), estimator))
+
+
+def test_a_read_that_follows_an_end_starts_a_microsecond_later() -> None:
+    """The service rounds times down to microseconds."""
+    was, now = (ReadFromBigtableChangeStream(**NAMES, start=1, end=end) for end in (7_000_500, None))
+    following = ReadBigtableFn(now._settings).read_on(was.stream)
+    assert (following.start, following.end) == (7_001_000, None)
 
 
 def test_importing_the_package_imports_no_cloud_client() -> None:

@@ -39,12 +39,18 @@ STATE = EpochState(
     draining=True,
     test_events_applied=2,
     test_clock_us=7,
+    ended=(Residual("Read/SDF", "e0", b"\x01", 30, 0),),
 )
 RECORD = CommitRecord(7, 3, "process 1 on host", "ab" * 32, 1_700_000_000_000_000, "epoch", 4, STATE)
 
 
 def test_a_record_comes_back_from_its_bytes():
     assert decode_record(encode_record(RECORD)) == RECORD
+
+
+def test_a_record_without_ended_reads_does_not_mention_them():
+    assert b"ended" in encode_record(RECORD)
+    assert b"ended" not in encode_record(replace(RECORD, state=replace(STATE, ended=())))
 
 
 def test_equal_records_have_equal_bytes_for_any_order_of_their_mappings():
