@@ -58,6 +58,20 @@ def test_a_residual_is_due_at_its_time_and_not_before() -> None:
     assert [r.not_before_us for r in waiting] == [11]
 
 
+def test_a_successor_waits_while_any_earlier_read_of_its_element_is_left() -> None:
+    ids = ["1.0", "1.0", "1.0+", "1.0++", "1.00+", "2.0++"]
+    residuals = [Residual("Read", each, b"", 0, 0) for each in ids]
+    due, waiting = split_by_due([*residuals, Residual("Other", "1.0+", b"", 0, 0)], until_us=MAX_US)
+    assert [(r.transform, r.element_id) for r in waiting] == [("Read", "1.0+"), ("Read", "1.0++")]
+    due, waiting = split_by_due(residuals[2:], until_us=0)
+    assert [r.element_id for r in waiting] == ["1.0++"]
+
+
+def test_a_waiting_successor_makes_nothing_due() -> None:
+    waiting = (Residual("Read", "1.0", b"", 0, 5_000_000), Residual("Read", "1.0+", b"", 0, 0))
+    assert seconds_until_next_due(_state(residuals=waiting), 0) == 5.0
+
+
 def test_every_residual_is_due_when_the_clock_was_set_back() -> None:
     assert residuals_due_until_us(now_us=99, committed_us=100) == MAX_US
     assert residuals_due_until_us(now_us=100, committed_us=100) == 100
