@@ -62,8 +62,9 @@ def test_a_successor_waits_while_any_earlier_read_of_its_element_is_left() -> No
     ids = ["1.0", "1.0", "1.0+", "1.0++", "1.00+", "2.0++"]
     residuals = [Residual("Read", each, b"", 0, 0) for each in ids]
     due, waiting = split_by_due([*residuals, Residual("Other", "1.0+", b"", 0, 0)], until_us=MAX_US)
+    assert len(due) == 5
     assert [(r.transform, r.element_id) for r in waiting] == [("Read", "1.0+"), ("Read", "1.0++")]
-    due, waiting = split_by_due(residuals[2:], until_us=0)
+    _, waiting = split_by_due(residuals[2:], until_us=0)
     assert [r.element_id for r in waiting] == ["1.0++"]
 
 
