@@ -8,6 +8,7 @@ from typing import Any
 import apache_beam as beam
 import msgspec
 import pytest
+from apache_beam.utils.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from penstock.transforms.formats.ydb_position import virtual_timestamp
 from penstock.transforms.virtual_timestamps import (
     ShardRecord,
     ShardRecordCoder,
+    _BarriersFn,
     barrier_after,
 )
 from tests.simulation.transforms.scripts import (
@@ -108,6 +110,41 @@ def test_a_barrier_comes_from_the_watermark_only() -> None:
     steps = [[event(1, 1_000_000)], 1_005, [event(1, 1_005_000)], 1_015]
     found = [record for (_, record), at in emitted(Changefeed(), steps) if at <= 1_015_000]
     assert [record.timestamp.step for record in found if record.is_barrier] == [1_005] * SHARDS
+
+
+class Buffer:
+    """An ordered list state with one event."""
+
+    def __init__(self, event: ChangeEvent) -> None:
+        self._values = [(Timestamp(micros=event.timestamp // 1000), event)]
+
+    def read_range(self, start: Timestamp, end: Timestamp) -> Any:
+        return [(at, value) for at, value in self._values if start <= at < end]
+
+    def clear_range(self, start: Timestamp, end: Timestamp) -> None:
+        self._values = [(at, value) for at, value in self._values if not start <= at < end]
+
+
+class Value:
+    """A state with one value."""
+
+    value: int | None = None
+
+    def read(self) -> int | None:
+        return self.value
+
+    def write(self, value: int) -> None:
+        self.value = value
+
+
+def test_a_barrier_that_fires_before_the_events_it_covers_emits_them_first() -> None:
+    """The order in which Beam's FnApiRunner fires the timers of one jump differs from run to run."""
+    fn, last = _BarriersFn(), Value()
+    buffer = Buffer(event(1, 1_004_000))
+    at = Timestamp(micros=1_015_000)
+    found = [each.value[1] for each in fn.emit_barrier(0, "1005", at, buffer, last)]
+    assert [record.is_barrier for record in found] == [False, True]
+    assert list(fn.emit_barrier(0, "1000", at, buffer, last)) == []
 
 
 def test_an_event_behind_a_barrier_fails_instead_of_following_it() -> None:
