@@ -1,4 +1,4 @@
-"""Waiting for what another thread or process does, with patience for a machine that is busy with other things."""
+"""Wait for another thread or process, with a time limit that allows for a busy machine."""
 
 from __future__ import annotations
 

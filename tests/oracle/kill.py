@@ -1,8 +1,8 @@
 """Run a pipeline and kill it from another process: the driver, its JVM and every Python worker.
 
-A child gets a new session. Every process that it starts stays in that session, even Spark's Python daemon, which
-creates its own process group. So `Run.kill` finds the processes by session and sends SIGKILL; after that none of them
-executes another instruction.
+A child gets a new session. Every process that it starts stays in that session, even Spark's Python daemon,
+which creates its own process group. So `Run.kill` finds the processes by session and sends SIGKILL; after that
+no process of the session executes another instruction.
 
 Moments are watched from the outside too: no code of the pipeline takes part.
 
@@ -51,8 +51,8 @@ class After:
 class FileAppears:
     """The appearance of the `nth` new file that matches `pattern` below `folder`.
 
-    The pattern is a glob; it matches hidden folders only if it names them. A file that is renamed or deleted soon after
-    counts too, if a look finds it in time.
+    The pattern is a glob; it matches hidden folders only if it names them. A file that is renamed or deleted
+    soon after counts too, if a look finds it in time.
     """
 
     folder: Path
@@ -212,8 +212,8 @@ def campaign(
     """Run `command` once for each moment and kill it at that moment, then run it once more to its end.
 
     `command` must end with status 0 when everything is published. If the pipeline must first be told to end,
-    `before_the_end` does it, after the last kill. A child that ends before its moment must have status 0 and ends the
-    campaign.
+    `before_the_end` does it, after the last kill. A child that ends before its moment must have status 0 and
+    ends the campaign.
 
     Raises:
         RuntimeError: a child ended with another status; its output is in `log`.

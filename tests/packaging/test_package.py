@@ -1,4 +1,4 @@
-"""What ships: every module, importable from an install in an empty folder, without clients or Spark."""
+"""The wheel has every module. An installed copy can be imported in an empty folder, without clients or Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEAVY = ("google.cloud.spanner_v1", "google.cloud.bigtable", "pyspark", "py4j", 
 
 
 def package_folders() -> dict[str, Path]:
-    """Every package below src/, also behind the links to the folders at the root, with its folder."""
+    """Return every package below src/ with its folder, including packages in the linked root folders."""
     source = ROOT / "src"
     found = {}
     for folder, subfolders, files in os.walk(source / "penstock", followlinks=True):
@@ -33,7 +33,7 @@ def package_folders() -> dict[str, Path]:
 
 
 def run(*command: str, folder: Path, **environment: str) -> str:
-    """Run a command in `folder`, where the work tree is on no path, and return what it prints."""
+    """Run a command in `folder`, without the work tree on any path, and return its output."""
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | environment
     done = subprocess.run(
         command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=300
@@ -44,7 +44,7 @@ def run(*command: str, folder: Path, **environment: str) -> str:
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy of what is under version control or about to be."""
+    """The wheel, built from a copy of all files that are tracked or not ignored."""
     source = tmp_path_factory.mktemp("source")
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -61,7 +61,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """The environment of a program that finds penstock in an install of its own, and nowhere else."""
+    """The environment of a program that finds penstock only in a separate install."""
     target = tmp_path_factory.mktemp("site")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     run(*pip, "install", "--quiet", "--no-deps", "--target", str(target), str(wheel), folder=target)
@@ -136,7 +136,7 @@ def test_every_module_and_public_name_can_be_imported_from_an_installed_copy(
 def test_public_packages_are_imported_without_clients_or_spark(
     package: str, installed: Mapping[str, str], tmp_path: Path
 ) -> None:
-    """What Beam itself imports does not count."""
+    """Modules that Beam itself imports are allowed."""
     program = (
         "import importlib, json, sys\n"
         "import apache_beam\n"
@@ -167,7 +167,7 @@ def test_each_public_package_lists_its_public_names() -> None:
 
 @pytest.mark.slow
 def test_the_direct_runner_works_with_our_options(installed: Mapping[str, str], tmp_path: Path) -> None:
-    """Beam collects the options of every class that is imported; a name taken twice breaks every pipeline."""
+    """Beam collects the options of every imported class; a duplicate option name breaks every pipeline."""
     program = (
         "import apache_beam as beam\n"
         "from apache_beam.options.pipeline_options import FlinkRunnerOptions, PipelineOptions\n"

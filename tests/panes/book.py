@@ -1,7 +1,8 @@
-"""Notation for panes by the book: scripts of a TestStream, and panes as lines that a person can check.
+"""A text notation for expected panes: scripts of a TestStream, and panes as lines that a person can check.
 
-A pane is written as `0-10: 1 2 | on time 1/0 last @end`: window, values in order, timing, index and nonspeculative
-index (`-` for early panes), what of first and last holds, and the timestamp (`end` is the window's last).
+A pane is written as `0-10: 1 2 | on time 1/0 last @end`: window, values in order, timing, index and
+nonspeculative index (`-` for early panes), whether it is the first or the last pane, and the timestamp (`end`
+is the window's last).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Step = Callable[[TestStream], TestStream]
 
 
 def elements(*stamped: str, tag: str | None = None) -> Step:
-    """Elements written `value@seconds`, all at once."""
+    """Return an event with elements, each written `value@seconds`."""
     values = []
     for each in stamped:
         value, _, at = each.partition("@")
@@ -46,7 +47,7 @@ def watermark(seconds: float, tag: str | None = None) -> Step:
 
 
 def clock(seconds: float) -> Step:
-    """Let so many seconds of processing time pass."""
+    """Return an event that advances processing time by this number of seconds."""
     return lambda stream: stream.advance_processing_time(seconds)
 
 
@@ -58,7 +59,7 @@ def script(*steps: Step) -> TestStream:
 
 
 def stamp(at: Timestamp, window: Any) -> str:
-    """Seconds, or `end`; Beam cuts timestamps to milliseconds where elements are encoded."""
+    """Return a timestamp as seconds, or `end`. Beam truncates timestamps to milliseconds when it encodes elements."""
     return (
         "end" if at.micros // 1000 == window.max_timestamp().micros // 1000 else f"{float(at.micros) / 1e6:g}"
     )
@@ -79,7 +80,7 @@ def pane(values: Any, window: Any, at: Timestamp, info: Any) -> str:
 
 
 class SeePaneFn(beam.DoFn):
-    """Notes each pane of a GroupByKey; names its key unless that is `k`."""
+    """Records each pane of a GroupByKey; shows the key unless it is `k`."""
 
     def process(
         self,
@@ -95,7 +96,7 @@ class SeePaneFn(beam.DoFn):
 
 
 class SeeFn(beam.DoFn):
-    """Notes each element as `window: element @timestamp`."""
+    """Records each element as `window: element @timestamp`."""
 
     def process(
         self, element: Any, at: Any = beam.DoFn.TimestampParam, window: Any = beam.DoFn.WindowParam
@@ -104,13 +105,13 @@ class SeeFn(beam.DoFn):
 
 
 def keyed(value: str) -> tuple[str, str]:
-    """Under the key before the `/`, `k` where there is none."""
+    """Return the element with the key before the `/`, or with `k` if there is none."""
     key, slash, _ = value.partition("/")
     return (key, value) if slash else ("k", value)
 
 
 def panes_of(into: beam.WindowInto, *steps: Step) -> list[str]:
-    """The panes of a GroupByKey in these windows, in the order in which they fire."""
+    """Return the panes of a GroupByKey in these windows, in the order in which they fire."""
     return played(
         lambda p: (
             p | script(*steps) | beam.Map(keyed) | into | beam.GroupByKey() | "See" >> beam.ParDo(SeePaneFn())
@@ -119,7 +120,7 @@ def panes_of(into: beam.WindowInto, *steps: Step) -> list[str]:
 
 
 def played(build: Callable[[beam.Pipeline], Any], partitions: int = 2) -> list[str]:
-    """What a pipeline's `SeeFn` and `SeePaneFn` have seen."""
+    """Run a pipeline and return the lines that its `SeeFn` and `SeePaneFn` recorded."""
     seen.clear()
     run_stream(build, partitions)
     return list(seen)

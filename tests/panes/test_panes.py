@@ -1,6 +1,6 @@
-"""Panes by the book: for each case the panes are computed by hand from Beam's model.
+"""Panes of each trigger and window, compared with panes computed by hand from Beam's model.
 
-Where Beam's own Python runner answers otherwise, the case says so.
+A comment marks each case in which Beam's own Python runner gives another answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.panes.book import ACCUMULATING, DISCARDING, clock, elements, panes_of
 def fixed(
     trigger: Any = None, mode: Any = DISCARDING, lateness: float = 0, at: Any = None, fn: Any = None
 ) -> beam.WindowInto:
-    """Windows of 10 s, or those of `fn`."""
+    """Return the panes of 10 s windows, or of the windows of `fn`."""
     return beam.WindowInto(
         fn or w.FixedWindows(10),
         trigger=trigger or t.DefaultTrigger(),

@@ -1,4 +1,4 @@
-"""Side inputs in streams by the book: what is seen is computed by hand from Beam's model."""
+"""Side inputs in streams, compared with results computed by hand from Beam's model."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ EACH = t.Repeatedly(t.AfterCount(1))
 
 
 class AsideFn(beam.DoFn):
-    """Puts an element together with its side input."""
+    """Emits an element together with its side input."""
 
     def process(self, element: str, side: Any) -> Iterator[str]:
         yield f"{element} with {sorted(side) if isinstance(side, (list, dict)) else side}"
 
 
 def beside(side: Any, view: Any, *steps: Step, windows: Any = None) -> list[str]:
-    """What an element of the stream `main` sees; `side` are the windows of the stream `side`."""
+    """Return what elements of the stream `main` see; `side` is the windowing of the stream `side`."""
 
     def build(p: beam.Pipeline) -> None:
         streams = p | script(*steps)
@@ -182,7 +182,7 @@ def test_a_stateful_dofn_can_read_a_side_input() -> None:
 
 
 class Thrice(RestrictionProvider):
-    """An element is read in three parts."""
+    """Splits the read of an element into three parts."""
 
     def initial_restriction(self, element: str) -> OffsetRange:
         return OffsetRange(0, 3)
@@ -195,7 +195,7 @@ class Thrice(RestrictionProvider):
 
 
 class SlowlyAsideFn(beam.DoFn):
-    """Puts each part of an element together with the side input, and reads on after `pause` seconds."""
+    """Emits each part of an element together with the side input, and resumes after `pause` seconds."""
 
     def __init__(self, pause: float) -> None:
         self.pause = pause
@@ -211,7 +211,7 @@ class SlowlyAsideFn(beam.DoFn):
 
 
 def read_beside(side: Any, view: Any, *steps: Step, pause: float = 0) -> list[str]:
-    """What each part of what a splittable DoFn reads sees."""
+    """Return what each part of a splittable DoFn's read sees."""
 
     def build(p: beam.Pipeline) -> None:
         streams = p | script(*steps)

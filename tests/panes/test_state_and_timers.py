@@ -1,4 +1,4 @@
-"""State and timers by the book: what is seen is computed by hand from Beam's model."""
+"""State and timers, compared with results computed by hand from Beam's model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.panes.book import (
 
 
 def through(fn: beam.DoFn, *steps: Step, into: beam.PTransform | None = None) -> list[str]:
-    """What a stateful DoFn puts out, with windows and timestamps."""
+    """Return the outputs of a stateful DoFn, with windows and timestamps."""
     windows = into or beam.WindowInto(w.GlobalWindows())
     return played(
         lambda p: (
@@ -45,7 +45,7 @@ def through(fn: beam.DoFn, *steps: Step, into: beam.PTransform | None = None) ->
 
 
 class AtFn(beam.DoFn):
-    """Sets an event-time timer to the seconds that an element says, `-` clears it, and tells what came since."""
+    """Sets an event-time timer to the second in the element; `-` clears it. The timer emits the elements so far."""
 
     TIMER = TimerSpec("timer", TimeDomain.WATERMARK)
     SINCE = BagStateSpec("since", StrUtf8Coder())
@@ -141,7 +141,7 @@ def test_a_timer_that_sets_itself_again_fires_at_each_of_its_times() -> None:
 
 
 class OrderFn(beam.DoFn):
-    """Ticks at 2 and at 4; a tick clears the timer at 3, and the one at 5 tells of what came before."""
+    """Timer `tick` fires at 2 and 4 and clears timer `never`, set to 3. Timer `last`, at 5, emits the ticks."""
 
     TICK = TimerSpec("tick", TimeDomain.WATERMARK)
     NEVER = TimerSpec("never", TimeDomain.WATERMARK)
@@ -287,7 +287,7 @@ def test_state_is_kept_by_key_and_window_and_a_late_element_of_an_expired_window
 
 
 class SortFn(beam.DoFn):
-    """Puts out in the order of event time what the watermark has passed."""
+    """Emits the elements that the watermark has passed, in event-time order."""
 
     LIST = OrderedListStateSpec("list", StrUtf8Coder())
     TIMER = TimerSpec("timer", TimeDomain.WATERMARK)
@@ -319,7 +319,7 @@ def test_an_ordered_list_is_read_and_cleared_by_range() -> None:
 
 
 class FarFn(beam.DoFn):
-    """Sets a timer of each time domain as far away as an element says: beyond the end or the beginning of time."""
+    """Sets a timer of each time domain to the time in the element, after the maximum or before the minimum time."""
 
     EVENT = TimerSpec("event", TimeDomain.WATERMARK)
     CLOCK = TimerSpec("clock", TimeDomain.REAL_TIME)
@@ -363,7 +363,7 @@ def test_a_window_with_unlimited_lateness_expires_at_the_maximum_timestamp() -> 
 
 
 class ByClockFn(beam.DoFn):
-    """Sets a processing-time timer to the second that an element says, and tells how much of it the state knows."""
+    """Sets a processing-time timer to the second in the element; the timer emits the contents of the state."""
 
     TIMER = TimerSpec("timer", TimeDomain.REAL_TIME)
     SEEN = BagStateSpec("seen", StrUtf8Coder())

@@ -1,4 +1,4 @@
-"""Several streams and groupings by the book: what is seen is computed by hand from Beam's model."""
+"""Several streams and groupings, compared with results computed by hand from Beam's model."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_a_lifted_combiner_fires_as_often_as_its_windows() -> None:
 
 @pytest.mark.parametrize(("combiner", "at"), [("EARLIEST", "7"), ("LATEST", "8"), ("EOW", "end")])
 def test_combined_values_get_the_same_timestamps_as_grouped_panes(combiner: str, at: str) -> None:
-    """Of the earliest and the latest, elements that are behind the output watermark do not count."""
+    """The earliest and latest timestamps ignore elements that are behind the output watermark."""
     windows = beam.WindowInto(
         w.FixedWindows(10), timestamp_combiner=getattr(TimestampCombiner, f"OUTPUT_AT_{combiner}")
     )

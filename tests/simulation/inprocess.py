@@ -13,7 +13,7 @@ from penstock.runner.tasks.task import run_level
 
 
 class InProcessEngine:
-    """Runs epochs level by level; `tamper` may change what a level has sent before it is taken."""
+    """Runs epochs level by level; `tamper` may change the data that a level has sent before the driver accepts it."""
 
     def __init__(
         self, plan: Plan, tamper: Callable[[int, list[bytes]], list[bytes]] = lambda level, frames: frames

@@ -6,8 +6,9 @@
     world.run(main)
 
 One thread runs at a time; it hands over only where it waits or sleeps. When all wait, the clock advances to the
-earliest time-out. So an hour takes as long as what happens in it. Which of several threads that could run goes first
-is drawn from the seed. The object takes the place of the modules `time` and `threading` in the code under test.
+earliest time-out. An hour takes only as long as the work in it. Which of several threads that could run goes
+first is drawn from the seed. The object takes the place of the modules `time` and `threading` in the code under
+test.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ START = 1_800_000_000.0
 
 
 class Task:
-    """One thread: its turn, and whether it is over or was notified while it waited."""
+    """One thread: its turn, and whether it has ended or was notified while it waited."""
 
     def __init__(self, target: Callable[[], Any]) -> None:
         self.target = target
@@ -96,7 +97,7 @@ class VirtualTime:
         threading.Thread(target=self._run, args=(task,), daemon=True).start()
 
     def wait(self, seconds: float | None) -> bool:
-        """Let others run until this thread is notified, at most so long; return whether it was notified."""
+        """Let others run until this thread is notified, at most for the time-out; return whether it was notified."""
         task = self.current
         task.notified = False
         task.wake_at = None if seconds is None else self.now + max(0.0, seconds)
@@ -108,7 +109,7 @@ class VirtualTime:
         return task.notified
 
     def notify(self, tasks: Iterable[Task]) -> None:
-        """Let threads that wait go on, in their turn."""
+        """Let waiting threads continue, each at its turn."""
         for task in tasks:
             if task in self._waiting:
                 task.notified = True
@@ -143,7 +144,7 @@ class VirtualTime:
 
 
 class VirtualCondition:
-    """A condition or a lock. Nothing need be locked: threads give their turn away only where they wait."""
+    """A condition or a lock. No real lock is needed, because threads give up their turn only where they wait."""
 
     def __init__(self, world: VirtualTime) -> None:
         self._world = world

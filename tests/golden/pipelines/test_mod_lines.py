@@ -1,6 +1,6 @@
-"""The lines that the pipeline writes, byte for byte: consumers parse them, so a change here is theirs too.
+"""The lines that the pipeline writes, byte for byte. Consumers parse them, so a changed line breaks consumers.
 
-The records are made by hand after Spanner's documentation ("Change streams partitions, records, and queries",
+The records are written by hand from Spanner's documentation ("Change streams partitions, records, and queries",
 examples of data change records); each golden file is `lines/<name>.jsonl`.
 """
 

@@ -1,9 +1,9 @@
-"""Record what the real emulator sends, as the golden files of this folder.
+"""Record the messages of the real emulator as the golden files of this folder.
 
     python tests/golden/spanner/record.py
 
 Writes `<case>.messages.json` (the PartialResultSet messages of one query, as protobuf JSON) and
-`<case>.records.json` (what the decoder makes of them; read it before you commit it). Partition tokens and
+`<case>.records.json` (the decoded records; review them before you commit). Partition tokens and
 timestamps differ from recording to recording.
 """
 
@@ -97,7 +97,7 @@ def write(database: Any) -> None:
 
 
 def messages(client: Client, stream: str, start: int, end: int) -> dict[str, list[bytes]]:
-    """Return the messages of the root query and of each partition that lives at `start`."""
+    """Return the messages of the root query and of each partition that is live at `start`."""
 
     def ask(token: str, start: int, end: int) -> list[bytes]:
         return list(client.ask(change_stream_query(stream, token, start, end, 1000), ""))
@@ -128,7 +128,7 @@ def _dump(name: str, document: Any) -> None:
 
 
 def as_json(value: Any) -> list[Any]:
-    """Return parents' tokens sorted and mods as they are."""
+    """Return the record as JSON: parents' tokens sorted, mods unchanged."""
     return sorted(value) if isinstance(value, frozenset) else list(value)
 
 

@@ -1,4 +1,4 @@
-"""What the real emulator sent, recorded by `record.py` (Google Cloud SDK's emulator of June 2025)."""
+"""Golden messages of the real emulator (Google Cloud SDK, June 2025), recorded by `record.py`."""
 
 from __future__ import annotations
 

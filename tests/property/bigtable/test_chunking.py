@@ -1,4 +1,4 @@
-"""Any legal cutting of any record decodes to the same record; any damage to the cut one is refused."""
+"""Any legal chunking of a record decodes to the same record, and any damaged chunking is refused."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def whole(record: list[Any]) -> list[Any]:
 
 
 def cut_value(draw: Any, mutation: Any) -> list[Any]:
-    """Return chunks that together hold a mutation: one, or several for a value."""
+    """Return the chunks of a mutation: one, or several for a value."""
     value = mutation.set_cell.value
     if mutation.WhichOneof("mutation") != "set_cell" or not value or not draw(st.booleans()):
         chunk = Chunk()
@@ -94,7 +94,7 @@ def cut_value(draw: Any, mutation: Any) -> list[Any]:
 
 
 def cut(draw: Any, record: list[Any]) -> list[Any]:
-    """Return the record in any number of messages, cut as the service may cut it."""
+    """Return the record in any number of messages, chunked as the service may chunk it."""
     messages = [Response()]
     head(messages[0])
     for mutation in record:
@@ -182,7 +182,7 @@ def value_cut_short(draw: Any, messages: list[Any]) -> bool:
 
 
 def message_left_out(draw: Any, messages: list[Any]) -> bool:
-    """Leave out a message in which a chunked value goes on."""
+    """Leave out a message that continues a chunked value."""
     going_on = [
         number
         for number, m in enumerate(messages)
@@ -194,7 +194,7 @@ def message_left_out(draw: Any, messages: list[Any]) -> bool:
 
 
 def interrupted_value(draw: Any, messages: list[Any]) -> bool:
-    """Put another mutation before the chunk in which a value goes on."""
+    """Insert another mutation before a chunk that continues a value."""
     for message in messages:
         chunks = message.data_change.chunks
         if chunks and chunks[0].chunk_info.chunked_value_offset:
@@ -208,7 +208,7 @@ def interrupted_value(draw: Any, messages: list[Any]) -> bool:
 
 
 def value_check_ended(draw: Any, messages: list[Any]) -> bool:
-    """Put another mutation where a value should go on, and leave the rest of the value out."""
+    """Insert another mutation in the middle of a value, and leave out the rest of the value."""
     for number, message in enumerate(messages):
         chunks = message.data_change.chunks
         if chunks and chunks[0].chunk_info.chunked_value_offset:

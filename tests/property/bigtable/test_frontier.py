@@ -1,4 +1,4 @@
-"""Frontiers of any shape: dealing and joining, watermarks, coders, and what a close does to the key space."""
+"""Frontiers of any shape: dealing and joining, watermarks, coders, and the effect of a close on the key space."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ranges(draw: Any) -> KeyRange:
 
 @st.composite
 def frontiers(draw: Any) -> Frontier:
-    """Draw whole frontiers at rest: segments that are read, that wait for another layout, or that are done."""
+    """Draw complete frontiers: segments that are being read, that wait for another layout, or that are done."""
     parts = layout(draw(cuts))
     targets = layout(draw(cuts))
     segments = []

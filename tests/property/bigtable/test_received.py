@@ -1,4 +1,4 @@
-"""A change that is kept as it was received is the change that would have been made with its entries."""
+"""A change that is kept as received bytes equals the change that is decoded into entries at once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ raw = st.binary(max_size=300)
 
 @st.composite
 def messages(draw: Any) -> Any:
-    """Return a record that sets whole cells, in one message, with fields that this release does not know."""
+    """Return a record that sets whole cells, in one message, with fields unknown to this release."""
     message = Response()
     change = message.data_change
     change.type_, change.source_cluster_id = draw(st.sampled_from([(1, "c"), (2, "")]))
@@ -54,14 +54,14 @@ def messages(draw: Any) -> Any:
 
 
 def lazily(message: Any) -> ChangeStreamMutation:
-    """Return the record as the reader gets it."""
+    """Return the record as the reader returns it, with entries decoded on first use."""
     record: Any = Decoder().feed(whole_cells(message.SerializeToString()))
     assert as_received(record) is not None
     return record
 
 
 def eagerly(message: Any) -> ChangeStreamMutation:
-    """Return the record that is made with its entries."""
+    """Return the record with its entries decoded at once."""
     record: Any = Decoder().feed(message)
     assert as_received(record) is None
     return record
@@ -114,7 +114,7 @@ def test_only_changes_whose_mutations_all_set_whole_cells_are_kept_as_received(r
 
 @given(messages(), st.sampled_from(["chunk_info", "delete_from_family", "add_to_cell", "heartbeat"]))
 def test_empty_fields_that_are_present_are_recognized(message: Any, what: str) -> None:
-    """Two kinds in one message: no encoder writes that, and which one counts is protobuf's affair."""
+    """Two kinds in one message: no encoder writes that, and protobuf decides which kind is used."""
     extra = Response()
     if what == "heartbeat":
         extra.heartbeat.SetInParent()
@@ -164,7 +164,7 @@ def test_a_family_that_is_not_text_is_not_received_as_whole_cells() -> None:
 
 
 def test_records_of_the_previous_format_are_read() -> None:
-    """Version 1 for a change that sets a cell: what is in the state of a running pipeline."""
+    """The bytes of version 1 for a change that sets a cell. The state of a running pipeline may contain them."""
     written = bytes.fromhex("01010101000000") + (1_123_456_789).to_bytes(8, "little") + bytes(8)
     written += (
         (7).to_bytes(4, "little")

@@ -101,7 +101,7 @@ def row_events(
     whole_rows: bool = False,
     timestamps: st.SearchStrategy[int] = st.integers(0, 2**62),
 ) -> ChangeEvent:
-    """Return a CREATE, UPDATE, DELETE or READ of a row with a key, as the sources make them.
+    """Return a CREATE, UPDATE, DELETE or READ of a row with a key, as the sources create them.
 
     `known` are the values of each kind, `accept` chooses types. With `whole_rows` every image has every column.
     """

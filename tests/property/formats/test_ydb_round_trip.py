@@ -1,4 +1,4 @@
-"""A YDB record that is parsed gives the event back, as far as the mode carries it."""
+"""Parsing a YDB record returns the original event, limited to the parts that the mode includes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IN_YDB = VALUES | {Kind.TIMESTAMP: MICROS, Kind.LOCAL_TIMESTAMP: MICROS}
 
 
 def carried(event: ChangeEvent, mode: Mode) -> dict[str, Any]:
-    """Return what a mode carries of an event."""
+    """Return the parts of an event that a mode includes."""
     key: Image = event.key or {}
     old = mode in ("OLD_IMAGE", "NEW_AND_OLD_IMAGES") and event.op in (Op.UPDATE, Op.DELETE)
     new = mode in ("UPDATES", "NEW_IMAGE", "NEW_AND_OLD_IMAGES")

@@ -1,4 +1,4 @@
-"""Whatever executors are lost: an epoch that counts is made of one attempt of each task."""
+"""A valid epoch consists of one attempt of each task, for any set of lost executors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHAPES = st.lists(st.integers(1, 3), min_size=1, max_size=3)
 
 @st.composite
 def epochs(draw, attempts):
-    """An epoch as the driver sees it: every task has run up to `attempts` times, everyone met any of them."""
+    """Draw an epoch as the driver sees it: each task ran up to `attempts` times, each consumer read any attempt."""
     shape = draw(SHAPES)
 
     def attempt(level, partition):

@@ -1,4 +1,4 @@
-"""Every record comes back from its bytes, and a damaged one never does."""
+"""Every record can be decoded from its bytes, and a damaged record is always refused."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Random batch graphs: transforms that any Beam runner must give the same answer to, whatever their order.
+"""Random batch graphs of transforms for which every Beam runner must give the same result.
 
-A graph is a list of `(step, a, b)`: the step takes one PCollection of those there are, chosen by `a`, or two of
-the same windowing, by `a` and `b`, and adds another. All elements are pairs of some key and an integer. What
-nobody takes is collected.
+A graph is a list of `(step, a, b)`: the step consumes one existing PCollection, chosen by `a`, or two with the
+same windowing, chosen by `a` and `b`, and produces a new one. All elements are pairs of a key and an integer.
+PCollections without a consumer are collected.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def typed(pairs: Pairs, name: str) -> Pairs:
 
 
 def shifted(pairs: Pairs, name: str) -> Pairs:
-    """Other timestamps, where windows allow it: into the global window first."""
+    """Change timestamps; elements are put into the global window first, because other windows restrict timestamps."""
     anywhere = pairs | f"{name} anywhere" >> beam.WindowInto(window.GlobalWindows())
     return anywhere | name >> beam.Map(lambda kv: window.TimestampedValue(kv, kv[1] % 60))
 
 
 def in_whole_seconds(pair: Any, at: Any = beam.DoFn.TimestampParam) -> window.TimestampedValue:
-    """Beam's runner cuts the end of a window to milliseconds, ours does not: that must not decide on the next one."""
+    """Round timestamps to seconds: Beam's runner truncates window ends to milliseconds, ours does not."""
     return window.TimestampedValue(pair, min(at.micros // 1_000_000, 1000))
 
 
@@ -110,7 +110,7 @@ def split(pairs: Pairs, name: str) -> Pairs:
 
 
 class SumAtTheEnd(beam.DoFn):
-    """Keeps values, and a count, in state; emits both when a timer rings at the end of the window."""
+    """Keeps values and a count in state; a timer at the end of the window emits both."""
 
     VALUES = userstate.BagStateSpec("values", beam.coders.VarIntCoder())
     COUNT = userstate.CombiningValueStateSpec("count", beam.combiners.CountCombineFn())
@@ -148,7 +148,7 @@ def remembered(pairs: Pairs, name: str) -> Pairs:
 
 
 class Parts(RestrictionProvider):
-    """A pair is read in up to four parts, in two pieces where there are enough."""
+    """Reads a pair in up to four parts; the initial split makes two restrictions if there are enough parts."""
 
     def initial_restriction(self, element: Any) -> OffsetRange:
         return OffsetRange(0, element[1] % 4 + 1)
@@ -164,9 +164,9 @@ class Parts(RestrictionProvider):
 
 
 class ReadFn(beam.DoFn):
-    """A pair for each part, with the sum of the side input where there is one.
+    """Emits a pair for each part, with the sum of the side input if there is one.
 
-    Without one it gives back what is left after each part.
+    Without a side input it defers the residual after each part.
     """
 
     def process(
@@ -295,11 +295,12 @@ def build(
 ) -> None:
     """Add a graph to a pipeline, over elements of (key, value, seconds).
 
-    State, and reads that give back what is left, are left out where there are side inputs: FnApiRunner hands a side
-    input out twice when a DoFn with timers or with something left shares a stage with what makes it (a list of one
-    element, and beside it `state`, show it). One step with state is all: FnApiRunner fires the timers of one that takes
-    in what another has made before its elements have come (one element, `state`, `keep`, `state` and another `state`),
-    and also of one that takes in what a read makes that has not come to its end (`read`, `state`).
+    Graphs with side inputs have no state and no reads that defer a residual: FnApiRunner delivers a side input
+    twice if its producer shares a stage with a DoFn that has timers or residuals (a list of one element and a
+    parallel `state` show it). A graph has at most one step with state. FnApiRunner fires the timers of a
+    stateful step too early, before its elements have arrived, if its input comes from another stateful step
+    (one element, `state`, `keep`, `state` and another `state`) or from a read that has not finished (`read`,
+    `state`).
     """
     unusable = {"state", "read"} if SIDES & {step for step, _, _ in graph} else set()
     source = pipeline | beam.Create(data)

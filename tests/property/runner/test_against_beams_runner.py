@@ -21,7 +21,7 @@ found: list[Any] = []
 
 
 class CollectFn(beam.DoFn):
-    """Notes each element with its window and timestamp; both runners work in this process."""
+    """Records each element with its window and timestamp; both runners run in this process."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -52,7 +52,7 @@ def _data(keys: list[Any]) -> st.SearchStrategy[list[tuple[Any, int, int]]]:
 
 @pytest.fixture(scope="module")
 def tally(campaign: Any) -> Iterator[Counter[str]]:
-    """How many pipelines agreed, and how often each step was in one; evidence of a campaign."""
+    """Count the pipelines that agreed, and how often each step occurred in them; this is evidence of a campaign."""
     steps: Counter[str] = Counter()
     yield steps
     pipelines = steps.pop("pipelines", 0)

@@ -1,7 +1,8 @@
-"""Splittable DoFns are cut anywhere: by their own wish, by the limits of an epoch, at the start, by a drain.
+"""Splittable DoFns are split at any position: when they defer, by the limits of an epoch, initially, or by a drain.
 
-What Beam's `FnApiRunnerSplitTest` shows of FnApiRunner from inside, for this runner and any place of a cut: each
-position is read once, in order, with its timestamp, and no watermark runs ahead of what is still to come.
+`FnApiRunnerSplitTest` of Beam tests the same for FnApiRunner. Here each split position is tested on this
+runner: each position is read once, in order, with its timestamp, and no watermark passes a position that is not
+read yet.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ windows: list[tuple[str, float, int]] = []
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """How one element is read: so many positions, in so many parts, deferring at some."""
+    """How one element is read: the number of positions and of parts, and where it defers."""
 
     name: str
     size: int
@@ -37,7 +38,7 @@ class Read:
 
 
 class Parts(RestrictionProvider):
-    """0 to `size`, split at the start; a drain leaves nothing."""
+    """Positions from 0 to `size` (exclusive), split initially; a drain leaves no residual."""
 
     def initial_restriction(self, element: Read) -> OffsetRange:
         return OffsetRange(0, element.size)
@@ -52,7 +53,7 @@ class Parts(RestrictionProvider):
         return restriction.split(max(1, -(-restriction.size() // element.parts)), 1)
 
     def truncate(self, element: Read, restriction: OffsetRange) -> None:
-        """What is read so far is all."""
+        """Return None: a drain leaves no residual."""
 
 
 class ReadFn(beam.DoFn):

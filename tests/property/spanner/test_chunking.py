@@ -1,4 +1,4 @@
-"""However the service cuts a result set into messages, it decodes to the same records."""
+"""A result set decodes to the same records for every chunking into messages."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ rows = st.lists(st.lists(structs, min_size=1, max_size=2), max_size=4)
 
 
 def cut(draw: Any, value: Any) -> tuple[Any, Any]:
-    """Cut a string or list in two as result_set.proto allows; merging gives it back.
+    """Split a string or list in two as result_set.proto allows; merging restores it.
 
-    At the boundary of a list the two neighbours merge when both are strings or lists, so an uncut neighbour
-    is followed by an empty one of its kind.
+    At the boundary of a list the two neighbours merge when both are strings or lists, so an unsplit neighbour
+    is followed by an empty value of its type.
     """
     where = draw(st.integers(0, len(value)))
     if isinstance(value, str):
@@ -52,7 +52,7 @@ def cut(draw: Any, value: Any) -> tuple[Any, Any]:
 
 
 def messages(draw: Any, plain: list[Any]) -> list[bytes]:
-    """Spread rows over messages, cutting some of them, some of these again."""
+    """Distribute rows over messages; split some values, and split some of the pieces again."""
     sent: list[dict[str, Any]] = [{"values": []}]
     todo = list(plain)
     while todo:

@@ -18,7 +18,7 @@ positions = st.builds(Position, st.integers(0, 100), st.dictionaries(transaction
 
 @st.composite
 def frontiers(draw: Any) -> Frontier:
-    """Draw whole frontiers at rest: each waiting child waits for open, waiting or unknown parents."""
+    """Draw complete frontiers: each waiting child waits for open, waiting or unknown parents."""
     opened = {f"open{number}": draw(positions) for number in range(draw(st.integers(0, 8)))}
     waiting: dict[str, Waiting] = {}
     for number in range(draw(st.integers(0, 5))):
@@ -56,7 +56,7 @@ def test_frontier_survives_its_coder(frontier: Frontier) -> None:
 def test_a_child_opens_once_after_its_last_parent_finishes_in_any_order(
     order: list[int], source: Any
 ) -> None:
-    """The parents are dealt over parts and joined again at moments of the test's choosing."""
+    """The parents are dealt over parts and joined again at times that the test chooses."""
     parents = [f"p{number}" for number in order]
     merge = ChildPartitionsRecord(50, "0", (ChildPartition("child", frozenset(parents)),))
     parts = [Frontier({token: Position(10) for token in sorted(parents)}, {})]

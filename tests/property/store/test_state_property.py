@@ -1,4 +1,4 @@
-"""The state store against a dictionary: sealed, rescaled, cached or not, with failed attempts in between."""
+"""The state store compared with a dictionary: sealed, rescaled, with and without a cache, with failed attempts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WRITES = st.lists(st.tuples(GROUP, KEYS, VALUES), min_size=1, max_size=12)
 
 @dataclass(eq=False)
 class MemoryFiles:
-    """As much of a `FileSystem` as runs need."""
+    """The part of a `FileSystem` that runs use."""
 
     files: dict[str, bytes] = field(default_factory=dict)
 
@@ -38,7 +38,7 @@ class MemoryFiles:
 
 
 class StateOverEpochs(RuleBasedStateMachine):
-    """Several task attempts, each with a range of key groups, write; a dictionary says what is right."""
+    """Several task attempts write, each to a range of key groups; a dictionary holds the expected state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class StateOverEpochs(RuleBasedStateMachine):
 
     @initialize(small=st.sampled_from([0, 1 << 14, 1 << 16]), bounds=st.just([0, GROUPS]))
     def begin(self, small, bounds):
-        """Small runs count as larger or smaller: that decides what is merged, never what is read."""
+        """Vary the threshold for small runs, which decides about merges and must not change reads."""
         self.before, state.SMALL_BYTES = state.SMALL_BYTES, small
         self._open(bounds)
 
@@ -115,7 +115,7 @@ class StateOverEpochs(RuleBasedStateMachine):
 
     @rule(writes=WRITES, cuts=st.sets(st.integers(1, GROUPS - 1)), keep=st.booleans())
     def commit_and_rescale(self, writes, cuts, keep):
-        """All attempts seal, the driver commits, the next epoch deals the key groups anew."""
+        """All attempts seal, the driver commits, and the next epoch distributes the key groups again."""
         self.write(writes)
         self.epoch += 1
         self.runs = [r for s in self.stores for r in s.seal(RunName(1, self.epoch, "aa", "Count"))]
@@ -143,7 +143,7 @@ class StateOverEpochs(RuleBasedStateMachine):
 
     @invariant()
     def what_is_not_there_is_not_found(self):
-        """Keys that some run may still hold, deleted or of an older epoch, could come back."""
+        """Deleted keys, which older runs may still contain, must not be returned."""
         for group, key in getattr(self, "ever", ()):
             assert self._store(group).get(group, key) == self.content.get((group, key))
 

@@ -1,4 +1,4 @@
-"""Reads one history with the real frontier, tracker, coders and rebalance: dealt, cut, crashed, re-opened."""
+"""Reads one history with the real frontier, tracker, coders and rebalance: dealt, split, crashed, reopened."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Reading:
         self._commit(before, outputs, [(left, beam_watermark(left.watermark)) for left in residuals])
 
     def _read(self, trackers: list[BigtableTracker]) -> tuple[list[ChangeStreamMutation], bool]:
-        """Claim some steps on all parts, interleaved. Return the outputs, and whether it ended in a crash."""
+        """Claim some steps on all parts, interleaved. Return the outputs, and whether the epoch crashed."""
         outputs: list[ChangeStreamMutation] = []
         parts = [self._steps(tracker) for tracker in trackers]
         for _ in range(self.rng.randint(1, 25)):

@@ -1,9 +1,9 @@
-"""A change stream service made up from a seed, without gRPC: written from the documentation, not the reader.
+"""A simulated change stream service, generated from a seed, without gRPC. It follows the documentation.
 
 Rows are written and the layout of partitions changes while it is read. A stream of a partition that is no
 longer in the layout is closed, at once or when its backlog has been sent, with tokens for its own keys and the
-partitions of the layout of *now*; so parents of a merge meet different layouts. Seeds choose what else happens:
-streams that break off or end with OK without a close, tokens that name the new partition instead of their own
+partitions of the layout of *now*; so parents of a merge meet different layouts. The seed also chooses streams
+that are interrupted or end with OK without a close, tokens that name the new partition instead of their own
 keys, watermarks that lag.
 """
 
@@ -35,11 +35,11 @@ Spot = tuple[bytes, bytes, int]
 
 
 class BrokenOffError(Exception):
-    """The stream broke off; nothing is known about why."""
+    """The stream was interrupted for an unknown reason."""
 
 
 class RefusedError(AssertionError):
-    """The reader asked for what the service must refuse."""
+    """The reader sent a request that the service must refuse."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Change:
 
 @dataclass
 class Service:
-    """One history. `advance` lets a part of it happen; `read` is one ReadChangeStream call."""
+    """One history. `advance` generates further events; `read` is one ReadChangeStream call."""
 
     seed: int
     events: int = 50
@@ -76,7 +76,7 @@ class Service:
         return [KeyRange(*ends) for ends in zip([b"", *self.cuts], [*self.cuts, b""], strict=True)]
 
     def advance(self, events: int) -> None:
-        """Let so many events happen."""
+        """Generate this number of events."""
         for _ in range(min(events, self.events)):
             self.events -= 1
             self.now += self.rng.choice((0, 1, 1, 2, 5)) * MILLI
@@ -88,7 +88,7 @@ class Service:
                 self.now += 1000 * MILLI  # nothing happens any more
 
     def _reshape(self) -> None:
-        """Split, merge, or move a border, one or several at once."""
+        """Split or merge partitions or move borders, one or several at once."""
         for _ in range(self.rng.choice((1, 1, 2, 4))):
             kind = self.rng.choice(("split", "merge", "merge", "move"))
             if kind in ("merge", "move") and self.cuts:
@@ -97,7 +97,7 @@ class Service:
                 self.cuts = sorted({*self.cuts, self.rng.choice(KEYS[1:])})
 
     def read(self, opening: Opening, end: int | None) -> Iterator[ChangeRecord]:
-        """Yield what the stream sends; it may break off at any message. Time goes on meanwhile."""
+        """Yield the messages of the stream. It may be interrupted at any message; events happen in between."""
         spots = self._opened(opening)
         while True:
             self.advance(self.rng.choice((0, 0, 0, 1, 3)))
@@ -143,7 +143,7 @@ class Service:
         return spots
 
     def _next(self, spots: list[Spot], end: int | None) -> Change | None:
-        """Return the first change that some spot has not seen."""
+        """Return the next change after the positions of the stream."""
         unseen = [self._first_unseen(spot, end) for spot in spots]
         return min((c for c in unseen if c is not None), key=lambda c: c.number, default=None)
 
@@ -160,7 +160,7 @@ class Service:
         return max(0, (self.now if change is None else min(change.at, self.now)) - self.lag)
 
     def _close(self, partition: KeyRange, spots: list[Spot]) -> CloseStream:
-        """Name the partitions of now; a reader sees no difference when a mere split leaves them out."""
+        """Return a close with the current partitions. After a simple split they may be omitted."""
         continuations = []
         for target in self.layout:
             mine = target.intersection(partition)

@@ -1,4 +1,4 @@
-"""Seeded histories of splits, merges and crossing layouts, read in parts that lag, are cut and crash."""
+"""Seeded histories of splits, merges and crossing layouts, read in parts that lag, are split and crash."""
 
 from __future__ import annotations
 

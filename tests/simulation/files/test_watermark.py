@@ -1,4 +1,4 @@
-"""The output watermark of the file sink: it waits for each line that is not published, and for no other line."""
+"""The output watermark of the file sink: unpublished lines hold it back, and no other line does."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A runner in virtual time: epochs of a reading, with more parts than slots, and bundles that are cut.
+"""A runner in virtual time: epochs of a read, with more parts than slots, and bundles that are split.
 
-It does what the Spark runner does to a reader: joins all residuals, deals them out, gives each part to one of the
-worker processes, which run them one after another, and asks for a split from another thread every 10 ms once a
-bundle has run for the epoch's seconds.
+It treats a reader as the Spark runner does: it joins all residuals, deals them out, gives each part to one of
+the worker processes, which run them one after another, and asks for a split from another thread every 10 ms
+once a bundle has run for the epoch's seconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The watermark of an idle Bigtable table, whatever the parts, slots, epochs and heartbeats."""
+"""The watermark of an idle Bigtable table, for varied parts, slots, epochs and heartbeats."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MICROS = 1_000_000
 
 
 class Heartbeats:
-    """A stream of an idle partition: nothing but heartbeats, the first one an interval after it was opened."""
+    """A stream of an idle partition: only heartbeats, the first one an interval after the stream was opened."""
 
     def __init__(self, world: VirtualTime, opening: Opening, seconds: float) -> None:
         self._world = world

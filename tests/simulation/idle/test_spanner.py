@@ -1,4 +1,4 @@
-"""The watermark of an idle Spanner change stream, whatever the parts, slots, epochs and partitions."""
+"""The watermark of an idle Spanner change stream, for varied parts, slots, epochs and partitions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class IdleWindow:
         yield heartbeat(self._end).SerializeToString()
 
     def cancel(self) -> None:
-        """The window ends by itself."""
+        """Do nothing: the window ends at its end_timestamp."""
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """The toy pipeline of the simulation: read two partitions, count per key, roll files and publish them by a
 move.
 
-Level 0 publishes and reads, level 1 counts, keeps the open file in state and stages whole files. Tasks may
-run twice with other data, and every consumer may meet either attempt: what Spark does when an executor dies.
+Level 0 publishes and reads, level 1 counts, keeps the open file in state and stages whole files. Tasks may run
+twice with different data, and a consumer may read either attempt, as in Spark when an executor dies.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class InjectedError(Exception):
 
 @dataclass
 class Made:
-    """What one attempt of a level-0 task has made."""
+    """The output of one attempt of a level-0 task."""
 
     control: TaskResult
     works: list[object]
@@ -72,7 +72,7 @@ class Driver:
     nonces: Iterator[str]
 
     def run(self) -> None:
-        """Take over and run epochs; ends when all is done, or when another driver is newer."""
+        """Take over and run epochs until all is done or a newer driver exists."""
         try:
             self._run()
         except SupersededError:
@@ -135,7 +135,7 @@ class Driver:
     # level 0: publish and read
 
     def _level_0(self) -> list[list[Made]]:
-        """Run the tasks; each entry holds the attempts whose blocks a consumer may meet."""
+        """Run the tasks; each entry holds the attempts whose blocks a consumer may read."""
         schedule = self.world.schedule
         deal: list[list[object]] = [[] for _ in range(schedule.rng.randint(1, 2))]
         for work in [*self._record.state.publications, *self._residuals()]:

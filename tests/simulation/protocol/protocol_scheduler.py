@@ -1,6 +1,6 @@
 """A seeded scheduler: several drivers as threads, of which exactly one runs, until it reaches a point.
 
-At each point the seed decides: go on, crash here, or pause for as long as it pleases the others. A seed
+At each point the seed decides whether the driver continues, crashes or pauses while others run. A seed
 replays its run exactly, because nothing in the simulation looks at a clock, an address or the operating
 system.
 """
@@ -34,7 +34,7 @@ class Actor:
 
 @dataclass(frozen=True, slots=True)
 class Temper:
-    """How rough a run is; drawn from the seed."""
+    """The probabilities of faults in a run, drawn from the seed."""
 
     switch: float
     fault: float
@@ -44,7 +44,7 @@ class Temper:
 
 
 class Scheduler:
-    """Hands the baton round; the test's own thread holds it when no driver runs."""
+    """Passes the baton between threads; the test's own thread holds it when no driver runs."""
 
     def __init__(self, rng: random.Random, temper: Temper, make: Callable[[str], Callable[[], None]]) -> None:
         self.rng = rng
@@ -63,7 +63,7 @@ class Scheduler:
     # what drivers call
 
     def point(self, what: str) -> None:
-        """A place where the driver may lose the processor, or its life."""
+        """A point at which the driver may be paused or may crash."""
         actor = self._actor()
         self.say(what)
         if not self._calm:
@@ -76,7 +76,7 @@ class Scheduler:
             raise Crash
 
     def fault(self, what: str) -> bool:
-        """Decide whether a fault strikes here; it costs from the run's budget."""
+        """Decide whether a fault occurs here; each fault uses up some of the run's budget."""
         if self._calm or not self._faults or self.rng.random() >= self._temper.fault:
             return False
         self._faults -= 1
@@ -84,7 +84,7 @@ class Scheduler:
         return True
 
     def later(self, what: str, action: Callable[[], None]) -> None:
-        """Let something happen at some later time, whatever becomes of the driver."""
+        """Schedule an action for some later time; it runs even if the driver crashes."""
         self._background.append((what, action))
 
     def say(self, what: str) -> None:
@@ -94,7 +94,7 @@ class Scheduler:
     # what the test calls
 
     def play(self, complete: Callable[[], bool]) -> None:
-        """Run until the temper's steps are spent, then without faults until all is published."""
+        """Run the number of steps in `Temper` with faults, then without faults until everything is published."""
         while len(self.trace) < self._temper.steps and not complete():
             self._give_baton(self._someone())
         self._calm = True
@@ -147,7 +147,7 @@ class Scheduler:
         return self._current
 
     def _give_baton(self, actor: Actor) -> None:
-        """From the test's thread: let a driver run until the baton comes back."""
+        """Called by the test's thread: let a driver run until it returns the baton."""
         self._current = actor
         actor.baton.release()
         self._main.acquire()
@@ -155,7 +155,7 @@ class Scheduler:
             raise Violation(self.violation)
 
     def _pause(self, actor: Actor) -> None:
-        """From a driver's thread: let another one run; this one goes on when its turn comes."""
+        """Called by a driver's thread: let another one run; this one continues at its next turn."""
         others = [other for other in self._alive() if other is not actor]
         if self._starts and (not others or self.rng.random() < 0.3):
             self._starts -= 1

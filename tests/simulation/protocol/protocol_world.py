@@ -1,7 +1,7 @@
-"""What drivers share: storage, the staged and published files, a consumer; and the invariants over all of it.
+"""The state that drivers share: storage, staged and published files, a consumer; and the invariants over it.
 
-The invariants are those of `docs/protocol.md` and of the model in `docs/model`. They are checked at the
-step that could break them, from ghosts (`ever`, `published`, `digests`, `taken_in`) that no driver sees.
+The invariants are those of `docs/protocol.md` and of the model in `docs/model`. They are checked at the step
+that could break them, from ghost variables (`ever`, `published`, `digests`, `taken_in`) that no driver sees.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def group_of(key: str) -> int:
 
 @dataclass(frozen=True)
 class Published:
-    """What a Publication's element says."""
+    """The decoded element of a Publication."""
 
     staged: str
     final: str
@@ -55,7 +55,7 @@ def published(publication: Publication) -> Published:
 
 @dataclass
 class World:
-    """Storage and ghosts."""
+    """Storage and ghost variables."""
 
     schedule: Scheduler
     files: dict[str, bytes] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class World:
     last: CommitRecord | None = None
 
     def complete(self) -> bool:
-        """Whether all is published and the last record knows it."""
+        """Return whether everything is published and the last record contains that."""
         return self.last is not None and self.last.state.done
 
     # published files
@@ -87,7 +87,7 @@ class World:
         self.ever[names.final] = self.final[names.final] = items
 
     def consume(self) -> None:
-        """A consumer takes a published file away."""
+        """Let a consumer remove a published file."""
         if self.final:
             self.final.pop(self.schedule.rng.choice(sorted(self.final)))
 
@@ -152,7 +152,7 @@ def require(holds: bool, claim: str) -> None:
 
 
 class QuietFiles:
-    """The shared storage as the invariants see it: no points, no faults."""
+    """The shared storage for the checks of invariants: without scheduling points and faults."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -222,7 +222,7 @@ class SharedFiles(QuietFiles):
 
 
 def clean_up_staged(world: World, record: CommitRecord) -> None:
-    """The sink's clean-up: what is not younger than the record and not named by it goes."""
+    """The sink's clean-up: delete files that are not younger than the record and not named by it."""
     named = {published(p).staged for p in record.state.publications}
     for name in sorted(world.staged):
         age = run_age(name)

@@ -20,7 +20,7 @@ from penstock.runner.store.runs import RunCache
 
 
 def temper(rng: random.Random, *, drivers: int) -> Temper:
-    """Draw how rough a run is."""
+    """Draw the probabilities of faults in a run."""
     return Temper(
         switch=rng.choice([0.3, 0.1, 0.03, 0.01]) if drivers else 0.0,
         fault=rng.choice([0.1, 0.03, 0.01]),
@@ -56,7 +56,7 @@ def simulate(seed: str, *, drivers: int) -> Scheduler:
 
 
 def run_many(campaign, salt: str, runs: int, *, drivers: int) -> dict[str, int]:
-    """Run many simulations; return what happened in them, so that a run of nothing is noticed."""
+    """Run many simulations; return counts of their events, so that the test can require that faults occurred."""
     figures = Counter(runs=runs)
     for number in range(runs):
         trace = simulate(f"{campaign.seed}/{salt}/{number}", drivers=drivers).trace

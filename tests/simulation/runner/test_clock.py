@@ -1,4 +1,4 @@
-"""The wall clock may be set back; a stream reads on."""
+"""A stream continues when the wall clock is set back."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_deferred_residual_does_not_wait_for_the_hour_by_which_the_clock_was_s
 
 
 class Clock:
-    """A wall clock of driver and tasks: half a second further at each look, and settable."""
+    """A settable wall clock of driver and tasks that advances by half a second at each reading."""
 
     def __init__(self) -> None:
         self.now_us = 100 * DAY_US
@@ -57,7 +57,7 @@ fired: list[tuple[str, int]] = []
 
 
 class _WaitFn(beam.DoFn):
-    """Sets a timer for each key, so many seconds ahead as the value says."""
+    """Sets a timer for each key; the value is the delay in seconds."""
 
     TIMER = TimerSpec("timer", TimeDomain.REAL_TIME)
 

@@ -1,4 +1,4 @@
-"""A drain cuts what is left to read once, and the stream ends."""
+"""A drain truncates each residual once, and the stream ends."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def kept(
     given = spec("kept", coder)
 
     class KeepFn(beam.DoFn):
-        """Keeps something of each key; `add` and `write` are the words of two kinds of state."""
+        """Stores a value for each key; `add` and `write` are the methods of two kinds of state."""
 
         def process(self, keyed: tuple[Any, int], state: Any = beam.DoFn.StateParam(given)) -> None:
             value: Any = 1 if isinstance(coder, VarIntCoder) else "1"
@@ -62,7 +62,7 @@ def ringing(timer: str) -> Build:
     rung = userstate.TimerSpec(timer, beam.TimeDomain.WATERMARK)
 
     class RingFn(beam.DoFn):
-        """Sets its timer for a time that does not come."""
+        """Sets its timer to a time that is never reached."""
 
         def process(self, keyed: tuple[str, int], timer: Any = beam.DoFn.TimerParam(rung)) -> None:
             timer.set(10**6)
@@ -75,7 +75,7 @@ def ringing(timer: str) -> Build:
 
 
 class SilentFn(beam.DoFn):
-    """Publishes nowhere."""
+    """A post-commit step that does nothing."""
 
     def process(self, element: Any) -> None:
         """Do nothing."""
@@ -287,11 +287,11 @@ def test_a_dropped_step_is_not_fed_again_under_its_old_name(tmp_path: Path) -> N
 
 
 class Accepted(Exception):  # noqa: N818 - what `resume` raises instead of starting Spark
-    """The checkpoint fits the pipeline."""
+    """The checkpoint is compatible with the pipeline."""
 
 
 class NoSpark:
-    """In place of a session: nothing is asked of it before the checkpoint was looked at."""
+    """Replaces a Spark session; it must not be used before the checkpoint has been checked."""
 
     @property
     def sparkContext(self) -> Any:
@@ -299,7 +299,7 @@ class NoSpark:
 
 
 def resume(build: Build, folder: Path, *flags: str) -> None:
-    """Start a pipeline as a user does, up to where Spark would begin."""
+    """Start a pipeline as a user does, up to the first use of Spark."""
     options = PipelineOptions([f"--checkpoint_dir={folder}/checkpoint", "--allow_unsafe_triggers", *flags])
     pipeline = beam.Pipeline(runner=PySparkRunner(spark=NoSpark()), options=options)
     build(pipeline)

@@ -1,4 +1,4 @@
-"""A pipeline comes to its end when nothing can come any more, and does no work while only its clock can bring any."""
+"""A pipeline ends when no further input is possible, and runs no epochs while it only waits for timers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ seen: list[Any] = []
 
 
 class PassFn(beam.DoFn):
-    """Publishes as well as nothing."""
+    """A post-commit step that emits its input."""
 
     def process(self, element: Any) -> Iterator[Any]:
         yield element
 
 
 class LaterFn(beam.DoFn):
-    """Hands an element on by a timer of the clock, which holds the watermark meanwhile."""
+    """Emits an element from a processing-time timer, which holds the watermark until it fires."""
 
     TIMER = userstate.TimerSpec("timer", TimeDomain.REAL_TIME)
 
@@ -54,7 +54,7 @@ def _in_time(tries: int) -> Callable[[], bool]:
 
 
 def _published(before: beam.PTransform, *steps: Step) -> list[Any]:
-    """What comes out by window behind a post-commit step."""
+    """Return the elements by window after a post-commit step."""
 
     def build(p: beam.Pipeline) -> None:
         made = p | script(*steps) | before | PublishAfterCommit(PassFn())

@@ -1,4 +1,4 @@
-"""What fails in a task is told as it was, and leaves nothing behind that the next try would take for sound."""
+"""A task reports its original error, and leaves no state that the next try would use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ told: list[str] = []
 
 
 class ToldFn(beam.DoFn):
-    """Asks to be told when its bundle is durable."""
+    """Registers a bundle finalizer."""
 
     def process(self, element: Any, finalizer: Any = beam.DoFn.BundleFinalizerParam) -> Iterator[Any]:
         finalizer.register(lambda: told.append("durable"))

@@ -1,4 +1,4 @@
-"""What comes before anything is known of time is not late."""
+"""Elements that arrive before the first watermark are not late."""
 
 from __future__ import annotations
 

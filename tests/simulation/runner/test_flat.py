@@ -1,4 +1,4 @@
-"""A stream that runs long keeps nothing of what is over: windows, keys, panes of side inputs, records."""
+"""A long-running stream keeps no data of expired windows, old keys, old side-input panes and old records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WARM = 50
 
 
 class OnceFn(beam.DoFn):
-    """Remembers each key and sets it a timer: state that nobody clears goes with its window."""
+    """Stores each key and sets a timer for it. The DoFn never clears this state; it is deleted with its window."""
 
     SEEN = userstate.BagStateSpec("seen", beam.coders.StrUtf8Coder())
     TIMER = userstate.TimerSpec("timer", TimeDomain.WATERMARK)
@@ -46,7 +46,7 @@ class OnceFn(beam.DoFn):
 
 
 def _churn(seconds: int) -> TestStream:
-    """Each second of event time three keys that never come again, one of them late."""
+    """Return three new keys for each second of event time, one of them late."""
     stream = TestStream()
     for at in range(seconds):
         stream.add_elements([TimestampedValue(f"{at}-{n}", at + n / 10) for n in range(2)])

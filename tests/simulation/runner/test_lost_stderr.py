@@ -1,4 +1,4 @@
-"""A pipeline runs to its end although nobody can read its messages any more: its standard error is closed."""
+"""A pipeline runs to its end even if its standard error is closed."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class _InOrderFn(beam.DoFn):
 
 
 class _ReadBesideFn(beam.DoFn):
-    """Reads each number in parts, which may fall into different epochs, beside the size of its window."""
+    """Reads each number in parts, possibly in different epochs, with the size of its window as a side input."""
 
     @beam.DoFn.unbounded_per_element()
     def process(
@@ -78,7 +78,7 @@ class _ReadBesideFn(beam.DoFn):
 
 
 class _AtTheEndFn(beam.DoFn):
-    """Counts a key's numbers in each window, and says so by a timer at the window's end."""
+    """Counts the numbers of a key in each window; a timer at the end of the window emits the count."""
 
     COUNT = userstate.CombiningValueStateSpec("count", combine_fn=sum)
     END = userstate.TimerSpec("end", TimeDomain.WATERMARK)
@@ -104,7 +104,7 @@ class _AtTheEndFn(beam.DoFn):
 
 
 def _windowed(keyed: beam.PCollection, output: Path) -> None:
-    """Early panes, timers at the ends of windows, side inputs of two kinds of DoFns: each into files of its own."""
+    """Early panes, timers at the ends of windows, side inputs of two kinds of DoFns, each in separate files."""
     short = keyed | "Short" >> beam.WindowInto(window.FixedWindows(0.1))
     early = keyed | "Early" >> beam.WindowInto(
         window.FixedWindows(0.1),
@@ -168,11 +168,11 @@ def _plan(output: Path, *, windowed: bool = False) -> Plan:
 
 
 class _Killed(BaseException):
-    """The driver dies: nothing catches this."""
+    """The driver dies. No code catches this exception."""
 
 
 class _Chance:
-    """Draws where a run is hurt; `hurt` says so with a probability that leaves some epochs whole."""
+    """Draws where faults occur; the probability of `hurt` is low enough for some epochs to succeed."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)

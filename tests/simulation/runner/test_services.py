@@ -18,7 +18,7 @@ asked: list[Any] = []
 
 
 class Reader:
-    """Tells the events of a TestStream, whatever outputs are asked for."""
+    """Returns the events of a TestStream for any requested outputs."""
 
     def __init__(self, events: list[Any]) -> None:
         self._events = events

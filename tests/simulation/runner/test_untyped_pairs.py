@@ -1,4 +1,4 @@
-"""Pairs that Beam knows no types of can be grouped."""
+"""Pairs without type hints can be grouped."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""A change stream made up from a seed, and a reader that drives the real frontier, tracker and coders.
+"""A simulated change stream, generated from a seed, and a reader that drives the real frontier, tracker and coders.
 
 The stream is written from the service's documentation, not from the reader: partitions own keys, and split,
 merge and move; a split announces its children in one record or in two, a merged child is announced by every
 parent; a query returns what was committed between its ends, both inclusive, and a heartbeat only when it has
-nothing else; a token that has ended earlier is refused. A *scattered* stream behaves as the emulator was seen
-to: all partitions are replaced at one moment, and one of them gets every change until the next.
+nothing else; a token that has ended earlier is refused. A *scattered* stream behaves like the emulator: all
+partitions are replaced at one moment, and one of them gets every change until the next.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class OrderBrokenError(AssertionError):
 
 
 class Reading:
-    """Reads one history in epochs, dealt over parts, cut and crashed at steps that the seed chooses."""
+    """Reads one history in epochs, dealt over parts, split and crashed at steps that the seed chooses."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class Reading:
         )
 
     def _read(self, trackers: list[SpannerTracker]) -> tuple[list[DataChangeRecord], bool]:
-        """Claim some steps on all parts, interleaved. Return the outputs, and whether it ended in a crash."""
+        """Claim some steps on all parts, interleaved. Return the outputs, and whether the epoch crashed."""
         outputs: list[DataChangeRecord] = []
         windows = [self._steps(tracker) for tracker in trackers]
         for _ in range(self.rng.randint(1, 40)):

@@ -1,10 +1,10 @@
 """The DoFns of staging in a small model of epochs, for any store, crashed at every request to the store.
 
-The model does what the runner's protocol promises and no more. State, source position and Publications are in a record
-that is replaced as a whole. A crash discards the try. The publish step runs at the start of the next epoch, as often as
-that epoch is tried. Around it there are a consumer that takes files away, clean-ups and publish steps that were paused
-and resume much later, and tasks of failed tries that still stage files. A crash kills the process: after it no `except`
-or `finally` of the code under test can touch the store.
+The model guarantees exactly what the runner's protocol guarantees. State, source position and Publications are
+in a record that is replaced as a whole. A crash discards the try. The publish step runs at the start of the
+next epoch, as often as that epoch is tried. Around it there are a consumer that takes files away, clean-ups and
+publish steps that were paused and resume much later, and tasks of failed tries that still stage files. A crash
+kills the process: after it no `except` or `finally` of the code under test can touch the store.
 
 Each run is a function of its seed and of the request that crashes; a failure shows both.
 """
@@ -45,8 +45,8 @@ class Crash(BaseException):
 class CrashPoint:
     """Counts the requests of the code under test and kills the process at the chosen one.
 
-    `before` tells whether the process dies before the request takes effect or right after it. A dead process makes no
-    requests.
+    `before` tells whether the process dies before the request takes effect or right after it. A dead process
+    makes no requests.
     """
 
     def __init__(self) -> None:
@@ -92,8 +92,8 @@ class Output(Protocol):
 class World:
     """One store, the view of it from outside, and the point where a process dies.
 
-    `take_at_once`: consumers may take a file away as soon as they see it. Otherwise they wait until the record that
-    names the file is replaced.
+    `take_at_once`: consumers may take a file away as soon as they see it. Otherwise they wait until the record
+    that names the file is replaced.
     """
 
     store: FileStore
@@ -195,7 +195,7 @@ class Pipeline:
         return {publication.final for publication in self.publications()}
 
     def epoch(self, lines: int, drain: bool = False) -> None:
-        """Publish the last record, take in so many lines, and commit."""
+        """Publish the last record, process this number of lines, and commit."""
         self.tries += 1
         attempt = Attempt(JOB, self.record.generation, self.record.number + 1, f"n{self.tries}")
         with running_attempt(attempt):

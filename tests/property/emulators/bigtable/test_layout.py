@@ -1,4 +1,4 @@
-"""Any history of layout changes tiles the key space, and closes streams without a gap."""
+"""After any sequence of layout changes the partitions tile the key space, and closes cover every key."""
 
 from __future__ import annotations
 

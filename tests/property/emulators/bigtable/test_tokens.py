@@ -1,4 +1,4 @@
-"""Tokens say all that a server must know: parts join, cut and advance without loss."""
+"""Tokens contain everything that a server needs: parts can be merged, split and advanced without loss."""
 
 from __future__ import annotations
 

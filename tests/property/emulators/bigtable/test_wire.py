@@ -1,4 +1,4 @@
-"""Messages made by hand are those that Google's classes would make, and chunks add up."""
+"""Hand-encoded messages equal those of Google's protobuf classes, and chunks add up to the record."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Seeded histories of writes, layout changes and readers, without gRPC and with a clock that is set by hand.
 
-The reader follows the documentation, and re-opens a part whose merge has stalled as a partition of its own. It
-may crash at any step and comes back from the last token it saw.
+The reader follows the documentation. It reopens a part whose merge has stalled as a separate partition. It may
+crash at any step and resumes from the last token that it received.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DAY_US = 86_400_000_000
 
 
 class Time:
-    """Microseconds that pass when a history says so."""
+    """A clock in microseconds that a history advances."""
 
     def __init__(self) -> None:
         self.now_us = 1_700_000_000_000_000
@@ -35,7 +35,7 @@ class Time:
 
 @dataclass
 class Open:
-    """A partition that is being read: its session, and the tokens to come back with."""
+    """A partition that is being read: its session, and the tokens from which it resumes."""
 
     session: Session
     tokens: list[tuple[Range, str]]
@@ -43,7 +43,7 @@ class Open:
 
 @dataclass
 class History:
-    """One random history and what its reader has seen."""
+    """One random history and the records that its reader has received."""
 
     rng: random.Random
     time: Time = field(default_factory=Time)
@@ -61,7 +61,7 @@ class History:
         self.open[b"", b""] = Open(self._session((b"", b""), []), [])
 
     def act(self) -> None:
-        """Do one random thing."""
+        """Perform one random action."""
         self.time.now_us += self.rng.choice([self.rng.randrange(1, 50), self.rng.randrange(1, 50), 20_000])
         kind = self.rng.random()
         if kind < 0.4:
@@ -77,7 +77,7 @@ class History:
             self._step(self.rng.choice(sorted(self.open)))
 
     def finish(self) -> None:
-        """Read everything that is left; the layout does not change any more."""
+        """Read all remaining records without further layout changes."""
         for _ in range(2000):
             self.time.now_us += 1000
             for part in sorted(self.idle):
@@ -142,7 +142,7 @@ class History:
         self.seen.append((change.row_key, commit_us, chunk.mutation.set_cell.timestamp_micros))
 
     def _promised(self, keys: Range, watermark) -> None:
-        """Remember for every row of the partition that nothing below the watermark will come."""
+        """Store the watermark for every row of the partition: no later record may be below it."""
         for key in [b"%02d" % number for number in range(40)]:
             if KeyRange(*keys).holds(key):
                 self.low_us[key] = max(self.low_us.get(key, 0), watermark.ToMicroseconds())
