@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from penstock.errors import UsageError
+from penstock.event import ChangeEvent, Source
 
 Mode = Literal["KEYS_ONLY", "UPDATES", "NEW_IMAGE", "OLD_IMAGE", "NEW_AND_OLD_IMAGES"]
 """What the records of a change show of a row: the modes of YDB, and without UPDATES those of DynamoDB Streams."""
@@ -61,6 +62,36 @@ def check_capture(mode: Mode, capture_type: str) -> None:
         f"mode {mode} cannot be made from {capture_type or 'Bigtable'}, which does not send what it needs: {remedy}, "
         f"or mode {' or '.join(name for name in get_args(Mode) if name in satisfied)}"
     )
+
+
+def check_source(mode: Mode, source: Source) -> None:
+    """Check the source of events as `check_capture` does. A capture type that this module does not know passes.
+
+    Formats call it for each table: a record of Spanner describes only the columns that its capture type sends, so an
+    incomplete image cannot be told from a whole one.
+
+    Raises:
+        UsageError: the source cannot satisfy the mode.
+    """
+    if source.capture in _CAPTURES and (source.capture or source.system == "bigtable"):
+        try:
+            check_capture(mode, source.capture)
+        except UsageError as error:
+            raise UsageError(f"{error}; or apply MaterializeRows, and pass rows_materialized=True") from None
+
+
+def check_cells(mode: Mode, event: ChangeEvent) -> None:
+    """Check that a mode can express the entries of a Bigtable change.
+
+    Raises:
+        ValueError: the change deletes cells or changes aggregates, and the mode shows columns.
+    """
+    other = next((cell.mod for cell in event.cells if cell.mod != "SET_CELL"), None)
+    if other is not None and mode != "KEYS_ONLY":
+        raise ValueError(
+            f"a change of {event.source.table} has a {other}, which no record of mode {mode} can express: use "
+            "KEYS_ONLY or the Bigtable change log"
+        )
 
 
 def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:

@@ -40,7 +40,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from penstock.event import ChangeEvent, ColumnType, Image, Kind, Op, Source, TableSchema
-from penstock.transforms.formats.capture import check_choice
+from penstock.transforms.formats.capture import check_cells, check_choice, check_source
 from penstock.transforms.formats.formatted import FormattedRecord
 from penstock.transforms.formats.table_format import TableFormat
 from penstock.transforms.formats.value_text import fraction, interval_text, time_text, whole_second
@@ -62,7 +62,8 @@ class DynamoDbFormat(TableFormat["_Table"]):
     """Formats events as records of DynamoDB Streams. The options have DynamoDB's names.
 
     The key of a record is the JSON object of its `Keys`. `eventID` is the same after a repeated read. `SequenceNumber`
-    holds the version of the event, so it grows with the commits.
+    holds the version of the event, so it grows with the commits. `rows_materialized` says that the events come from
+    `MaterializeRows`, whose rows are whole whatever the capture type sends.
 
     Raises:
         UsageError: an option has a value that DynamoDB does not have.
@@ -75,12 +76,13 @@ class DynamoDbFormat(TableFormat["_Table"]):
         aws_region: str = "",
         event_source_arn: str = "",
         dialect: Dialect = "aws",
+        rows_materialized: bool = False,
     ) -> None:
         super().__init__()
         check_choice("stream_view_type", stream_view_type, get_args(StreamViewType))
         check_choice("dialect", dialect, get_args(Dialect))
         self._view, self._region, self._arn = stream_view_type, aws_region, event_source_arn
-        self._ydb = dialect == "ydb"
+        self._ydb, self._materialized = dialect == "ydb", rows_materialized
         self._new = stream_view_type in ("NEW_IMAGE", "NEW_AND_OLD_IMAGES")
         self._old = stream_view_type in ("OLD_IMAGE", "NEW_AND_OLD_IMAGES")
 
@@ -98,6 +100,8 @@ class DynamoDbFormat(TableFormat["_Table"]):
         if event.op is Op.TRUNCATE or key is None:
             what = "no record for a truncate" if event.op is Op.TRUNCATE else "no table without a primary key"
             raise ValueError(f"DynamoDB Streams has {what}: filter the events of {table.name} out")
+        if event.cells:
+            check_cells(self._view, event)
         if event.op is Op.UPDATE and before is not None:
             old_key = {name: before.get(name, value) for name, value in key.items()}
             if old_key != key:
@@ -106,6 +110,8 @@ class DynamoDbFormat(TableFormat["_Table"]):
         return [self._record(table, event, key, event.op, before, event.after, "")]
 
     def _make_plan(self, source: Source, schema: TableSchema) -> _Table:
+        if not self._materialized:
+            check_source(self._view, source)
         return _Table(source, schema, self._view, self._ydb)
 
     def _record(

@@ -53,6 +53,8 @@ class SpannerBigQueryFormat(TableFormat["_Table"]):
         mod = _MODS.get(event.op)
         if mod is None:
             return []
+        if event.cells:
+            raise ValueError(f"{event.source.table} is a table of Bigtable: use BigtableChangeLogFormat")
         table, version, transaction = self._plan(event), event.version, event.transaction
         image = (event.before if event.op is Op.DELETE else event.after) or event.key or {}
         row = table.row(image)

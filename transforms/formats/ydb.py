@@ -30,7 +30,7 @@ import msgspec
 
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent, Image, Op, Source, TableSchema, Version
-from penstock.transforms.formats.capture import Mode, check_choice
+from penstock.transforms.formats.capture import Mode, check_cells, check_choice, check_source
 from penstock.transforms.formats.formatted import FormattedRecord
 from penstock.transforms.formats.table_format import TableFormat
 from penstock.transforms.formats.ydb_position import VirtualTimestamp, barrier_timestamp, virtual_timestamp
@@ -81,6 +81,8 @@ class YdbFormat(TableFormat["_Table"]):
     source names one, `schema_changes` adds a record for each SCHEMA event. `extended_dates` shows dates and
     timestamps in the types of the full range (Date32, Timestamp64). `reset` writes `reset` in place of `update` in
     mode UPDATES if the event has every column of its table: the record then replaces the whole row.
+    `rows_materialized` says that the events come from `MaterializeRows`, whose rows are whole whatever the capture
+    type sends.
 
     The key of a record is the compact JSON array of the key values (DEBEZIUM_JSON: an object with `payload`).
 
@@ -99,6 +101,7 @@ class YdbFormat(TableFormat["_Table"]):
         schema_changes: bool = False,
         extended_dates: bool = False,
         reset: bool = False,
+        rows_materialized: bool = False,
     ) -> None:
         super().__init__()
         check_choice("mode", mode, get_args(Mode))
@@ -114,7 +117,7 @@ class YdbFormat(TableFormat["_Table"]):
             raise UsageError(f"reset belongs to mode UPDATES, not to {mode}")
         self._changefeed, self._mode, self._debezium = changefeed, mode, format == "DEBEZIUM_JSON"
         self._timestamps, self._users, self._schemas = virtual_timestamps, user_sids, schema_changes
-        self._extended, self._reset = extended_dates, reset
+        self._extended, self._reset, self._materialized = extended_dates, reset, rows_materialized
         self._new = mode in ("NEW_IMAGE", "NEW_AND_OLD_IMAGES")
         self._old = mode in ("OLD_IMAGE", "NEW_AND_OLD_IMAGES")
 
@@ -137,8 +140,8 @@ class YdbFormat(TableFormat["_Table"]):
         key = event.key
         if key is None:
             raise ValueError(f"{table.name} has no primary key, which a YDB changefeed needs")
-        if event.cells and self._mode != "KEYS_ONLY":
-            _check_cells(event, table.name)
+        if event.cells:
+            check_cells(self._mode, event)
         old_key = _changed_key(event, key)
         if old_key is None:
             return [self._row(table, event, key, event.op, event.before, event.after)]
@@ -159,6 +162,8 @@ class YdbFormat(TableFormat["_Table"]):
         return FormattedRecord(topic, None, _json({"resolved": resolved}), watermark, Version(watermark))
 
     def _make_plan(self, source: Source, schema: TableSchema) -> _Table:
+        if not self._materialized:  # `reset` too replaces whole rows
+            check_source("NEW_IMAGE" if self._reset else self._mode, source)
         return _Table(source, schema, self._changefeed, self._extended, self._mode)
 
     def _row(
@@ -296,12 +301,3 @@ def _changed_key(event: ChangeEvent, key: Image) -> Image | None:
         return None
     old = {name: before.get(name, value) for name, value in key.items()}
     return None if old == key else old
-
-
-def _check_cells(event: ChangeEvent, table: str) -> None:
-    other = next((cell.mod for cell in event.cells if cell.mod != "SET_CELL"), None)
-    if other is not None:
-        raise ValueError(
-            f"a change of {table} has a {other}, which no record of a YDB changefeed can express: use mode KEYS_ONLY "
-            "or the Bigtable change log"
-        )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import UsageError
-from penstock.event import ChangeEvent, ColumnType, Field, Interval, Kind, Op, Source, Version
+from penstock.event import CellChange, ChangeEvent, ColumnType, Field, Interval, Kind, Op, Source, Version
 from penstock.transforms.formats.dynamodb import DynamoDbFormat
 from tests.unit.formats.events import event_of, schema_of
 
@@ -181,6 +181,21 @@ def test_an_image_that_is_not_the_whole_row_is_refused() -> None:
     with pytest.raises(ValueError, match="column Message of Orders was not sent"):
         record(event_of(MESSAGES, Op.CREATE, after={"Id": 1}))
     assert record(event_of(MESSAGES, Op.CREATE, after={"Id": 1}), stream_view_type="KEYS_ONLY")
+
+
+def test_a_source_that_sends_no_whole_rows_and_deletions_of_cells_are_refused() -> None:
+    partial = event_of(MESSAGES, after=NEW, source=Source("spanner", table="Orders", capture="NEW_VALUES"))
+    with pytest.raises(ValueError, match="cannot be made from NEW_VALUES"):
+        record(partial)
+    row = event_of(
+        schema_of({"row_key": Kind.BYTES}),
+        after={"row_key": b"r"},
+        source=Source("bigtable", table="users"),
+        cells=(CellChange("DELETE_FAMILY", "cf"),),
+    )
+    with pytest.raises(ValueError, match="cannot be made from Bigtable"):
+        record(row, stream_view_type="NEW_IMAGE")
+    assert record(row, stream_view_type="KEYS_ONLY")["dynamodb"]["Keys"] == {"row_key": {"B": "cg=="}}
 
 
 def test_a_new_primary_key_is_a_remove_and_an_insert() -> None:

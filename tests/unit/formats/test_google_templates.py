@@ -72,6 +72,8 @@ def test_the_change_log_of_events_has_the_fields_of_the_lines_of_native_records(
     for line in native:
         del line["low_watermark"], line["entry_index"], line["number_of_entries"]
     assert ours == native
+    with pytest.raises(ValueError, match="use BigtableChangeLogFormat"):
+        SpannerBigQueryFormat()(event)
 
 
 def test_base64_is_used_for_all_bytes_if_it_is_asked_for() -> None:

@@ -218,6 +218,16 @@ def test_a_deletion_of_cells_is_refused_because_no_record_can_express_it() -> No
     assert value(event, mode="KEYS_ONLY") == b'{"key":["cg=="],"update":{}}'
 
 
+@pytest.mark.parametrize("options", [{"mode": "NEW_IMAGE"}, {"reset": True}])
+def test_events_of_a_capture_type_with_partial_rows_make_no_images(options: dict[str, Any]) -> None:
+    # A record of NEW_VALUES describes the changed columns only, so its image looks like a whole row.
+    source = Source("spanner", table="Orders", capture="NEW_VALUES")
+    with pytest.raises(ValueError, match="NEW_IMAGE cannot be made from NEW_VALUES"):
+        value(event_of(ROWS, after=NEW, source=source), **options)
+    assert value(event_of(ROWS, after=NEW, source=source))
+    assert value(event_of(ROWS, after=NEW, source=source), rows_materialized=True, **options)
+
+
 def test_a_schema_change_names_the_columns_and_the_key() -> None:
     schema = schema_of({"key": column_type("Uint64")}, price=column_type("Decimal(22,9)"))
     change = ChangeEvent(YDB, Op.SCHEMA, 0, None, None, None, Version(10, f"{20:020d}", f"{2:020d}"), schema)
