@@ -1,7 +1,7 @@
-"""Why some of Beam's tests are red here, each as the least pipeline that shows it: what the page's reasons mean.
+"""The smallest pipelines that show why some of Beam's tests fail here; they explain the reasons on the page.
 
-None of these is an answer of another model; they are what other processes, several bundles, whole timestamps and
-side inputs of streams look like. What a stream's side input does is in `tests/panes/test_side_inputs.py` too.
+All results follow Beam's model. They differ because of worker processes, several bundles, timestamps in
+microseconds and side inputs of streams. See also `tests/panes/test_side_inputs.py`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _BundlesFn(beam.DoFn):
         yield window.GlobalWindows.windowed_value("a bundle")
 
     def process(self, element: int) -> None:
-        """Elements are not looked at."""
+        """Ignore the elements."""
 
 
 def test_redistributed_elements_arrive_in_one_bundle_per_partition(pipeline: beam.Pipeline) -> None:

@@ -108,7 +108,7 @@ def merge_to_cell(family: str, qualifier: bytes, amount: int) -> Any:
 
 
 class Writers:
-    """Threads that change random rows in every way there is, until stopped; `writes` counts the calls."""
+    """Threads that change random rows with every kind of call, until stopped; `writes` counts the calls."""
 
     def __init__(self, table: Table, threads: int = 3, rows: int = 40, pause: float = 0.005) -> None:
         self.writes = 0
@@ -126,7 +126,7 @@ class Writers:
         return self
 
     def stop(self) -> None:
-        """Let the writers end after the call that they are in."""
+        """Stop the writers after their current call."""
         self._stop.set()
 
     def __exit__(self, *_: object) -> None:
@@ -149,7 +149,7 @@ class Writers:
 
 
 def write(client: Client, rng: random.Random, rows: int, value: bytes) -> None:
-    """Make one call that changes rows in one of all the ways; `value` is the caller's own."""
+    """Make one call of a random kind that changes rows; `value` is unique to the caller."""
     key = row_key(rng.randrange(rows))
     way = rng.choice(("row", "row", "rows", "check", "modify", "sum", "delete", "column", "family", "big"))
     if way == "row":
@@ -177,7 +177,7 @@ def write(client: Client, rng: random.Random, rows: int, value: bytes) -> None:
 
 
 def row_key(number: int) -> bytes:
-    """Return one of the rows that the writers know; some keys are no text."""
+    """Return the key of a random row of the writers; some keys are not text."""
     return bytes([6 * number % 256]) + b"\0row" if number % 3 else b"row%03d" % number
 
 

@@ -1,4 +1,4 @@
-"""`penstock run bigtable-to-files` as a child process, and what its files make of the table."""
+"""`penstock run bigtable-to-files` as a child process, and the table that its files replay to."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def out_of_order(lines: list[Line]) -> list[str]:
 
 
 def cells_of(lines: list[Line]) -> Cells:
-    """The table that the lines make when they are applied in their order."""
+    """Return the table that results from applying the lines in order."""
     table: Cells = {}
     for line in lines:
         key = b64decode(line.content["row_key"])
@@ -67,7 +67,7 @@ def cells_of(lines: list[Line]) -> Cells:
 
 
 def differences(mine: Cells, theirs: Cells) -> dict[bytes, Any]:
-    """Row key to the cells that only one side has."""
+    """Return, by row key, the cells that only one side has."""
     return {
         key: dict(mine.get(key, {}).items() ^ theirs.get(key, {}).items())
         for key in mine.keys() | theirs.keys()

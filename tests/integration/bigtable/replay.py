@@ -1,4 +1,4 @@
-"""What the records of a change stream make of a table, when they are applied in the order given."""
+"""Applies the records of a change stream in the given order, and returns the resulting table."""
 
 from __future__ import annotations
 
@@ -72,6 +72,6 @@ def assert_order_of_each_row(records: Sequence[ChangeStreamMutation]) -> None:
 
 
 def assert_no_duplicates(records: Sequence[ChangeStreamMutation]) -> None:
-    """The writers of these tests put a unique number into each change."""
+    """Fail if a change occurs twice: the writers of these tests put a unique number into each change."""
     identities = [(r.row_key, r.commit_timestamp, r.entries) for r in records]
     assert len(set(identities)) == len(identities), "a record came twice"

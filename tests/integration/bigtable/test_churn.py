@@ -1,4 +1,4 @@
-"""The reader on the emulator while partitions change under it all the time."""
+"""The reader on the emulator while partitions change continuously."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock run bigtable-to-files` on a cluster: two executors, processes of their own, read side by side."""
+"""`penstock run bigtable-to-files` on a cluster: two executors, each a separate process, read in parallel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts, ends, idle streams, outages and refusals, as the emulator answers them."""
+"""Starts, ends, idle streams, outages and refused requests, on the emulator."""
 
 from __future__ import annotations
 

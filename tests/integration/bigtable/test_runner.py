@@ -1,4 +1,4 @@
-"""The transform in Beam pipelines: on Beam's own runner, and on Spark."""
+"""The transform in Beam pipelines, on Beam's own runner and on Spark."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MUTATIONS, RECORDS = 200_000, 150_000
 
 
 class Keep(beam.DoFn):
-    """Appends what it sees to a file: the pipeline is copied before it runs."""
+    """Appends each element to a file; a list would not work, because the pipeline is pickled before it runs."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -52,7 +52,7 @@ class Keep(beam.DoFn):
 
 
 class Kept:
-    """What `Keep` has written to a file so far, with the timestamps in microseconds; reads on where it was."""
+    """The elements that `Keep` has written to a file so far, with timestamps in microseconds."""
 
     def __init__(self, path: Path) -> None:
         self.timestamps: list[int] = []
@@ -61,7 +61,7 @@ class Kept:
         self._read = 0
 
     def refreshed(self) -> Kept:
-        """Read the whole lines that are new."""
+        """Read the complete new lines."""
         if not self._path.exists():
             return self
         with self._path.open("rb") as file:
@@ -94,7 +94,7 @@ def reader_threads() -> list[str]:
 
 
 def write_until(table: Any, running: Any, records: int, layout_changes: int) -> None:
-    """Wait until the emulator has seen so much."""
+    """Wait until the emulator has received this number of writes."""
     until = time.monotonic() + 1800
     while (seen := table.control.statistics(table.name))["records"] < records or (
         seen["layout_changes"] < layout_changes
@@ -146,7 +146,7 @@ def test_an_error_in_the_middle_of_the_pipeline_leaves_no_thread_behind(table: A
 def test_replay_equals_the_table_on_spark_through_churn(
     table: Any, writers: Callable[..., Any], spark: Any, tmp_path: Path, campaign: Any
 ) -> None:
-    """Two workers, epochs of 0.2 s. Nothing is killed, so that side effects of a DoFn come once."""
+    """Two workers, epochs of 0.2 s. Nothing is killed, so each side effect of a DoFn occurs once."""
     out = tmp_path / "records"
     options = [f"--checkpoint_dir={tmp_path / 'checkpoint'}", "--epoch_seconds=0.2", "--spark_parallelism=2"]
     pipeline = beam.Pipeline(runner=PySparkRunner(spark), options=PipelineOptions(options))

@@ -2,7 +2,7 @@
 
 python -m tests.integration.children.program COUNT
 
-Prints of each the exit code if it is not 0, or else whether it was deaf to Ctrl-C.
+Prints for each program its exit code if it is not 0, otherwise whether it ignored Ctrl-C.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.runner.spark.gateway import pyspark_popen
 
 
 class Echo(grpc.GenericRpcHandler):
-    """Sends back what it gets."""
+    """Returns each message that it receives."""
 
     def service(self, details: Any) -> Any:
         return grpc.stream_stream_rpc_method_handler(lambda messages, context: messages)

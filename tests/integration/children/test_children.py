@@ -1,4 +1,4 @@
-"""A driver that has gRPC channels open can start Spark's JVM, every time."""
+"""A driver with open gRPC channels can always start Spark's JVM."""
 
 from __future__ import annotations
 

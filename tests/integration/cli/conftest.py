@@ -44,7 +44,7 @@ def emulator(request: pytest.FixtureRequest) -> Iterator[Emulator]:
 
 @dataclass(frozen=True, slots=True)
 class Shop:
-    """The shop's own program. It does not know that there are pipelines."""
+    """The shop's own program, which is independent of pipelines."""
 
     database: Any
 
@@ -104,7 +104,7 @@ class Program:
         return [event for event in lines if event["event"] == name]
 
     def until(self, met: Callable[[], bool]) -> None:
-        """Wait until `met`, as long as the program runs."""
+        """Wait until `met` is true; fail if the program ends before."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not met():
             assert self.process.poll() is None, f"ended with {self.process.returncode}\n{self.output}"
@@ -152,5 +152,5 @@ def published() -> Callable[[Path], list[dict[str, Any]]]:
 
 @pytest.fixture
 def penstock() -> list[str]:
-    """The command, as this environment has it."""
+    """Return the path of the `penstock` command in this environment."""
     return [sys.executable, "-m", "penstock.cli.main"]

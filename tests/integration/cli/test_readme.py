@@ -1,4 +1,4 @@
-"""The README's example, as it stands there, with its folders moved."""
+"""The README's example, unchanged except for its folders."""
 
 from __future__ import annotations
 

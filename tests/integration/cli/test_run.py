@@ -80,7 +80,7 @@ def test_stopped_and_killed_runs_continue_without_loss_or_repeat(
 def test_losing_the_reader_of_messages_does_not_stop_the_work(
     start: Any, shop: Any, published: Published, penstock: list[str], tmp_path: Path
 ) -> None:
-    """As in `penstock run … 2>&1 | head -1`; and the terminal goes away, which sends SIGHUP."""
+    """As in `penstock run … 2>&1 | head -1`, with a terminal that is closed, which sends SIGHUP."""
     program = start(*penstock, "run", "spanner-to-files", *settings(tmp_path), piped=True)
     assert json.loads(program.process.stderr.readline())["event"] in ("log", "progress")
     program.process.stderr.close()

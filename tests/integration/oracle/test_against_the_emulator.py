@@ -1,7 +1,7 @@
-"""The oracle and the bank of the demo against the real emulator, without any pipeline in between.
+"""The oracle and the demo's bank on the real emulator, without a pipeline.
 
-What an ordinary client reads from the change stream must replay to the tables, with every column type, and
-break no rule: only then does a finding about a pipeline's files mean something.
+The changes that an ordinary client reads must replay to the tables, with every column type, and break no rule.
+Otherwise an error that the oracle finds in a pipeline's files could be an error of the oracle.
 """
 
 import random
@@ -45,7 +45,7 @@ def changes(stream: Stream) -> list[Change]:
 
 
 def rounds() -> Iterator[None]:
-    """Go on for a minute: the emulator changes partitions only while no one writes, so none may come for long."""
+    """Continue for a minute: the emulator changes partitions only while no client writes, so a change may take long."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
         yield

@@ -16,7 +16,7 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 
 
 class Endless(RestrictionProvider):
-    """Numbers from 0 on; `end` makes them end."""
+    """Numbers from 0, unbounded or up to `end`."""
 
     def __init__(self, end: int = 10**12) -> None:
         self.end = end
@@ -37,7 +37,7 @@ class Endless(RestrictionProvider):
 class CountFn(beam.DoFn):
     """Emits (element, n) for n = 0, 1, … below `end`: `per_second` of them, at event time n / 100 s.
 
-    With `defer_every` it gives the rest back for 30 ms after so many numbers.
+    With `defer_every` it defers the residual by 30 ms after this number of numbers.
     """
 
     def __init__(self, per_second: float = 1000, end: int = 10**12, defer_every: int = 0) -> None:

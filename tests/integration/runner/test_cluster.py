@@ -1,4 +1,4 @@
-"""Executors and workers die in mid-epoch: that costs time, never data."""
+"""Executors and workers die during an epoch: no data is lost."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _session(leader: int) -> list[tuple[int, str]]:
 
 
 def _workers(leader: int) -> list[int]:
-    """The Python workers of a session: what its daemons have forked. There is at least one."""
+    """Return the Python workers of a session, which its daemons have forked. There is at least one."""
     daemons = [
         pid
         for pid, line in _session(leader)

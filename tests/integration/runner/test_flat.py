@@ -1,7 +1,6 @@
-"""A stream of thousands of windows and of keys that come once stays as large as it was, on real Spark.
+"""A stream with thousands of windows and of keys that occur once does not grow, on real Spark.
 
-What the in-process test of the same name sees of state and records is seen here of folders, heaps and processes.
-"""
+The in-process test of the same name measures state and records; this one measures folders, heaps and processes."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ SWEPT = ("files", "kilobytes")
 
 
 class TurnsFn(beam.DoFn):
-    """Each time it is called a second of event time goes by, with keys that never come again, one of them late."""
+    """Each call advances event time by a second and emits new keys, one of them late."""
 
     @beam.DoFn.unbounded_per_element()
     def process(
@@ -56,7 +55,7 @@ class TurnsFn(beam.DoFn):
 
 
 class OnceFn(beam.DoFn):
-    """Remembers each key and sets it timers: state that nobody clears goes with its window."""
+    """Stores each key and sets timers for it. The DoFn never clears this state; it is deleted with its window."""
 
     SEEN = userstate.BagStateSpec("seen", StrUtf8Coder())
     END = userstate.TimerSpec("end", TimeDomain.WATERMARK)
@@ -101,7 +100,7 @@ def _build(p: beam.Pipeline) -> None:
 
 
 class Meter:
-    """Looks at the sizes of a driver, its JVM, its workers and a checkpoint folder."""
+    """Measures the sizes of a driver, its JVM, its workers and a checkpoint folder."""
 
     def __init__(self, spark: Any, checkpoint: Path) -> None:
         self._jvm = spark._jvm

@@ -1,4 +1,4 @@
-"""What an epoch leaves in Spark: words for its UI, and no files; what its workers begin with."""
+"""Job and stage descriptions in Spark's UI, removed shuffle files, and preloaded modules in workers."""
 
 from __future__ import annotations
 

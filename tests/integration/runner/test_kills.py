@@ -1,8 +1,8 @@
-"""SIGKILL of driver, JVM and workers while windows, state and timers are under way: what is published is exact.
+"""SIGKILL of driver, JVM and workers while windows, state and timers are active: the published results are exact.
 
-The truth is computed here, in plain Python, from nothing but how far each key was to be read. Where a pipeline may
-choose (how many early panes there are, when a timer in processing time rings), only what every choice has in common
-is asked for.
+The expected results are computed here in plain Python from the last number of each key. Where several results are
+allowed (the number of early panes, the firing time of processing-time timers), the test checks only what all of them
+have in common.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Counts = dict[tuple[str, int], int]
 
 
 class Folders:
-    """Where a campaign's pipeline writes."""
+    """The folders to which the pipeline of a campaign writes."""
 
     def __init__(self, root: Path) -> None:
         self.output, self.checkpoint = root / "output", root / "checkpoint"
@@ -43,7 +43,7 @@ class Folders:
         return python("tests.integration.runner.programs.stateful", *folders, str(KEYS))
 
     def rows(self) -> dict[str, list[Row]]:
-        """What was published, by what it is, in the order of the files."""
+        """Return the published rows by kind, in the order of the files."""
         rows: dict[str, list[Row]] = defaultdict(list)
         for line in self._lines():
             rows[line.content["what"]].append(line.content)
@@ -104,7 +104,7 @@ def test_kills_leave_windows_state_and_timers_exact(tmp_path, campaign_of):
 
 
 def differences(rows: dict[str, list[Row]], count: int) -> Iterator[str]:
-    """Say what of `rows` is not what keys that count below `count` make of it."""
+    """Return the differences between `rows` and the results for keys that count up to `count` (exclusive)."""
     keys = [f"k{number}" for number in range(KEYS)]
     yield from (f"{len(rows[what])} rows are {what}" for what in rows.keys() - _KINDS)
     yield from _unlike(
@@ -184,7 +184,7 @@ def _windows(count: int) -> dict[int, list[int]]:
 
 
 def _counted(count: int) -> Counter[int]:
-    """How many come into each fixed window, in time or late."""
+    """Return the number of elements in each fixed window, on time or late."""
     counts = Counter({start: len(numbers) for start, numbers in _windows(count).items()})
     late = range(0, count, program.LATE_EVERY)
     return counts + Counter(_start(program.second(number) - program.LATE) for number in late)
@@ -211,7 +211,7 @@ def _summed(rows: Iterable[Row]) -> Counts:
 
 
 def _wrong_panes(what: str, rows: Iterable[Row], punctual: set[tuple[str, int]]) -> Iterator[str]:
-    """Say which windows have panes that do not follow one another; `punctual` have elements that come in time."""
+    """Return the windows whose panes are not consecutive; windows in `punctual` have elements on time."""
     panes: dict[tuple[str, int], list[Row]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row["index"]):
         panes[row["key"], row["start"]].append(row)

@@ -1,4 +1,4 @@
-"""The Spark context of a pipeline: what a submission says counts; what it does not say is ours."""
+"""The Spark context of a pipeline: settings of spark-submit are used; other settings come from the runner."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROGRAM = """
 def _settings(
     folder: Path, *command: str, master: str | None, settings: dict[str, str]
 ) -> tuple[dict[str, str], str]:
-    """Return what a context in a process of its own says, and all that was said: spark-submit mixes the streams."""
+    """Return the settings of a context in a separate process, and its whole output: spark-submit mixes the streams."""
     program = folder / "program.py"
     program.write_text(textwrap.dedent(PROGRAM.format(master=master, settings=settings)))
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}

@@ -1,4 +1,4 @@
-"""What an operator is told when Spark cannot start or dies: the cause and what to do, at once."""
+"""Errors when Spark cannot start or dies: they come at once and name the cause and the fix."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def told(
     environment: Mapping[str, str] | None = None,
     extra_path: str = "",
 ) -> Told:
-    """Run a pipeline that fails in a process of its own; return its error, and all else that was printed."""
+    """Run a pipeline that fails in a separate process; return its error and its other output."""
     program = [sys.executable, "-m", "tests.integration.runner.programs.failing", how, *options]
     command = ["/bin/sh", "-c", f'{limit}; exec "$@"', "sh", *program] if limit else program
     variables = {

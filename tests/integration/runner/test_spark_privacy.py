@@ -1,4 +1,4 @@
-"""Who can reach a driver's ports and read what Spark writes to disk: nobody but its user, also after a kill."""
+"""Only its user can reach a driver's ports and read the files that Spark writes, also after a kill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams on Spark: epochs, cuts, drains, edits, retries."""
+"""Streams on Spark: epochs, splits, drains, edited pipelines, retries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Start = Callable[..., Any]
 
 @pytest.fixture
 def start(spark: Any, tmp_path: Path) -> Iterator[Start]:
-    """Builds and starts a stream with the test's own checkpoint; what still runs at the end is cancelled."""
+    """Builds and starts a stream with the test's own checkpoint; streams that still run at the end are cancelled."""
     running = []
 
     def begin(build: Callable[[beam.Pipeline], Any], *flags: str) -> Any:
@@ -163,7 +163,7 @@ def test_a_failing_publication_is_retried_and_finally_fails_the_pipeline(
 
 
 class _WindowedReadFn(beam.DoFn):
-    """Observes windows, which is what Beam's own split of several windows gets wrong."""
+    """Observes windows; Beam's own split of an element in several windows is wrong for such a DoFn."""
 
     @beam.DoFn.unbounded_per_element()
     def process(
@@ -194,7 +194,7 @@ def test_an_element_in_three_windows_is_split_without_repeats(start: Start, publ
 
 
 class _IdleTracker(OffsetRestrictionTracker):
-    """Caught up: progress is complete, which hides a tracker from Beam's split of a bundle."""
+    """Reports complete progress (no backlog); Beam's split of a bundle ignores such a tracker."""
 
     def is_bounded(self) -> bool:
         return False
@@ -276,7 +276,7 @@ def test_state_and_processing_time_timers_survive_a_stop_and_a_change_of_paralle
 
 
 class BoundedCountFn(CountFn):
-    """The same, but for what it says of itself: it has an end."""
+    """The same DoFn, declared as bounded."""
 
     def process(
         self,

@@ -136,7 +136,7 @@ class Writers:
         return self
 
     def stop(self) -> None:
-        """Let the threads end after what they are writing."""
+        """Stop the threads after their current transaction."""
         self._stop.set()
 
     def __exit__(self, *_: object) -> None:

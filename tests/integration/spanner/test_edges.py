@@ -1,4 +1,4 @@
-"""Starts, ends, restarts and refusals, as the real emulator answers them."""
+"""Starts, ends, restarts and refused requests, on the real emulator."""
 
 from __future__ import annotations
 

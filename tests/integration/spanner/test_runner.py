@@ -20,7 +20,7 @@ SECOND = 1_000_000_000
 
 
 class Keep(beam.DoFn):
-    """Appends what it sees to a file: the pipeline is copied before it runs."""
+    """Appends each element to a file; a list would not work, because the pipeline is pickled before it runs."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -18,7 +18,7 @@ Response = service.ReadChangeStreamResponse.pb()
 
 
 class FakeBackoff:
-    """Counts failures; no pause, and given up after `most`."""
+    """Counts failures without pauses, and raises after `most` failures."""
 
     def __init__(self, most: int = 5) -> None:
         self.most = most

@@ -1,4 +1,4 @@
-"""The checks before a reading: what the admin API refuses is unknown, and only an absent service is waited for."""
+"""The checks before a read: facts that the admin API refuses to tell are unknown; an unavailable API is retried."""
 
 from __future__ import annotations
 

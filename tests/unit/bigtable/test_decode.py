@@ -1,4 +1,4 @@
-"""Kinds of records and closes; how records are cut is the property tests' affair."""
+"""Kinds of records and closes. The property tests cover chunking."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def names() -> list[str]:
 
 
 def taken(prefetcher: Prefetcher, steps: int, timeout: float = PATIENCE_SECONDS) -> list[Any]:
-    """Claim so many steps and return them."""
+    """Claim `count` steps and return them."""
     found: list[Any] = []
     until = time.monotonic() + timeout
     while len(found) < steps:
@@ -247,7 +247,7 @@ def test_a_parked_stream_that_no_bundle_asks_for_is_cancelled(source: Any, say: 
 
 
 def test_a_bundle_of_another_part_cancels_parked_streams(source: Any, say: Any, pool: Any) -> None:
-    """Whoever has that part now reads it; two would be sent everything twice."""
+    """Another worker reads that part now; two readers would receive all changes twice."""
     source.will_say(LOW, say.change("a"))
     kept = pool()
     with Prefetcher(kept) as prefetcher:

@@ -1,4 +1,4 @@
-"""The DoFn's loop against a service of scripts: what is claimed is emitted, what is not comes again."""
+"""The DoFn's loop with a scripted service: claimed records are emitted, unclaimed ones are read again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Bigtable change becomes in the event model."""
+"""Conversion of Bigtable changes to events."""
 
 from __future__ import annotations
 

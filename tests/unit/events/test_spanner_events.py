@@ -1,4 +1,4 @@
-"""What a Spanner record becomes in the event model."""
+"""Conversion of Spanner records to events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Buckets and hashes: what they promise to readers and to the order of lines."""
+"""Buckets and hashes: the rules on which readers and the order of lines depend."""
 
 import subprocess
 import sys

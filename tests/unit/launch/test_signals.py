@@ -1,4 +1,4 @@
-"""Signals become one request to stop. Those that change handlers of a whole process run in one of their own."""
+"""Signals become one request to stop. Tests that change the handlers of a process run in a separate process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Standard error that is lost, full, closed, or written to by other code. Each case runs in a process of its own."""
+"""Standard error that is lost, full, closed, or written to by other code. Each case runs in a separate process."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ ON_BEAM = "--runner=apache_beam.runners.direct.DirectRunner"
 
 
 class Seen:
-    """What a build function was called with."""
+    """The arguments of a call of a build function."""
 
     arguments: dict[str, Any]
 
@@ -93,7 +93,7 @@ def test_our_runner_is_the_default_and_any_other_can_be_named() -> None:
 
 
 def test_a_signal_stops_the_pipeline_with_a_checkpoint(tmp_path: Path) -> None:
-    """In a process of its own: a fake runner whose pipeline runs until somebody stops it."""
+    """Uses a separate process with a fake runner, whose pipeline runs until it is stopped."""
     program = textwrap.dedent(
         """
         import json, os, signal, sys, threading

@@ -1,4 +1,4 @@
-"""Drivers on one checkpoint folder, with a clock and nonces of their own."""
+"""Drivers on one checkpoint folder, with a separate clock and separate nonces."""
 
 from __future__ import annotations
 

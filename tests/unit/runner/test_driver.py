@@ -1,4 +1,4 @@
-"""The driver's part of an epoch, with tasks that do nothing: what the record holds goes into the epoch or stays."""
+"""The driver's part of an epoch, with tasks that do nothing: work in the record is given to the epoch or stays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan's stages stand behind and below what feeds them, whatever the order in which Beam hands them over."""
+"""Each stage of a plan comes after the stages that produce its input, for any order in which Beam returns stages."""
 
 from __future__ import annotations
 

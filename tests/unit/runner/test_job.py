@@ -1,4 +1,4 @@
-"""What the driver thread of a pipeline holds in Spark is given back however the pipeline ends."""
+"""The driver thread of a pipeline releases its resources in Spark when the pipeline ends or fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the runner makes of its options before anything starts."""
+"""How the runner interprets its options before a pipeline starts."""
 
 from __future__ import annotations
 

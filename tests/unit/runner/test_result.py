@@ -1,4 +1,4 @@
-"""What a cancelled pipeline says of itself, whatever it was doing when it was cancelled."""
+"""The state of a cancelled pipeline, for cancellations at different times."""
 
 from __future__ import annotations
 

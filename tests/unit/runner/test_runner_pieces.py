@@ -208,7 +208,7 @@ _EDGE = Edge(0, "group", "", Routing.GROUPED, 1, (0,), 1)
 
 
 class _Sent:
-    """What a `GroupedWriter` of partition 0 of 3 sends, read as a grouping stage reads it."""
+    """The output of a `GroupedWriter` of partition 0 of 3, as a grouping stage reads it."""
 
     def __init__(self) -> None:
         self.blocks: list[tuple[int, bytes]] = []

@@ -1,4 +1,4 @@
-"""What is due: functions of the state of a record, the plan and a time."""
+"""Due work, as functions of the state of a record, the plan and a time."""
 
 from __future__ import annotations
 

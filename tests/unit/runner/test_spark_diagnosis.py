@@ -1,4 +1,4 @@
-"""What an operator is told when Spark fails: the cause, and what to do."""
+"""Error messages when Spark fails: the cause and the fix."""
 
 from __future__ import annotations
 

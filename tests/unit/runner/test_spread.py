@@ -1,4 +1,4 @@
-"""What is spread over all partitions: evenly, and neighbours stay neighbours."""
+"""Redistributed elements are spread evenly over all partitions, and neighbours stay together."""
 
 from __future__ import annotations
 

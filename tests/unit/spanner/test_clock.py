@@ -1,4 +1,4 @@
-"""A reader plans its queries by the service's time, whatever the wall clock of its computer shows."""
+"""A reader plans its queries by the service's time, for any wall clock of its computer."""
 
 from __future__ import annotations
 

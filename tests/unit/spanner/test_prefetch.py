@@ -42,7 +42,7 @@ def test_an_idle_partition_is_queried_again_from_its_last_heartbeat() -> None:
 
 
 def test_the_first_query_covers_only_past_time_and_later_ones_look_ahead() -> None:
-    """A window of the emulator sends at its end: what is there already must not wait for what may come."""
+    """A window of the emulator sends at its end: existing records must not wait for later ones."""
     start = time.time_ns() - 5_000 * MILLI
     prefetcher, asked, _ = opened(beats, poll_seconds=0.1)
     with closing(prefetcher):

@@ -1,4 +1,4 @@
-"""A local output: what a failure leaves, what a repetition changes, what clean-up may delete."""
+"""A local output: the effects of failures and repetitions, and the files that clean-up may delete."""
 
 import errno
 import os

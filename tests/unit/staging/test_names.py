@@ -1,4 +1,4 @@
-"""Names of staged and published files: what they promise to readers, to clean-up and to the order of records."""
+"""Names of staged and published files: the rules on which readers, clean-up and the order of records depend."""
 
 import pytest
 

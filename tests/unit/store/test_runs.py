@@ -1,4 +1,4 @@
-"""State runs: what is written is what is read, or an error says so."""
+"""State runs: a read returns the written entries or raises an error."""
 
 from __future__ import annotations
 

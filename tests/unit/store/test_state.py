@@ -41,7 +41,7 @@ def content(tmp_path, runs, first=0, last=7):
 
 
 def big(count, size=1000, start=0):
-    """So many entries that their run is no small one."""
+    """Enough entries for a run above the size of small runs."""
     return {(n % 8, b"key%06d" % n): os.urandom(size) for n in range(start, start + count)}
 
 

@@ -1,4 +1,4 @@
-"""A client that follows the service's documentation and nothing else: raw stubs, plain messages, no reader.
+"""A client that follows only the service's documentation: raw stubs, plain messages, no reader of Penstock.
 
 It checks what it receives against the proto comments, and stalls where a client that trusts them stalls.
 """
@@ -45,7 +45,7 @@ _STREAMS = ("MutateRows", "ReadRows", "SampleRowKeys", "GenerateInitialChangeStr
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One whole record, put together from its messages."""
+    """One complete record, joined from its messages."""
 
     key: bytes
     commit_us: int
@@ -60,7 +60,7 @@ class Change:
 
 @dataclass(slots=True)
 class Answer:
-    """Everything one ReadChangeStream call said."""
+    """All messages of one ReadChangeStream call."""
 
     changes: list[Change] = field(default_factory=list)
     heartbeats: list[Any] = field(default_factory=list)
@@ -377,7 +377,7 @@ def _whole_mutations(messages: Sequence[Sequence[Any]]) -> Iterator[Any]:
 
 
 def replayed(changes: Iterable[Change]) -> Cells:
-    """Return the table that the changes make, applied in the order given."""
+    """Return the table that results from applying the changes in the given order."""
     table: Cells = {}
     for change in changes:
         row = table.setdefault(change.key, {})
@@ -436,7 +436,7 @@ class FollowingReader:
 
     @property
     def waiting(self) -> set[Range]:
-        """Partitions that some tokens are here for, but not all."""
+        """Return the partitions for which some tokens have arrived, but not all."""
         with self._lock:
             return set(self._waiting)
 

@@ -1,4 +1,4 @@
-"""One running emulator for all tests here, and a table of its own for each."""
+"""One running emulator for all tests here, and a separate table for each test."""
 
 from __future__ import annotations
 

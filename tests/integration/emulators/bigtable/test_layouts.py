@@ -1,4 +1,4 @@
-"""Reading while partitions change, by a client that follows the documentation and nothing else."""
+"""Reading while partitions change, with a client that follows only the documentation."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_sixteen_changes_a_second_stall_a_client_that_only_follows_the_documenta
 
 
 def has_stalled(reader: FollowingReader) -> bool:
-    """Return whether partitions wait for tokens, and go on waiting while nothing changes any more."""
+    """Return whether partitions wait for tokens and still wait when the layout no longer changes."""
     time.sleep(0.5)
     waiting = reader.waiting
     time.sleep(0.5)

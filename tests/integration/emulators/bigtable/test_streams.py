@@ -1,4 +1,4 @@
-"""What a change stream says, when it ends and what it refuses, as the API's proto comments have it."""
+"""Messages, ends and refused requests of change streams, as the comments in the API's proto files require."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def status(call: Callable[[], object]) -> str:
 
 
 def written(client: Client, *keys: bytes) -> int:
-    """Write a cell to each row; returns a time from before."""
+    """Write a cell to each row; return a time before the writes."""
     start = now_us()
     for key in keys:
         client.write(key, set_cell("f", b"q", key))

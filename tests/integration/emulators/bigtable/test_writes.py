@@ -1,4 +1,4 @@
-"""Every way to write shows in the change stream as the service documents it, and the table agrees with it."""
+"""Every kind of write is in the change stream as the service documents it, and the stream agrees with the table."""
 
 from __future__ import annotations
 

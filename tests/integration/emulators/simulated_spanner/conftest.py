@@ -1,4 +1,4 @@
-"""One simulation with a clock that stands still for all tests of a module, and databases with histories in it."""
+"""One simulation with a stopped clock for all tests of a module, and databases with histories in it."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ def test_both_refuse_the_same_queries(hosts: tuple[str, str], opened: Opened, ca
 
 
 def beginning(message: str) -> str:
-    """Return a message up to what differs: the first moment or token in it, or the client's request id."""
+    """Return the start of a message, before the first part that differs: a time, a token or the client's request id."""
     return re.split(r"\d{4}-\d\d-\d\d|`|, ?request_id|request_id", message)[0]
 
 

@@ -84,7 +84,7 @@ def rows(history: History, table: str, key: str) -> dict[str, dict[str, Any]]:
 
 
 def replayed_keys(changes: list[Change], table: str) -> set[str]:
-    """Return the keys that are there after all changes; an insert of one that is there is an error."""
+    """Return the keys that exist after all changes; inserting an existing key is an error."""
     live: set[str] = set()
     for change in changes:
         if change.table != table:
@@ -257,6 +257,6 @@ def test_random_histories_with_errors_are_read_completely_in_any_message_layout(
 
 
 def add_faults(control: Control, rng: random.Random) -> None:
-    """Let some queries break at random rows."""
+    """Make some queries fail at random rows."""
     for _ in range(rng.choice((0, 2, 4))):
         control.add_fault(after_rows=rng.choice((0, 1, 2, 7)), mid_row=rng.random() < 0.5)

@@ -1,8 +1,8 @@
 """A pipeline on which Spark fails in one way: python -m tests.integration.runner.programs.failing HOW [OPTION …]
 
 HOW is `well` (nothing fails), `killed JVM`, `ended JVM`, `full JVM` (out of memory), `killed worker`,
-`crashing worker` (a segmentation fault) or `wait` (the job runs until the program is killed). Prints the error as JSON,
-and how many epochs were tried. With a checkpoint folder the pipeline is a stream.
+`crashing worker` (a segmentation fault) or `wait` (the job runs until the program is killed). Prints the error
+as JSON, and how many epochs were tried. With a checkpoint folder the pipeline is a stream.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.runner import PySparkRunner
 
 
 class _Tries(logging.Handler):
-    """Counts the warnings that an epoch is tried again."""
+    """Counts the warnings about retried epochs."""
 
     count = 1
 

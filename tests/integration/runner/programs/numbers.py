@@ -1,9 +1,9 @@
-"""A stream of numbers through a keyed stage into files, each number once; run as a program of its own.
+"""A stream of numbers through a keyed stage into files, each number once; run as a separate program.
 
     python -m tests.integration.runner.programs.numbers FOLDER MASTER END [OPTION …]
 
 Reads 0, 1, … for two elements, carries them by key to a stateful step that checks that each key counts up
-without a gap, and publishes (element, n) as files. Ends by itself after END numbers of each element.
+without a gap, and publishes (element, n) as files. Ends after END numbers of each element.
 `FOLDER/slow` lists "key seconds": the keyed step of that key waits there, once for each change of the file, and
 leaves the pid of its worker in `FOLDER/waiting`; `FOLDER/reader-ELEMENT` has the pid of who read last.
 """
@@ -61,7 +61,7 @@ class InOrderFn(beam.DoFn):
 
 
 class SignedCountFn(CountFn):
-    """Counts, and says which worker does."""
+    """Counts, and records the pid of its worker."""
 
     def __init__(self, folder: str, per_second: float, end: int) -> None:
         super().__init__(per_second, end)

@@ -2,20 +2,20 @@
 
     python -m tests.integration.runner.programs.stateful OUTPUT CHECKPOINT HOOKS KEYS [runner options]
 
-Each key counts 0, 1, 2, … until there is a file HOOKS/end, and then up to the number in it; every `LATE_EVERY`th
-number comes a second time, late. What becomes of the numbers goes into one table of files, `"what"` says which:
+Each key counts 0, 1, 2, … until there is a file HOOKS/end, and then up to the number in it; every
+`LATE_EVERY`th number comes a second time, late. The results go into one table of files; `"what"` says which:
 
     number        what was read
     running       counts of `WINDOW`s, early and late panes, each with all so far
     since         the same counts, each pane with what is new
     session       the numbers of a session
     tick          a timer in event time that sets itself again, every `TICK` of a window
-    bell          a timer of a number's own, by its tag
-    book          what all kinds of state hold at the end of a window
+    bell          a timer for each number, by a dynamic tag
+    book          the contents of all kinds of state at the end of a window
     queue         numbers that a timer in processing time has let go, and that its hold kept from being late
 
-Nothing of that depends on when an epoch ends: see `tests.integration.runner.test_kills` for what it must be.
-Steps leave empty files in HOOKS, by which a killer outside sees how far an epoch is.
+The results do not depend on where epochs end; `tests.integration.runner.test_kills` computes the expected ones.
+Steps create empty files in HOOKS, which show the killing process how far an epoch is.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class NumbersFn(beam.DoFn):
 
 
 class BookFn(beam.DoFn):
-    """Keeps a book for each key and window, in every kind of state; timers in event time tell of it."""
+    """Stores numbers for each key and window in every kind of state; event-time timers emit the contents."""
 
     COUNT = userstate.ReadModifyWriteStateSpec("count", VarIntCoder())
     NUMBERS = userstate.BagStateSpec("numbers", VarIntCoder())
@@ -188,7 +188,7 @@ class BookFn(beam.DoFn):
 
 
 class QueueFn(beam.DoFn):
-    """Keeps numbers until a timer in processing time lets them go, at the event time of the first of them."""
+    """Stores numbers until a processing-time timer emits them, at the event time of the first of them."""
 
     WAITING = userstate.BagStateSpec("waiting", VarIntCoder())
     OPEN = userstate.ReadModifyWriteStateSpec("open", StrUtf8Coder())

@@ -1,4 +1,4 @@
-"""What the emulator's command line refuses before it starts anything."""
+"""Values that the emulator's command line refuses before it starts."""
 
 from __future__ import annotations
 
