@@ -6,7 +6,7 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +59,18 @@ def to_files(name: str, end: int | None, folder: Path) -> Callable[[beam.Pipelin
     return build
 
 
+grouped: list[list[str]] = []
+
+
+def note(key: str, values: Iterable[str]) -> None:
+    grouped.append(sorted(values))
+
+
 def counted(name: str, end: int | None) -> Callable[[beam.Pipeline], Any]:
     def build(p: beam.Pipeline) -> None:
         records = p | "Read" >> ReadFromLists(name=name, start=START, end=end)
         keyed = records | beam.Map(lambda record: ("all", record.key)) | beam.WindowInto(FixedWindows(10))
-        _ = keyed | "Count" >> beam.GroupByKey()
+        _ = keyed | "Count" >> beam.GroupByKey() | beam.MapTuple(note)
 
     return build
 
@@ -153,11 +160,16 @@ def test_steps_whose_windows_are_closed_refuse_a_later_end_by_name(name: str, tm
         run(counted(name, None), tmp_path, 1)
 
 
-def test_steps_with_windows_read_on_if_the_end_was_not_reached(name: str, tmp_path: Path) -> None:
+def test_a_window_across_the_old_end_is_whole_if_that_end_was_not_reached(name: str, tmp_path: Path) -> None:
+    grouped.clear()
+    run(counted(name, ENDS[1]), tmp_path / "undisturbed", 1000)
+    whole = sorted(grouped)
+    grouped.clear()
     assert run(counted(name, ENDS[0]), tmp_path, 2) is None
     ended = run(counted(name, ENDS[1]), tmp_path, 1000)
     assert ended is not None
     assert ended.state.done
+    assert sorted(grouped) == whole
 
 
 def test_a_drained_pipeline_refuses_a_later_end(name: str, tmp_path: Path) -> None:
