@@ -61,7 +61,7 @@ def record(number: int) -> DataChangeRecord:
     mod = Mod(f'{{"Id":"{number}"}}', json.dumps(values(number)), "{}")
     commit = 1_769_860_800_123_456_000 + number * 1000
     mods = Mods.of([mod])
-    about = (TYPES, mods, "INSERT", "NEW_ROW", 1, 1, "", False)
+    about = (TYPES, mods, "INSERT", "NEW_ROW_AND_OLD_VALUES", 1, 1, "", False)
     return DataChangeRecord(commit, "00000001", f"transaction{number}", True, "Orders", *about)
 
 
