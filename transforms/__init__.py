@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from penstock.transforms.formats.debezium import DebeziumFormat
     from penstock.transforms.formats.debezium_parse import DebeziumParser
     from penstock.transforms.formats.dynamodb import DynamoDbFormat
-    from penstock.transforms.formats.formatted import FormatEvents, FormattedRecord
+    from penstock.transforms.formats.format_events import FormatEvents
+    from penstock.transforms.formats.formatted import FormattedRecord
     from penstock.transforms.formats.google_templates import BigtableChangeLogFormat, SpannerBigQueryFormat
     from penstock.transforms.formats.ydb import YdbFormat
     from penstock.transforms.formats.ydb_parse import YdbParser
@@ -99,7 +100,7 @@ _HOMES = {
     "Deduplicate": "deduplicate",
     "DynamoDbFormat": "formats.dynamodb",
     "FilterEvents": "filter",
-    "FormatEvents": "formats.formatted",
+    "FormatEvents": "formats.format_events",
     "FormattedRecord": "formats.formatted",
     "Mask": "columns",
     "MaskColumns": "columns",

@@ -11,5 +11,6 @@
 | `spanner_lines`, `bigtable_change_log` | lines of JSON from native records, for `penstock run` |
 | `capture` | refuses a capture type that cannot satisfy a mode |
 
-A format is a function of one event to a list of `FormattedRecord`s. `FormatEvents` applies it in a pipeline.
+A format is a function of one event to a list of `FormattedRecord`s. `FormatEvents` (`format_events`)
+applies it in a pipeline.
 """

@@ -33,7 +33,7 @@ class Common(msgspec.Struct, frozen=True, gc=False):
 
 
 class TableSource(Common, frozen=True, gc=False):
-    """The block of a system without fields of its own."""
+    """The block of a system that has no fields besides the common ones."""
 
     schema: str
     table: str

@@ -52,7 +52,7 @@ def transaction_records(server: str, events: Sequence[ChangeEvent]) -> list[Form
         ValueError: there is no event.
     """
     if not events:
-        raise ValueError("a transaction without events has no records of its own")
+        raise ValueError("a transaction without events has no metadata records")
     first, last = events[0], events[-1]
     counts: Counter[str] = Counter()
     for event in events:

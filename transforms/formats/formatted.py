@@ -1,4 +1,4 @@
-"""`FormattedRecord`: what a format makes of an event, ready for a file, a queue or a topic; and `FormatEvents`."""
+"""`FormattedRecord`: what a format makes of an event, ready for a file, a queue or a topic. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from penstock.event import ChangeEvent, Version
-from penstock.transforms.element_transform import ElementTransform
 
-__all__ = ["Format", "FormatEvents", "FormattedRecord", "Headers"]
+__all__ = ["Format", "FormattedRecord", "Headers"]
 
 Headers = tuple[tuple[str, bytes], ...]
 
@@ -31,16 +30,3 @@ class FormattedRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 Format = Callable[[ChangeEvent], Iterable[FormattedRecord]]
-
-
-class FormatEvents(ElementTransform):
-    """Turns events into `FormattedRecord`s, in the order of their events.
-
-        records = events | FormatEvents(DebeziumFormat("shop"))
-
-    An event that the format cannot express raises a ValueError that names the reason and shows no value. With
-    `with_exception_handling` such events go to a second output.
-    """
-
-    def __init__(self, format: Format) -> None:
-        super().__init__(format, FormattedRecord)
