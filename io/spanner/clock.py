@@ -30,19 +30,24 @@ class ServiceClock:
         self,
         ask: Callable[[], int],
         *,
+        behind: int = 0,
         wall: Callable[[], int] = time.time_ns,
         monotonic: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`ask` returns the service's time, or raises an UnreachableError."""
+        """`ask` returns the service's time, or raises an UnreachableError.
+
+        `behind`: nanoseconds by which `now` stays behind the service's time.
+        """
         self._ask = ask
+        self._behind = behind
         self._monotonic = monotonic
         self._offset = wall() - monotonic()
         self._next_ask = monotonic()
         self._asking = threading.Lock()
 
     def now(self) -> int:
-        """Return the service's time."""
-        return self._offset + self._monotonic()
+        """Return the service's time, minus `behind`."""
+        return self._offset + self._monotonic() - self._behind
 
     def synchronize(self) -> None:
         """Ask the service for its time if the last answer is old.

@@ -118,3 +118,9 @@ def _positions(prefetcher: Prefetcher) -> Iterator[int]:
         if batch is not None:
             batch.claimed = len(batch.steps)
             yield from (step.position.timestamp for _, step in batch.steps if isinstance(step, Advanced))
+
+
+def test_a_clock_stays_behind_the_service_by_the_time_asked_for() -> None:
+    clock = ServiceClock(lambda: 1_000, behind=50, wall=lambda: 0, monotonic=lambda: 0)
+    clock.synchronize()
+    assert clock.now() == 950
