@@ -13,7 +13,6 @@ from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import (
     BagStateSpec,
-    OrderedListStateSpec,
     ReadModifyWriteStateSpec,
     TimerSpec,
     on_timer,
@@ -24,7 +23,7 @@ from penstock.coders import VersionedCoder
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent, Version
 from penstock.event.coder import ChangeEventCoder, decode_event, encode_event
-from penstock.transforms.release import release_time, released_until, require_global_window, take
+from penstock.transforms.release import ReleaseInOrderFn, release_time, require_global_window
 
 IfIncomplete = Literal["fail", "output", "emit"]
 INCOMPLETE = "incomplete"
@@ -135,7 +134,8 @@ class AssembleTransactions(beam.PTransform):  # type: ignore[misc, unused-ignore
             pairs = transactions | "SourceOfTransaction" >> beam.Map(_with_source).with_output_types(
                 tuple[bytes, AssembledTransaction]
             )
-            transactions = pairs | "CommitOrderFn" >> beam.ParDo(_CommitOrderFn()).with_output_types(
+            release = ReleaseInOrderFn(AssembledTransactionCoder(), in_commit_order)
+            transactions = pairs | "CommitOrderFn" >> beam.ParDo(release).with_output_types(
                 AssembledTransaction
             )
         return (transactions, outputs[INCOMPLETE]) if self._if_incomplete == "output" else transactions
@@ -158,6 +158,11 @@ def assemble(events: Iterable[ChangeEvent]) -> AssembledTransaction:
     if transaction is None:
         raise ValueError(_NO_TRANSACTION.format(ordered[0].source.system))
     return AssembledTransaction(transaction.id, ordered[0].timestamp, ordered, missing_parts(ordered))
+
+
+def in_commit_order(transactions: Iterable[AssembledTransaction]) -> list[AssembledTransaction]:
+    """Return the transactions of one source in the order of (commit time, transaction id)."""
+    return sorted(transactions, key=_commit_order)
 
 
 def missing_parts(events: tuple[ChangeEvent, ...]) -> str:
@@ -268,26 +273,3 @@ def _incomplete(transaction: AssembledTransaction) -> ValueError:
         f"transaction {transaction.id} of commit time {transaction.timestamp} is not complete: "
         f'{transaction.missing}; AssembleTransactions(if_incomplete="output") sends it to a second output'
     )
-
-
-class _CommitOrderFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
-    BUFFER = OrderedListStateSpec("buffer", AssembledTransactionCoder())
-    RELEASE = TimerSpec("release", TimeDomain.WATERMARK)
-
-    def process(
-        self,
-        element: tuple[bytes, AssembledTransaction],
-        at: Any = beam.DoFn.TimestampParam,
-        buffer: Any = beam.DoFn.StateParam(BUFFER),
-        release: Any = beam.DoFn.TimerParam(RELEASE),
-    ) -> None:
-        buffer.add((at, element[1]))
-        due = release_time(at)
-        release.set(due, dynamic_timer_tag=str(due.micros))
-
-    @on_timer(RELEASE)
-    def emit(
-        self, fired: Any = beam.DoFn.TimestampParam, buffer: Any = beam.DoFn.StateParam(BUFFER)
-    ) -> Iterator[TimestampedValue]:
-        for transaction in sorted(take(buffer, released_until(fired)), key=_commit_order):
-            yield TimestampedValue(transaction, fired)

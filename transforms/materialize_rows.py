@@ -19,7 +19,7 @@ from apache_beam.transforms.window import TimestampedValue
 from penstock.event import ChangeEvent, Image, Op, TableSchema, Version
 from penstock.event.coder import ChangeEventCoder
 from penstock.transforms.order_by_key import in_version_order, with_key
-from penstock.transforms.release import release_time, released_until, require_global_window, take
+from penstock.transforms.release import hold, released, require_global_window
 
 
 class MaterializeRows(beam.PTransform):  # type: ignore[misc, unused-ignore]
@@ -163,9 +163,7 @@ class _MaterializeRowsFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
         buffer: Any = beam.DoFn.StateParam(BUFFER),
         release: Any = beam.DoFn.TimerParam(RELEASE),
     ) -> None:
-        buffer.add((at, element[1]))
-        due = release_time(at)
-        release.set(due, dynamic_timer_tag=str(due.micros))
+        hold(element[1], at, buffer, release)
 
     @on_timer(RELEASE)
     def emit(
@@ -174,7 +172,7 @@ class _MaterializeRowsFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
         buffer: Any = beam.DoFn.StateParam(BUFFER),
         row: Any = beam.DoFn.StateParam(ROW),
     ) -> Iterator[TimestampedValue]:
-        events = in_version_order(take(buffer, released_until(fired)))
+        events = in_version_order(released(buffer, fired))
         if not events:
             return
         known, emitted = materialize_all(row.read(), events)

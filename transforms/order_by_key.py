@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.transforms.timeutil import TimeDomain
-from apache_beam.transforms.userstate import OrderedListStateSpec, TimerSpec, on_timer
-from apache_beam.transforms.window import TimestampedValue
 
 from penstock.event import ChangeEvent
 from penstock.event.coder import ChangeEventCoder
-from penstock.transforms.release import release_time, released_until, require_global_window, take
+from penstock.transforms.release import ReleaseInOrderFn, require_global_window
 from penstock.transforms.routing import key_bytes
 
 
@@ -42,7 +39,8 @@ class OrderByKey(beam.PTransform):  # type: ignore[misc, unused-ignore]
         """Apply the transform to events in the global window."""
         require_global_window(self, pcoll)
         keyed = pcoll | "KeyOfEvent" >> beam.Map(with_key).with_output_types(tuple[bytes, ChangeEvent])
-        return keyed | "OrderByKeyFn" >> beam.ParDo(_OrderByKeyFn()).with_output_types(ChangeEvent)
+        release = ReleaseInOrderFn(ChangeEventCoder(), in_version_order)
+        return keyed | "OrderByKeyFn" >> beam.ParDo(release).with_output_types(ChangeEvent)
 
 
 def in_version_order(events: Iterable[ChangeEvent]) -> list[ChangeEvent]:
@@ -57,27 +55,3 @@ def with_key(event: ChangeEvent) -> tuple[bytes, ChangeEvent]:
 
 def _version(event: ChangeEvent) -> Any:
     return event.version
-
-
-class _OrderByKeyFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
-    BUFFER = OrderedListStateSpec("buffer", ChangeEventCoder())
-    RELEASE = TimerSpec("release", TimeDomain.WATERMARK)
-
-    def process(
-        self,
-        element: tuple[bytes, ChangeEvent],
-        at: Any = beam.DoFn.TimestampParam,
-        buffer: Any = beam.DoFn.StateParam(BUFFER),
-        release: Any = beam.DoFn.TimerParam(RELEASE),
-    ) -> None:
-        buffer.add((at, element[1]))
-        due = release_time(at)
-        # One timer per millisecond, by its tag. A single timer would need the next due time as a second state.
-        release.set(due, dynamic_timer_tag=str(due.micros))
-
-    @on_timer(RELEASE)
-    def emit(
-        self, fired: Any = beam.DoFn.TimestampParam, buffer: Any = beam.DoFn.StateParam(BUFFER)
-    ) -> Iterator[TimestampedValue]:
-        for event in in_version_order(take(buffer, released_until(fired))):
-            yield TimestampedValue(event, fired)

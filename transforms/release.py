@@ -1,4 +1,4 @@
-"""When a buffered element may be emitted: the rules that all transforms with a buffer share.
+"""When a buffered element may be emitted: the rules and the `DoFn` that all transforms with a buffer share.
 
 Beam's rules behind them:
 
@@ -13,10 +13,14 @@ So an element is emitted at the first whole millisecond after its timestamp, and
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.transforms.window import GlobalWindow, GlobalWindows
+from apache_beam.coders import BytesCoder, Coder
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import OrderedListStateSpec, TimerSpec, on_timer
+from apache_beam.transforms.window import GlobalWindow, GlobalWindows, TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
 from penstock.errors import UsageError
@@ -40,17 +44,54 @@ def release_time(timestamp: Timestamp, delay_us: int = 0) -> Timestamp:
     return min(Timestamp(micros=(micros // MILLISECOND + 1) * MILLISECOND), END)
 
 
-def released_until(fired: Timestamp) -> Timestamp:
-    """Return the exclusive end of the element timestamps that a timer which fired at `fired` releases."""
+def hold(value: Any, at: Timestamp, buffer: Any, release: Any) -> None:
+    """Add a value with timestamp `at` to a buffer, an OrderedListState, and set the timer that releases it."""
+    buffer.add((at, value))
+    due = release_time(at)
+    # One timer per millisecond, by its tag. A single timer would need the next due time as a second state.
+    release.set(due, dynamic_timer_tag=str(due.micros))
+
+
+def released(buffer: Any, fired: Timestamp) -> list[Any]:
+    """Remove the values that a timer which fired at `fired` releases from a buffer, and return them."""
     # At the end of time all elements have come, also those with timestamps behind the last timer.
-    return fired if fired < END else MAX_TIMESTAMP
-
-
-def take(buffer: Any, until: Timestamp) -> list[Any]:
-    """Remove the values before `until` from a state of class OrderedListState, and return them."""
+    until = fired if fired < END else MAX_TIMESTAMP
     values = [value for _, value in buffer.read_range(START, until)]
     buffer.clear_range(START, until)
     return values
+
+
+class ReleaseInOrderFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
+    """(Key, value) to value: emits the values of a key that the watermark has passed, each time in order.
+
+    Values that one timer releases are sorted with `sort`, and values of later timers follow them. For transforms that
+    have no other state: a timer callback cannot be overridden to read more state, because Beam compares the callback
+    with the one that was registered (`validate_stateful_dofn`, Beam 2.77).
+    """
+
+    # Bytes, because Beam takes the coder of a state from the class, and the coder of the values is an argument.
+    BUFFER = OrderedListStateSpec("buffer", BytesCoder())
+    RELEASE = TimerSpec("release", TimeDomain.WATERMARK)
+
+    def __init__(self, coder: Coder, sort: Callable[[Iterable[Any]], list[Any]]) -> None:
+        super().__init__()
+        self._coder, self._sort = coder, sort
+
+    def process(
+        self,
+        element: tuple[bytes, Any],
+        at: Any = beam.DoFn.TimestampParam,
+        buffer: Any = beam.DoFn.StateParam(BUFFER),
+        release: Any = beam.DoFn.TimerParam(RELEASE),
+    ) -> None:
+        hold(self._coder.encode(element[1]), at, buffer, release)
+
+    @on_timer(RELEASE)
+    def emit(
+        self, fired: Any = beam.DoFn.TimestampParam, buffer: Any = beam.DoFn.StateParam(BUFFER)
+    ) -> Iterator[TimestampedValue]:
+        for value in self._sort(map(self._coder.decode, released(buffer, fired))):
+            yield TimestampedValue(value, fired)
 
 
 def require_global_window(transform: beam.PTransform, pcoll: beam.PCollection[Any]) -> None:

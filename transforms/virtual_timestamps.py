@@ -31,14 +31,7 @@ from penstock.event import ChangeEvent, Version
 from penstock.event.coder import ChangeEventCoder, decode_event, encode_event
 from penstock.transforms.element_transform import ElementTransform
 from penstock.transforms.formats.ydb_position import VirtualTimestamp, virtual_timestamp
-from penstock.transforms.release import (
-    END,
-    MILLISECOND,
-    release_time,
-    released_until,
-    require_global_window,
-    take,
-)
+from penstock.transforms.release import END, MILLISECOND, hold, released, require_global_window
 
 RESTAMPED_MS = 10
 """How many milliseconds later than its commit time the element of an event may be.
@@ -210,9 +203,7 @@ class _BarriersFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
                 f"an event of commit time {record.event.timestamp} came to shard {shard} after the barrier at "
                 f"{reached} ms: the watermark passed it, or a step before Barriers delayed it"
             )
-        buffer.add((at, record.event))
-        due = release_time(at)
-        release.set(due, dynamic_timer_tag=str(due.micros))
+        hold(record.event, at, buffer, release)
 
     @on_timer(RELEASE)
     def emit_events(
@@ -221,7 +212,7 @@ class _BarriersFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
         fired: Any = beam.DoFn.TimestampParam,
         buffer: Any = beam.DoFn.StateParam(BUFFER),
     ) -> Iterator[TimestampedValue]:
-        yield from _released(shard, fired, buffer)
+        yield from _in_shard_order(shard, fired, buffer)
 
     @on_timer(BARRIER)
     def emit_barrier(
@@ -233,7 +224,7 @@ class _BarriersFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
         last: Any = beam.DoFn.StateParam(LAST),
     ) -> Iterator[TimestampedValue]:
         # A runner may fire two timers of one time in any order, so the barrier first emits what it covers.
-        yield from _released(shard, fired, buffer)
+        yield from _in_shard_order(shard, fired, buffer)
         reached = last.read()
         # Beam's FnApiRunner does not fire the timers of one jump of the watermark in the order of their times.
         if reached is None or int(step) > reached:
@@ -241,7 +232,7 @@ class _BarriersFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
             yield TimestampedValue((shard, ShardRecord(VirtualTimestamp(int(step), 0))), fired)
 
 
-def _released(shard: int, fired: Any, buffer: Any) -> Iterator[TimestampedValue]:
-    events = take(buffer, released_until(fired))
+def _in_shard_order(shard: int, fired: Any, buffer: Any) -> Iterator[TimestampedValue]:
+    events = released(buffer, fired)
     for record in in_shard_order(ShardRecord(virtual_timestamp(event), event) for event in events):
         yield TimestampedValue((shard, record), fired)
