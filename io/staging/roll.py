@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -65,6 +67,40 @@ class _Bucket:
             timer.clear()
 
 
+_ROLL = TimerSpec("roll", TimeDomain.REAL_TIME)
+_FULL = TimerSpec("full", TimeDomain.REAL_TIME)
+_PASSED = TimerSpec("passed", TimeDomain.WATERMARK)
+_END = TimerSpec("end", TimeDomain.WATERMARK)
+
+_PARAMETERS: dict[str, Any] = {
+    "name": beam.DoFn.KeyParam,
+    "records": beam.DoFn.StateParam(BagStateSpec("records", RecordBlockCoder())),
+    "open_file": beam.DoFn.StateParam(ReadModifyWriteStateSpec("open_file", OpenFileCoder())),
+    "roll": beam.DoFn.TimerParam(_ROLL),
+    "full": beam.DoFn.TimerParam(_FULL),
+    "passed": beam.DoFn.TimerParam(_PASSED),
+    "end": beam.DoFn.TimerParam(_END),
+}
+"""What Beam passes for each field of `_Bucket`."""
+
+
+def _with_bucket(callback: Callable[[Any, _Bucket], Any]) -> Callable[..., Any]:
+    """Pass a `_Bucket` to a timer callback, in place of the seven parameters that Beam passes."""
+
+    @functools.wraps(callback)
+    def method(self: Any, *values: Any, **named_values: Any) -> Any:
+        return callback(self, _Bucket(*values, **named_values))
+
+    # Beam 2.77 finds the states and timers of a callback with `inspect.signature` (`core.get_function_arguments`), so
+    # each of the four callbacks would have to list all seven. `inspect.signature` prefers `__signature__`.
+    named = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    method.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter("self", named)]
+        + [inspect.Parameter(name, named, default=value) for name, value in _PARAMETERS.items()]
+    )
+    return method
+
+
 @beam.typehints.with_output_types(Publication)
 class RollFilesFn(beam.DoFn):
     """(Bucket, block of records) to `Publication`: keeps the open file of each bucket in state, and stages it.
@@ -75,18 +111,6 @@ class RollFilesFn(beam.DoFn):
     Watermark: an open file holds it at its earliest event time until the file rolls.
     State: for each bucket the records since the last roll; nothing between a roll and the next record.
     """
-
-    ROLL = TimerSpec("roll", TimeDomain.REAL_TIME)
-    FULL = TimerSpec("full", TimeDomain.REAL_TIME)
-    PASSED = TimerSpec("passed", TimeDomain.WATERMARK)
-    END = TimerSpec("end", TimeDomain.WATERMARK)
-    # Beam reads the parameters of each callback from its signature, so each one lists all of them.
-    _records = beam.DoFn.StateParam(BagStateSpec("records", RecordBlockCoder()))
-    _open_file = beam.DoFn.StateParam(ReadModifyWriteStateSpec("open_file", OpenFileCoder()))
-    _roll = beam.DoFn.TimerParam(ROLL)
-    _full = beam.DoFn.TimerParam(FULL)
-    _passed = beam.DoFn.TimerParam(PASSED)
-    _end = beam.DoFn.TimerParam(END)
 
     def __init__(
         self,
@@ -114,12 +138,12 @@ class RollFilesFn(beam.DoFn):
     def process(
         self,
         element: tuple[str, RecordBlock],
-        records: Any = _records,
-        open_file: Any = _open_file,
-        roll: Any = _roll,
-        full: Any = _full,
-        passed: Any = _passed,
-        end: Any = _end,
+        records: Any = _PARAMETERS["records"],
+        open_file: Any = _PARAMETERS["open_file"],
+        roll: Any = _PARAMETERS["roll"],
+        full: Any = _PARAMETERS["full"],
+        passed: Any = _PARAMETERS["passed"],
+        end: Any = _PARAMETERS["end"],
     ) -> Iterator[TimestampedValue]:
         name, block = element
         bucket = _Bucket(name, records, open_file, roll, full, passed, end)
@@ -143,20 +167,11 @@ class RollFilesFn(beam.DoFn):
             if self._in_event_time_order:
                 passed.clear()
 
-    @on_timer(ROLL)
-    def on_roll(
-        self,
-        name: str = beam.DoFn.KeyParam,
-        records: Any = _records,
-        open_file: Any = _open_file,
-        roll: Any = _roll,
-        full: Any = _full,
-        passed: Any = _passed,
-        end: Any = _end,
-    ) -> Iterator[TimestampedValue]:
+    @on_timer(_ROLL)
+    @_with_bucket
+    def on_roll(self, bucket: _Bucket) -> Iterator[TimestampedValue]:
         """Roll the file, which is due."""
-        bucket = _Bucket(name, records, open_file, roll, full, passed, end)
-        file = open_file.read()
+        file = bucket.open_file.read()
         if file is None:
             return
         if self._in_event_time_order and (watermark_us := current_watermark_us()) is not None:
@@ -164,20 +179,11 @@ class RollFilesFn(beam.DoFn):
         else:
             yield self._close(bucket, file)
 
-    @on_timer(FULL)
-    def on_full(
-        self,
-        name: str = beam.DoFn.KeyParam,
-        records: Any = _records,
-        open_file: Any = _open_file,
-        roll: Any = _roll,
-        full: Any = _full,
-        passed: Any = _passed,
-        end: Any = _end,
-    ) -> Iterator[TimestampedValue]:
+    @on_timer(_FULL)
+    @_with_bucket
+    def on_full(self, bucket: _Bucket) -> Iterator[TimestampedValue]:
         """Roll a full file now, or as soon as the watermark has passed its earliest record."""
-        bucket = _Bucket(name, records, open_file, roll, full, passed, end)
-        file = open_file.read()
+        file = bucket.open_file.read()
         if file is None or not self._policy.is_full(file):
             return  # `roll` fired in this epoch too and has staged the records that made the file full
         if current_watermark_us() is None:
@@ -185,50 +191,32 @@ class RollFilesFn(beam.DoFn):
             return
         # `passed` fires in this epoch if the watermark is at the earliest record or above it, and rolls the file. This
         # callback cannot set `roll`: that timer would hold the watermark at the record that filled the file.
-        open_file.write(file.due_at_once())
-        roll.clear()
-        passed.set(Timestamp(micros=file.earliest_us))
+        bucket.open_file.write(file.due_at_once())
+        bucket.roll.clear()
+        bucket.passed.set(Timestamp(micros=file.earliest_us))
 
-    @on_timer(PASSED)
-    def on_passed(
-        self,
-        name: str = beam.DoFn.KeyParam,
-        records: Any = _records,
-        open_file: Any = _open_file,
-        roll: Any = _roll,
-        full: Any = _full,
-        passed: Any = _passed,
-        end: Any = _end,
-    ) -> Iterator[TimestampedValue]:
+    @on_timer(_PASSED)
+    @_with_bucket
+    def on_passed(self, bucket: _Bucket) -> Iterator[TimestampedValue]:
         """Roll the file if it is due. If not, `roll` waits for that and holds the watermark in the meantime.
 
         An event-time timer holds the watermark at the time at which it fires. So this callback runs at the earliest
         record of the file, and a processing-time timer that it sets holds the watermark there.
         """
-        bucket = _Bucket(name, records, open_file, roll, full, passed, end)
-        file, watermark_us = open_file.read(), current_watermark_us()
+        file, watermark_us = bucket.open_file.read(), current_watermark_us()
         if file is None or watermark_us is None:
             return
         now_us = self._now_us()
         if (due_us := self._policy.due_us(file, now_us)) <= now_us:
             yield from self._roll_passed(bucket, file, watermark_us)
         else:
-            roll.set(Timestamp(micros=due_us))
+            bucket.roll.set(Timestamp(micros=due_us))
 
-    @on_timer(END)
-    def on_end(
-        self,
-        name: str = beam.DoFn.KeyParam,
-        records: Any = _records,
-        open_file: Any = _open_file,
-        roll: Any = _roll,
-        full: Any = _full,
-        passed: Any = _passed,
-        end: Any = _end,
-    ) -> Iterator[TimestampedValue]:
+    @on_timer(_END)
+    @_with_bucket
+    def on_end(self, bucket: _Bucket) -> Iterator[TimestampedValue]:
         """Roll the file: no more records will arrive."""
-        bucket = _Bucket(name, records, open_file, roll, full, passed, end)
-        if (file := open_file.read()) is not None:
+        if (file := bucket.open_file.read()) is not None:
             yield self._close(bucket, file)
 
     def finish_bundle(self) -> None:
