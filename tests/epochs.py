@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from apache_beam.pvalue import TaggedOutput
 from apache_beam.runners.sdf_utils import (
     RestrictionTrackerView,
     ThreadsafeRestrictionTracker,
@@ -113,7 +114,10 @@ class Epochs:
             fn = type(self.fn)(self.fn._settings)  # each bundle has its own instance
             try:
                 for output in fn.process(self.stream, RestrictionTrackerView(tracker), estimator):
-                    part.outputs.append(output.value)
+                    # Records of the error output are kept with the others: their type tells them apart.
+                    part.outputs.append(
+                        output.value.value if isinstance(output, TaggedOutput) else output.value
+                    )
                 part.seconds_to_stop = time.monotonic() - split_at[0] if split_at[0] else 0.0
                 tracker.check_done()
                 deferred = tracker.deferred_status()

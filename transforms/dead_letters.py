@@ -13,6 +13,8 @@ from penstock.coders import VersionedCoder
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent, Source, Version
 from penstock.event.coder import decode_event, encode_event
+from penstock.io.change_streams.coders import UndecodableRecordCoder
+from penstock.io.change_streams.undecodable import UndecodableRecord
 from penstock.transforms.element_transform import ElementTransform
 
 Failure = tuple[Any, tuple[type[BaseException], str, Sequence[str]]]
@@ -77,7 +79,8 @@ class DeadLetters(ElementTransform):
         events, failures = records | ToChangeEvents().with_exception_handling()
         failures | DeadLetters() | WriteToFiles(...)
 
-    Input: the second output of any transform with Beam's `with_exception_handling`. `attempt` is the number to note; a
+    Input: the second output of any transform with Beam's `with_exception_handling`, or the `UndecodableRecord`s of a
+    source, whose reasons are kept because they show no values. `attempt` is the number to note; a
     pipeline that processes dead letters again passes the next one. An event in a pair, such as (shard, event), is
     found. Errors of Penstock's transforms name tables and columns but show no values, so `with_text=True` is safe
     if the pipeline's own functions do the same.
@@ -91,8 +94,13 @@ class DeadLetters(ElementTransform):
         super().__init__(_Letter(attempt, with_text), DeadLetter)
 
 
-def dead_letter(failure: Failure, attempt: int = 1, with_text: bool = False) -> DeadLetter:
+def dead_letter(
+    failure: Failure | UndecodableRecord, attempt: int = 1, with_text: bool = False
+) -> DeadLetter:
     """Return the dead letter of one failure."""
+    if isinstance(failure, UndecodableRecord):
+        data = UndecodableRecordCoder().encode(failure)
+        return DeadLetter(failure.reason, None, None, _name(UndecodableRecord), data, attempt)
     element, (error, text, trace) = failure
     reason = _reason(error, text if with_text else "", trace)
     event = _event_in(element)
@@ -108,7 +116,7 @@ class _Letter:
     def __init__(self, attempt: int, with_text: bool) -> None:
         self._attempt, self._with_text = attempt, with_text
 
-    def __call__(self, failure: Failure) -> tuple[DeadLetter]:
+    def __call__(self, failure: Failure | UndecodableRecord) -> tuple[DeadLetter]:
         return (dead_letter(failure, self._attempt, self._with_text),)
 
 

@@ -2,6 +2,6 @@
 
 A source inherits `read_fn`, `tracker`, `watermark`, `coders` and `metrics`, and implements the interfaces in `frontier`
 and `prefetch`. `flat` is a frontier for sources without lineage. `backoff`, `status`, `connection`, `settings`,
-`source`, `arguments`, `packing`, `process_local` and `protobuf` are tools. `tests/conformance/toy_source.py` is an
-example.
+`source`, `arguments`, `packing`, `process_local` and `protobuf` are tools. `undecodable` is the error
+output. `tests/conformance/toy_source.py` is an example.
 """

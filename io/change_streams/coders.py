@@ -1,4 +1,8 @@
-"""The coders of a source's `ChangeStream` and `Frontier`: JSON that begins with the version of its format."""
+"""The coders that sources share.
+
+Those of a source's `ChangeStream` and `Frontier` are JSON that begins with the version of its format. That of an
+`UndecodableRecord` is a version byte and a msgpack map.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,12 @@ import dataclasses
 import json
 from typing import Any
 
+import msgspec
+from apache_beam import coders
+
 from penstock.coders import VersionedCoder
 from penstock.errors import SetupError
+from penstock.io.change_streams.undecodable import UndecodableRecord
 
 
 class ChangeStreamCoder(VersionedCoder):
@@ -71,3 +79,26 @@ class FrontierCoder(VersionedCoder):
         document = json.loads(encoded)
         self.check_version(document.get("v"))
         return self.frontier(document)
+
+
+class UndecodableRecordCoder(VersionedCoder):
+    """Encodes an `UndecodableRecord`."""
+
+    value_type = UndecodableRecord
+    what = "an undecodable record"
+
+    def encode(self, value: UndecodableRecord) -> bytes:
+        return b"\x01" + msgspec.msgpack.encode(value)
+
+    def decode(self, encoded: bytes) -> UndecodableRecord:
+        """Return the record.
+
+        Raises:
+            ValueError: the bytes were written by a version that this one does not know.
+        """
+        self.check_version(encoded[0] if encoded else None)
+        return _decode_undecodable(memoryview(encoded)[1:])
+
+
+_decode_undecodable = msgspec.msgpack.Decoder(UndecodableRecord).decode
+coders.registry.register_coder(UndecodableRecord, UndecodableRecordCoder)

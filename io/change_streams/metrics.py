@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from penstock.io.change_streams.prefetch import Prefetcher
+from penstock.io.change_streams.undecodable import UndecodableRecord
 
 NAMESPACE_PREFIX = "penstock.io."
 
@@ -52,10 +53,13 @@ class ReaderMetrics:
     def claimed(self, records: Sequence[Any], step: Any) -> None:
         """Count a step that the tracker granted, and the records to emit for it. A `Poll` counts nothing.
 
+        An `UndecodableRecord` among them counts as a record without changes. Those that are emitted also have a
+        counter of their name.
+
         Here each record is one change. A source overrides it to count the changes in a record, and its lineage.
         """
         self._records += len(records)
-        self._changes += len(records)
+        self._changes += sum(type(record) is not UndecodableRecord for record in records)
 
     def finish(self) -> tuple[Counter[str], int]:
         """Return the counters, and the gauge of waiting partitions, at the end of the call."""

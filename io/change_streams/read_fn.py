@@ -12,28 +12,32 @@ and the watermark.
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import apache_beam as beam
 from apache_beam import coders
 from apache_beam.io.iobase import RestrictionTracker
 from apache_beam.metrics import Metrics
+from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.transforms.display import DisplayDataItem
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
-from penstock.errors import SetupError
+from penstock.errors import DecodeError, SetupError
+from penstock.io.change_streams import coders as shared_coders  # noqa: F401 - registers that of undecodable records
 from penstock.io.change_streams.arguments import check_end, require_same
 from penstock.io.change_streams.metrics import WAITING_PARTITIONS, ReaderMetrics
 from penstock.io.change_streams.prefetch import Batch, Claim, Prefetcher, StreamPool
 from penstock.io.change_streams.process_local import ProcessLocal
 from penstock.io.change_streams.settings import Settings
 from penstock.io.change_streams.tracker import FrontierTracker, Poll, rebalanced
+from penstock.io.change_streams.undecodable import UNDECODABLE, UndecodableRecord
 from penstock.io.change_streams.watermark import FrontierWatermarkEstimatorProvider, beam_watermark
 
 POLL_SECONDS = 0.05
@@ -97,6 +101,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
         frontier = tracker.current_restriction()
         watermark.set_watermark(beam_watermark(frontier.watermark))
         deadline = time.monotonic() + self.split_deferral_seconds
+        output = self._output(element)
         with self._prefetching(element, frontier) as prefetcher, self._counting(prefetcher) as metrics:
             metrics.observe(frontier)
             while frontier.can_progress:
@@ -107,12 +112,29 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
                             return
                         batch.claimed += count
                         metrics.claimed(records, step)
-                        yield from map(_timestamped, records)
+                        yield from map(output, records)
                 frontier = tracker.current_restriction()
                 metrics.observe(frontier)
                 watermark.set_watermark(beam_watermark(frontier.watermark))
         if not frontier.done:
             tracker.defer_remainder(Duration(seconds=_DEFER_SECONDS))
+
+    def _output(self, stream: Any) -> Callable[[Any], Any]:
+        """Return what turns a record into an output of `process`; see `undecodable` for the rule."""
+        error_output = self._settings.error_output
+
+        def output(record: Any) -> Any:
+            if type(record) is not UndecodableRecord:
+                return _timestamped(record)
+            if not error_output:
+                raise DecodeError(
+                    f"{stream}: a record at {record.position} cannot be decoded: {record.reason}. To continue without "
+                    "such records, take the error output: with_exception_handling() of the transform"
+                )
+            Metrics.counter(self.metrics_type.namespace, UNDECODABLE).inc()
+            return TaggedOutput(UNDECODABLE, _timestamped(replace(record, stream=str(stream))))
+
+        return output
 
     def start_bundle(self) -> None:
         self._close_checked_out()
@@ -286,11 +308,27 @@ class ReadFromChangeStream(beam.PTransform):
         """
         self.bounded_fn(self._settings).check_start(self._stream)
 
-    def expand(self, pbegin: beam.pvalue.PBegin) -> beam.PCollection[Any]:
+    def with_exception_handling(self) -> Self:
+        """Return a copy with two outputs: the records, and the `UndecodableRecord`s.
+
+        Without it, a record that cannot be decoded fails the pipeline; see `penstock.io.change_streams.undecodable`.
+        """
+        changed = copy.copy(self)
+        changed._settings = replace(self._settings, error_output=True)
+        return changed
+
+    def expand(self, pbegin: beam.pvalue.PBegin) -> Any:
+        """Read the stream. With exception handling the result is the pair (records, undecodable records)."""
         fn = self.unbounded_fn if self._stream.end is None else self.bounded_fn
-        read = beam.ParDo(fn(self._settings)).with_output_types(self.record_type)
         # Without the Reshuffle that Create adds by default: the one element would pass through an exchange for nothing.
-        return pbegin | "Stream" >> beam.Create([self._stream], reshuffle=False) | "Read" >> read
+        stream = pbegin | "Stream" >> beam.Create([self._stream], reshuffle=False)
+        read = beam.ParDo(fn(self._settings)).with_output_types(
+            self.record_type, **{UNDECODABLE: UndecodableRecord}
+        )
+        if not self._settings.error_output:
+            return stream | "Read" >> read
+        outputs = stream | "Read" >> read.with_outputs(UNDECODABLE, main="records")
+        return outputs["records"], outputs[UNDECODABLE]
 
     def display_data(self) -> dict[str, DisplayDataItem]:
         """Return the stream's identity and the limits. Credentials are not part of it."""

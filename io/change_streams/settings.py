@@ -58,7 +58,8 @@ class Settings:
     """The configuration of a reader. Hashable: a worker process keeps one pool for each value.
 
     `identity` is that of the change stream in the running program; a checkpoint of another stream is rejected. `end` is
-    the program's end; that of a checkpoint may be earlier.
+    the program's end; that of a checkpoint may be earlier. `error_output`: records that cannot be decoded are emitted
+    to an error output, instead of failing the read.
     """
 
     connection: Connection
@@ -66,3 +67,4 @@ class Settings:
     limits: Limits
     identity: str
     end: int | None = None
+    error_output: bool = False

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from penstock.io.change_streams import metrics as names
 from penstock.io.change_streams.metrics import ReaderMetrics
+from penstock.io.change_streams.undecodable import UndecodableRecord
 from penstock.io.spanner.frontier import Announced, Ended, Finished, Step
 from penstock.io.spanner.record import ChildPartitionsRecord, DataChangeRecord
 
@@ -22,11 +23,12 @@ class SpannerMetrics(ReaderMetrics):
 
     namespace = "penstock.io.spanner"
 
-    def claimed(self, records: Sequence[DataChangeRecord], step: Step) -> None:
+    def claimed(self, records: Sequence[DataChangeRecord | UndecodableRecord], step: Step) -> None:
         if records:
             for record in records:
                 self._records += 1
-                self._changes += len(record.mods)
+                if type(record) is not UndecodableRecord:
+                    self._changes += len(record.mods)
         elif isinstance(step, Announced):
             self._counts.update(lineage_events(step.token, step.record))
         elif isinstance(step, Finished | Ended):
