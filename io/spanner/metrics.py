@@ -27,7 +27,7 @@ class SpannerMetrics(ReaderMetrics):
         if records:
             for record in records:
                 self._records += 1
-                if type(record) is not UndecodableRecord:
+                if not isinstance(record, UndecodableRecord):
                     self._changes += len(record.mods)
         elif isinstance(step, Announced):
             self._counts.update(lineage_events(step.token, step.record))
