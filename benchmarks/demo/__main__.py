@@ -26,7 +26,6 @@ from benchmarks.demo import bank
 from benchmarks.demo.proof import Proof, prove
 from benchmarks.demo.service import choose
 from benchmarks.demo.writers import connect
-from penstock.emulators.simulated_spanner import SimulationStartError
 from penstock.emulators.spanner import EmulatorStartError
 from penstock.launch.run import ExitCode
 from tests.oracle.kill import Run
@@ -175,7 +174,7 @@ def main() -> int:
     """Run the demo and return its exit status."""
     try:
         return _demo(_arguments())
-    except (EmulatorStartError, SimulationStartError) as error:
+    except EmulatorStartError as error:
         print(f"Error: {error}", file=sys.stderr)
         return ExitCode.PREFLIGHT
     except PipelineEndedError as error:

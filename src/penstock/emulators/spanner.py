@@ -18,9 +18,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
+from penstock.emulators.emulator import Emulator
 from penstock.emulators.gcloud import SPANNER, EmulatorNotFoundError
 from penstock.emulators.server_process import EmulatorStartError, ServerProcess, did_not_listen, free_port
 
@@ -40,20 +40,21 @@ def server_command(binary: Path, host: str, token_life_seconds: int | None) -> l
     return command
 
 
-class SpannerEmulator:
+class SpannerEmulator(Emulator):
     """A running emulator: one process in a new process group.
 
     `host` is ``localhost:port`` of the gRPC server, `process_group` the id that `stop` ends. Leaving the
     context ends the process.
     """
 
+    name = "Spanner"
+
     def __init__(self, binary: Path, token_life_seconds: int | None, log: Path | None) -> None:
         """Use `start`; this only records what to run."""
+        super().__init__(log)
         self._binary = binary
         self._token_life_seconds = token_life_seconds
-        self._log = log
         self._port = 0
-        self._process: ServerProcess | None = None
 
     @classmethod
     def start(
@@ -69,18 +70,13 @@ class SpannerEmulator:
             EmulatorStartError: nothing listened within `timeout_seconds`.
         """
         emulator = cls(find_binary(), token_life_seconds, log)
-        emulator._launch(timeout_seconds)
+        emulator._launch_on_free_port(timeout_seconds)
         return emulator
 
     @property
     def host(self) -> str:
         """``localhost:port``, the value for SPANNER_EMULATOR_HOST."""
         return f"localhost:{self._port}"
-
-    @property
-    def process_group(self) -> int:
-        """The process group of the emulator; 0 when stopped."""
-        return self._process.group if self._process else 0
 
     def environment(self) -> dict[str, str]:
         """Return the variables that point Spanner clients in a child process at this emulator.
@@ -126,26 +122,12 @@ class SpannerEmulator:
         if not self._listens_on(self._port, time.monotonic() + timeout_seconds):
             raise EmulatorStartError(f"the Spanner emulator did not come back on port {self._port}")
 
-    def stop(self) -> None:
-        """Kill the process (it has nothing to save) and wait for its end. Stopping twice changes nothing."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def _launch(self, timeout_seconds: float) -> None:
+    def _launch_on_free_port(self, timeout_seconds: float) -> None:
         deadline = time.monotonic() + timeout_seconds
         # Another process may take a port before the emulator does, so each try has a new one.
         while not self._listens_on(free_port(), deadline):
             if time.monotonic() > deadline:
-                raise did_not_listen("Spanner", timeout_seconds)
+                raise did_not_listen(self.name, timeout_seconds)
 
     def _listens_on(self, port: int, deadline: float) -> bool:
         """Start the process on `port`; stop it again if it does not listen."""

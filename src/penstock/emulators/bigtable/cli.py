@@ -5,20 +5,26 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
-import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 
 import click
 
 from penstock.emulators.bigtable.process import find_binary
+from penstock.emulators.command_line import (
+    announced,
+    ended_by_signal,
+    parent_option,
+    port_option,
+    until_the_end,
+)
 from penstock.emulators.gcloud import EmulatorNotFoundError
-from penstock.emulators.server_process import READY, EmulatorStartError, free_port, listens
+from penstock.emulators.server_process import EmulatorStartError, free_port, listens
 from penstock.errors import ServiceError
 
 _PR_SET_PDEATHSIG = 1
@@ -30,13 +36,7 @@ class _BackendEndedError(ServiceError):
 
 
 @click.command(name="bigtable")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8086,
-    show_default=True,
-    help="Port on loopback; 0 is a free one.",
-)
+@port_option(8086)
 @click.option("--backend", metavar="HOST:PORT", help="A running cbtemulator. Default: one is started.")
 @click.option(
     "--churn-seconds",
@@ -44,8 +44,10 @@ class _BackendEndedError(ServiceError):
     help="Seconds between random changes of the partitions. 0 means none.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random changes.")
-@click.option("--parent", type=int, hidden=True, help="End when this process is no longer the parent.")
-def command(port: int, backend: str | None, churn_seconds: float | None, seed: int, parent: int) -> None:
+@parent_option()
+def command(
+    port: int, backend: str | None, churn_seconds: float | None, seed: int, parent: int | None
+) -> None:
     """Start a Bigtable emulator with change streams.
 
     Clients reach it through BIGTABLE_EMULATOR_HOST=localhost:PORT. It ends on SIGTERM and SIGINT. All data
@@ -62,35 +64,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     command.main(args=None if argv is None else list(argv), prog_name="penstock emulator bigtable")
 
 
-async def _run(port: int, backend: str | None, churn_seconds: float, seed: int, parent: int) -> None:
-    ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+async def _run(port: int, backend: str | None, churn_seconds: float, seed: int, parent: int | None) -> None:
+    ended = ended_by_signal()
     async with _backend(backend, ended) as host:
         from penstock.emulators.bigtable.front import Front
 
         front = Front(host)
-        try:
-            bound = await front.start(port)
-        except RuntimeError:
-            raise EmulatorStartError(f"port {port} is in use; pass another, or --port 0") from None
+        await announced(front.start, port)
         if churn_seconds:
             front.churn.set(churn_seconds, seed)
-        print(f"{READY}localhost:{bound}", flush=True)
         # Loaded modules stay, and the log holds objects that are no garbage: frequent collections would find nothing.
         gc.freeze()
         gc.set_threshold(50_000, 50, 100)
-        await _until(ended, parent)
+        await until_the_end(ended, parent)
         await front.stop()
-
-
-async def _until(ended: asyncio.Event, parent: int) -> None:
-    """Return when `ended` is set, or when the process that started this one is gone."""
-    while not ended.is_set():
-        if parent and os.getppid() != parent:
-            return
-        with suppress(TimeoutError):
-            await asyncio.wait_for(ended.wait(), 0.5 if parent else None)
 
 
 @asynccontextmanager

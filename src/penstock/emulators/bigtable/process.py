@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from penstock.emulators.bigtable.control import Control
+from penstock.emulators.emulator import Emulator
 from penstock.emulators.gcloud import BIGTABLE
-from penstock.emulators.server_process import ServerProcess, did_not_listen
 
 
 def find_binary() -> Path:
@@ -19,18 +17,19 @@ def find_binary() -> Path:
     return BIGTABLE.find_binary()
 
 
-class BigtableEmulator:
+class BigtableEmulator(Emulator):
     """A running emulator: two processes in one new process group.
 
     `host` is ``localhost:port``, `control` a client of its control service, `process_group` the id that `stop`
     ends. It ends when the context is left, or when the process that started it ends for any reason.
     """
 
+    name = "Bigtable"
+
     def __init__(self, options: tuple[str, ...], log: Path | None) -> None:
         """Use `start`; this only records what to run."""
+        super().__init__(log)
         self._options = options
-        self._log = log
-        self._process: ServerProcess | None = None
         self.host = ""
 
     @classmethod
@@ -56,7 +55,8 @@ class BigtableEmulator:
         options = ("--port", str(port), "--seed", str(seed), "--parent", str(os.getpid()))
         churn = () if churn_seconds is None else ("--churn-seconds", str(churn_seconds))
         emulator = cls((*options, *churn), log)
-        emulator._launch(timeout_seconds)
+        command = [sys.executable, "-m", "penstock.emulators.bigtable", *emulator._options]
+        emulator.host = emulator._launch(command, timeout_seconds)
         return emulator
 
     @property
@@ -64,34 +64,6 @@ class BigtableEmulator:
         """A client of the control service; another process makes its own with `Control(host)`."""
         return Control(self.host)
 
-    @property
-    def process_group(self) -> int:
-        """The process group of the emulator; 0 when stopped."""
-        return self._process.group if self._process else 0
-
     def environment(self) -> dict[str, str]:
         """Return the variables that point Bigtable clients in a child process at this emulator."""
         return {"BIGTABLE_EMULATOR_HOST": self.host}
-
-    def stop(self) -> None:
-        """Kill both processes (they have nothing to save) and wait. Stopping twice changes nothing."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def _launch(self, timeout_seconds: float) -> None:
-        command = [sys.executable, "-m", "penstock.emulators.bigtable", *self._options]
-        self._process = ServerProcess(command, self._log, prints_address=True)
-        host = self._process.address(time.monotonic() + timeout_seconds)
-        if host is None:
-            self.stop()
-            raise did_not_listen("Bigtable", timeout_seconds)
-        self.host = host

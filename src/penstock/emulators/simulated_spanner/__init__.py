@@ -10,6 +10,6 @@ the behaviours that it simulates and those that it does not.
 """
 
 from penstock.emulators.simulated_spanner.control import Control, ControlError
-from penstock.emulators.simulated_spanner.process import SimulatedSpanner, SimulationStartError
+from penstock.emulators.simulated_spanner.process import SimulatedSpanner
 
-__all__ = ["Control", "ControlError", "SimulatedSpanner", "SimulationStartError"]
+__all__ = ["Control", "ControlError", "SimulatedSpanner"]

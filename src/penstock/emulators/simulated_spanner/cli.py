@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import Sequence
-from contextlib import suppress
 
 import click
 
-from penstock.emulators.simulated_spanner.process import READY
-
-_WATCH_SECONDS = 0.5
+from penstock.emulators.command_line import (
+    announced,
+    ended_by_signal,
+    parent_option,
+    port_option,
+    until_the_end,
+)
+from penstock.emulators.server_process import EmulatorStartError
 
 
 @click.command(name="simulated-spanner")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=9010,
-    show_default=True,
-    help="Port on loopback; 0 is a free one.",
-)
+@port_option(9010)
 @click.option(
     "--churn-seconds",
     type=click.FloatRange(min=0),
@@ -51,7 +47,7 @@ _WATCH_SECONDS = 0.5
     show_default=True,
     help="Microseconds between commit timestamps; with more than 1, transactions share them.",
 )
-@click.option("--parent", type=int, hidden=True, help="End when this process is no longer the parent.")
+@parent_option()
 def command(
     port: int,
     churn_seconds: float,
@@ -71,8 +67,8 @@ def command(
 
     service = Service(clock=Clock(speed=speed), defaults=Defaults(seed, partitions, granularity_us))
     try:
-        asyncio.run(_run(service, port, churn_seconds, seed, parent or 0))
-    except _PortInUseError as error:
+        asyncio.run(_run(service, port, churn_seconds, seed, parent))
+    except EmulatorStartError as error:
         raise click.ClickException(str(error)) from None
 
 
@@ -81,36 +77,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     command.main(args=None if argv is None else list(argv), prog_name="penstock emulator spanner --simulated")
 
 
-class _PortInUseError(RuntimeError):
-    """The port is taken."""
-
-
-async def _run(service: object, port: int, churn_seconds: float, seed: int, parent: int) -> None:
+async def _run(service: object, port: int, churn_seconds: float, seed: int, parent: int | None) -> None:
     from penstock.emulators.simulated_spanner.churn import ChurnLimits
     from penstock.emulators.simulated_spanner.control_service import freeze_garbage
     from penstock.emulators.simulated_spanner.server import Server
     from penstock.emulators.simulated_spanner.service import Service
 
     assert isinstance(service, Service)
-    ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    ended = ended_by_signal()
     server = Server(service)
-    try:
-        bound = await server.start(port)
-    except RuntimeError:
-        raise _PortInUseError(f"port {port} is in use; pass another, or --port 0") from None
+    await announced(server.start, port)
     service.start_churn(churn_seconds, seed, ChurnLimits())
-    print(f"{READY}localhost:{bound}", flush=True)
     freeze_garbage()
-    await _until(ended, parent)
+    await until_the_end(ended, parent)
     await server.stop()
-
-
-async def _until(ended: asyncio.Event, parent: int) -> None:
-    """Return when `ended` is set, or when the process that started this one is gone."""
-    while not ended.is_set():
-        if parent and os.getppid() != parent:
-            return
-        with suppress(TimeoutError):
-            await asyncio.wait_for(ended.wait(), _WATCH_SECONDS if parent else None)

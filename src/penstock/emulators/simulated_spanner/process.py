@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 import os
-import select
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
+from penstock.emulators.emulator import Emulator
 from penstock.emulators.simulated_spanner.column_type import GOOGLESQL, POSTGRESQL
 from penstock.emulators.simulated_spanner.control import Control
 
-READY = "listening on "
-"""What the process prints, followed by ``localhost:port``, when it accepts connections."""
 
-
-class SimulationStartError(RuntimeError):
-    """The process did not listen in time."""
-
-
-class SimulatedSpanner:
+class SimulatedSpanner(Emulator):
     """A running simulation.
 
     `host` is ``localhost:port``, `control` a client of its control service. Leaving the context ends the
     process; so does the end of the process that started it, however that comes.
     """
 
+    name = "simulated Spanner"
+
     def __init__(self, options: tuple[str, ...], log: Path | None) -> None:
         """Use `start`; this only records what to run."""
+        super().__init__(log)
         self._options = options
-        self._log = log
-        self._process: subprocess.Popen[bytes] | None = None
         self._control: Control | None = None
         self.host = ""
 
@@ -61,7 +51,7 @@ class SimulatedSpanner:
         transactions share commit timestamps. The output of the process is appended to `log`, or dropped.
 
         Raises:
-            SimulationStartError: nothing listened within `timeout_seconds`.
+            EmulatorStartError: nothing listened within `timeout_seconds`.
         """
         options = {
             "--port": port,
@@ -73,7 +63,7 @@ class SimulatedSpanner:
             "--parent": os.getpid(),
         }
         simulation = cls(tuple(str(each) for pair in options.items() for each in pair), log)
-        simulation._launch(timeout_seconds)
+        simulation._launch_simulation(timeout_seconds)
         return simulation
 
     @property
@@ -82,11 +72,6 @@ class SimulatedSpanner:
         if self._control is None:
             self._control = Control(self.host)
         return self._control
-
-    @property
-    def process_group(self) -> int:
-        """The process group of the simulation; 0 when stopped."""
-        return self._process.pid if self._process else 0
 
     def environment(self) -> dict[str, str]:
         """Return the variables that point Spanner clients in a child process at this simulation."""
@@ -144,56 +129,24 @@ class SimulatedSpanner:
         """End the process and start a new one on the same port; all data is gone, as after a crash.
 
         Raises:
-            SimulationStartError: nothing listened within `timeout_seconds`.
+            EmulatorStartError: nothing listened within `timeout_seconds`.
         """
         port = self.host.rpartition(":")[2]
         self.stop()
         # The same port, so that clients find the new process.
         self._options = (*self._options, "--port", port)  # the last of two counts
-        self._launch(timeout_seconds)
+        self._launch_simulation(timeout_seconds)
 
     def stop(self) -> None:
         """Kill the process (it has nothing to save) and wait for it. Stopping twice changes nothing."""
         control, self._control = self._control, None
         if control is not None:
             control.close()
-        process, self._process = self._process, None
-        if process is not None:
-            with suppress(ProcessLookupError):  # it has ended already
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
+        super().stop()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def _launch(self, timeout_seconds: float) -> None:
+    def _launch_simulation(self, timeout_seconds: float) -> None:
         command = [sys.executable, "-m", "penstock.emulators.simulated_spanner", *self._options]
-        with open(self._log or os.devnull, "ab") as out:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=out, start_new_session=True
-            )
-        line = self._first_line(time.monotonic() + timeout_seconds)
-        if not line.startswith(READY):
-            self.stop()
-            raise SimulationStartError(
-                f"the simulated Spanner did not listen within {timeout_seconds:g} s; pass log=Path(…) to "
-                "start() and read what it printed"
-            )
-        self.host = line.removeprefix(READY).strip()
-
-    def _first_line(self, deadline: float) -> str:
-        """Return what the process prints first, or "" if it ends or prints nothing until `deadline`."""
-        assert self._process is not None
-        assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))
-        return self._process.stdout.readline().decode() if ready else ""
+        self.host = self._launch(command, timeout_seconds)
 
 
 class _AlreadyExistsError(Exception):

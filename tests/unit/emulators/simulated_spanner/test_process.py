@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from penstock.emulators.simulated_spanner import Control, ControlError, SimulatedSpanner, SimulationStartError
+from penstock.emulators.server_process import EmulatorStartError
+from penstock.emulators.simulated_spanner import Control, ControlError, SimulatedSpanner
 from tests.waiting import wait_until
 
 PATH = "projects/p/instances/i/databases/d"
@@ -32,7 +33,7 @@ def test_the_process_starts_restarts_empty_and_refuses_a_port_in_use() -> None:
             with pytest.raises(ControlError, match="there are partitions"):
                 control._run("nothing")
         port = int(simulation.host.rpartition(":")[2])
-        with pytest.raises(SimulationStartError):
+        with pytest.raises(EmulatorStartError):
             SimulatedSpanner.start(port=port)
         simulation.restart()
         assert simulation.host == f"localhost:{port}"
