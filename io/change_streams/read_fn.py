@@ -100,24 +100,32 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
         """Read until the stream's end, until a split, or until only other parts can advance."""
         frontier = tracker.current_restriction()
         watermark.set_watermark(beam_watermark(frontier.watermark))
-        deadline = time.monotonic() + self.split_deferral_seconds
         output = self._output(element)
         with self._prefetching(element, frontier) as prefetcher, self._counting(prefetcher) as metrics:
-            metrics.observe(frontier)
-            while frontier.can_progress:
-                prefetcher.serve(frontier)
-                for batch in _batches(prefetcher, deadline):
-                    for count, records, step in batch.claims():
-                        if not tracker.try_claim(step):  # split: the residual holds the rest
-                            return
-                        batch.claimed += count
-                        metrics.claimed(records, step)
-                        yield from map(output, records)
-                frontier = tracker.current_restriction()
-                metrics.observe(frontier)
-                watermark.set_watermark(beam_watermark(frontier.watermark))
-        if not frontier.done:
+            for batch in self._batches_to_claim(prefetcher, tracker, watermark, metrics):
+                # Inline, and not in a generator: each element would pass through one more `yield`.
+                for count, records, step in batch.claims():
+                    if not tracker.try_claim(step):  # split: the residual holds the rest
+                        return
+                    batch.claimed += count
+                    metrics.claimed(records, step)
+                    yield from map(output, records)
+        if not tracker.current_restriction().done:
             tracker.defer_remainder(Duration(seconds=_DEFER_SECONDS))
+
+    def _batches_to_claim(
+        self, prefetcher: Prefetcher, tracker: Any, watermark: Any, metrics: ReaderMetrics
+    ) -> Iterator[Batch]:
+        """Yield batches to claim while the frontier can progress. Between rounds, report watermark and metrics."""
+        deadline = time.monotonic() + self.split_deferral_seconds
+        frontier = tracker.current_restriction()
+        metrics.observe(frontier)
+        while frontier.can_progress:
+            prefetcher.serve(frontier)
+            yield from _batches(prefetcher, deadline)
+            frontier = tracker.current_restriction()
+            metrics.observe(frontier)
+            watermark.set_watermark(beam_watermark(frontier.watermark))
 
     def _output(self, stream: Any) -> Callable[[Any], Any]:
         """Return what turns a record into an output of `process`; see `undecodable` for the rule."""
