@@ -2,9 +2,18 @@
 
 Everything in a row is a `google.protobuf.Value`, lists within lists. If it were parsed as such, most Python objects
 of a record would be made only to read one string from them. Therefore the same bytes are parsed as other message
-types. The lists that the decoder iterates are messages; the values in them stay bytes, and a short string is read
-by slicing. The field numbers are those of google/protobuf/struct.proto and google/spanner/v1/result_set.proto,
-type.proto. Other fields stay unknown fields, so a row can be encoded again and parsed as a Value.
+types. The field numbers are those of google/protobuf/struct.proto and google/spanner/v1/result_set.proto, type.proto.
+
+`Record` and `Mods` use a rule of the wire format: if a field that is *not* repeated occurs several times, a parser
+merges its messages, and merging appends their repeated fields. They declare the list's values as one such message whose
+content is repeated. So the parser itself collects the strings of all values into one list, which Python reads in one
+call: 0.4 µs a mod, where an object for each value costs 1.5 µs. They lose which kind of value came at which place, so
+they are only for lists whose kinds are known, and only if nothing in them is NULL.
+
+`Row` and the types in it lose nothing: what they do not declare stays unknown fields, so a row can be encoded again and
+parsed as a Value.
+
+Source: protobuf.dev, "Encoding", "Last One Wins".
 """
 
 from __future__ import annotations
@@ -12,9 +21,6 @@ from __future__ import annotations
 from google.protobuf import struct_pb2
 
 from penstock.io.change_streams.protobuf import Field, Label, message_classes
-
-_STRING_TAG, _TRUE = 0x1A, b"\x20\x01"
-_ONE_BYTE_LENGTH = 0x80
 
 
 def _list_of(name: str, values: str) -> dict[str, tuple[Field, ...]]:
@@ -33,11 +39,22 @@ _MESSAGES = {
     ),
     **_list_of("Row", "Struct"),
     **_list_of("Struct", "Entries"),
-    **_list_of("Entries", "Fields"),
-    **_list_of("Fields", "bytes"),
-    **_list_of("Mods", "Mod"),
-    **_list_of("Mod", "Text"),
-    "Text": (Field("string_value", 3, "string"),),
+    **_list_of("Entries", "bytes"),
+    "Record": (Field("list_value", 6, "RecordFields"),),
+    "RecordFields": (Field("values", 1, "FieldsByKind"),),
+    "FieldsByKind": (
+        Field("null_value", 1, "int32", Label.REPEATED),
+        Field("string_value", 3, "string", Label.REPEATED),
+        Field("bool_value", 4, "bool", Label.REPEATED),
+        Field("list_value", 6, "bytes", Label.REPEATED),
+    ),
+    "Mods": (Field("values", 1, "Mod"),),
+    "Mod": (Field("list_value", 6, "Sides"),),
+    "Sides": (Field("values", 1, "SidesByKind"),),
+    "SidesByKind": (
+        Field("null_value", 1, "int32", Label.REPEATED),
+        Field("string_value", 3, "string", Label.REPEATED),
+    ),
     "Metadata": (Field("row_type", 1, "StructType"),),
     "StructType": (Field("fields", 1, "Field", Label.REPEATED),),
     "Field": (Field("name", 1, "string"), Field("type", 2, "Type")),
@@ -48,20 +65,9 @@ _made = message_classes("penstock.io.spanner.wire", _MESSAGES)
 Partial = _made["Partial"]
 """A PartialResultSet. Its `values` are rows: lists of structs of three lists of records, one for each kind."""
 Row = _made["Row"]
+Record = _made["Record"]
+"""A Value that is a list of values; `list_value.values` has them by kind, in their order within each kind."""
 Mods = _made["Mods"]
-"""A Value that is a list of lists of strings. For many values, attribute access costs less than slicing."""
+"""A ListValue of lists of strings; `values.list_value.values` has all strings of all lists as one list."""
 Metadata = _made["Metadata"]
-Value = struct_pb2.Value
-
-
-def text(value: bytes) -> str:
-    """Return the string in an encoded Value; the empty string for any other kind, such as null."""
-    if len(value) < _ONE_BYTE_LENGTH and value[0] == _STRING_TAG and value[1] == len(value) - 2:
-        return value[2:].decode()
-    found: str = Value.FromString(value).string_value
-    return found
-
-
-def true(value: bytes) -> bool:
-    """Return whether an encoded Value is the boolean true."""
-    return value == _TRUE
+ListValue, Value = struct_pb2.ListValue, struct_pb2.Value

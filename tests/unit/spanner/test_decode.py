@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,11 +9,15 @@ from google.protobuf import struct_pb2
 from google.protobuf.json_format import ParseDict
 
 from penstock.errors import DecodeError
+from penstock.io.spanner import decode
 from penstock.io.spanner.decode import Decoder, merge_chunk
 from penstock.io.spanner.record import (
     ChildPartition,
     ChildPartitionsRecord,
+    ColumnType,
+    DataChangeRecord,
     HeartbeatRecord,
+    Mods,
 )
 from penstock.timestamps import format_timestamp, parse_timestamp
 
@@ -39,6 +44,62 @@ def test_heartbeats_and_children_are_decoded() -> None:
             (ChildPartition("m", frozenset("ab")), ChildPartition("n", frozenset())),
         ),
     ]
+
+
+DATA = [
+    "2026-01-01T00:00:00Z", "00000000", "t", True, "T", [["K", '{"code":"INT64"}', True, "1"]],
+    [['{"K":"1"}', "{}", ""], ['{"K":"2"}', '{"V":"ü"}', "{}"]], "INSERT", "NEW_ROW", "2", "1", "tag", False,
+]  # fmt: skip
+DECODED = DataChangeRecord(
+    1767225600_000000000, "00000000", "t", True, "T", (ColumnType("K", '{"code":"INT64"}', True, 1),),
+    Mods(('{"K":"1"}', "{}", "", '{"K":"2"}', '{"V":"ü"}', "{}")), "INSERT", "NEW_ROW", 2, 1, "tag", False,
+)  # fmt: skip
+
+
+def data_with(**changes: Any) -> list[Any]:
+    """Return a row with one data change record, whose fields at some places are changed: `at_11=None`."""
+    fields = [changes.get(f"at_{place}", field) for place, field in enumerate(DATA)]
+    return [[[fields + changes.get("further", [])], [], []]]
+
+
+def test_a_data_change_record_is_decoded() -> None:
+    assert Decoder().feed(message(data_with(), data_with())) == [DECODED, DECODED]
+
+
+def test_a_null_is_empty_and_the_fields_after_it_stay_in_their_places() -> None:
+    assert Decoder().feed(message(data_with(at_11=None))) == [replace(DECODED, transaction_tag="")]
+    assert Decoder().feed(message(data_with(at_3=None))) == [
+        replace(DECODED, is_last_record_in_transaction_in_partition=False)
+    ]
+    sides = [['{"K":"1"}', None, ""], ['{"K":"2"}', '{"V":"ü"}', "{}"]]
+    (record,) = Decoder().feed(message(data_with(at_6=sides)))
+    assert record == replace(DECODED, mods=Mods(('{"K":"1"}', "", "", '{"K":"2"}', '{"V":"ü"}', "{}")))
+
+
+@pytest.mark.parametrize("further", [["text"], [True], [["list"]], [None], [5]])
+def test_further_fields_at_the_end_of_a_record_are_ignored(further: list[Any]) -> None:
+    assert Decoder().feed(message(data_with(further=further))) == [DECODED]
+    assert Decoder().feed(message(data_with(at_11=None, further=further))) == [
+        replace(DECODED, transaction_tag="")
+    ]
+
+
+def test_a_further_side_of_a_mod_is_ignored_where_the_row_type_names_it() -> None:
+    def fields(*names: str) -> list[Any]:
+        return [{"name": name, "type": {"code": "STRING"}} for name in names]
+
+    def structs(name: str, of: list[Any]) -> Any:
+        struct = {"code": "STRUCT", "structType": {"fields": of}}
+        return {"name": name, "type": {"code": "ARRAY", "arrayElementType": struct}}
+
+    mods = structs("mods", fields("keys", "new_values", "old_values", "more"))
+    data = [mods if name == "mods" else fields(name)[0] for name in decode._DATA_FIELDS]
+    kinds = [structs("data_change_record", data), *fields("heartbeat_record", "child_partitions_record")]
+    row_type = {"fields": [structs("ChangeRecord", kinds)]}
+    sides = [[*mod, "more"] for mod in DATA[6]]
+    answer = {"metadata": {"rowType": row_type}, "values": [data_with(at_6=sides)]}
+    encoded = ParseDict(answer, PartialResultSet()).SerializeToString()
+    assert Decoder().feed(encoded) == [DECODED]
 
 
 def test_a_chunked_row_is_returned_when_it_is_complete() -> None:
