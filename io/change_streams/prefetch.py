@@ -93,3 +93,5 @@ class ReadAhead:
         self.queued_bytes = 0
         self.streams = 0
         """Streams or queries that run, of all prefetchers: each has an equal share of the budget."""
+        self.waiting = 0
+        """Threads that wait for credit."""

@@ -26,7 +26,7 @@ from apache_beam import coders
 from penstock.coders import VersionedCoder
 from penstock.io.change_streams import coders as shared
 from penstock.io.change_streams.packing import cut, pack, unpack, width_of
-from penstock.io.spanner.record import ColumnType, DataChangeRecord, Mods
+from penstock.io.spanner.record import ColumnType, DataChangeRecord, Mods, new_record
 from penstock.io.spanner.source import ChangeStream
 
 VERSION = 1
@@ -75,7 +75,7 @@ class DataChangeRecordCoder(VersionedCoder):
         self.check_version(version)
         start = _HEAD.size + width * (_TEXTS + 3 * mods)
         texts = list(cut(encoded[start:].decode(), unpack(encoded[_HEAD.size : start], width)))
-        return DataChangeRecord(
+        return new_record(
             timestamp,
             texts[0],
             texts[1],

@@ -6,8 +6,10 @@
     decoder.finish()                     # the query ended; half a row is an error
 
 A row has one column, a list of structs; everything in it is positional. The shapes are checked once per
-distinct row type, not per row. Records of exactly the documented fields take a fast path: see `wire`. A value that the service split (`chunked_value`) continues in the next message. Strings
-are concatenated. Lists are concatenated, and their boundary elements merge by the same rule.
+distinct row type, not per row. Records of exactly the documented fields take a fast path: see `wire`.
+
+A value that the service split (`chunked_value`) continues in the next message. Strings are concatenated. Lists are
+concatenated, and their boundary elements merge by the same rule.
 
 Source of the rules: google/spanner/v1/result_set.proto, "chunked_value".
 """
@@ -30,6 +32,7 @@ from penstock.io.spanner.record import (
     HeartbeatRecord,
     Mod,
     Mods,
+    new_record,
 )
 from penstock.io.spanner.wire import Value
 from penstock.timestamps import parse_timestamp
@@ -59,7 +62,7 @@ class Decoder:
 
     def __init__(self) -> None:
         self._pending: Any = None
-        self._data_record = _fast_record
+        self._exact = True
 
     def feed(self, message: bytes) -> list[ChangeRecord]:
         """Return the records that are complete with this encoded PartialResultSet, in the service's order.
@@ -68,16 +71,17 @@ class Decoder:
             DecodeError: a shape that is not a change stream's, or an unknown kind of record.
         """
         try:
-            partial = wire.Partial.FromString(message)
+            flat = wire.Flat.FromString(message)
         except MalformedError:
             raise DecodeError("the service sent bytes that are not a PartialResultSet") from None
-        if partial.metadata:
-            self._data_record = _fast_record if _is_exact(partial.metadata) else _record_by_position
-        records: list[ChangeRecord] = []
-        for row in self._whole_rows(partial):
-            for struct in row.list_value.values:
-                self._decode_struct(struct.list_value.values, records)
-        return records
+        if flat.metadata:
+            self._exact = _is_exact(flat.metadata)
+        if self._exact and self._pending is None and not flat.chunked_value:
+            entries = flat.values.list_value.values.list_value.values.list_value.values
+            decoded = _data_records(entries.list_value.values)
+            if decoded is not None:
+                return decoded
+        return self._decode_rows(wire.Partial.FromString(message))
 
     def finish(self) -> None:
         """Declare the query ended.
@@ -87,6 +91,14 @@ class Decoder:
         """
         if self._pending is not None:
             raise DecodeError("the query ended with status OK in the middle of a row")
+
+    def _decode_rows(self, partial: Any) -> list[ChangeRecord]:
+        """Decode row by row: what is not data alone, and rows that are cut."""
+        records: list[ChangeRecord] = []
+        for row in self._whole_rows(partial):
+            for struct in row.list_value.values:
+                self._decode_struct(struct.list_value.values, records)
+        return records
 
     def _whole_rows(self, partial: Any) -> list[Any]:
         rows = list(partial.values)
@@ -115,6 +127,10 @@ class Decoder:
                 "IMMUTABLE_KEY_RANGE stream"
             )
 
+    def _data_record(self, entry: bytes) -> DataChangeRecord:
+        decoded = _data_records(wire.Entry.FromString(entry).list_value.values) if self._exact else None
+        return _data_record_by_position(entry) if decoded is None else decoded[0]
+
 
 def _as_value(message: Any) -> Any:
     """Return a message of `wire` as the Value that it is on the wire."""
@@ -126,36 +142,50 @@ def _values(entry: bytes) -> Any:
     return Value.FromString(entry).list_value.values
 
 
-def _fast_record(entry: bytes) -> DataChangeRecord:
-    """Decode a data change record of exactly the documented fields."""
-    fields = wire.Record.FromString(entry).list_value.values
-    try:
-        at, sequence, transaction, table, kind, capture, records, partitions, tag = fields.string_value
-        last, system = fields.bool_value
-        columns, mods = fields.list_value
-    except ValueError:
-        return _record_by_position(entry)
-    if fields.null_value:
-        return _record_by_position(entry)
+_STRINGS, _BOOLS, _LISTS = 9, 2, 2
+"""Number of fields of each kind in a data change record."""
+
+
+def _data_records(fields: Any) -> list[Any] | None:
+    """Decode data change records from the fields, by kind, of a number of entries.
+
+    None: the entries are not all data change records, or a field is NULL. Then the numbers of fields of each kind are
+    not those of data change records: a heartbeat has one string, and a child partitions record two and one list.
+    """
+    strings, bools, lists = fields.string_value[:], fields.bool_value[:], fields.list_value[:]
+    count = len(bools) // _BOOLS
+    found = len(strings), len(bools), len(lists)
+    if not count or found != (count * _STRINGS, count * _BOOLS, count * _LISTS) or fields.null_value:
+        return None
+    s, b, c = iter(strings), iter(bools), iter(lists)
+    return [
+        new_record(
+            parse_timestamp(at),
+            sequence,
+            transaction,
+            last,
+            table,
+            _columns(columns),
+            _mods(mods),
+            kind,
+            capture,
+            int(n),
+            int(of),
+            tag,
+            system,
+        )
+        for at, sequence, transaction, table, kind, capture, n, of, tag, last, system, columns, mods in zip(
+            s, s, s, s, s, s, s, s, s, b, b, c, c, strict=True
+        )
+    ]
+
+
+def _mods(mods: bytes) -> Mods:
     sides = wire.Mods.FromString(mods).values.list_value.values
-    return DataChangeRecord(
-        parse_timestamp(at),
-        sequence,
-        transaction,
-        last,
-        table,
-        _columns(columns),
-        _mods_by_position(mods) if sides.null_value else Mods(tuple(sides.string_value)),
-        kind,
-        capture,
-        int(records),
-        int(partitions),
-        tag,
-        system,
-    )
+    return _mods_by_position(mods) if sides.null_value else Mods(tuple(sides.string_value[:]))
 
 
-def _record_by_position(entry: bytes) -> DataChangeRecord:
+def _data_record_by_position(entry: bytes) -> DataChangeRecord:
     """Decode a data change record that has NULLs or further fields at the end."""
     fields = _values(entry)
     return DataChangeRecord(

@@ -113,10 +113,11 @@ class Prefetcher:
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     return None
-                self._changed.wait(remaining)
+                state.arrived.wait(remaining)
             if state.error is not None:
                 raise state.error
-            return self._hand_out(min(state.ready.values(), key=lambda partition: partition.queue[0].low))
+            self._in_hand = state.ready.take()
+            return self._in_hand
 
     @property
     def data_expected(self) -> bool:
@@ -152,7 +153,7 @@ class Prefetcher:
             for token in [token for token, each in state.partitions.items() if self._is_behind(each)]:
                 state.drop(token)
             state.lease.park(self._limits.idle_stream_seconds)
-            self._changed.notify_all()
+            state.wake_all()
             return bool(state.partitions) and not state.check_ended()
 
     @property
@@ -178,7 +179,7 @@ class Prefetcher:
             for token in list(state.partitions):
                 if token not in partitions or not self._stands_at(token, partitions[token]):
                     state.drop(token)
-            self._changed.notify_all()
+            state.wake_all()
             return True
 
     def discard(self) -> None:
@@ -191,7 +192,7 @@ class Prefetcher:
         """End the read and all its threads; batches that were not claimed are dropped. May be called again."""
         with self._changed:
             self._state.lease.closed = True
-            self._changed.notify_all()
+            self._state.wake_all()
         for thread in self._reader.threads:
             while thread.is_alive():
                 thread.join(self._seconds_until_overdue())
@@ -205,12 +206,6 @@ class Prefetcher:
         lowest = min(reading, key=lambda partition: partition.position.timestamp, default=None)
         late = self._clock() - _LATE
         return lowest if lowest is not None and lowest.position.timestamp < late else None
-
-    def _hand_out(self, partition: PartitionState) -> Batch:
-        self._in_hand = partition.queue.popleft()
-        if not partition.queue:
-            del self._state.ready[partition.token]
-        return self._in_hand
 
     def _settle(self) -> None:
         """Note what was claimed of the batch in hand; put the rest back, or return the batch's credit."""
@@ -230,12 +225,11 @@ class Prefetcher:
             partition.queue.appendleft(
                 Batch(batch.token, batch.low, batch.steps[batch.claimed :], batch.size)
             )
-            state.ready[batch.token] = partition
+            state.ready.add(partition)
         else:
             state.release(partition, batch.size)
         if partition.finished and not partition.queue:
             del state.partitions[batch.token]
-        self._changed.notify_all()
 
     def _is_behind(self, partition: PartitionState) -> bool:
         """Whether a query asks for time that has passed, or should have ended long ago."""

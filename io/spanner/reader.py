@@ -71,21 +71,22 @@ class QueryReader:
         state = self._state
         with state.changed:
             while not state.check_ended() and state.error is None:
+                # A read without anything in its queue may always ask: a parked read could keep it from its first row.
+                if state.queued_bytes and state.ahead.queued_bytes >= state.ahead.buffer_bytes:
+                    state.wait_for_credit()
+                    continue
                 wait = self._seconds_until_next()
                 if wait is not None and wait <= 0:
-                    return state.schedule.pop()
-                state.wait(wait)
+                    return state.start_next()
+                state.wait_until_due(wait)
         return None
 
     def _seconds_until_next(self) -> float | None:
         """Return when a query may start; None: not before something changes."""
-        state = self._state
-        start = state.schedule.next_start()
-        # A read without anything in its queue may always ask, or a parked read could keep it from its first row.
-        full = state.queued_bytes and state.ahead.queued_bytes >= state.ahead.buffer_bytes
-        if start is None or full:
+        start = self._state.schedule.next_start()
+        if start is None:
             return None
-        return max((start - state.clock()) / NANOS, self._backoff.remaining_pause())
+        return max((start - self._state.clock()) / NANOS, self._backoff.remaining_pause())
 
     def _read_window(self, partition: PartitionState) -> None:
         state, token, start = self._state, partition.token, partition.position.timestamp
@@ -152,14 +153,17 @@ class QueryReader:
                 and not partition.dropped
                 and not self._has_credit(partition, batch.size)
             ):
-                state.wait(None)
+                state.wait_for_credit()
             if state.unwanted(partition):
                 return
             partition.finished = finished
             state.charge(partition, batch.size)
+            if partition.queue and partition.queue[-1].absorbs(batch):
+                return
             partition.queue.append(batch)
-            state.ready[partition.token] = partition
-            state.changed.notify_all()
+            if len(partition.queue) == 1:
+                state.ready.add(partition)
+                state.arrived.notify()
 
     def _has_credit(self, partition: PartitionState, size: int) -> bool:
         """Return whether a message fits into the partition's share and the budget. One message always does.

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias, overload
+from dataclasses import dataclass, fields, make_dataclass
+from typing import Any, NamedTuple, TypeAlias, cast, overload
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +120,22 @@ class DataChangeRecord:
     number_of_partitions_in_transaction: int
     transaction_tag: str
     is_system_transaction: bool
+
+
+_Unfrozen: Any = make_dataclass(
+    "_Unfrozen", [(field.name, field.type) for field in fields(DataChangeRecord)], slots=True
+)
+
+
+def new_record(*values: Any) -> DataChangeRecord:
+    """Return the `DataChangeRecord` of these values, in the order of its fields. For hot paths.
+
+    `__init__` of a frozen dataclass sets each field by a call of `object.__setattr__`, which takes five times as long
+    as the assignments of a class that is not frozen. Python allows an object to change to a class of the same slots.
+    """
+    record = _Unfrozen(*values)
+    record.__class__ = DataChangeRecord
+    return cast(DataChangeRecord, record)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ Knows neither Beam nor the client. Unless a docstring says otherwise, the caller
 from __future__ import annotations
 
 import heapq
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -17,6 +18,10 @@ from penstock.io.change_streams.prefetch import Claim, ReadAhead
 from penstock.io.spanner.frontier import Advanced, Position
 from penstock.io.spanner.record import DataChangeRecord
 from penstock.io.spanner.steps import FIRST_SPAN, PendingStep
+
+_RUN = 100
+"""The most steps that one claim claims."""
+_SMALL_BYTES = 64 << 10
 
 
 class Window(Protocol):
@@ -33,7 +38,7 @@ class Window(Protocol):
 class Batch:
     """Steps of one partition in order, none below `low`. The consumer counts in `claimed` how many it has claimed.
 
-    `size` is that of the message that the steps came in.
+    `size` is that of the messages that the steps came in.
     """
 
     token: str
@@ -48,10 +53,26 @@ class Batch:
         return not isinstance(self.steps[-1][1], Advanced)
 
     def claims(self) -> Iterator[Claim]:
-        """Return one claim for each step, so that a split can fall between any two records."""
-        nothing: Sequence[DataChangeRecord] = ()
-        # A list costs less than a generator that is resumed for each record.
-        return iter([(1, nothing if record is None else (record,), step) for record, step in self.steps])
+        """Yield one claim for each run of records and heartbeats, and one for each step of lineage."""
+        count = 0
+        records: list[DataChangeRecord] = []
+        for number, (record, step) in enumerate(self.steps, 1):
+            count += 1
+            if record is not None:
+                records.append(record)
+            following = self.steps[number][1] if number < len(self.steps) else None
+            # One claim costs as much as a record, so a run is long; a split has to wait for its end.
+            if type(step) is not Advanced or type(following) is not Advanced or count == _RUN:
+                yield count, records, step
+                count, records = 0, []
+
+    def absorbs(self, later: Batch) -> bool:
+        """Append the steps of the next batch, if both are small. A batch costs more than a small message."""
+        if self.size + later.size > _SMALL_BYTES or self.ends_with_lineage:
+            return False
+        self.steps += later.steps
+        self.size += later.size
+        return True
 
 
 @dataclass(slots=True, eq=False)
@@ -103,6 +124,34 @@ class QuerySchedule:
         return heapq.heappop(self._heap)[2]
 
 
+class ReadyPartitions:
+    """The partitions with batches to take, by the lowest timestamp of their first batch."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, PartitionState]] = []
+        self._number = 0
+
+    def __bool__(self) -> bool:
+        heap = self._heap
+        # An entry that is not true any more is dropped when it comes to the top, as a heap can remove only its top.
+        while heap and not (heap[0][2].queue and heap[0][2].queue[0].low == heap[0][0]):
+            heapq.heappop(heap)
+        return bool(heap)
+
+    def add(self, partition: PartitionState) -> None:
+        """Add a partition whose first batch has just changed."""
+        self._number += 1
+        heapq.heappush(self._heap, (partition.queue[0].low, self._number, partition))
+
+    def take(self) -> Batch:
+        """Remove and return the first batch of the partition with the lowest timestamp; there must be one."""
+        _, _, partition = heapq.heappop(self._heap)
+        batch = partition.queue.popleft()
+        if partition.queue:
+            self.add(partition)
+        return batch
+
+
 class Lease:
     """Whether a bundle uses the prefetcher, and if none does, how long it waits for the next one."""
 
@@ -137,10 +186,17 @@ class ReadState:
 
     def __init__(self, ahead: ReadAhead, clock: Callable[[], int]) -> None:
         self.ahead = ahead
+        # Three conditions of one lock. A thread that is woken for nothing costs as much as ten records, so a batch
+        # wakes the consumer alone, and a partition that may be read wakes one thread.
         self.changed = ahead.changed
+        """Credit was released, or the lease has changed."""
+        self.arrived = threading.Condition(ahead.lock)
+        """A batch or an error has come for the consumer."""
+        self.due = threading.Condition(ahead.lock)
+        """The schedule has another first entry."""
         self.clock = clock
         self.partitions: dict[str, PartitionState] = {}
-        self.ready: dict[str, PartitionState] = {}  # those with batches to take
+        self.ready = ReadyPartitions()
         self.running: dict[PartitionState, tuple[Window, int]] = {}  # the query of each, and its end
         self.schedule = QuerySchedule()
         self.lease = Lease()
@@ -154,8 +210,14 @@ class ReadState:
             self.lease.closed = True
             for token in list(self.partitions):
                 self.drop(token)
-            self.changed.notify_all()
+            self.wake_all()
         return self.lease.closed
+
+    def wake_all(self) -> None:
+        """Wake the consumer and all threads: the lease has changed, or the read has failed."""
+        self.changed.notify_all()
+        self.due.notify_all()
+        self.arrived.notify_all()
 
     def unwanted(self, partition: PartitionState) -> bool:
         """Return whether the partition's batches will not be taken. Needs no lock."""
@@ -167,7 +229,16 @@ class ReadState:
         If the clock lags behind the service's, a query ends at once. This rule keeps the pace of queries all the same.
         """
         self.schedule.add(partition, asked_until)
-        self.changed.notify_all()
+        self.due.notify()
+
+    def start_next(self) -> PartitionState:
+        """Return the partition whose query may start first."""
+        partition = self.schedule.pop()
+        # Threads that wait were each woken for an entry that may not be the first one any more, and this thread is
+        # busy from now on: another one must look after the next entry.
+        if self.schedule.next_start() is not None:
+            self.due.notify()
+        return partition
 
     def drop(self, token: str) -> None:
         """Forget a partition, and cancel its query unless that will end soon."""
@@ -175,7 +246,6 @@ class ReadState:
         partition.dropped = True
         partition.queue.clear()
         self.release(partition, partition.queued_bytes)
-        self.ready.pop(token, None)
         window, end = self.running.get(partition, (None, 0))
         # The emulator works on a cancelled query until its end_timestamp, so one that looks ahead is left to end.
         if window is not None and self.clock() > end:
@@ -190,13 +260,23 @@ class ReadState:
     def release(self, partition: PartitionState, size: int) -> None:
         """Return the credit of bytes that were taken or dropped."""
         self.charge(partition, -size)
+        if self.ahead.waiting:
+            self.changed.notify_all()
 
-    def wait(self, seconds: float | None) -> None:
-        """Wait until something changes, at most so long, and not longer than the read is parked."""
-        self.changed.wait(self.lease.shorten(seconds))
+    def wait_until_due(self, seconds: float | None) -> None:
+        """Wait until a query may start, at most so long, and not longer than the read is parked."""
+        self.due.wait(self.lease.shorten(seconds))
+
+    def wait_for_credit(self) -> None:
+        """Wait until credit is released, and not longer than the read is parked."""
+        self.ahead.waiting += 1
+        try:
+            self.changed.wait(self.lease.shorten(None))
+        finally:
+            self.ahead.waiting -= 1
 
     def fail(self, error: BaseException) -> None:
         """End the read with an error, which the consumer raises. The caller does not hold the lock."""
         with self.changed:
             self.error = self.error or error
-            self.changed.notify_all()
+            self.wake_all()

@@ -4,11 +4,11 @@ Everything in a row is a `google.protobuf.Value`, lists within lists. If it were
 of a record would be made only to read one string from them. Therefore the same bytes are parsed as other message
 types. The field numbers are those of google/protobuf/struct.proto and google/spanner/v1/result_set.proto, type.proto.
 
-`Record` and `Mods` use a rule of the wire format: if a field that is *not* repeated occurs several times, a parser
-merges its messages, and merging appends their repeated fields. They declare the list's values as one such message whose
-content is repeated. So the parser itself collects the strings of all values into one list, which Python reads in one
-call: 0.4 µs a mod, where an object for each value costs 1.5 µs. They lose which kind of value came at which place, so
-they are only for lists whose kinds are known, and only if nothing in them is NULL.
+`Flat`, `Entry` and `Mods` use a rule of the wire format: if a field that is *not* repeated occurs several times, a
+parser merges its messages, and merging appends their repeated fields. They declare a list's values as one such message
+whose content is repeated. So the parser itself collects the strings of all values into one list, which Python reads in
+one call: 0.4 µs a mod, where an object for each value costs 1.5 µs. They lose which kind of value came at which place,
+so they are only for lists whose kinds are known, and only if nothing in them is NULL.
 
 `Row` and the types in it lose nothing: what they do not declare stays unknown fields, so a row can be encoded again and
 parsed as a Value.
@@ -31,6 +31,14 @@ def _list_of(name: str, values: str) -> dict[str, tuple[Field, ...]]:
     }
 
 
+def _one_of(name: str, value: str) -> dict[str, tuple[Field, ...]]:
+    """Describe a Value that holds a list, as one message `value` into which all values of the list are merged."""
+    return {
+        name: (Field("list_value", 6, f"{name}List"),),
+        f"{name}List": (Field("values", 1, value),),
+    }
+
+
 _MESSAGES = {
     "Partial": (
         Field("metadata", 1, "bytes"),
@@ -40,8 +48,15 @@ _MESSAGES = {
     **_list_of("Row", "Struct"),
     **_list_of("Struct", "Entries"),
     **_list_of("Entries", "bytes"),
-    "Record": (Field("list_value", 6, "RecordFields"),),
-    "RecordFields": (Field("values", 1, "FieldsByKind"),),
+    "Flat": (
+        Field("metadata", 1, "bytes"),
+        Field("values", 2, "FlatRow"),
+        Field("chunked_value", 3, "bool"),
+    ),
+    **_one_of("FlatRow", "FlatStruct"),
+    **_one_of("FlatStruct", "FlatEntries"),
+    **_one_of("FlatEntries", "Entry"),
+    **_one_of("Entry", "FieldsByKind"),
     "FieldsByKind": (
         Field("null_value", 1, "int32", Label.REPEATED),
         Field("string_value", 3, "string", Label.REPEATED),
@@ -49,8 +64,7 @@ _MESSAGES = {
         Field("list_value", 6, "bytes", Label.REPEATED),
     ),
     "Mods": (Field("values", 1, "Mod"),),
-    "Mod": (Field("list_value", 6, "Sides"),),
-    "Sides": (Field("values", 1, "SidesByKind"),),
+    **_one_of("Mod", "SidesByKind"),
     "SidesByKind": (
         Field("null_value", 1, "int32", Label.REPEATED),
         Field("string_value", 3, "string", Label.REPEATED),
@@ -65,8 +79,10 @@ _made = message_classes("penstock.io.spanner.wire", _MESSAGES)
 Partial = _made["Partial"]
 """A PartialResultSet. Its `values` are rows: lists of structs of three lists of records, one for each kind."""
 Row = _made["Row"]
-Record = _made["Record"]
-"""A Value that is a list of values; `list_value.values` has them by kind, in their order within each kind."""
+Flat = _made["Flat"]
+"""A PartialResultSet, with the fields of all entries of all rows by kind, in their order within each kind."""
+Entry = _made["Entry"]
+"""The same for one entry: a Value that is a list of values."""
 Mods = _made["Mods"]
 """A ListValue of lists of strings; `values.list_value.values` has all strings of all lists as one list."""
 Metadata = _made["Metadata"]
