@@ -9,7 +9,6 @@ import apache_beam as beam
 import msgspec
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import (
-    OrderedListStateSpec,
     ReadModifyWriteStateSpec,
     TimerSpec,
     on_timer,
@@ -17,9 +16,9 @@ from apache_beam.transforms.userstate import (
 from apache_beam.transforms.window import TimestampedValue
 
 from penstock.event import ChangeEvent, Image, Op, TableSchema, Version
-from penstock.event.coder import ChangeEventCoder
+from penstock.event.coder import ChangeEventCoder, decode_event, encode_event
 from penstock.transforms.order_by_key import in_version_order, with_key
-from penstock.transforms.release import hold, released, require_global_window
+from penstock.transforms.release import BUFFER, hold, released, require_global_window
 
 
 class MaterializeRows(beam.PTransform):  # type: ignore[misc, unused-ignore]
@@ -152,7 +151,6 @@ def _checked_with_key(event: ChangeEvent) -> tuple[bytes, ChangeEvent]:
 
 
 class _MaterializeRowsFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
-    BUFFER = OrderedListStateSpec("buffer", ChangeEventCoder())
     ROW = ReadModifyWriteStateSpec("row", ChangeEventCoder())
     RELEASE = TimerSpec("release", TimeDomain.WATERMARK)
 
@@ -163,7 +161,7 @@ class _MaterializeRowsFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
         buffer: Any = beam.DoFn.StateParam(BUFFER),
         release: Any = beam.DoFn.TimerParam(RELEASE),
     ) -> None:
-        hold(element[1], at, buffer, release)
+        hold(encode_event(element[1]), at, buffer, release)
 
     @on_timer(RELEASE)
     def emit(
@@ -172,7 +170,7 @@ class _MaterializeRowsFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
         buffer: Any = beam.DoFn.StateParam(BUFFER),
         row: Any = beam.DoFn.StateParam(ROW),
     ) -> Iterator[TimestampedValue]:
-        events = in_version_order(released(buffer, fired))
+        events = in_version_order(map(decode_event, released(buffer, fired)))
         if not events:
             return
         known, emitted = materialize_all(row.read(), events)

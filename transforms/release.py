@@ -25,6 +25,11 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
 from penstock.errors import UsageError
 
+# Bytes, because Beam 2.77 merges the values of earlier bundles with those of this one by (timestamp, value), and so
+# compares two values of one time (`SynchronousOrderedListRuntimeState.read_range`). Events cannot be compared.
+BUFFER = OrderedListStateSpec("buffer", BytesCoder())
+"""The state of all buffers: encoded values by their timestamps. Values with one timestamp are in no defined order."""
+
 MILLISECOND = 1000
 """In microseconds."""
 
@@ -44,16 +49,16 @@ def release_time(timestamp: Timestamp, delay_us: int = 0) -> Timestamp:
     return min(Timestamp(micros=(micros // MILLISECOND + 1) * MILLISECOND), END)
 
 
-def hold(value: Any, at: Timestamp, buffer: Any, release: Any) -> None:
-    """Add a value with timestamp `at` to a buffer, an OrderedListState, and set the timer that releases it."""
+def hold(value: bytes, at: Timestamp, buffer: Any, release: Any) -> None:
+    """Add a value with timestamp `at` to the state `BUFFER`, and set the timer that releases it."""
     buffer.add((at, value))
     due = release_time(at)
     # One timer per millisecond, by its tag. A single timer would need the next due time as a second state.
     release.set(due, dynamic_timer_tag=str(due.micros))
 
 
-def released(buffer: Any, fired: Timestamp) -> list[Any]:
-    """Remove the values that a timer which fired at `fired` releases from a buffer, and return them."""
+def released(buffer: Any, fired: Timestamp) -> list[bytes]:
+    """Remove the values that a timer which fired at `fired` releases from the state `BUFFER`, and return them."""
     # At the end of time all elements have come, also those with timestamps behind the last timer.
     until = fired if fired < END else MAX_TIMESTAMP
     values = [value for _, value in buffer.read_range(START, until)]
@@ -69,8 +74,6 @@ class ReleaseInOrderFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
     with the one that was registered (`validate_stateful_dofn`, Beam 2.77).
     """
 
-    # Bytes, because Beam takes the coder of a state from the class, and the coder of the values is an argument.
-    BUFFER = OrderedListStateSpec("buffer", BytesCoder())
     RELEASE = TimerSpec("release", TimeDomain.WATERMARK)
 
     def __init__(self, coder: Coder, sort: Callable[[Iterable[Any]], list[Any]]) -> None:

@@ -17,7 +17,6 @@ from apache_beam import coders
 from apache_beam.coders import VarIntCoder
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import (
-    OrderedListStateSpec,
     ReadModifyWriteStateSpec,
     TimerSpec,
     on_timer,
@@ -28,10 +27,10 @@ from apache_beam.utils.timestamp import Timestamp
 from penstock.coders import VersionedCoder
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent, Version
-from penstock.event.coder import ChangeEventCoder, decode_event, encode_event
+from penstock.event.coder import decode_event, encode_event
 from penstock.transforms.element_transform import ElementTransform
 from penstock.transforms.formats.ydb_position import VirtualTimestamp, virtual_timestamp
-from penstock.transforms.release import END, MILLISECOND, hold, released, require_global_window
+from penstock.transforms.release import BUFFER, END, MILLISECOND, hold, released, require_global_window
 
 RESTAMPED_MS = 10
 """How many milliseconds later than its commit time the element of an event may be.
@@ -176,7 +175,6 @@ class _RequestBarriersFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
 
 
 class _BarriersFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
-    BUFFER = OrderedListStateSpec("buffer", ChangeEventCoder())
     LAST = ReadModifyWriteStateSpec("last", VarIntCoder())
     RELEASE = TimerSpec("release", TimeDomain.WATERMARK)
     BARRIER = TimerSpec("barrier", TimeDomain.WATERMARK)
@@ -203,7 +201,7 @@ class _BarriersFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
                 f"an event of commit time {record.event.timestamp} came to shard {shard} after the barrier at "
                 f"{reached} ms: the watermark passed it, or a step before Barriers delayed it"
             )
-        hold(record.event, at, buffer, release)
+        hold(encode_event(record.event), at, buffer, release)
 
     @on_timer(RELEASE)
     def emit_events(
@@ -233,6 +231,6 @@ class _BarriersFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
 
 
 def _in_shard_order(shard: int, fired: Any, buffer: Any) -> Iterator[TimestampedValue]:
-    events = released(buffer, fired)
+    events = map(decode_event, released(buffer, fired))
     for record in in_shard_order(ShardRecord(virtual_timestamp(event), event) for event in events):
         yield TimestampedValue((shard, record), fired)

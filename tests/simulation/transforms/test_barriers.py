@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent
+from penstock.event.coder import encode_event
 from penstock.transforms import Barriers, OrderByKey, ShardByKey, VirtualTimestamp, VirtualTimestamps
 from penstock.transforms.formats.ydb_position import virtual_timestamp
 from penstock.transforms.virtual_timestamps import (
@@ -116,7 +117,7 @@ class Buffer:
     """An ordered list state with one event."""
 
     def __init__(self, event: ChangeEvent) -> None:
-        self._values = [(Timestamp(micros=event.timestamp // 1000), event)]
+        self._values = [(Timestamp(micros=event.timestamp // 1000), encode_event(event))]
 
     def read_range(self, start: Timestamp, end: Timestamp) -> Any:
         return [(at, value) for at, value in self._values if start <= at < end]
