@@ -157,8 +157,12 @@ class VirtualCondition:
         return None
 
     def wait(self, timeout: float | None = None) -> bool:
-        self._waiting.append(self._world.current)
-        return self._world.wait(timeout)
+        task = self._world.current
+        self._waiting.append(task)
+        notified = self._world.wait(timeout)
+        if not notified:
+            self._waiting.remove(task)
+        return notified
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
         end = None if timeout is None else self._world.now + timeout
@@ -168,6 +172,11 @@ class VirtualCondition:
                 break
             self.wait(left)
         return met
+
+    def notify(self) -> None:
+        """Wake the thread that has waited longest, as `threading.Condition` does."""
+        first, self._waiting = self._waiting[:1], self._waiting[1:]
+        self._world.notify(first)
 
     def notify_all(self) -> None:
         waiting, self._waiting = self._waiting, []

@@ -49,7 +49,7 @@ def worlds(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], VirtualTime]:
         world = VirtualTime(seed)
         for module in (prefetch, read_fn, state):
             monkeypatch.setattr(module, "time", world)
-        for module in (common, pool, reader):
+        for module in (common, pool, reader, state):
             monkeypatch.setattr(module, "threading", world)
         return world
 
