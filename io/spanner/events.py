@@ -20,7 +20,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from penstock.event.model import ChangeEvent, Column, Op, Source, TableSchema, Transaction, Version
+from penstock.event.model import ChangeEvent, Column, Image, Op, Source, TableSchema, Transaction, Version
 from penstock.io.spanner import record as native
 from penstock.io.spanner.record import DataChangeRecord
 from penstock.io.spanner.values import RowDecoder, column_type
@@ -83,27 +83,42 @@ class _Table:
     def __init__(self, source: Source, name: str, schema: TableSchema) -> None:
         self.source, self.name, self.schema = source, name, schema
         self.decode = RowDecoder(name, schema)
+        self._key_names = tuple(column.name for column in schema.key_columns)
 
     def events(self, record: DataChangeRecord, op: Op, transaction: Transaction) -> list[ChangeEvent]:
-        decode, source, schema = self.decode, self.source, self.schema
-        commit, sequence = record.commit_timestamp, record.record_sequence
-        ordered = len(schema.key_columns) > 1
-        texts = iter(record.mods.texts)
+        source, schema, image, key_of = self.source, self.schema, self._image, self._key
+        commit, sequence, id_, texts = (
+            record.commit_timestamp,
+            record.record_sequence,
+            transaction.id,
+            record.mods.texts,
+        )
         events = []
-        for index, (key_text, new_text, old_text) in enumerate(zip(texts, texts, texts, strict=True)):
-            key = decode(key_text)
-            if ordered:  # the service's JSON has the members of an object in any order
-                key = {column.name: key[column.name] for column in schema.key_columns if column.name in key}
-            new = decode(new_text) if len(new_text) > 2 else None  # "" is NULL, "{}" has no column
-            old = decode(old_text) if len(old_text) > 2 else None
-            if op is Op.DELETE:
-                before, after = (None if old is None else key | old), None
-            else:
-                before = None if old is None or op is Op.CREATE else key | old
-                after = key if new is None else key | new
-            version = Version(commit, transaction.id, sequence, index)
-            events.append(ChangeEvent(source, op, commit, key, before, after, version, schema, transaction))
+        for place in range(0, len(texts), 3):
+            key_text, new_text, old_text = texts[place : place + 3]
+            new = image(key_text, new_text) if len(new_text) > 2 else None  # "" is NULL, "{}" has no column
+            old = image(key_text, old_text) if len(old_text) > 2 and op is not Op.CREATE else None
+            key = key_of(key_text, old if new is None else new)
+            after = None if op is Op.DELETE else key if new is None else new
+            version = Version(commit, id_, sequence, place // 3)
+            events.append(ChangeEvent(source, op, commit, key, old, after, version, schema, transaction))
         return events
+
+    def _image(self, key_text: str, text: str) -> Image:
+        """Return the columns of the key and of one side of a mod, in this order."""
+        if key_text[-1:] == "}" and len(key_text) > 2 and text[0] == "{":
+            # One object is decoded in less time than two, and needs no merging.
+            return self.decode(f"{key_text[:-1]},{text[1:]}")
+        return self.decode(key_text) | self.decode(text)
+
+    def _key(self, text: str, image: Image | None) -> Image:
+        """Return the columns of the key in its order: the service's JSON has the members of an object in any order."""
+        if image is None:
+            image = self.decode(text)
+        names = self._key_names
+        if len(names) == 1 and names[0] in image:  # in a third of the time
+            return {names[0]: image[names[0]]}
+        return {name: image[name] for name in names if name in image}
 
 
 @lru_cache(maxsize=4096)

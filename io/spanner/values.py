@@ -185,8 +185,10 @@ def _date(text: str) -> int:
 
 
 def _timestamp(text: str) -> int:
+    if text.find("-") == 4:
+        return parse_timestamp(text)
     year, dash, rest = text.partition("-")  # Google's emulator writes the year 1 as "1-01-01T00:00:00Z"
-    return parse_timestamp(text if len(year) >= 4 else f"{year:0>4}{dash}{rest}")
+    return parse_timestamp(f"{year:0>4}{dash}{rest}")
 
 
 _INTERVAL = re.compile(

@@ -21,8 +21,12 @@ def parse_timestamp(text: str) -> int:
     Raises:
         ValueError: not of the form YYYY-MM-DDTHH:MM:SS[.fraction]Z.
     """
-    rest, fraction = text[19:], text[20:-1]
+    digits = text[20:26]
     try:
+        if len(text) == 27 and text[19] == "." and text[26] == "Z" and digits.isdigit() and digits.isascii():
+            # Microseconds, the usual form, in less time.
+            return _whole_seconds(text[:19]) * NANOS + int(digits) * 1000
+        rest, fraction = text[19:], text[20:-1]
         if rest != "Z" and not (_is_fraction(fraction) and rest[0] == "." and rest[-1] == "Z"):
             raise ValueError
         return _whole_seconds(text[:19]) * NANOS + (int(fraction.ljust(9, "0")) if fraction else 0)

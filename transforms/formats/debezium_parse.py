@@ -23,7 +23,7 @@ Source: Debezium documentation 3.x, "Debezium connector for PostgreSQL", Data ch
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -44,7 +44,9 @@ from penstock.event import (
     Transaction,
     Version,
 )
-from penstock.transforms.formats.debezium import PLACEHOLDER, column_mapping
+from penstock.transforms.formats.converter import Converter, JsonConverter
+from penstock.transforms.formats.debezium import PLACEHOLDER
+from penstock.transforms.formats.debezium_table import UNAVAILABLE_HEADER, column_mapping
 from penstock.transforms.formats.debezium_types import Schema, TypeModes
 from penstock.transforms.formats.debezium_values import Parse, column_type, value_parser
 from penstock.transforms.formats.formatted import Headers
@@ -61,14 +63,6 @@ _OPS = {
 }
 
 
-class _Outer(msgspec.Struct):
-    """A key or a value of either form: with `schema` and `payload`, or bare."""
-
-    # Not `Raw | None`: msgspec reads a union with Raw as null only.
-    schema: msgspec.Raw = msgspec.Raw(b"")
-    payload: msgspec.Raw = msgspec.Raw(b"")
-
-
 class _Envelope(msgspec.Struct):
     op: str
     source: dict[str, Any] = {}
@@ -78,7 +72,6 @@ class _Envelope(msgspec.Struct):
     message: dict[str, Any] | None = None
 
 
-_decode_outer = msgspec.json.Decoder(_Outer).decode
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 _decode_key = msgspec.json.Decoder(_Raws).decode
 
@@ -100,8 +93,12 @@ class DebeziumParser:
         unavailable_value_placeholder: str = PLACEHOLDER,
         join_key_changes: bool = False,
         debezium_exact: bool = False,
+        converter: Converter | None = None,
+        key_converter: Converter | None = None,
         **modes: str,
     ) -> None:
+        self._converter = converter or JsonConverter()
+        self._key_converter = key_converter or self._converter
         self._given, self._join, self._exact = schema, join_key_changes, debezium_exact
         try:
             self._modes = msgspec.convert(modes, TypeModes)
@@ -126,17 +123,19 @@ class DebeziumParser:
         if value is None:
             return []
         try:
-            schema, payload = _opened(value)
-            envelope = _decode_envelope(payload)
-            key_payload = None if key is None else _opened(key)[1]
-            raw_key = None if key_payload is None else _decode_key(key_payload)
+            opened = self._converter.open(value)
+            envelope = _decode_envelope(opened.payload)
+            raw_key = None if key is None else self._open_key(key)
         except msgspec.DecodeError as error:
             raise ValueError(f"not a record in Debezium JSON: {error}") from None
         op = _OPS.get(envelope.op)
         if op is None:
             raise ValueError(f"op {envelope.op!r} does not exist in Debezium JSON")
-        columns = self._columns(schema, raw_key, envelope, op)
+        columns = self._columns(opened.schema, raw_key, envelope, op)
         return self._events(op, columns, raw_key, envelope, dict(headers))
+
+    def _open_key(self, key: bytes) -> _Raws:
+        return _decode_key(self._key_converter.open(key).payload)
 
     def _events(
         self,
@@ -148,12 +147,13 @@ class DebeziumParser:
     ) -> list[ChangeEvent]:
         has_row = op not in (Op.TRUNCATE, Op.MESSAGE)
         key = columns.image(raw_key) if raw_key is not None and has_row else None
-        before = None if envelope.before is None else columns.image(envelope.before)
-        after = None if envelope.after is None else columns.image(envelope.after)
+        absent = msgspec.json.decode(headers.get(UNAVAILABLE_HEADER, b"{}"), type=dict[str, list[str]])
+        before = columns.image(envelope.before, absent.get("before", ()))
+        after = columns.image(envelope.after, absent.get("after", ()))
         if self._join and "__debezium.newkey" in headers and op is Op.DELETE:
             return []
         if self._join and "__debezium.oldkey" in headers and op is Op.CREATE:
-            op, before = Op.UPDATE, columns.image(_decode_key(_opened(headers["__debezium.oldkey"])[1]))
+            op, before = Op.UPDATE, columns.image(self._open_key(headers["__debezium.oldkey"]))
         message = envelope.message
         return [
             event_from_source(
@@ -225,10 +225,15 @@ class _Columns:
     ) -> None:
         self.schema, self._parsers, self._placeholders = schema, parsers, placeholders
 
-    def image(self, raws: _Raws) -> Image:
+    def image(self, raws: _Raws | None, absent: Sequence[str] = ()) -> Image | None:
+        """Return an image; a column of `absent` and one that holds the placeholder were not sent."""
+        if raws is None:
+            return None
         image: Image = {}
         for name, raw in raws.items():
             text = bytes(raw)
+            if name in absent:
+                continue
             if text == b"null":
                 image[name] = None
             elif text not in self._placeholders:
@@ -242,14 +247,6 @@ class _Columns:
             raise ValueError(
                 f"column {name}: the value does not have the form of its type in Debezium JSON"
             ) from None
-
-
-def _opened(data: bytes) -> tuple[msgspec.Raw | None, Any]:
-    """Return the schema and the payload of a key or a value; one without the two members is its own payload."""
-    outer = _decode_outer(data)
-    if not bytes(outer.payload) or not bytes(outer.schema):
-        return None, data
-    return (None if bytes(outer.schema) == b"null" else outer.schema), outer.payload
 
 
 def _row_fields(schema: Schema) -> list[Schema]:
@@ -319,7 +316,7 @@ def _spanner(block: dict[str, Any], timestamp: int) -> _Described:
         block.get("value_capture_type") or "",
     )
     id_ = block.get("server_transaction_id") or ""
-    version = Version(timestamp, id_, block.get("sequence") or "", block.get("mod_number") or 0)
+    version = Version(timestamp, id_, _record_sequence(block), block.get("mod_number") or 0)
     transaction = Transaction(
         id_,
         block.get("number_records_in_transaction"),
@@ -330,6 +327,14 @@ def _spanner(block: dict[str, Any], timestamp: int) -> _Described:
         bool(block.get("system_transaction")),
     )
     return source, version, transaction, ()
+
+
+def _record_sequence(block: dict[str, Any]) -> str:
+    """Return Spanner's record sequence: all of one stream have the same length, so that they compare as texts."""
+    sequence, prefix = block.get("sequence") or "", block.get("record_sequence_prefix")
+    if not sequence.isdecimal():
+        return sequence
+    return f"{int(sequence):08d}" if prefix is None else f"{prefix}-{int(sequence):08x}"
 
 
 def _postgresql(block: dict[str, Any], timestamp: int) -> _Described:
@@ -357,7 +362,7 @@ def _cell(cell: dict[str, Any]) -> CellChange:
         msgspec.convert(cell.get("qualifier", ""), bytes),
         cell.get("start_us", 0),
         cell.get("end_us"),
-        msgspec.convert(value, bytes) if isinstance(value, str) else value,
+        cell.get("number") if value is None else msgspec.convert(value, bytes),
     )
 
 

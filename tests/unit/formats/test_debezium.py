@@ -7,6 +7,7 @@ import pickle
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.errors import UsageError
@@ -26,6 +27,8 @@ from penstock.event import (
     Version,
 )
 from penstock.transforms.formats.debezium import DebeziumFormat
+from penstock.transforms.formats.debezium_parse import DebeziumParser
+from penstock.transforms.formats.debezium_source import json_block, plain_block
 from penstock.transforms.formats.formatted import FormattedRecord
 
 TEXT = ColumnType(Kind.STRING, "character varying(255)")
@@ -241,7 +244,7 @@ def test_the_exact_mode_of_spanner_sends_what_its_connector_sends() -> None:
         source, Op.UPDATE, 0, {"Id": 1}, None, {"Id": 1, "Price": Decimal("2.5")}, Version(0), schema
     )
     value = payload(DebeziumFormat("con", debezium_exact=True)(event)[0])
-    assert value["before"] == {"Id": None, "Day": None, "Price": None}
+    assert value["before"] == {"Id": 1, "Day": None, "Price": None}
     assert value["after"] == {"Id": 1, "Day": None, "Price": "2.5"}
     assert list(value["source"])[9:15] == [
         *("project_id", "instance_id", "database_id", "change_stream_name", "table", "server_transaction_id")
@@ -281,3 +284,58 @@ def test_a_format_can_be_sent_to_a_worker() -> None:
     format_ = DebeziumFormat("srv")
     before = format_(customer(after=ANNE))
     assert pickle.loads(pickle.dumps(format_))(customer(after=ANNE)) == before
+
+
+@pytest.mark.parametrize("op", [Op.CREATE, Op.READ])
+@pytest.mark.parametrize("transaction", [None, Transaction('t"7', 2, 3, False, "tag \\ \n", "", True)])
+def test_the_source_block_in_json_is_that_of_the_other_converters(op: Op, transaction: Any) -> None:
+    source = Source("spanner", 'p"/i', "shop\\", "sales", "Orders", "All", "NEW_ROW")
+    version = Version(5, 'tx"1', "00000012", 3)
+    event = ChangeEvent(
+        source, op, 1_795_263_118_775_981_123, None, None, {}, version, NO_COLUMNS, transaction
+    )
+    compact = msgspec.json.encode(json_block(source, 'srv"')(event))
+    assert json.loads(compact) == plain_block(source, 'srv"')(event)
+    assert list(json.loads(compact)) == list(plain_block(source, 'srv"')(event))
+
+
+@pytest.mark.parametrize(
+    ("sent", "sequence", "prefix"),
+    [("00000001", "1", None), ("963d1af435fb3e79-0000000a", "10", "963d1af435fb3e79"), ("", "", None)],
+)
+def test_the_record_sequence_of_spanner_is_shown_as_the_connector_shows_it(
+    sent: str, sequence: str, prefix: str | None
+) -> None:
+    source = Source("spanner", "p/i", "shop", "", "Orders", "All", "NEW_ROW")
+    event = ChangeEvent(source, Op.CREATE, 0, None, None, {}, Version(0, "tx", sent), NO_COLUMNS)
+    record = DebeziumFormat("srv")(event)[0]
+    block = payload(record)["source"]
+    assert (block["sequence"], block["record_sequence_prefix"]) == (sequence, prefix)
+    (parsed,) = DebeziumParser()(record.key, record.value)
+    assert parsed.version.sequence == sent
+
+
+def test_the_spanner_connector_names_keys_and_rows_without_the_server() -> None:
+    schema = TableSchema((Column("Id", ColumnType(Kind.INT64), None, 1),))
+    source = Source("spanner", "p/i", "db", "", "Orders", "All", "NEW_ROW")
+    event = ChangeEvent(source, Op.CREATE, 0, {"Id": 1}, None, {"Id": 1}, Version(0), schema)
+    (record,) = DebeziumFormat("con", schemas_enable=True)(event)
+    value = payload(record)["schema"]
+    assert json.loads(record.key or b"")["schema"]["name"] == "Orders.Key"
+    assert (value["name"], value["fields"][1]["name"]) == ("con.Orders.Envelope", "Orders.Value")
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "text"),
+    [
+        (1_769_860_800_123_456_000, "2026-01-31T12:00:00.123456Z"),
+        (1_769_860_800_123_450_000, "2026-01-31T12:00:00.12345Z"),
+        (1_769_860_800_000_000_000, "2026-01-31T12:00:00Z"),
+        (1_769_860_800_123_456_789, "2026-01-31T12:00:00.123456789Z"),
+        (-1, "1969-12-31T23:59:59.999999999Z"),
+        (-62_135_596_799_999_999_000, "0001-01-01T00:00:00.000001Z"),
+        (float("-inf"), "-infinity"),
+    ],
+)
+def test_a_zoned_timestamp_has_the_digits_that_it_needs(nanoseconds: float, text: str) -> None:
+    assert typed(ColumnType(Kind.TIMESTAMP), nanoseconds) == text
