@@ -91,7 +91,10 @@ class ReadResidual:
 
 @dataclass(slots=True)
 class Budget:
-    """When to split a read: at `deadline` (of `time.monotonic`), or after so many records or encoded bytes."""
+    """When to split a read: at `deadline` (of `time.monotonic`), or when its output reaches `records` or `bytes`.
+
+    Bytes are counted as encoded for the exchange.
+    """
 
     deadline: float
     records: int
@@ -109,14 +112,20 @@ class StageProcessor:
             stack.enter_context(dofn_specs_cached())
             if context.plan.streaming:
                 stack.enter_context(_side_inputs_read_for_each_element())
+            # No runner capabilities: the only one that Beam 2.77 asks about is a bulk read of map side inputs, which
+            # `StateHandler` does not serve. `_NoChannels` is never called, because the descriptor has no data source,
+            # no data sink and no service for timers.
             self._processor = BundleProcessor(
                 frozenset(), _descriptor(context, stage), self.state, _NoChannels()
             )
+        # Ordered by Beam: each operation stands before its consumers.
         self._ops: Mapping[str, Any] = self._processor.ops
         self._source = self._ops[stage.source]
         self._sinks = [op for op in self._ops.values() if isinstance(op, operations.SinkOperation)]
         self._read = self._ops[stage.reads] if stage.reads else None
         self._execution: Any = None
+        # Operations live as long as the processor, so `setup` of a DoFn runs once per process and stage, not once per
+        # epoch.
         self._used = False
         for family, is_event_time in self._timer_families():
             self.state.timer_coder(family).domain = domain_of(is_event_time)
@@ -126,6 +135,7 @@ class StageProcessor:
         self.trigger = context.trigger(stage.collection)
 
     def _timer_families(self) -> Iterator[tuple[str, bool]]:
+        # Beam's `TimerInfo` does not know the time domain of its family, so it is read from the transform's proto.
         for _, family in self._processor.timers_info:
             proto = beam_runner_api_pb2.PTransform.FromString(self.stage.transforms[self.stage.state])
             payload = beam_runner_api_pb2.ParDoPayload.FromString(proto.spec.payload)
@@ -137,10 +147,13 @@ class StageProcessor:
     def start(self, partition: int, partitions: int, send: operations.Send) -> None:
         """Start a bundle whose output goes to `send`."""
         if self._used:
+            # `reset` sets counters and caches of side inputs back. A new processor needs none: its counters are zero.
             self._join_sampler()
             self._processor.reset()
         self._used = True
         edges = self.context.plan.edges
+        # New writers for each bundle: the number of partitions may differ, and a writer of a failed bundle may hold
+        # half a block.
         for sink in self._sinks:
             sink.writers = [
                 operations.writer_for(
@@ -148,6 +161,8 @@ class StageProcessor:
                 )
                 for e in sink.edges
             ]
+        # The id appears in Beam's log records only. Beam gives each bundle a different one, to match split requests to
+        # bundles; here a split is a method call.
         self._execution = ExecutionContext(instruction_id=f"{self.stage.index}")
         self._processor.state_sampler.start()
         # Beam encodes a timer into the output stream of its `TimerInfo`. The coder that is passed here stores the timer
@@ -163,11 +178,13 @@ class StageProcessor:
     def elements(self, block: bytes) -> Iterator[WindowedValue]:
         """Decode a block of the stage's input."""
         stream = coder_impl.create_InputStream(block)
+        # Nested encodings say where they end, so the elements of a block need no lengths.
         while stream.size() > 0:
             yield self._coder_impl.decode_from_stream(stream, True)
 
     def process(self, element: WindowedValue) -> None:
         """Run one element through the stage."""
+        # Beam's metrics go to the sampler of the current thread. A task runs several stages in one thread, in turns.
         statesampler.set_current_tracker(self._processor.state_sampler)
         self._source.process(element)
 
@@ -180,6 +197,7 @@ class StageProcessor:
         self.process(element)
         while self._execution.delayed_applications:
             self.finalize()
+            # From the front: a DoFn's parts run in the order in which it deferred them.
             _, residual = self._execution.delayed_applications.pop(0)
             time.sleep(_delay_us(residual) / 1e6)
             self.process(residual.residual_value)
@@ -190,6 +208,7 @@ class StageProcessor:
         Raises:
             the user's exception, also one that the tracker raises when it is split.
         """
+        # One restriction at a time: a split applies to the element that the operation processes at that moment.
         (element,) = self.elements(block)
         with _SplitTimer(self._read, budget, self.output_size) as timer:
             self.process(element)
@@ -205,9 +224,13 @@ class StageProcessor:
             user_key=key,
             dynamic_timer_tag=tag,
             windows=(window,),
+            # Beam uses one class for a timer that is set, that is cleared and that fires; only the first and the last
+            # have times.
             clear_bit=False,
             fire_timestamp=Timestamp(micros=fire_us),
             hold_timestamp=Timestamp(micros=hold_us),
+            # Beam stores the pane of the element that sets a timer. The state store does not: DoFns cannot read it in a
+            # callback (2.77 has no pane parameter for timers).
             paneinfo=PANE_INFO_UNKNOWN,
         )
         self._ops[self.stage.state].process_timer(family, timer)
@@ -215,8 +238,11 @@ class StageProcessor:
     def finish(self) -> list[bytes]:
         """End the bundle; return its metrics as serialized `MonitoringInfo`s."""
         statesampler.set_current_tracker(self._processor.state_sampler)
+        # Producers before consumers, as in `process_bundle`: `finish_bundle` may put out elements. User state is
+        # written in this step too: until then a `DoOperation` keeps its changes.
         for op in self._ops.values():
             op.finish()
+        # After all operations, because each of them may still have written to any edge.
         for sink in self._sinks:
             for writer in sink.writers:
                 writer.flush()
@@ -225,6 +251,7 @@ class StageProcessor:
 
     def output_size(self) -> tuple[int, int]:
         """Records and bytes that this bundle has written to edges so far. May be called from another thread."""
+        # Without a lock: the numbers only grow, and a read that is one element behind moves a split by one poll.
         writers = [writer for sink in self._sinks for writer in sink.writers]
         return sum(w.records for w in writers), sum(w.bytes for w in writers)
 
@@ -272,6 +299,7 @@ class StageProcessor:
     def _residual(self, residual: Any) -> ReadResidual:
         mark = residual.current_watermark
         return ReadResidual(
+            # The value is the windowed element with its restriction, so the coder of the stage's input encodes it.
             element=self._coder_impl.encode_nested(residual.residual_value),
             watermark_us=None if mark is None else mark.micros,
             delay_us=_delay_us(residual),
@@ -285,6 +313,8 @@ class _SplitTimer:
     whose progress is complete, so an idle reader that has caught up would run without an end.
     """
 
+    # Polled, and not triggered by the writers: a check for each record would cost the reader more than 100 wake-ups a
+    # second cost the machine.
     _POLL_S = 0.01
 
     def __init__(self, op: Any, budget: Budget, output_size: Callable[[], tuple[int, int]]) -> None:
@@ -292,6 +322,7 @@ class _SplitTimer:
         self._budget = budget
         self._output_size = output_size
         self._ended = threading.Event()
+        # A daemon: if the reader hangs in user code, this thread must not keep the worker process alive.
         self._thread = threading.Thread(target=self._run, name="penstock-split", daemon=True)
         self.residuals: list[Any] = []
         self._error: BaseException | None = None
@@ -321,7 +352,10 @@ class _SplitTimer:
         return time.monotonic() >= budget.deadline or records >= budget.records or size >= budget.bytes
 
     def _split(self) -> bool:
+        # From this thread while the other one processes: Beam's own splits come from another thread too, and the
+        # tracker's wrapper has a lock. None means that no element is being processed, or that the tracker refuses now.
         split = self._op.try_split(0.0)
+        # The primary is not needed: the reader notices the split at its next claim and returns.
         if split is None:
             return False
         _, residuals = split
@@ -374,6 +408,8 @@ def dofn_specs_cached() -> Iterator[None]:
             known[id(dofn)] = (dofn, inspect(dofn))
         return known[id(dofn)][1]
 
+    # The module's attribute, and not a context variable: Beam makes the operations in a thread of its own
+    # (`ExecutionTreeCreator`).
     userstate.get_dofn_specs = cached
     try:
         yield
@@ -388,6 +424,8 @@ def _side_inputs_read_for_each_element() -> Iterator[None]:
     Otherwise Beam keeps the first value as long as the DoFn lives. In a stream the value changes. Beam reads the
     experiment from the runtime options when it makes the DoFn's operation.
     """
+    # The options are global in the process, so they are set back: a later stage may belong to a batch pipeline, where
+    # the cached value is right and saves time.
     before = RuntimeValueProvider.runtime_options
     RuntimeValueProvider.set_runtime_options({**(before or {}), "experiments": [_ASK_EACH_TIME]})
     try:
@@ -420,6 +458,7 @@ class _NoChannels:
 
 
 def _delay_us(residual: Any) -> int:
+    # A `Duration` despite its name (2.77); negative if the DoFn deferred to a time that has passed.
     return max(0, residual.deferred_timestamp.micros) if residual.deferred_timestamp else 0
 
 
@@ -430,6 +469,7 @@ def _descriptor(context: PlanContext, stage: Stage) -> beam_fn_api_pb2.ProcessBu
         transforms={
             name: beam_runner_api_pb2.PTransform.FromString(data) for name, data in stage.transforms.items()
         },
+        # All of the plan's components, not only those that the stage uses: coders and windowings refer to others by id.
         pcollections=dict(components.pcollections.items()),
         coders=dict(components.coders.items()),
         windowing_strategies=dict(components.windowing_strategies.items()),

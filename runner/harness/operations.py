@@ -38,11 +38,11 @@ class SourceOperation(operations.Operation):
         state_sampler: Any,
         windowed_coder: coders.Coder,
     ) -> None:
+        # No spec: Beam's specs describe its own kinds of operations, and `Operation` reads from it only the coders of
+        # the outputs.
         super().__init__(name_context, None, counter_factory, state_sampler)
         self.windowed_coder = windowed_coder
         self.first_consumers = list(consumers)
-        for consumer in self.first_consumers:
-            self.add_receiver(consumer, 0)
 
     def setup(self, data_sampler: Any = None) -> None:
         super().setup(data_sampler)
@@ -142,6 +142,7 @@ class Writer:
         self._partition = partition
         self._partitions = partitions
         self._send = send
+        # By target partition; a stream exists while it has elements, so a bundle without output sends nothing.
         self._streams: dict[int, Any] = {}
         self.records = 0
         self.sent_bytes = 0
@@ -149,6 +150,7 @@ class Writer:
     @property
     def bytes(self) -> int:
         """Encoded bytes so far. May be called from another thread."""
+        # A copy of the values: the writing thread may add a stream during the sum.
         return self.sent_bytes + sum(stream.size() for stream in list(self._streams.values()))
 
     def write(self, element: WindowedValue) -> None:
@@ -162,6 +164,8 @@ class Writer:
 
     def _append(self, target: int, element: WindowedValue) -> None:
         stream = self._stream(target)
+        # Encoded even if the target is this partition: the element is then independent of the DoFn that made it and may
+        # change it later, and one code path serves all.
         self._coder.encode_to_stream(element, stream, True)
         self.records += 1
         if stream.size() >= FRAME_BYTES:
@@ -184,6 +188,8 @@ class RoundRobinWriter(Writer):
 
     def __init__(self, edge: Edge, coder: coders.Coder, partition: int, partitions: int, send: Send) -> None:
         super().__init__(edge, coder, partition, partitions, send)
+        # One stream for all targets: the number of elements is known only at the end of a run, and a run is cut into
+        # equal parts without encoding anything twice.
         self._run = coder_impl.create_OutputStream()
         self._ends: list[int] = []
         """Where each element of the run ends."""
@@ -212,6 +218,8 @@ class RoundRobinWriter(Writer):
         for turn in range(1, self._partitions + 1):
             last = (len(ends) - 1) * turn // self._partitions
             if last > first:
+                # Each partition begins with itself. If all began with 0, that partition would get the larger part of
+                # every short run.
                 target = (self._partition + turn - 1) % self._partitions
                 self._send(self._edge, target, data[ends[first] : ends[last]])
             first = last
@@ -226,6 +234,8 @@ class KeyedWriter(Writer):
         self._key_coder = coder.wrapped_value_coder.key_coder().get_impl()
 
     def write(self, element: WindowedValue) -> None:
+        # Nested, as state cells are named: Beam's state keys have the nested encoding, and both must give the same key
+        # group.
         group = key_group(self._key_coder.encode_nested(element.value[0]))
         self._append(partition_of(group, self._partitions), element)
 
@@ -264,6 +274,7 @@ class GroupedWriter(Writer):
         encoded, data = self._encode_key(key), self._encode_value(value)
         at = element.timestamp_micros
         for window in element.windows:
+            # By identity: a source emits long runs with one window object, and a look-up would hash each window.
             if window is not self._window:
                 self._select_window(window)
             name = (encoded, at if self._one_timestamp_per_group else 0)
@@ -305,6 +316,8 @@ class GroupedWriter(Writer):
 class CarriedWriter(Writer):
     """Sends each element in each of its windows as a separate block, which the commit record stores."""
 
+    # One window per block: a record's entries are dealt out, dropped and blocked one by one, and a side input may be
+    # ready for one window only.
     def write(self, element: WindowedValue) -> None:
         for window in element.windows:
             alone = WindowedValue(element.value, element.timestamp, (window,), element.pane_info)

@@ -78,11 +78,13 @@ class PanesRun(StoredRun):
         while stream.size() > 0:
             key, window, first_us, last_us, count, values = read_group(stream)
             if window not in expired:
+                # Decoded once per block and window, and not once per group: a block has many keys and few windows.
                 end_us = self._windows.decode_nested(window).max_timestamp().micros
                 expired[window] = end_us + self._lateness_us < self._context.input_us
             if expired[window]:
                 self.dropped += count
                 continue
+            # All of the group is behind the output watermark, which never goes back, so it can hold nothing.
             if last_us < self._context.output_us:
                 first_us, last_us = NOTHING_HELD
             self._grouping.add(key, window, first_us, last_us, values, count)
@@ -94,6 +96,7 @@ class PanesRun(StoredRun):
             self._open()
             panes = self._panes()
             groups = self._grouping.groups()
+            # `groups` is sorted by key, which `groupby` relies on.
             for key, windows in itertools.groupby(groups, key=lambda group: group.key):
                 self.dropped += panes.arrived(key, list(windows))
             self._grouping.close()
@@ -180,6 +183,7 @@ class CompleteRun(StageRun):
         self.processor.process(WindowedValue(pair, at, (window,), self._pane))
 
     def _output_at(self, window: Any, group: Complete) -> Timestamp:
+        # The two ends are enough: the combiners and window functions of Beam 2.77 are monotonic in the timestamp.
         times = (group.first_us, group.last_us)
         stamps = [self._combine.assign_output_time(window, Timestamp(micros=at)) for at in times]
         return self._combine.merge(window, stamps)
@@ -188,6 +192,7 @@ class CompleteRun(StageRun):
         """A window and its last timestamp."""
         known = self._known.get(encoded)
         if known is None:
+            # A bound for merging windows, where nearly every group has a window that no other group has.
             if len(self._known) > 1000:
                 self._known.clear()
             window = self._windows.decode_nested(encoded)
@@ -214,6 +219,7 @@ class TriggeredRun(StageRun):
         for element in self.processor.elements(block):
             key = self._keys.encode_nested(element.value[0])
             at = element.timestamp_micros
+            # Without the window: Beam's driver assigns and merges windows itself, and wants all elements of a key.
             self._grouping.add(key, b"", at, at, self._elements.encode_nested(element))
 
     def finish(self, input_watermark_us: int) -> StageResult:

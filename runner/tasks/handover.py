@@ -37,21 +37,26 @@ def iterate(produce: Callable[[Callable[[T], None]], None]) -> Generator[T, None
     `AbandonedError` in `produce`, whose `finally` clauses run before `close` returns.
 
     Raises:
-        whatever `produce` raises.
+        every exception that `produce` raises.
     """
 
     def emit(result: T) -> None:
         worker.parent.switch(result)
 
     worker = greenlet(produce)
+    # By default greenlet 3 starts each greenlet in a new, empty context.
     worker.gr_context = _context
     result = worker.switch(emit)
     try:
         while not worker.dead:
             yield result
+            # A greenlet that ends returns to its parent, and `emit` switches to it. Set each time, because the code
+            # that asks for the next result may itself run in another greenlet than the code that asked for the last
+            # one.
             worker.parent = getcurrent()
             result = worker.switch()
     finally:
+        # In a loop: a `finally` clause of user code may emit once more, which returns here.
         while not worker.dead:
             worker.parent = getcurrent()
             worker.throw(AbandonedError)

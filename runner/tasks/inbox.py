@@ -47,6 +47,8 @@ class Inbox:
         self._note(frame)
         if frame.kind is Kind.REPORT:
             self._read_report(frame)
+        # After a failure above, the epoch is lost: elements of it would only do needless work, and could have effects
+        # outside.
         elif self._plan.edges[frame.edge].level == self._level and not self._failed:
             yield from self._order.take(frame)
 
@@ -55,6 +57,8 @@ class Inbox:
         if self._failed:
             return "a task above it failed"
         above = len(self._above())
+        # Every producer reports to every consumer, also if it has no data for it. So a missing report means a missing
+        # task, and not a task without output.
         if self._level and above != self._partitions:
             return f"got reports of {above} tasks of the level above"
         if self._counted != {lane: count for lane, count in self._expected.items() if count}:
@@ -68,6 +72,8 @@ class Inbox:
     def _note(self, frame: Frame) -> None:
         producer = (frame.level, frame.partition)
         known = self._nonces.setdefault(producer, frame.nonce)
+        # Spark may repeat a task whose output was partly read. The output of the second attempt may differ, for example
+        # in the order of its elements.
         if known != frame.nonce:
             self._problem = f"task {frame.partition} of level {frame.level} came in two attempts"
         if frame.kind is Kind.DATA:

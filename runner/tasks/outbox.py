@@ -39,8 +39,12 @@ class Outbox:
         if edge.routing.carried:
             self.carried.append(CarriedElement(edge.name, block))
         elif edge.level == self._scope.level and edge.routing is Routing.LOCAL:
+            # Through a block, although both stages are in one task: the element is decoded again, so the stages share
+            # no object, and the consumer counts its input like any other.
             self._feed(self._plan.stages[edge.consumer], block)
         else:
+            # Numbered by target and edge, so that a consumer can put the frames of each producer back in order: Spark
+            # delivers blocks as they are fetched.
             number = self._sent[target][edge_index]
             self._sent[target][edge_index] += 1
             self._emit((target, self._frame(Kind.DATA, edge_index, number, block)))

@@ -71,6 +71,8 @@ class SideInputs:
             run.take(block)
             return
         for element in run.processor.elements(block):
+            # Window by window: an element in several windows is processed in those that are ready, and blocked in the
+            # others.
             unready = tuple(window for window in element.windows if not self._is_ready(stage, window))
             for window in unready:
                 self._block(stage, run.processor, _in_windows(element, (window,)))
@@ -89,6 +91,7 @@ class SideInputs:
         windows: Any = run.processor.coder.window_coder
         for queue in blocked.queues():
             if self._is_ready(stage, windows.decode(queue.window)):
+                # Removal and output are in one epoch, so an epoch that fails leaves the queue as it was.
                 for data in blocked.remove(queue):
                     for element in run.processor.elements(data):
                         run.take_element(element)
@@ -114,6 +117,8 @@ class SideInputs:
         for name, held in self._held_us.items():
             report.watermarks[WatermarkKey.input(name)] = held
         for index, side in self._sides.items():
+            # Expired windows are deleted only together with new panes. Without new panes the stored state does not
+            # grow, and the stage need not open it.
             if isinstance(side, SideInputPanes) and side.new and groups[0] == 0:
                 self._store_panes(self._plan.edges[index], side)
                 name = _side_of(self._plan.edges[index]).state
@@ -140,6 +145,8 @@ class SideInputs:
         """The panes of the last record, decoded once per process for as long as the record names the same runs."""
         name = _side_of(edge).state
         runs = self._scope.epoch.state.get(name, StepState()).runs
+        # One entry per edge: the runs change only when panes arrive. Tasks of one process run one after the other and
+        # share it.
         cached = self._context.side_input_cache.get(edge.index)
         if cached is None or cached[0] != runs:
             known = self._new_panes(edge)
@@ -159,6 +166,8 @@ class SideInputs:
         known = self._ready.get((stage.index, window))
         if known is None:
             edges = (self._plan.edges[index] for index in stage.sides)
+            # Kept for the whole task: readiness is asked only after all panes of the epoch have come, so it cannot
+            # change.
             known = self._ready[stage.index, window] = all(self._has_pane(edge, window) for edge in edges)
         return known
 
@@ -170,6 +179,8 @@ class SideInputs:
 
     def _mapping(self, edge: Edge) -> Any:
         if edge.index not in self._mappings:
+            # Beam's pickler, because the mapping function was pickled by Beam with the pipeline and may be a class of
+            # the user's program.
             self._mappings[edge.index] = pickler.loads(_side_of(edge).mapping)
         return self._mappings[edge.index]
 

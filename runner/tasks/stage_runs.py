@@ -101,6 +101,7 @@ class StageRuns:
 
     def has_finalizers(self) -> bool:
         """Whether a DoFn of the task has registered bundle finalizers."""
+        # Asked before `close`, which hands the processors back.
         return any(run.processor.to_finalize for run in self._runs.values())
 
     def close(self, *, succeeded: bool) -> None:
@@ -116,6 +117,8 @@ class StageRuns:
             epoch = self._scope.epoch.attempt.epoch
             self._worker_plan.finalizers.hold(epoch, self._scope.nonce, processor)
         else:
+            # A batch has no commit to wait for. In a stream a processor without finalizers has nothing to wait for
+            # either.
             processor.finalize()
             self._worker_plan.give_back(processor)
 
@@ -136,6 +139,7 @@ class StageRuns:
         run = self._runs.get(stage.index)
         if run is None:
             processor = self._worker_plan.processor(stage)
+            # An idle processor still has the side inputs of its last task.
             processor.state.side_inputs = self._side_inputs.by_name(stage)
             run = self._runs[stage.index] = make_stage_run(processor, self._context(stage))
         return run

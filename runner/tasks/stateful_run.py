@@ -27,6 +27,8 @@ class StatefulRun(StoredRun):
         self._keys: Any = processor.coder.wrapped_value_coder.key_coder().get_impl()
         windowing = processor.windowing
         self._lateness_us = windowing.allowed_lateness.micros
+        # The global window never expires, and a check of each element's windows would be the largest cost of a cheap
+        # stage.
         self._expires = not windowing.is_default() and not _is_global(windowing)
 
     def take(self, block: bytes) -> None:
@@ -50,11 +52,15 @@ class StatefulRun(StoredRun):
         """Fire due timers, delete expired windows, and write the state back."""
         if self._due(input_watermark_us):
             self._start()
+            # Before timers fire: a window that was first written to in this epoch may expire in it, and `_due_timers`
+            # finds such windows by their expiry timers.
             self._set_expiry_timers()
             with at_watermark(input_watermark_us):
                 self._fire_all(input_watermark_us)
         metrics = self.processor.finish() if self._started else []
         if self._started:
+            # Again, for windows to which callbacks have written. Deleted only after `finish`, in which Beam writes
+            # changed state: earlier, the deleted cells would come back.
             self._set_expiry_timers()
             self._delete_expired(input_watermark_us)
         return self._result(input_watermark_us, metrics)
@@ -73,6 +79,7 @@ class StatefulRun(StoredRun):
         self._fire_due(EVENT, watermark_us)
         while self._fire_due(PROCESSING, MAX_US if bounded else self._context.now_us()):
             self._fire_due(EVENT, watermark_us)
+            # A batch continues until no timer is left: no later epoch would fire those that callbacks have set.
             if not bounded:
                 return
 
@@ -83,6 +90,8 @@ class StatefulRun(StoredRun):
         timer at the end of a window fires after all runs of a looping timer. A processing-time timer that a callback
         sets waits for the next call: the clock may have reached its time already, and a loop would never end.
         """
+        # Timers of one time fire in the order in which they were found or set. The number also keeps `heapq` from
+        # comparing `TimerEntry`s.
         order = itertools.count()
         due = self._due_timers(domain, limit_us)
         waiting = [(timer.fire_us, next(order), timer) for timer in due]
@@ -94,6 +103,7 @@ class StatefulRun(StoredRun):
         self.processor.state.on_set = fire_in_turn
         while waiting:
             timer = heapq.heappop(waiting)[2]
+            # `take` returns False if a callback has cleared or moved the timer since it was found.
             if self._timers.take(timer):
                 self._fire(timer)
         self.processor.state.on_set = None
@@ -105,11 +115,14 @@ class StatefulRun(StoredRun):
         due = [timer for timer in reached if timer.family != GC_FAMILY]
         for expiry in reached:
             if expiry.family == GC_FAMILY:
+                # Beam's model: when a window expires, its remaining event-time timers fire before its state is deleted.
                 left = self._timers.of_window(expiry.key_group, expiry.key, expiry.window)
                 due.extend(timer for timer in left if timer.domain == EVENT and timer.fire_us > limit_us)
         return due
 
     def _fire(self, timer: TimerEntry) -> None:
+        # As `StateHandler.set_timer` encodes them: the key nested, because it is part of a state key too, and the
+        # window not.
         key = self._keys.decode_from_stream(coder_impl.create_InputStream(timer.key), True)
         window = self._windows.decode_from_stream(coder_impl.create_InputStream(timer.window), False)
         held = timer.hold_us if timer.hold_us != NO_HOLD_US else timer.fire_us

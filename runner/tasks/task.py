@@ -74,6 +74,7 @@ class Task:
         """Take all frames in, run the stages, and report."""
         succeeded = False
         try:
+            # Spark fetches blocks while this loop runs, so a stage works while its producers are still at work.
             for data in frames:
                 self._receive(data)
             self._report.problem = self._inbox.problem()
@@ -96,6 +97,8 @@ class Task:
         if self._failed:
             return
         try:
+            # Entered for each piece of work. Between two pieces Spark's own code runs in this thread, and its warnings
+            # and log records are not the pipeline's.
             with (
                 running_attempt(self._scope.attempt),
                 collected_warnings(self._report.warnings),
@@ -110,6 +113,7 @@ class Task:
         frame = Frame.unpack(data)
         if self._inbox.passes_on(frame):
             self._outbox.pass_on(data)
+        # Guarded one by one, so that an error in a frame does not keep the frames behind it from the levels below.
         for ready in self._inbox.take(frame):
             self._guarded(self._take, ready)
 
@@ -127,6 +131,7 @@ class Task:
         """Run what waited for side inputs: elements of earlier epochs first, then the blocks of this one."""
         self._runs.complete_side_inputs()
         for stage in self._stages:
+            # In the order of the plan: a stage may put out elements for a later stage that has side inputs too.
             if stage.sides:
                 edges = [self._plan.edges[index] for index in stage.sides]
                 self._side_inputs.complete({edge.index: self._watermarks.edge_us(edge) for edge in edges})
@@ -150,10 +155,14 @@ class Task:
         """Read one residual for its share of the time; `remaining` counts it and those after it."""
         limits = self._scope.epoch.limits
         now = time.monotonic()
+        # A share of the time that remains: a residual that ends early leaves its time to those after it, and one that
+        # was slow takes from them, not from the length of the epoch.
         share = max(0.0, self._begun + limits.seconds - now) / remaining
         budget = Budget(now + share, limits.max_records, limits.max_bytes)
         stage = self._started[Origin.RESIDUAL, residual.transform]
         for rest in self._runs.read(stage, residual.element_id, residual.element, budget):
+            # A reader without a watermark estimator reports none. One that reports an earlier watermark than before is
+            # held to the old one, because consumers have already acted on it.
             mark = residual.watermark_us
             if rest.watermark_us is not None:
                 mark = max(mark, rest.watermark_us)
@@ -171,6 +180,7 @@ class Task:
         watermark = self._side_inputs.held_us(stage, self._watermarks.input_us(stage))
         self._watermarks.begin(stage, watermark)
         result = self._runs.end(stage, watermark)
+        # A stage that did not run is not opened to learn its hold: an epoch would read the state of every stage.
         hold = self._scope.earliest_timers(stage.state).hold_us
         if result is not None:
             watermark = result.watermark_us
@@ -193,6 +203,8 @@ class Task:
         report.carried = self._outbox.carried
         report.watermarks.update(self._watermarks.reported)
         if not self._failed:
+            # Last, so that a task that failed writes no state at all. Runs that were written before an error here are
+            # named by no record and are deleted later.
             try:
                 self._side_inputs.store(report)
                 report.runs = self._state.seal()

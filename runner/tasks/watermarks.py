@@ -48,8 +48,10 @@ class Watermarks:
     def _producer_us(self, edge: Edge, producer: int) -> int:
         if producer in self.outputs:
             return self.outputs[producer]
+        # A local edge stays in its partition, so only the producer there can still send.
         if edge.routing.is_local:
             return self._producers[producer, self._scope.partition]
+        # Any partition of the producer may still have an element for this one.
         return min(self._producers[producer, p] for p in range(self._scope.partitions))
 
     def begin(self, stage: Stage, input_us: int) -> None:
@@ -67,6 +69,8 @@ class Watermarks:
         """
         if hold_us is not None:
             output_us = min(output_us, hold_us)
+        # Kept for a grouping stage only: it decides by its last output watermark whether a late group can hold the
+        # watermark (`PanesRun.take`).
         if stage.group:
             self.reported[WatermarkKey.output(stage.state)] = output_us
         if stage.origin is Origin.RESIDUAL:

@@ -85,6 +85,7 @@ def show_logs(records: Iterable[WorkerLogRecord]) -> None:
     for each in records:
         own = logging.getLogger(each.name)
         if own.isEnabledFor(each.level):
+            # Not `own.log`: it would give the record the file, line and time of this function.
             record = own.makeRecord(
                 each.name, each.level, each.filename, each.line, "in a worker: %s", (each.text,), None
             )

@@ -28,6 +28,7 @@ class WorkerPlan:
     def processor(self, stage: Stage) -> StageProcessor:
         """Return a processor of a stage: an idle one, or a new one."""
         idle = self._idle[stage.index]
+        # The one used last: its caches are warm, and the others can be left idle.
         return idle.pop() if idle else StageProcessor(self.context, stage)
 
     def give_back(self, processor: StageProcessor) -> None:

@@ -52,6 +52,8 @@ def collected_warnings(into: list[WorkerWarning]) -> Iterator[None]:
 
 def show_warnings(given: Iterable[WorkerWarning]) -> None:
     """Give the warnings in this process. Its filters apply; by default each warning is shown once."""
+    # Python notes in the registry of the module that warns which warnings it has shown. That module may not be imported
+    # here, so the registry of this one serves all.
     registry = globals().setdefault("__warningregistry__", {})
     for warning in dict.fromkeys(given):
         category = UserWarning if warning.category is None else pickle.loads(warning.category)
@@ -60,6 +62,7 @@ def show_warnings(given: Iterable[WorkerWarning]) -> None:
 
 def _pickled(category: type[Warning]) -> bytes | None:
     """None for a class that another process cannot import."""
+    # In the driver `__main__` is another program, or has no such class.
     if category.__module__ == "__main__":
         return None
     try:
