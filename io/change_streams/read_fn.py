@@ -89,6 +89,10 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
         """Return all of the stream's work; `said` is what `ask_service` returned."""
         raise NotImplementedError
 
+    def new_metrics(self, prefetcher: Prefetcher) -> ReaderMetrics:
+        """Return the metrics of one `process` call."""
+        return self.metrics_type(prefetcher)
+
     # The read.
 
     def process(
@@ -170,7 +174,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
     @contextmanager
     def _counting(self, prefetcher: Prefetcher) -> Iterator[ReaderMetrics]:
         """Report the metrics when the call ends, also by an error."""
-        metrics = self.metrics_type(prefetcher)
+        metrics = self.new_metrics(prefetcher)
         try:
             yield metrics
         finally:

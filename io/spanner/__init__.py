@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.io.spanner.read import ReadFromSpannerChangeStream
     from penstock.io.spanner.record import ColumnType, DataChangeRecord, Mod, Mods
     from penstock.io.spanner.source import ChangeStream
+    from penstock.io.spanner.table import ReadFromSpannerTable
 
 __all__ = [
     "ChangeStream",
@@ -43,6 +44,7 @@ __all__ = [
     "Mods",
     "PositionLostError",
     "ReadFromSpannerChangeStream",
+    "ReadFromSpannerTable",
     "SetupError",
     "UnavailableError",
     "format_timestamp",
@@ -57,6 +59,7 @@ _HOMES = {
     "Mod": "record",
     "Mods": "record",
     "ReadFromSpannerChangeStream": "read",
+    "ReadFromSpannerTable": "table",
 }
 # Records and streams come from `coder`: with the name, their coder is registered.
 

@@ -29,7 +29,7 @@ from penstock.io.spanner.clock import ServiceClock
 from penstock.io.spanner.decode import merge_chunk
 from penstock.io.spanner.errors import Reaction, classify_status
 from penstock.io.spanner.query import CURRENT_TIME, Query
-from penstock.io.spanner.source import EMULATOR_VARIABLE, ChangeStream, Connection
+from penstock.io.spanner.source import EMULATOR_VARIABLE, Connection, InDatabase
 from penstock.timestamps import parse_timestamp
 
 _LOGGER = logging.getLogger(__name__)
@@ -93,23 +93,30 @@ class Call:
 class Client:
     """Queries on the database of one change stream; safe for threads."""
 
-    def __init__(self, stream: ChangeStream, connection: Connection) -> None:
+    def __init__(self, stream: InDatabase, connection: Connection) -> None:
         self.backoff = Backoff("Spanner", UnavailableError)
         self.clock = ServiceClock(self._time, behind=_EMULATOR_BEHIND if connection.emulator_host else 0)
         self._stream = stream
         self._role = connection.database_role
         self._lock = threading.Lock()
         self._session: str | None = None
-        channel = _channel(connection)
-        self._create_session = channel.unary_unary(
-            "/google.spanner.v1.Spanner/CreateSession",
-            request_serializer=_CreateSessionRequest.SerializeToString,
-            response_deserializer=_Session.FromString,
+        self._channel = _channel(connection)
+        self._create_session = self.unary("CreateSession", _CreateSessionRequest, _Session)
+        self._execute = self.streaming("ExecuteStreamingSql", _ExecuteSqlRequest)
+
+    def unary(self, method: str, request: Any, response: Any) -> Any:
+        """Return the stub of a method of google.spanner.v1.Spanner with one response; both are message classes."""
+        return self._channel.unary_unary(
+            f"/google.spanner.v1.Spanner/{method}",
+            request_serializer=request.SerializeToString,
+            response_deserializer=response.FromString,
         )
-        self._execute = channel.unary_stream(
-            "/google.spanner.v1.Spanner/ExecuteStreamingSql",
-            request_serializer=_ExecuteSqlRequest.SerializeToString,
-        )  # the messages stay bytes: see `decode`
+
+    def streaming(self, method: str, request: Any) -> Any:
+        """Return the stub of a method with many responses, which stay bytes: see `decode`."""
+        return self._channel.unary_stream(
+            f"/google.spanner.v1.Spanner/{method}", request_serializer=request.SerializeToString
+        )
 
     def ask(
         self, query: Query, position: str, seconds: float = 0.0, patience: float = _PATIENCE_SECONDS
@@ -122,7 +129,7 @@ class Client:
             UnreachableError: there is no session, and none can be created now.
             ChangeStreamError: the database cannot be used.
         """
-        session = self._current_session(position)
+        session = self.session(position)
         request = _ExecuteSqlRequest(session=session, sql=query.sql)
         request.transaction.single_use.read_only.strong = True
         for name, code, text in query.params:
@@ -131,9 +138,7 @@ class Client:
                 request.params.fields[name].null_value = 0
             else:
                 request.params.fields[name].string_value = text
-        call = self._execute(
-            request, timeout=seconds + patience, metadata=self._headers(f"session={session}")
-        )
+        call = self._execute(request, timeout=seconds + patience, metadata=self.headers(f"session={session}"))
         return Call(self, call, session, position)
 
     def rows(self, query: Query, patience: float = _PATIENCE_SECONDS) -> list[list[str]]:
@@ -160,12 +165,18 @@ class Client:
         code, details = error.code().name, error.details() or ""
         reaction = classify_status(code, details, str(self._stream), position)
         if reaction is Reaction.NEW_SESSION:
-            self._forget(session)
+            self.forget(session)
         if isinstance(reaction, Reaction):
             return UnreachableError(f"{self._stream}: {code}: {details}")
         return reaction
 
-    def _current_session(self, position: str) -> str:
+    @property
+    def database_path(self) -> str:
+        """The resource name of the database."""
+        return self._stream.database_path
+
+    def session(self, position: str) -> str:
+        """Return the name of the session, which is created if there is none. Raises what `ask` raises."""
         with self._lock:
             if self._session is None:
                 self._session = self._new_session(position)
@@ -176,7 +187,7 @@ class Client:
             database=self._stream.database_path,
             session=_Session(multiplexed=True, creator_role=self._role or ""),
         )
-        headers = self._headers(f"database={self._stream.database_path}")
+        headers = self.headers(f"database={self._stream.database_path}")
         try:
             name: str = self._create_session(request, timeout=_SESSION_SECONDS, metadata=headers).name
         except grpc.RpcError as error:
@@ -184,12 +195,14 @@ class Client:
         _LOGGER.debug("new session for %s", self._stream)
         return name
 
-    def _forget(self, session: str | None) -> None:
+    def forget(self, session: str | None) -> None:
+        """Create another session for the next call, if this is still the current one."""
         with self._lock:
             if self._session == session:
                 self._session = None
 
-    def _headers(self, routing: str) -> list[tuple[str, str]]:
+    def headers(self, routing: str) -> list[tuple[str, str]]:
+        """Return the metadata of a call."""
         return [
             ("google-cloud-resource-prefix", self._stream.database_path),
             ("x-goog-request-params", routing),
@@ -200,7 +213,7 @@ class Client:
 _clients: ProcessLocal[Client] = ProcessLocal()
 
 
-def client_for(stream: ChangeStream, connection: Connection) -> Client:
+def client_for(stream: InDatabase, connection: Connection) -> Client:
     """Return this process's client for the stream."""
     return _clients.get((str(stream), connection), lambda: Client(stream, connection))
 

@@ -4,24 +4,24 @@
         project="my-project", instance="my-instance", database="bank", change_stream="AllChanges")
 
 - **Order**: changes of one primary key come in commit order, if one bundle after another reads the restriction.
-  There is no order between keys.
+  There is no order between keys. With a snapshot, the row of a key comes before every change of it.
 - **After a crash**: the read continues at the last checkpoint, which may be between two records of one timestamp.
   Records before it are not emitted again. Records that a lost bundle had emitted are emitted again.
-- **Watermark**: held by the slowest open partition and by the start of every waiting one; advanced by records and
-  heartbeats, also while nothing changes.
+- **Watermark**: held at the time of the snapshot until all of its rows are read. Then held by the slowest open
+  partition and by the start of every waiting one; advanced by records and heartbeats, also while nothing changes.
 - **State**: one entry per live partition in the restriction. There is no metadata table and nothing outside the
   pipeline.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
-from penstock.errors import UsageError
-from penstock.io.change_streams.arguments import in_range, named, period
+from penstock.errors import SetupError, UsageError
+from penstock.io.change_streams.arguments import check_end, in_range, named, period
 from penstock.io.change_streams.prefetch import ReadAhead
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
-from penstock.io.change_streams.settings import Settings
 from penstock.io.spanner import coder  # noqa: F401 - registers the coders of streams and records
 from penstock.io.spanner.frontier import Frontier, abbreviate
 from penstock.io.spanner.metrics import SpannerMetrics
@@ -30,7 +30,23 @@ from penstock.io.spanner.prefetch import Limits, Prefetcher
 from penstock.io.spanner.preflight import check_source
 from penstock.io.spanner.query import change_stream_query, checked_name
 from penstock.io.spanner.record import DataChangeRecord
-from penstock.io.spanner.source import EMULATOR_VARIABLE, ChangeStream, Connection
+from penstock.io.spanner.snapshot import plan
+from penstock.io.spanner.snapshot.frontier import SnapshotFrontier
+from penstock.io.spanner.snapshot.pool import check_changes_kept
+from penstock.io.spanner.snapshot.read import (
+    SnapshotOptions,
+    SnapshotReading,
+    SpannerSettings,
+    begin_snapshot,
+    ranges_of,
+)
+from penstock.io.spanner.source import (
+    EMULATOR_VARIABLE,
+    SNAPSHOT_AT_START,
+    ChangeStream,
+    Connection,
+    snapshot_of,
+)
 from penstock.io.spanner.state import Window
 from penstock.io.spanner.tracker import FrontierCoder, SpannerTracker
 from penstock.timestamps import NANOS, Timelike, format_timestamp
@@ -82,6 +98,55 @@ class ReadSpannerUnboundedFn(Unbounded, ReadSpannerFn):
     """The same for a stream without end."""
 
 
+class ReadSnapshotAndStreamFn(SnapshotReading, ReadSpannerFn):
+    """Turns `ChangeStream` elements into the rows of a snapshot, if they ask for one, and then into changes."""
+
+    def first_frontier(self, stream: ChangeStream, said: dict[str, str]) -> Any:
+        if not stream.snapshot:
+            return super().first_frontier(stream, said)
+        return self.plan_with_retries(stream, lambda client: self._plan(client, stream, said))
+
+    def _plan(self, client: Any, stream: ChangeStream, said: dict[str, str]) -> SnapshotFrontier:
+        transaction = begin_snapshot(
+            client,
+            stream.start if stream.snapshot == SNAPSHOT_AT_START else None,
+            stream.database_path,
+            emulated=self._settings.connection.emulator_host is not None,
+        )
+        timestamp = transaction.timestamp
+        check_end(timestamp, stream.end, SetupError)
+
+        def query(sql: str) -> list[list[Any]]:
+            rows: list[list[Any]] = client.query(sql, timestamp)
+            return rows
+
+        watched = plan.watched_tables(query, stream.change_stream)
+        options = plan.stream_options(query, stream.change_stream)
+        retention = plan.period_of(options.get("retention_period", plan.DEFAULT_STREAM_RETENTION))
+        # Strictly after the snapshot: it has every change up to its own time, inclusive.
+        following = replace(stream, start=timestamp + 1, snapshot="")
+        has_changes = stream.end is None or stream.end > timestamp
+        frontier = SnapshotFrontier(
+            timestamp,
+            watched,
+            ranges_of(client, watched, transaction, self.options.max_ranges),
+            super().first_frontier(following, said) if has_changes else None,
+            timestamp + retention,
+            options.get("value_capture_type", "OLD_AND_NEW_VALUES"),
+        )
+        check_changes_kept(frontier, client.clock.now())
+        return frontier
+
+    def read_on(self, element: ChangeStream) -> ChangeStream | None:
+        """Return the element that begins after the end of `element`; it has no snapshot. See the base class."""
+        following: ChangeStream | None = super().read_on(element)
+        return None if following is None else replace(following, snapshot="")
+
+
+class ReadSnapshotAndStreamUnboundedFn(Unbounded, ReadSnapshotAndStreamFn):
+    """The same for a stream without end."""
+
+
 class ReadFromSpannerChangeStream(ReadFromChangeStream):
     """Read the data change records of a change stream, timestamped with their commit timestamps.
 
@@ -93,6 +158,11 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
         project, instance, database, change_stream: names; the change stream's without READ_.
         start: the first commit timestamp to read, inclusive. None means now: the time when this transform
             is made. A pipeline that resumes from a checkpoint ignores it.
+        snapshot: "initial" (or True) reads every row of the watched tables before the changes, as records with the
+            mod_type READ: as of `start`, or as of now without one. Then follows every change with a greater commit
+            timestamp. "never" (or False) reads changes only. A pipeline that resumes from a checkpoint takes no
+            snapshot, and finishes one that it has begun, whatever the value.
+        snapshot_data_boost: read the rows with Data Boost, not with the compute capacity of the instance.
         end: the last commit timestamp to read, inclusive. None means without end. A pipeline that
             resumes from a checkpoint may have a later end or none, but no earlier one.
         heartbeat_seconds: interval of the service's heartbeats in a long idle query; 1 to 300.
@@ -115,8 +185,8 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
             read is known only to the service: `check()` asks it, and the pipeline does so before it reads.
     """
 
-    bounded_fn = ReadSpannerFn
-    unbounded_fn = ReadSpannerUnboundedFn
+    bounded_fn = ReadSnapshotAndStreamFn
+    unbounded_fn = ReadSnapshotAndStreamUnboundedFn
     record_type = DataChangeRecord
 
     def __init__(
@@ -128,6 +198,8 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
         change_stream: str,
         start: Timelike | None = None,
         end: Timelike | None = None,
+        snapshot: Literal["initial", "never"] | bool = "never",
+        snapshot_data_boost: bool = False,
         heartbeat_seconds: float = 1.0,
         poll_seconds: float = 0.2,
         unavailable_seconds: float = 60.0,
@@ -146,6 +218,7 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
             named("database", database),
             checked_name(named("change_stream", change_stream)),
             *period(start, end, ahead_seconds=600),
+            snapshot_of(snapshot, start_given=start is not None),
         )
         if plain_text and not api_endpoint:
             raise UsageError("plain_text is for an api_endpoint: pass one, or leave plain_text out")
@@ -167,11 +240,12 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
         heartbeat_ms = round(1000 * in_range("heartbeat_seconds", heartbeat_seconds, 1, 300))
         super().__init__(
             stream,
-            Settings(
+            SpannerSettings(
                 connection=connection,
                 heartbeat_ms=heartbeat_ms,
                 limits=limits,
                 identity=stream.identity,
                 end=stream.end,
+                snapshot=SnapshotOptions(data_boost=snapshot_data_boost),
             ),
         )

@@ -8,7 +8,9 @@ endpoint or credentials), so it is never in a checkpoint.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Protocol
 
+from penstock.errors import UsageError
 from penstock.io.change_streams import connection
 from penstock.io.change_streams.source import WithIdentity
 
@@ -16,12 +18,25 @@ EMULATOR_VARIABLE = "SPANNER_EMULATOR_HOST"
 """Environment variable that names the `host:port` of an emulator."""
 
 
+class InDatabase(Protocol):
+    """What a client reads from; `str()` names it in messages."""
+
+    @property
+    def database_path(self) -> str:
+        """The database's resource name."""
+
+
+SNAPSHOT_AT_START, SNAPSHOT_NOW = "at start", "now"
+"""The values of `ChangeStream.snapshot`, besides the empty text."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChangeStream(WithIdentity):
     """A change stream and the part of it to read: from `start` to `end`, nanoseconds, both inclusive.
 
     `end` None means without end. The start is a fixed time even if the user asked for "now", so that every retry
-    reads from the same one.
+    reads from the same one. `snapshot` is empty or says as of when all rows are read before the changes: as of the
+    start, or as of the time at which the service begins to read them.
     """
 
     project: str
@@ -30,6 +45,7 @@ class ChangeStream(WithIdentity):
     change_stream: str
     start: int
     end: int | None
+    snapshot: str = ""
 
     @property
     def database_path(self) -> str:
@@ -46,3 +62,18 @@ class Connection(connection.Connection):
 
     plain_text: bool = False
     database_role: str | None = None
+
+
+def snapshot_of(snapshot: Any, *, start_given: bool) -> str:
+    """Return `ChangeStream.snapshot` for the argument `snapshot`: initial, never, True or False.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    if snapshot in (False, "never"):
+        return ""
+    if snapshot not in (True, "initial"):
+        raise UsageError(
+            f'snapshot={snapshot!r}: pass "initial" (all rows first, then changes) or "never" (changes only)'
+        )
+    return SNAPSHOT_AT_START if start_given else SNAPSHOT_NOW

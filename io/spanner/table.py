@@ -1,0 +1,263 @@
+"""The transform that reads tables as of one timestamp.
+
+    rows = pipeline | ReadFromSpannerTable(
+        project="my-project", instance="my-instance", database="bank", tables=["Accounts", "sales.Orders"])
+
+Each element is a `DataChangeRecord` with the mod_type READ: up to a few hundred rows of one table, each a mod with its
+keys and new values. This is the shape of a change stream's records, so `ToChangeEvents` turns rows and changes into one
+kind of event, and a sink needs no second path.
+
+- **Order**: none between rows. One key comes once.
+- **After a crash**: the read continues after the last row of each key range that is in the checkpoint. Rows before it
+  are not emitted again. Rows that a lost bundle had emitted are emitted again.
+- **Watermark**: held at the timestamp of the snapshot until all rows are read.
+- **State**: two keys per key range that is not finished, in the restriction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import apache_beam as beam
+
+from penstock.errors import UsageError
+from penstock.io.change_streams.arguments import named, whole_in_range
+from penstock.io.change_streams.coders import ChangeStreamCoder
+from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream
+from penstock.io.change_streams.source import WithIdentity
+from penstock.io.spanner.prefetch import Limits
+from penstock.io.spanner.record import DataChangeRecord
+from penstock.io.spanner.snapshot import plan
+from penstock.io.spanner.snapshot.frontier import SnapshotFrontier, Table
+from penstock.io.spanner.snapshot.read import (
+    SnapshotOptions,
+    SnapshotReading,
+    SpannerSettings,
+    begin_snapshot,
+    priority_of,
+    ranges_of,
+)
+from penstock.io.spanner.source import EMULATOR_VARIABLE, Connection
+from penstock.io.spanner.tracker import FrontierCoder, SpannerTracker
+from penstock.timestamps import Timelike, format_timestamp, nanoseconds
+
+if TYPE_CHECKING:
+    from penstock.io.spanner.client import Client
+
+Tables = str | Sequence[str] | Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class TableSnapshot(WithIdentity):
+    """Tables of one database as of `at` (nanoseconds; None: the time when the read begins).
+
+    `tables` has the name of each table and the columns to read; no columns means all.
+    """
+
+    project: str
+    instance: str
+    database: str
+    tables: tuple[tuple[str, tuple[str, ...]], ...]
+    at: int | None
+
+    @property
+    def database_path(self) -> str:
+        """The database's resource name."""
+        return f"projects/{self.project}/instances/{self.instance}/databases/{self.database}"
+
+    @property
+    def start(self) -> int | None:
+        """The time of the snapshot."""
+        return self.at
+
+    @property
+    def end(self) -> int | None:  # type: ignore[override]
+        """The time of the snapshot: a snapshot has no changes after it."""
+        return self.at
+
+    @property
+    def identity(self) -> str:
+        """The tables and their time. A checkpoint with another identity is rejected."""
+        return f"{self}, at {'its beginning' if self.at is None else format_timestamp(self.at)}"
+
+    def __str__(self) -> str:
+        named_ = (f"{name} ({', '.join(columns)})" if columns else name for name, columns in self.tables)
+        return f"tables {', '.join(named_)} of {self.database_path}"
+
+
+class TableSnapshotCoder(ChangeStreamCoder):
+    """Encodes a `TableSnapshot`."""
+
+    value_type = TableSnapshot
+    what = "a table snapshot"
+
+    def stream(self, fields: list[Any]) -> TableSnapshot:
+        project, instance, database, tables, at = fields
+        return TableSnapshot(
+            project, instance, database, tuple((name, tuple(columns)) for name, columns in tables), at
+        )
+
+
+class ReadSpannerTableFn(SnapshotReading, ReadChangeStreamFn):
+    """Turns `TableSnapshot` elements into records of rows."""
+
+    tracker_type = SpannerTracker
+    frontier_type = SnapshotFrontier
+    frontier_coder = FrontierCoder
+
+    def connect(self, snapshot: TableSnapshot) -> Client:
+        # The client imports google-cloud-spanner, which only a running pipeline needs.
+        from penstock.io.spanner.client import client_for
+
+        return client_for(snapshot, self._settings.connection)
+
+    def check_start(self, snapshot: TableSnapshot) -> None:
+        """Do nothing: whether the time can be read is checked with the tables, see `ask_service`."""
+
+    def ask_service(self, client: Client, snapshot: TableSnapshot) -> tuple[Table, ...]:
+        reads = self.snapshot_client(snapshot)
+        if snapshot.at is not None:
+            begin_snapshot(reads, snapshot.at, snapshot.database_path, emulated=False)
+        return self._tables(reads, snapshot, snapshot.at)
+
+    def first_frontier(self, snapshot: TableSnapshot, said: Any) -> SnapshotFrontier:
+        def plan_ranges(client: Any) -> SnapshotFrontier:
+            transaction = begin_snapshot(
+                client,
+                snapshot.at,
+                snapshot.database_path,
+                emulated=self._settings.connection.emulator_host is not None,
+            )
+            tables = self._tables(client, snapshot, transaction.timestamp)
+            ranges = ranges_of(client, tables, transaction, self.options.max_ranges)
+            return SnapshotFrontier(transaction.timestamp, tables, ranges)
+
+        return self.plan_with_retries(snapshot, plan_ranges)
+
+    def read_on(self, element: TableSnapshot) -> None:
+        """Return None: nothing follows a snapshot."""
+
+    def split(self, element: TableSnapshot, restriction: SnapshotFrontier) -> list[SnapshotFrontier]:
+        """Return one restriction for each range, for runners that cannot rebalance; a runner that can joins them."""
+        return restriction.deal(max(1, len(restriction.ranges)))
+
+    @staticmethod
+    def _tables(client: Any, snapshot: TableSnapshot, timestamp: int | None) -> tuple[Table, ...]:
+        found = plan.tables_of(lambda sql: client.query(sql, timestamp))
+        return plan.chosen_tables(found, snapshot.tables, snapshot.database_path)
+
+
+class ReadFromSpannerTable(ReadFromChangeStream):
+    """Read every row of tables as of one timestamp, in parallel, as records with the mod_type READ.
+
+    For both dialects and every column type. Rows are read at one exact timestamp, also by workers that start later and
+    after a restart. The docstring of this module says what is promised about order, repeats and the watermark.
+
+    Args:
+        project, instance, database: names.
+        tables: the name of a table, several names, or a mapping from names to the columns to read. A table in a named
+            schema is ``schema.table``. Names are written as in CREATE TABLE, without quotation marks. Key columns are
+            always read.
+        at: the timestamp. None means now, by the clock of the service. It must be within the database's
+            version_retention_period (1 hour unless it was raised) until all rows are read.
+        max_ranges: about how many key ranges a table is divided in, to be read in parallel; 1 to 10,000.
+        data_boost: read with Data Boost, not with the compute capacity of the instance. Then a bundle ends only
+            after a whole key range, because Data Boost sends rows in no particular order.
+        rpc_priority: low, medium or high, for the requests that read rows; None: the service's default.
+        unavailable_seconds: how long the service may fail to answer before the pipeline fails.
+        buffer_bytes: how much one bundle may read ahead of the pipeline, as sent by the service.
+        idle_stream_seconds: how long rows that were read ahead wait for the next bundle.
+        credentials, database_role, emulator_host, api_endpoint, plain_text: as in `ReadFromSpannerChangeStream`.
+
+    Raises:
+        UsageError: an argument is missing, malformed or out of range. `check()` asks the service whether the tables
+            exist and can be read at that time, and the pipeline does so before it reads.
+    """
+
+    bounded_fn = unbounded_fn = ReadSpannerTableFn
+    record_type = DataChangeRecord
+
+    def __init__(
+        self,
+        *,
+        project: str,
+        instance: str,
+        database: str,
+        tables: Tables,
+        at: Timelike | None = None,
+        max_ranges: int = 256,
+        data_boost: bool = False,
+        rpc_priority: str | None = None,
+        unavailable_seconds: float = 60.0,
+        buffer_bytes: int = 32 << 20,
+        idle_stream_seconds: float = 3.0,
+        credentials: Any = None,
+        database_role: str | None = None,
+        emulator_host: str | None = None,
+        api_endpoint: str | None = None,
+        plain_text: bool = False,
+    ) -> None:
+        snapshot = TableSnapshot(
+            named("project", project),
+            named("instance", instance),
+            named("database", database),
+            checked_tables(tables),
+            None if at is None else nanoseconds("at", at),
+        )
+        if plain_text and not api_endpoint:
+            raise UsageError("plain_text is for an api_endpoint: pass one, or leave plain_text out")
+        connection = Connection.from_arguments(
+            EMULATOR_VARIABLE,
+            credentials=credentials,
+            emulator_host=emulator_host,
+            api_endpoint=api_endpoint,
+            plain_text=plain_text,
+            database_role=database_role,
+        )
+        limits = Limits.checked(
+            unavailable_seconds=unavailable_seconds,
+            buffer_bytes=buffer_bytes,
+            idle_stream_seconds=idle_stream_seconds,
+            poll_seconds=0.2,
+        )
+        options = SnapshotOptions(
+            max_ranges=whole_in_range("max_ranges", max_ranges, 1, 10_000),
+            data_boost=data_boost,
+            priority=priority_of(rpc_priority),
+        )
+        super().__init__(
+            snapshot,
+            SpannerSettings(
+                connection=connection,
+                heartbeat_ms=0,
+                limits=limits,
+                identity=snapshot.identity,
+                end=snapshot.end,
+                snapshot=options,
+            ),
+        )
+
+
+def checked_tables(tables: Tables) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return names of tables with their columns.
+
+    Raises:
+        UsageError: there is none, one is named twice, or a name is no text.
+    """
+    if isinstance(tables, str):
+        tables = [tables]
+    pairs = tables.items() if isinstance(tables, Mapping) else [(name, ()) for name in tables]
+    found = tuple((name, tuple(columns)) for name, columns in pairs)
+    if not found:
+        raise UsageError("tables is empty: pass the name of at least one table")
+    for name, columns in found:
+        if not isinstance(name, str) or not name:
+            raise UsageError(f"tables must be names of tables, not {name!r}")
+        if sum(other == name for other, _ in found) > 1 or len(set(columns)) < len(columns):
+            raise UsageError(f"tables names {name}, or a column of it, twice: leave one out")
+    return found
+
+
+beam.coders.registry.register_coder(TableSnapshot, TableSnapshotCoder)
