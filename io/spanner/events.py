@@ -9,6 +9,8 @@ Which columns an image has depends on the capture type:
 | NEW_ROW | None | all watched columns | None |
 | NEW_ROW_AND_OLD_VALUES | the changed columns | all watched columns | all watched columns |
 
+Rows of a snapshot (the mod_type READ) have an `after` with all columns that were read.
+
 Every image that exists also holds the key columns. A column of the record's schema that an image lacks was not sent.
 
 Source: Cloud Spanner documentation, "Change streams partitions, records, and queries" (Data change records) and
@@ -20,12 +22,14 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+import msgspec
+
 from penstock.event.model import ChangeEvent, Column, Image, Op, Source, TableSchema, Transaction, Version
 from penstock.io.spanner import record as native
 from penstock.io.spanner.record import DataChangeRecord
 from penstock.io.spanner.values import RowDecoder, column_type
 
-_OPS = {"INSERT": Op.CREATE, "UPDATE": Op.UPDATE, "DELETE": Op.DELETE}
+_OPS = {"INSERT": Op.CREATE, "UPDATE": Op.UPDATE, "DELETE": Op.DELETE, "READ": Op.READ}
 
 
 class EventConverter:
@@ -59,7 +63,8 @@ class EventConverter:
             "",
             record.is_system_transaction,
         )
-        return table.events(record, _OPS[record.mod_type], transaction)
+        op = _OPS[record.mod_type]
+        return table.rows(record) if op is Op.READ else table.events(record, op, transaction)
 
     def _find_table(self, record: DataChangeRecord) -> _Table:
         about = (record.table_name, record.value_capture_type, record.column_types)
@@ -119,6 +124,21 @@ class _Table:
         if len(names) == 1 and names[0] in image:  # in a third of the time
             return {names[0]: image[names[0]]}
         return {name: image[name] for name in names if name in image}
+
+    def rows(self, record: DataChangeRecord) -> list[ChangeEvent]:
+        """Return the READ events of a record of a snapshot.
+
+        A row belongs to no transaction. Its version is the time of the snapshot and its table, whatever record it came
+        in, so that its id is the same when it is read again. It sorts before the changes of the same time.
+        """
+        version = Version(record.commit_timestamp, "", record.table_name)
+        return [
+            msgspec.structs.replace(event, transaction=None, version=version)
+            for event in self.events(record, Op.READ, _NO_TRANSACTION)
+        ]
+
+
+_NO_TRANSACTION = Transaction("")
 
 
 @lru_cache(maxsize=4096)

@@ -165,7 +165,7 @@ class ReadFromSpannerTable(ReadFromChangeStream):
         max_ranges: about how many key ranges a table is divided in, to be read in parallel; 1 to 10,000.
         data_boost: read with Data Boost, not with the compute capacity of the instance. Then a bundle ends only
             after a whole key range, because Data Boost sends rows in no particular order.
-        rpc_priority: low, medium or high, for the requests that read rows; None: the service's default.
+        rpc_priority: LOW, MEDIUM or HIGH, for the requests that read rows; None: the service's default.
         unavailable_seconds: how long the service may fail to answer before the pipeline fails.
         buffer_bytes: how much one bundle may read ahead of the pipeline, as sent by the service.
         idle_stream_seconds: how long rows that were read ahead wait for the next bundle.

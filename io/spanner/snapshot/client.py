@@ -171,8 +171,7 @@ class SnapshotClient:
         read = self.read_partition(keys, each, transaction, token)
         reader = RowReader(keys, transaction.timestamp)
         for message in read:
-            rows = reader.feed(message)
-            if rows is not None:
+            for rows in reader.feed(message):
                 read.cancel()
                 return f"[{','.join(_values_of(rows.record.mods[0].keys))}]"
         return ""
@@ -184,9 +183,9 @@ class SnapshotClient:
         key_set.keys.extend(_list_value(key) for key in found)
         reader = RowReader(keys, timestamp)
         for message in self._rows(keys, key_set, f"keys of table {keys.name}", timestamp):
-            rows = reader.feed(message)
-            for mod in rows.record.mods if rows is not None else ():
-                yield f"[{','.join(_values_of(mod.keys))}]"
+            for rows in reader.feed(message):
+                for mod in rows.record.mods:
+                    yield f"[{','.join(_values_of(mod.keys))}]"
 
     def _rows(self, table: Table, key_set: Any, where: str, at: int | Transaction, **options: Any) -> Read:
         session = at.session if isinstance(at, Transaction) else self._client.session(where)

@@ -30,7 +30,7 @@ from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner.record import DataChangeRecord
 from penstock.io.spanner.snapshot.errors import ExpiredError
 from penstock.io.spanner.snapshot.frontier import KeyRange, RangeRead, RowsRead, SnapshotFrontier
-from penstock.io.spanner.snapshot.rows import RowReader, Rows
+from penstock.io.spanner.snapshot.rows import RowReader
 
 READING_THREADS = 4
 """Ranges that one bundle reads at once. Python decodes in one thread at a time, so more do not read faster."""
@@ -350,10 +350,17 @@ class SnapshotPrefetcher:
             state.read = read
         try:
             for message in read:
-                rows = reader.feed(message)
-                if rows is not None and not self._put(state, _batch(state.number, rows, len(message))):
-                    read.cancel()
-                    return False
+                found = reader.feed(message)
+                for rows in found:
+                    batch = RowsBatch(
+                        state.number,
+                        RowsRead(state.number, rows.last_key),
+                        (rows.record,),
+                        len(message) // len(found),
+                    )
+                    if not self._put(state, batch):
+                        read.cancel()
+                        return False
         finally:
             with self._changed:
                 state.read = None
@@ -385,7 +392,3 @@ class SnapshotPrefetcher:
             self._retries += 1
             if not self._closed:
                 self._changed.wait(self._backoff.remaining_pause())
-
-
-def _batch(number: int, rows: Rows, size: int) -> RowsBatch:
-    return RowsBatch(number, RowsRead(number, rows.last_key), (rows.record,), size)

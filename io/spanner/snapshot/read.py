@@ -30,7 +30,7 @@ from penstock.io.spanner.snapshot.prefetch import Piece, SnapshotPrefetcher
 from penstock.io.spanner.snapshot.tracker import SnapshotCoder, SnapshotTracker
 from penstock.timestamps import NANOS, format_timestamp
 
-PRIORITIES = {"": 0, "low": 1, "medium": 2, "high": 3}
+PRIORITIES = {None: 0, "LOW": 1, "MEDIUM": 2, "HIGH": 3}
 """google.spanner.v1.RequestOptions.Priority by the argument `rpc_priority`."""
 
 
@@ -55,14 +55,14 @@ class SpannerSettings(Settings):
 
 
 def priority_of(rpc_priority: str | None) -> int:
-    """Return the number of an `rpc_priority`: low, medium or high; None and the empty text leave it to the service.
+    """Return the number of an `rpc_priority`: LOW, MEDIUM or HIGH; None leaves it to the service.
 
     Raises:
         UsageError: it is none of these.
     """
-    number = PRIORITIES.get((rpc_priority or "").lower())
+    number = PRIORITIES.get(rpc_priority)
     if number is None:
-        raise UsageError(f"rpc_priority={rpc_priority!r}: pass low, medium or high, or leave it out")
+        raise UsageError(f"rpc_priority={rpc_priority!r}: pass LOW, MEDIUM or HIGH, or leave it out")
     return number
 
 

@@ -2,7 +2,8 @@
 
     reader = RowReader(table, timestamp, capture)
     for message in call:                     # encoded PartialResultSets, in order, of one read
-        found = reader.feed(message)         # None: no row is complete with this message
+        for rows in reader.feed(message):    # none, if no row is complete with this message
+            …
     reader.finish()                          # the read ended; half a row is an error
 
 A row becomes one mod of a `DataChangeRecord` with the mod_type READ. Its keys and new values are JSON objects in the
@@ -28,6 +29,9 @@ from penstock.io.spanner.snapshot.frontier import Table
 
 READ = "READ"
 """The mod_type of a row of a snapshot. A change stream has INSERT, UPDATE and DELETE."""
+
+MOST_ROWS = 500
+"""Rows in one record. A message of the service may have thousands of short rows, and a split falls between records."""
 
 _CODES = {
     1: "BOOL",
@@ -103,8 +107,8 @@ class RowReader:
         self.resume_token = b""
         """With this token the service continues after the last message that was fed."""
 
-    def feed(self, message: bytes) -> Rows | None:
-        """Return the rows that are complete with this encoded PartialResultSet.
+    def feed(self, message: bytes) -> list[Rows]:
+        """Return the rows that are complete with this encoded PartialResultSet, at most `MOST_ROWS` together.
 
         Raises:
             DecodeError: the message is malformed, or does not have the columns that were asked for.
@@ -124,10 +128,9 @@ class RowReader:
         self._pending += values
         width = len(self._names)
         count = (len(self._pending) - self._cut) // width
-        if not count:
-            return None
         whole, self._pending = self._pending[: count * width], self._pending[count * width :]
-        return self._rows(whole, width)
+        step = MOST_ROWS * width
+        return [self._rows(whole[start : start + step], width) for start in range(0, len(whole), step)]
 
     def finish(self) -> None:
         """Declare the read ended.

@@ -171,7 +171,7 @@ class ChangeEvent(msgspec.Struct, frozen=True, gc=False):
     - `key`: the primary key, columns in the order of the key; None for a table without one, and if there is no row.
     - `before`, `after`: the row before and after the change, key columns included, as far as the source sends them.
       `before` is None if there was no row, or if the source sent nothing of it. `after` is None if no row remains.
-    - `version`: total order of the changes of one source.
+    - `version`: total order of the changes of one source. The rows of one table in a snapshot share a version.
     - `schema`: all columns that the source knows, sent or not.
     - `cells`: Bigtable only: the entries of the change in their order. They say what an image cannot: deletions of
       families and of ranges, and the timestamps of cells.
@@ -213,7 +213,8 @@ class ChangeEvent(msgspec.Struct, frozen=True, gc=False):
         text = f"{version.order}-{version.transaction}-{version.sequence}-{version.index}"
         if version.transaction:
             return text
-        # Without a transaction (Bigtable) two rows may have one version. The digest keeps the key itself out of logs.
+        # Without a transaction (Bigtable, and rows of a snapshot) two rows may have one version. The digest keeps the
+        # key itself out of logs.
         return f"{text}-{blake2b(repr(self.key).encode(), digest_size=8).hexdigest()}"
 
     def __repr__(self) -> str:  # no key and no images: they are someone's data
