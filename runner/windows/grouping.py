@@ -101,6 +101,9 @@ class Grouping:
         group = self._groups.get(identity)
         if group is None:
             self._groups[identity] = Group([chunk], first_us, last_us, count)
+            # 300 and 60 are about what CPython 3.11 uses for the objects of a group (tuple, two keys, Group, list,
+            # place in the dict) and of a chunk. Too low an estimate would let the worker run out of memory before the
+            # first spill.
             self._held += len(key) + len(window) + 300
         else:
             group.add(chunk, first_us, last_us, count)
@@ -125,7 +128,10 @@ class Grouping:
         self._files, self._groups, self._held = [], {}, 0
 
     def _spill(self) -> None:
+        # PySpark gives its workers the scratch folders of the executor in this variable (`PythonRunner`, Spark 4.0).
+        # They are on large disks; /tmp may be memory.
         folder = self._folder or os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
+        # Without a name, so the space is free again when the process ends, however it ends.
         file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by `close`, read once all is in
         for identity in sorted(self._groups):
             _write_run(file, identity, self._groups[identity])
@@ -151,7 +157,7 @@ class _Spilled:
 
 @dataclass(frozen=True, slots=True)
 class _OnDisk:
-    """Parts that lie in a file from `begin` to `end`, each with its length before it."""
+    """The parts of a group in a file, from `begin` to `end`, each with its length before it."""
 
     file: IO[bytes]
     begin: int
@@ -209,13 +215,15 @@ def joined_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _merged(files: list[IO[bytes]]) -> Iterator[Complete]:
+    # `heapq.merge` is stable, and the files are in the order of their spills, so the values of a key stay in order of
+    # arrival.
     merged = heapq.merge(*map(_heads, files), key=lambda spilled: spilled.identity)
     for (key, window), same in itertools.groupby(merged, key=lambda spilled: spilled.identity):
         yield united(key, window, [spilled.group for spilled in same])
 
 
 def _heads(file: IO[bytes]) -> Iterator[_Spilled]:
-    """The groups of a file in its order; the values of big ones are left where they are."""
+    """Yield the groups of a file in its order. The values of large ones are not read."""
     file.seek(0)
     while head := file.read(_HEAD.size):
         key_length, window_length, first_us, last_us, count, length = _HEAD.unpack(head)
@@ -228,11 +236,12 @@ def _heads(file: IO[bytes]) -> Iterator[_Spilled]:
             end = file.tell() + length
             parts = _OnDisk(file, file.tell(), end)
         yield _Spilled(identity, Complete(*identity, first_us, last_us, parts, count))
+        # From the stored position, because the consumer may have read from the file.
         file.seek(end)
 
 
 def _read_at(file: IO[bytes], at: int, length: int) -> bytes:
-    """Read without moving the file's position: several readers may be on their way through one file."""
+    """Read without moving the file's position: several iterators may read one file at the same time."""
     found = bytearray()
     while len(found) < length:
         data = os.pread(file.fileno(), length - len(found), at + len(found))

@@ -86,6 +86,8 @@ class _Window:
     closed: bool = False
     count: int = 0
 
+    # JSON, because the shape of the trigger's state depends on its tree. The cell is a few dozen bytes next to the
+    # values.
     def pack(self) -> bytes:
         fields = [
             self.trigger.to_json(),
@@ -154,6 +156,8 @@ class Panes:
                 dropped += sum(group.count for group in members)
                 continue
             known = self._coder.decode_nested(window)
+            # With the watermark of the last record. Elements of this epoch are not late against the watermark that
+            # comes with them, whatever their order was.
             at = self._trigger_context(known, self._input_us)
             for group in members:
                 self._take(window_key, known, state, group)
@@ -167,6 +171,8 @@ class Panes:
     def advance(self, watermark_us: int) -> None:
         """Advance the watermark and the processing time: fire the panes that are due, delete expired windows."""
         while True:
+            # Event time first, so that a window which ends fires its on-time pane before the clock can fire a late one.
+            # In a loop, because a window that fires may set a timer that is due.
             due = self._timers.take_due(EVENT, watermark_us) or self._timers.take_due(
                 PROCESSING, self._now_us()
             )
@@ -207,10 +213,13 @@ class Panes:
 
     def _take(self, window_key: _WindowKey, window: Any, state: _Window, group: Complete) -> None:
         state.count += group.count
+        # To the first of the addresses: a merged window reads them in order, and new values need no cell of their own.
         address = self._addresses(window_key)[0]
         for chunk in joined_chunks(group.chunks):
             self._cells.append(window_key.key_group, window_key.key, address, _VALUES, chunk)
         if self._at_window_end:
+            # A hold below the output watermark would be without effect now, and would pull the watermark back after a
+            # restart.
             end_us = window.max_timestamp().micros
             state.hold_us = end_us if end_us >= self._output_us else state.hold_us
         elif group.first_us <= group.last_us:
@@ -225,6 +234,8 @@ class Panes:
     def _fire(
         self, window_key: _WindowKey, window: Any, state: _Window, at: TriggerContext, *, last: bool
     ) -> None:
+        # Asked again: a window that expires fires its last pane also if the trigger does not ask for it, and then the
+        # trigger must not count it.
         if self._tree.should_fire(state.trigger, at):
             self._tree.on_fire(state.trigger, at)
         state.closed = self._tree.finished(state.trigger)
@@ -244,6 +255,7 @@ class Panes:
             state.panes += 1
             state.nonspeculative += not early
             state.pending = False
+        # Also if no pane was emitted: a pane without elements has nothing to hold.
         state.hold_us = NO_HOLD_US
         if state.closed or not self._accumulates:
             self._clear_values(window_key)
@@ -268,6 +280,7 @@ class Panes:
         identity = window_key.key_group, window_key.key, window_key.window
         self._cells.replace(*identity, _PANE, state.pack())
         # Two timers per window: in event time its end, then its expiry; in processing time what the trigger waits for.
+        # `end_us + 1`, because a window has ended when the watermark is above its last timestamp.
         over = state.closed or at.at_end
         ring = expiry_us(window, self._lateness_us) if over else min(at.end_us + 1, MAX_US)
         self._timers.set(TimerEntry(*identity, _BY_WATERMARK, b"", EVENT, ring, state.hold_us))
@@ -289,6 +302,7 @@ class Panes:
             self._timers.clear(window_key.key_group, window_key.key, window_key.window, family, b"")
 
     def _clear_values(self, window_key: _WindowKey) -> None:
+        # Not deleted at once: the consumers of a pane read its values from these cells, until the bundle has ended.
         self._spent.extend(
             (window_key.key_group, window_key.key, address) for address in self._addresses(window_key)
         )
@@ -326,6 +340,7 @@ class Panes:
             return
         if not merged:
             if not self._load(window_key).closed:
+                # Known as active from its first element on: the next merge must see it.
                 active[result] = [_unused(result, active)]
             return
         window = self._coder.decode_nested(result)
@@ -336,6 +351,7 @@ class Panes:
         state.trigger = self._tree.merged([old.trigger for old in states], at)
         holds = [Timestamp(micros=old.hold_us) for old in states if old.hold_us != NO_HOLD_US]
         state.hold_us = self._combine.merge(window, holds).micros if holds else NO_HOLD_US
+        # Indexes of panes start again: a pane of the merged window is no successor of the panes of its parts.
         state.pending = any(old.pending for old in states)
         state.count = sum(old.count for old in states)
         active[result] = [address for encoded in merged for address in active.pop(encoded)]

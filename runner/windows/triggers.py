@@ -68,6 +68,8 @@ class TriggerTree:
         if kind not in _KINDS:
             raise NotImplementedError(f"the trigger {kind} is not one that this runner knows")
         node, subtriggers = _KINDS[kind](getattr(trigger, kind))
+        # Numbered from the root downwards. State in a checkpoint refers to these numbers, so a program with another
+        # trigger is refused (`compatibility.py`).
         node.index, node.merging = len(self._nodes), self._merging
         self._nodes.append(node)
         node.children = [self._build(child) for child in subtriggers]
@@ -99,6 +101,7 @@ class TriggerTree:
     def wake_us(self, state: TriggerState, now_us: int) -> int | None:
         """The next processing time after `now_us` at which to evaluate the trigger again; None if there is none."""
         times = (node.due_us(state) for node in self._nodes)
+        # A time that has come was judged by `should_fire` at `now_us`. A timer for it would fire again and again.
         return min((time for time in times if time is not None and time > now_us), default=None)
 
     def set_back(self, state: TriggerState, step_us: int) -> None:
@@ -163,6 +166,7 @@ class _Node(ABC):
 class _Default(_Node):
     """Fires when the watermark has passed the window, and again for later elements."""
 
+    # Without a count of elements: `Panes` emits a late pane only if elements have come since the last pane.
     def should_fire(self, state: TriggerState, at: TriggerContext) -> bool:
         return at.at_end
 
@@ -195,7 +199,7 @@ class _Never(_Default):
 
 
 class _ElementCount(_Node):
-    """Once, after so many elements."""
+    """Once, when a pane has at least `count` elements."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -249,6 +253,8 @@ class _AfterProcessingTime(_Node):
                 time_us += transform.delay.delay_millis * 1000
             elif transform.HasField("align_to"):
                 offset, period = transform.align_to.offset * 1000, transform.align_to.period * 1000
+                # The next multiple of the period after the offset, or `time_us` if it is one: `//` rounds the negative
+                # quotient down.
                 time_us = offset - (offset - time_us) // period * period
         return time_us
 
@@ -259,8 +265,6 @@ class _AfterEndOfWindow(_Node):
     def __init__(self, *, early: bool, late: bool) -> None:
         self._early = early
         self._late = late
-
-    # Its number is 1 once the on-time pane has fired and only late ones are left.
 
     def should_fire(self, state: TriggerState, at: TriggerContext) -> bool:
         if self._is_late(state):
@@ -291,6 +295,8 @@ class _AfterEndOfWindow(_Node):
 
     def on_merge(self, into: TriggerState, states: Sequence[TriggerState], at: TriggerContext) -> None:
         early, late = self._early_trigger(), self._late_trigger()
+        # The merged window may end later than its parts. Until the watermark has passed its end, its on-time pane is
+        # still to come, even if each part has fired one.
         if at.at_end and all(self._is_late(state) for state in states):
             into.numbers[self.index] = 1
             self.set_finished(into, late is None)
@@ -308,6 +314,7 @@ class _AfterEndOfWindow(_Node):
         state.numbers.pop(self.index, None)
 
     def _is_late(self, state: TriggerState) -> bool:
+        # The number of this node is 1 once the on-time pane has fired and only late panes can follow.
         return bool(state.numbers.get(self.index))
 
     def _early_trigger(self) -> _Node | None:
@@ -318,6 +325,7 @@ class _AfterEndOfWindow(_Node):
 
     def _counting(self, state: TriggerState) -> list[_Node]:
         """The subtrigger that elements count for. When windows merge, a late window may become an early one."""
+        # So every subtrigger counts: which one is current is known only after the next merge.
         if self.merging:
             return self.children
         child = self._late_trigger() if self._is_late(state) else self._early_trigger()
@@ -325,7 +333,7 @@ class _AfterEndOfWindow(_Node):
 
 
 class _Composite(_Node):
-    """Finished, once windows have merged, when so many of its subtriggers are."""
+    """A trigger with several subtriggers. After a merge of windows it has finished if `enough` of them have."""
 
     enough: Callable[[Iterable[bool]], bool] = staticmethod(any)
 
@@ -372,6 +380,7 @@ class _AfterEach(_Composite):
 
     def on_elements(self, state: TriggerState, at: TriggerContext, count: int) -> None:
         current = self._unfinished(state)
+        # As in `_AfterEndOfWindow._counting`: a merge may make an earlier subtrigger the current one.
         for child in self.children if self.merging else [current] if current else []:
             if not child.finished(state):
                 child.on_elements(state, at, count)
@@ -434,6 +443,8 @@ _KINDS: dict[str, Callable[..., tuple[_Node, list[api.Trigger]]]] = {
     "never": lambda proto: (_Never(), []),
     "element_count": lambda proto: (_ElementCount(proto.element_count), []),
     "after_processing_time": lambda proto: (_AfterProcessingTime(proto.timestamp_transforms), []),
+    # Waits until the clocks of the workers that produced the elements have reached a time. In the epoch that brings the
+    # elements these workers have ended their part, so there is no delay.
     "after_synchronized_processing_time": lambda proto: (_AfterProcessingTime([]), []),
     "after_end_of_window": _after_end,
     "after_all": lambda proto: (_AfterAll(), list(proto.subtriggers)),
