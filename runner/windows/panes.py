@@ -75,7 +75,8 @@ class _Window:
     """The state of one window of one key, without its values.
 
     `panes` counts the emitted panes, and `nonspeculative` those of them that were not early. `pending`: elements came
-    after the last pane. `closed`: the trigger has finished. `count`: how many values are stored.
+    after the last pane. `closed`: the trigger has finished. `count`: how many values are stored. `shape`: the shape of
+    the trigger tree that made the trigger's state.
     """
 
     trigger: TriggerState = field(default_factory=TriggerState)
@@ -85,6 +86,7 @@ class _Window:
     pending: bool = False
     closed: bool = False
     count: int = 0
+    shape: int = 0
 
     # JSON, because the shape of the trigger's state depends on its tree. The cell is a few dozen bytes next to the
     # values.
@@ -97,14 +99,15 @@ class _Window:
             int(self.pending),
             int(self.closed),
             self.count,
+            self.shape,
         ]
         return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
     def unpack(cls, data: bytes) -> _Window:
-        trigger, panes, nonspeculative, hold, pending, closed, count = json.loads(data)
+        trigger, panes, nonspeculative, hold, pending, closed, count, shape = json.loads(data)
         state = TriggerState.from_json(trigger)
-        return cls(state, panes, nonspeculative, hold, bool(pending), bool(closed), count)
+        return cls(state, panes, nonspeculative, hold, bool(pending), bool(closed), count, shape)
 
 
 class Panes:
@@ -273,7 +276,20 @@ class Panes:
 
     def _load(self, window_key: _WindowKey) -> _Window:
         data = b"".join(self._cells.chunks(window_key.key_group, window_key.key, window_key.window, _PANE))
-        return _Window.unpack(data) if data else _Window()
+        state = _Window.unpack(data) if data else _Window(shape=self._tree.shape)
+        if state.shape != self._tree.shape:
+            self._start_trigger(state)
+        return state
+
+    def _start_trigger(self, state: _Window) -> None:
+        """Start the trigger of a window from the beginning: the program has another one than the checkpoint.
+
+        A number that one kind of trigger has stored means something else to another: a count, or a time.
+        """
+        state.trigger, state.shape = TriggerState(), self._tree.shape
+        if state.pending:
+            at = TriggerContext(self._input_us, self._now_us(), MAX_US)
+            self._tree.on_elements(state.trigger, at, state.count)
 
     def _save(self, window_key: _WindowKey, window: Any, state: _Window, at: TriggerContext) -> None:
         """Store a window, and set timers for when its trigger must be evaluated again. `at` is the last evaluation."""
@@ -346,7 +362,7 @@ class Panes:
         window = self._coder.decode_nested(result)
         places = [_WindowKey(window_key.key_group, key, encoded) for encoded in merged]
         states = [self._load(place) for place in places]
-        state = self._load(window_key) if result in merged else _Window()
+        state = self._load(window_key) if result in merged else _Window(shape=self._tree.shape)
         at = self._trigger_context(window, self._input_us)
         state.trigger = self._tree.merged([old.trigger for old in states], at)
         holds = [Timestamp(micros=old.hold_us) for old in states if old.hold_us != NO_HOLD_US]

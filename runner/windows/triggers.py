@@ -15,6 +15,7 @@ it. A delay in processing time ends when the clock reaches it.
 
 from __future__ import annotations
 
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -62,14 +63,15 @@ class TriggerTree:
         self._nodes: list[_Node] = []
         self._merging = merging
         self._root = self._build(trigger)
+        self.shape = zlib.crc32(_shape(trigger).encode())
+        """A number for the kinds of trigger in the tree and their places. A state fits trees of one shape only."""
 
     def _build(self, trigger: api.Trigger) -> _Node:
         kind = trigger.WhichOneof("trigger") or "default"
         if kind not in _KINDS:
             raise NotImplementedError(f"the trigger {kind} is not one that this runner knows")
         node, subtriggers = _KINDS[kind](getattr(trigger, kind))
-        # Numbered from the root downwards. State in a checkpoint refers to these numbers, so a program with another
-        # trigger is refused (`compatibility.py`).
+        # Numbered from the root downwards. State in a checkpoint refers to these numbers; see `shape`.
         node.index, node.merging = len(self._nodes), self._merging
         self._nodes.append(node)
         node.children = [self._build(child) for child in subtriggers]
@@ -429,6 +431,12 @@ class _Repeat(_Node):
         super().on_merge(into, states, at)
         if self.children[0].finished(into):
             self.children[0].reset(into)
+
+
+def _shape(trigger: api.Trigger) -> str:
+    kind = trigger.WhichOneof("trigger") or "default"
+    _, subtriggers = _KINDS[kind](getattr(trigger, kind))
+    return f"{kind}({','.join(map(_shape, subtriggers))})"
 
 
 def _after_end(proto: api.Trigger.AfterEndOfWindow) -> tuple[_Node, list[api.Trigger]]:
