@@ -67,17 +67,20 @@ def check_capture(mode: Mode, capture_type: str) -> None:
 def check_source(mode: Mode, source: Source) -> None:
     """Check the source of events as `check_capture` does. A capture type that this module does not know passes.
 
-    Formats call it for each table: a record of Spanner describes only the columns that its capture type sends, so an
+    Rows from `MaterializeRows` satisfy every mode. Formats call it for each table: a record of Spanner describes only the columns that its capture type sends, so an
     incomplete image cannot be told from a whole one.
 
     Raises:
         UsageError: the source cannot satisfy the mode.
     """
+    if source.materialized:
+        return
     if source.capture in _CAPTURES and (source.capture or source.system == "bigtable"):
         try:
             check_capture(mode, source.capture)
         except UsageError as error:
-            raise UsageError(f"{error}; or apply MaterializeRows, and pass rows_materialized=True") from None
+            remedy = "" if source.system == "bigtable" else "; or apply MaterializeRows before the format"
+            raise UsageError(f"{error}{remedy}") from None
 
 
 def check_cells(mode: Mode, event: ChangeEvent) -> None:

@@ -35,6 +35,7 @@ from cloudevents.core.v1.event import CloudEvent
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent
 from penstock.timestamps import EPOCH
+from penstock.transforms.formats.capture import Mode
 from penstock.transforms.formats.formatted import Format, FormattedRecord
 
 _write = JSONFormat().write
@@ -44,8 +45,12 @@ _CONTENT_TYPE = (("content-type", b"application/cloudevents+json; charset=UTF-8"
 class CloudEventsFormat:
     """Formats events as CloudEvents whose data are the records of `data_format`.
 
-    `source` and `type` replace the attributes that are made from the event. Records keep topic and key of
-    `data_format`, and have the header `content-type`.
+    Records keep topic and key of `data_format`, and have the header `content-type`.
+
+    Args:
+        data_format: The format of the data.
+        source: The attribute `source`. Default: system, server, database, schema and table as a path.
+        type: The attribute `type`. Default: ``io.penstock.`` and the operation in lower case.
 
     Raises:
         UsageError: `source` or `type` is empty text.
@@ -58,6 +63,11 @@ class CloudEventsFormat:
                     f"CloudEventsFormat: {name} is empty, which CloudEvents do not allow: leave it out"
                 )
         self._data_format, self._source, self._type = data_format, source, type
+
+    @property
+    def required_mode(self) -> Mode | None:
+        """The mode that the source must satisfy for `data_format`."""
+        return getattr(self._data_format, "required_mode", None)
 
     def __call__(self, event: ChangeEvent) -> list[FormattedRecord]:
         """Return the CloudEvents of an event, in the order of its records.

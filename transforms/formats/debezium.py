@@ -48,9 +48,20 @@ _OPS = {Op.CREATE: "c", Op.UPDATE: "u", Op.DELETE: "d", Op.READ: "r", Op.TRUNCAT
 class DebeziumFormat(TableFormat[DebeziumTable]):
     """Formats events as Debezium's records. Names and values of the options are those of Debezium's configuration.
 
-    `server` is Debezium's `topic.prefix`. `schemas_enable` puts the Connect schema into each key and value
-    (`key.converter.schemas.enable`). `converter` writes Avro or Protobuf instead of JSON; `key_converter` is for keys
-    only, and is `converter` if it is not given. `skipped_operations` are letters: c, u, d, t.
+    Args:
+        server: Debezium's `topic.prefix`, the first part of topics and schema names.
+        schemas_enable: Whether each key and value contains its Connect schema (`key.converter.schemas.enable`).
+        converter: What writes Avro or Protobuf instead of JSON.
+        key_converter: The same for keys only. Default: `converter`.
+        tombstones_on_delete: Whether a tombstone, a record without a value, follows a delete.
+        skipped_operations: Operations to leave out, by letter, separated by commas: c, u, d, t, or none.
+        unavailable_value_placeholder: Text in place of a column that the source did not send.
+        decimal_handling_mode: How decimals are shown: precise (base64 of the unscaled value), double or string.
+        time_precision_mode: How dates and times are shown.
+        binary_handling_mode: How bytes are shown; bytes and base64 are equal in JSON.
+        interval_handling_mode: How intervals are shown: numeric (microseconds) or string (ISO 8601).
+        debezium_exact: Whether to make the choices of Debezium's own connectors also where they lose the difference
+            between a column that was not sent and NULL.
 
     Raises:
         UsageError: an option has a value that Debezium does not have, or two options exclude each other.
@@ -67,8 +78,10 @@ class DebeziumFormat(TableFormat[DebeziumTable]):
         skipped_operations: str = "t",
         unavailable_value_placeholder: str = PLACEHOLDER,
         decimal_handling_mode: Literal["precise", "double", "string"] = "precise",
-        time_precision_mode: str = "adaptive",
-        binary_handling_mode: str = "bytes",
+        time_precision_mode: Literal[
+            "adaptive", "adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds"
+        ] = "adaptive",
+        binary_handling_mode: Literal["bytes", "base64", "base64-url-safe", "hex"] = "bytes",
         interval_handling_mode: Literal["numeric", "string"] = "numeric",
         debezium_exact: bool = False,
     ) -> None:
@@ -110,6 +123,9 @@ class DebeziumFormat(TableFormat[DebeziumTable]):
         if event.op is Op.MESSAGE:
             return [table.message(event)]
         before, after = event.before, event.after
+        if op == "d" and before is None:
+            # As in Debezium's connectors: a consumer of values alone could not tell which row is gone.
+            before = event.key
         if op == "u" and (old_key := table.changed_key(event)) is not None:
             return self._key_change(table, event, old_key)
         key, headers = table.key(event.key), () if table.leaves_out else table.unavailable(before, after)

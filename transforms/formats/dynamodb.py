@@ -62,8 +62,13 @@ class DynamoDbFormat(TableFormat["_Table"]):
     """Formats events as records of DynamoDB Streams. The options have DynamoDB's names.
 
     The key of a record is the JSON object of its `Keys`. `eventID` is the same after a repeated read. `SequenceNumber`
-    holds the version of the event, so it grows with the commits. `rows_materialized` says that the events come from
-    `MaterializeRows`, whose rows are whole whatever the capture type sends.
+    holds the version of the event, so it grows with the commits.
+
+    Args:
+        stream_view_type: Which images a record has. All but KEYS_ONLY need a source that sends whole rows.
+        aws_region: The `awsRegion` of the records.
+        event_source_arn: The `eventSourceARN` of the records. Without it, the field is left out.
+        dialect: aws, or ydb for what YDB writes for document tables.
 
     Raises:
         UsageError: an option has a value that DynamoDB does not have.
@@ -76,23 +81,26 @@ class DynamoDbFormat(TableFormat["_Table"]):
         aws_region: str = "",
         event_source_arn: str = "",
         dialect: Dialect = "aws",
-        rows_materialized: bool = False,
     ) -> None:
         super().__init__()
         check_choice("stream_view_type", stream_view_type, get_args(StreamViewType))
         check_choice("dialect", dialect, get_args(Dialect))
         self._view, self._region, self._arn = stream_view_type, aws_region, event_source_arn
-        self._ydb, self._materialized = dialect == "ydb", rows_materialized
+        self._ydb = dialect == "ydb"
         self._new = stream_view_type in ("NEW_IMAGE", "NEW_AND_OLD_IMAGES")
         self._old = stream_view_type in ("OLD_IMAGE", "NEW_AND_OLD_IMAGES")
+
+    @property
+    def required_mode(self) -> StreamViewType:
+        """The mode that the source must satisfy."""
+        return self._view
 
     def __call__(self, event: ChangeEvent) -> list[FormattedRecord]:
         """Return the records of an event, in their order.
 
         Raises:
-            ValueError: a value that DynamoDB does not have, or an image that is not the whole row; the message
-            names the
-                column.
+            ValueError: a value that DynamoDB does not have, or an image that is not the whole row; the message names
+                the column.
         """
         if event.op in (Op.MESSAGE, Op.SCHEMA):
             return []
@@ -110,8 +118,7 @@ class DynamoDbFormat(TableFormat["_Table"]):
         return [self._record(table, event, key, event.op, before, event.after, "")]
 
     def _make_plan(self, source: Source, schema: TableSchema) -> _Table:
-        if not self._materialized:
-            check_source(self._view, source)
+        check_source(self._view, source)
         return _Table(source, schema, self._view, self._ydb)
 
     def _record(

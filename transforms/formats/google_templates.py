@@ -97,9 +97,15 @@ class _Table:
 class BigtableChangeLogFormat:
     """Formats the events of Bigtable as rows of the template's change log, one for each cell set or deleted.
 
-    `instance` is the id of the instance, which the rows name. Row keys, qualifiers and values that are UTF-8 become
-    text, others base64 in an object: `{"base64":"…"}`. With `base64` all of them are base64 text.
+    Row keys, qualifiers and values that are UTF-8 become text, others base64 in an object: `{"base64":"…"}`.
+
+    Args:
+        instance: Id of the instance, which the rows name.
+        base64: Whether all row keys, qualifiers and values are base64 text.
     """
+
+    json_keys = False
+    """The key of a record is the row key itself."""
 
     def __init__(self, instance: str, *, base64: bool = False) -> None:
         self._instance, self._base64 = instance, base64

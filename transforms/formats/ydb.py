@@ -76,15 +76,19 @@ class _Source(msgspec.Struct, gc=False):
 class YdbFormat(TableFormat["_Table"]):
     """Formats events as records of a YDB changefeed. Names and values of the options are those of `ADD CHANGEFEED`.
 
-    `changefeed` is the name of the changefeed; the topic of a table is ``table/changefeed``. `format` is JSON or
-    DEBEZIUM_JSON, which has no mode UPDATES. `virtual_timestamps` adds `ts`, `user_sids` adds `user` where the
-    source names one, `schema_changes` adds a record for each SCHEMA event. `extended_dates` shows dates and
-    timestamps in the types of the full range (Date32, Timestamp64). `reset` writes `reset` in place of `update` in
-    mode UPDATES if the event has every column of its table: the record then replaces the whole row.
-    `rows_materialized` says that the events come from `MaterializeRows`, whose rows are whole whatever the capture
-    type sends.
+    The topic of a table is ``table/changefeed``. The key of a record is the compact JSON array of the key values
+    (DEBEZIUM_JSON: an object with `payload`).
 
-    The key of a record is the compact JSON array of the key values (DEBEZIUM_JSON: an object with `payload`).
+    Args:
+        changefeed: Name of the changefeed.
+        mode: What a record shows of a row. The image modes need a source that sends whole rows.
+        format: JSON, or DEBEZIUM_JSON, which has no mode UPDATES.
+        virtual_timestamps: Whether records have `ts`, the virtual timestamp.
+        user_sids: Whether records have `user`, where the source names one.
+        schema_changes: Whether each SCHEMA event becomes a record.
+        extended_dates: Whether dates and timestamps have the types of the full range (Date32, Timestamp64).
+        reset: Whether, in mode UPDATES, an event that has every column of its table becomes a `reset`, which
+            replaces the whole row, in place of an `update`.
 
     Raises:
         UsageError: an option has a value that YDB does not have.
@@ -101,7 +105,6 @@ class YdbFormat(TableFormat["_Table"]):
         schema_changes: bool = False,
         extended_dates: bool = False,
         reset: bool = False,
-        rows_materialized: bool = False,
     ) -> None:
         super().__init__()
         check_choice("mode", mode, get_args(Mode))
@@ -117,9 +120,14 @@ class YdbFormat(TableFormat["_Table"]):
             raise UsageError(f"reset belongs to mode UPDATES, not to {mode}")
         self._changefeed, self._mode, self._debezium = changefeed, mode, format == "DEBEZIUM_JSON"
         self._timestamps, self._users, self._schemas = virtual_timestamps, user_sids, schema_changes
-        self._extended, self._reset, self._materialized = extended_dates, reset, rows_materialized
+        self._extended, self._reset = extended_dates, reset
         self._new = mode in ("NEW_IMAGE", "NEW_AND_OLD_IMAGES")
         self._old = mode in ("OLD_IMAGE", "NEW_AND_OLD_IMAGES")
+
+    @property
+    def required_mode(self) -> Mode:
+        """The mode that the source must satisfy: `reset` too replaces whole rows."""
+        return "NEW_IMAGE" if self._reset else self._mode
 
     def __call__(self, event: ChangeEvent) -> list[FormattedRecord]:
         """Return the records of an event, in their order.
@@ -162,8 +170,7 @@ class YdbFormat(TableFormat["_Table"]):
         return FormattedRecord(topic, None, _json({"resolved": resolved}), watermark, Version(watermark))
 
     def _make_plan(self, source: Source, schema: TableSchema) -> _Table:
-        if not self._materialized:  # `reset` too replaces whole rows
-            check_source("NEW_IMAGE" if self._reset else self._mode, source)
+        check_source(self.required_mode, source)
         return _Table(source, schema, self._changefeed, self._extended, self._mode)
 
     def _row(

@@ -1,0 +1,157 @@
+"""The formats by name, as pipelines offer them: the options of each, and the sources that can satisfy it. Pure.
+
+    format = make_format("spanner", "debezium", {"debezium": {"schemas_enable": "true"}}, {"server": "shop"})
+
+The options of a format are the arguments of its class. Names and defaults come from the signature, help texts from the
+docstring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any
+
+import msgspec
+
+from penstock.errors import UsageError
+from penstock.signatures import EMPTY, Argument, arguments_of
+from penstock.suggestions import did_you_mean
+from penstock.transforms.formats.formatted import Format
+
+Options = Mapping[str, Any]
+
+_PACKAGE = "penstock.transforms.formats"
+
+
+@dataclass(frozen=True, slots=True)
+class FormatEntry:
+    """A format that pipelines offer.
+
+    `home` is ``module:class``. `systems` are the sources that can satisfy the format. `inner` is the default of the
+    argument `data_format` of a format that wraps another one. `extra` is the extra of the package that it needs.
+    """
+
+    name: str
+    summary: str
+    home: str
+    systems: tuple[str, ...] = ("spanner", "bigtable")
+    inner: str = ""
+    extra: str = ""
+
+    def make(self, **arguments: Any) -> Format:
+        """Return the format."""
+        return self._class()(**arguments)
+
+    def options(self, system: str) -> dict[str, Argument]:
+        """Return the options by name. They are empty if the package's extra is not installed."""
+        try:
+            found = arguments_of(self._class())
+        except UsageError:
+            return {}
+        if self.inner:
+            inner = tuple(name for name, each in formats_of(system).items() if not each.inner)
+            described = replace(found["data_format"], type=str, default=self.inner, choices=inner)
+            found["data_format"] = described
+        return found
+
+    def _class(self) -> Any:
+        module, _, name = self.home.partition(":")
+        try:
+            return getattr(import_module(f"{_PACKAGE}.{module}"), name)
+        except ModuleNotFoundError as error:
+            if not self.extra:
+                raise
+            raise UsageError(
+                f"format {self.name} needs the package {error.name}: pip install 'penstock[{self.extra}]'"
+            ) from None
+
+
+CATALOG = (
+    FormatEntry("debezium", "Debezium JSON", "debezium:DebeziumFormat"),
+    FormatEntry("ydb", "records of a YDB changefeed", "ydb:YdbFormat"),
+    FormatEntry("dynamodb", "DynamoDB Streams JSON", "dynamodb:DynamoDbFormat"),
+    FormatEntry(
+        "cloudevents",
+        "CloudEvents around another format",
+        "cloudevents:CloudEventsFormat",
+        inner="debezium",
+        extra="cloudevents",
+    ),
+    FormatEntry(
+        "bigquery",
+        "rows of the changelog tables of Google's Spanner template",
+        "google_templates:SpannerBigQueryFormat",
+        ("spanner",),
+    ),
+    FormatEntry(
+        "bigquery",
+        "rows of the change log of Google's Bigtable template",
+        "google_templates:BigtableChangeLogFormat",
+        ("bigtable",),
+    ),
+)
+
+
+def formats_of(system: str) -> dict[str, FormatEntry]:
+    """Return the formats that a source can satisfy, by name."""
+    return {entry.name: entry for entry in CATALOG if system in entry.systems}
+
+
+def make_format(system: str, name: str, options: Mapping[str, Options], given: Options) -> Format:
+    """Return the format `name` with its options, for the events of a source.
+
+    `options` are by format and option; a value may be the text of a boolean or a number. `given` are values that the
+    pipeline knows, such as the name of the database; they replace defaults of arguments that have their names.
+
+    Raises:
+        UsageError: an unknown format, option or value; or options of a format that is not used.
+    """
+    unused = {each for each, values in options.items() if values}
+    made = _make(system, name, options, given, unused)
+    if unused:
+        raise UsageError(
+            f"options of format {', '.join(sorted(unused))} have no effect with format {name}: remove them, or choose "
+            "that format"
+        )
+    return made
+
+
+def _make(
+    system: str, name: str, options: Mapping[str, Options], given: Options, unused: set[str]
+) -> Format:
+    known = formats_of(system)
+    if name not in known:
+        raise UsageError(f"format {name!r} does not exist for {system}: use one of {', '.join(known)}")
+    unused.discard(name)
+    entry, chosen = known[name], options.get(name, {})
+    accepted = entry.options(system)
+    if accepted:
+        for option in chosen.keys() - accepted.keys():
+            raise UsageError(f"format {name} has no option {option!r}{did_you_mean(option, accepted)}")
+    values = {option: value for option, value in given.items() if option in accepted}
+    values |= {option: _read(name, accepted[option], value) for option, value in chosen.items() if accepted}
+    if entry.inner:
+        inner = str(values.get("data_format", entry.inner))
+        values["data_format"] = _make(system, inner, options, given, unused)
+    missing = [option for option, each in accepted.items() if each.default is EMPTY and option not in values]
+    if missing:
+        raise UsageError(f"format {name} needs the option {missing[0]}")
+    return entry.make(**values)
+
+
+def _read(name: str, option: Argument, value: Any) -> Any:
+    """Return the value of an option, from itself or from its text."""
+    if option.choices:
+        if value not in option.choices:
+            raise UsageError(
+                f"format {name}: {option.name} {value!r} does not exist: use one of {', '.join(option.choices)}"
+            )
+        return value
+    try:
+        return msgspec.convert(value, option.type, strict=False)
+    except msgspec.ValidationError:
+        raise UsageError(
+            f"format {name}: {option.name} {value!r} is not of type {option.type.__name__}"
+        ) from None

@@ -1,0 +1,92 @@
+"""Lines of files: records of a format, one per line. Pure."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Any, Literal, NamedTuple, get_args
+
+import msgspec
+
+from penstock.event import ChangeEvent
+from penstock.timestamps import format_timestamp
+from penstock.transforms.formats.capture import check_choice
+from penstock.transforms.formats.formatted import Format, FormattedRecord
+from penstock.transforms.tables import table_name
+
+LineContent = Literal["values", "messages"]
+
+_json = msgspec.json.Encoder().encode
+
+
+class Line(NamedTuple):
+    """A line on its way to a file: its table, its order key, and its text without the newline.
+
+    Lines of one table and `key` stay in order.
+    """
+
+    table: str
+    key: str | bytes | None
+    line: str | bytes
+
+
+class RecordLines:
+    """Formats events as lines.
+
+    `content` says what a line is. ``values``: the value of the record; a tombstone, which has none, becomes no line.
+    ``messages``: an object with the topic, the key, the value, the headers and the timestamp of the record, for
+    consumers that need keys or tombstones.
+
+    Raises:
+        UsageError: `content` does not exist.
+    """
+
+    def __init__(self, format: Format, content: LineContent = "values") -> None:
+        check_choice("lines", content, get_args(LineContent))
+        self._format, self._messages = format, content == "messages"
+        self._json_keys = getattr(format, "json_keys", True)
+
+    def __call__(self, event: ChangeEvent) -> list[Line]:
+        """Return the lines of an event, in the order of its records.
+
+        Raises:
+            ValueError: the format cannot express the event.
+        """
+        table = table_name(event.source)
+        return [
+            Line(table, record.key, line)
+            for record in self._format(event)
+            if (line := self.line(record)) is not None
+        ]
+
+    def line(self, record: FormattedRecord) -> bytes | None:
+        """Return the line of a record; None for a tombstone, unless lines are messages."""
+        if not self._messages:
+            return None if record.value is None else _one_line(record.value)
+        message = {
+            "topic": record.topic,
+            "key": _embedded(record.key) if self._json_keys else _text(record.key),
+            "value": _embedded(record.value),
+            "headers": {name: _text(value) for name, value in record.headers},
+            "timestamp": format_timestamp(record.timestamp),
+        }
+        return _json(message)
+
+
+def _embedded(encoded: bytes | None) -> Any:
+    """Return encoded JSON as it is, without decoding it."""
+    return None if encoded is None else msgspec.Raw(_one_line(encoded))
+
+
+def _one_line(encoded: bytes) -> bytes:
+    # JSON escapes line breaks in texts. One outside of a text is space, which the source's own JSON may contain.
+    return encoded.replace(b"\n", b" ").replace(b"\r", b" ") if b"\n" in encoded or b"\r" in encoded else encoded
+
+
+def _text(data: bytes | None) -> Any:
+    """Return bytes as text if they are UTF-8, otherwise as base64 in an object."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": b64encode(data).decode()}
