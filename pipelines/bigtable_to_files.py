@@ -1,4 +1,4 @@
-"""Bigtable change stream to JSON Lines files, one line per changed cell, exactly once.
+"""Bigtable change stream to files of lines, exactly once: one line per changed cell, or records in a format.
 
     penstock run bigtable-to-files --set project=… --checkpoint-dir …
     python -m penstock.pipelines.bigtable_to_files --project=… --checkpoint_dir=…
@@ -11,39 +11,34 @@ wait for the next roll. The watermark is that of the source, held back by lines 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
-from operator import attrgetter
 
 import apache_beam as beam
 
 from penstock.errors import UsageError
-from penstock.io.bigtable import ReadFromBigtableChangeStream
-from penstock.io.files import WriteToJsonLines
+from penstock.io.bigtable import ChangeStream, ReadFromBigtableChangeStream
+from penstock.pipelines.event_lines import EventLines, WriteLines
+from penstock.pipelines.event_options import NATIVE, EventOptions
+from penstock.pipelines.parameters import takes
 from penstock.pipelines.program import run_program, run_script
-from penstock.transforms.formats.bigtable_change_log import CHANGE_LOG, ROW, ChangeLogLine, change_log_lines
+from penstock.transforms.formats.bigtable_change_log import CHANGE_LOG, ROW, change_log_lines
+from penstock.transforms.formats.lines import Line
 
 
+@takes(
+    ReadFromBigtableChangeStream,
+    "project instance table app_profile start end heartbeat_seconds families columns ignored_families ignored_columns "
+    "garbage_collection source_clusters unavailable_seconds",
+    events_of="bigtable",
+)
 def bigtable_to_files(
     pipeline: beam.Pipeline,
     *,
-    project: str,
-    instance: str,
-    table: str,
+    source: ReadFromBigtableChangeStream,
+    events: EventOptions,
     output: str,
-    app_profile: str = "default",
-    start: str | None = None,
-    end: str | None = None,
-    heartbeat_seconds: float = 1,
-    families: Sequence[str] = (),
-    columns: Sequence[str] = (),
-    ignored_families: Sequence[str] = (),
-    ignored_columns: Sequence[str] = (),
-    garbage_collection: bool = True,
-    source_clusters: Sequence[str] = (),
     shape: str = CHANGE_LOG,
     base64: bool = False,
-    unavailable_seconds: float = 60,
     shards: int = 1,
     roll_seconds: float = 10,
 ) -> beam.PCollection:
@@ -55,34 +50,24 @@ def bigtable_to_files(
     Raises:
         UsageError: an argument is malformed or out of range; the message names it.
     """
+    if events.format == NATIVE:
+        to_lines = native_lines(source.stream, shape, base64)
+    elif shape != CHANGE_LOG or base64:
+        raise UsageError("shape and base64 are for native lines: leave them out, or leave out format")
+    else:
+        to_lines = EventLines(events, "bigtable", source.stream, str, shards)
+    lines = pipeline | "ReadChangeStream" >> source | "ToLines" >> to_lines
+    return lines | "WriteFiles" >> WriteLines(events, output, shards=shards, roll_seconds=roll_seconds)
+
+
+def native_lines(stream: ChangeStream, shape: str, base64: bool) -> beam.PTransform:
+    """Return the transform from changes to lines of the change log, or to rows of it."""
     if shape not in (CHANGE_LOG, ROW):
         raise UsageError(f"shape {shape!r} is neither {CHANGE_LOG} nor {ROW}")
-    changes = pipeline | "ReadChangeStream" >> ReadFromBigtableChangeStream(
-        project=project,
-        instance=instance,
-        table=table,
-        app_profile=app_profile,
-        start=start,
-        end=end,
-        heartbeat_seconds=heartbeat_seconds,
-        families=families,
-        columns=columns,
-        ignored_families=ignored_families,
-        ignored_columns=ignored_columns,
-        garbage_collection=garbage_collection,
-        source_clusters=source_clusters,
-        unavailable_seconds=unavailable_seconds,
+    write = partial(
+        change_log_lines, instance=stream.instance, table=stream.table, shape=shape, base64=base64
     )
-    to_lines = partial(change_log_lines, instance=instance, table=table, shape=shape, base64=base64)
-    lines = changes | "ToLines" >> beam.FlatMap(to_lines).with_output_types(ChangeLogLine)
-    return lines | "WriteFiles" >> WriteToJsonLines(
-        output,
-        table=table,
-        key=attrgetter("row_key"),
-        format=attrgetter("line"),
-        shards=shards,
-        roll_seconds=roll_seconds,
-    )
+    return beam.FlatMap(write).with_output_types(Line)
 
 
 main = partial(run_program, bigtable_to_files)

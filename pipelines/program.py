@@ -13,7 +13,7 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -123,9 +123,23 @@ def _flag_type(annotation: Any) -> dict[str, Any]:
         (annotation,) = (each for each in typing.get_args(annotation) if each is not types.NoneType)
     if typing.get_origin(annotation) is Sequence:
         return {"action": "append"}
+    if typing.get_origin(annotation) is Mapping:
+        return {"action": _AddPair, "metavar": "NAME=VALUE"}
+    if typing.get_origin(annotation) is typing.Literal:
+        return {"choices": typing.get_args(annotation)}
     if annotation is bool:
         return {"type": _read_boolean, "metavar": "true|false"}
     return {"type": annotation} if annotation in (int, float) else {}
+
+
+class _AddPair(argparse.Action):
+    """Collects NAME=VALUE of a repeated flag in a dictionary."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        name, equals, value = values.partition("=")
+        if not equals or not name:
+            parser.error(f"{option_string} takes NAME=VALUE")
+        setattr(namespace, self.dest, {**(getattr(namespace, self.dest) or {}), name: value})
 
 
 def _read_boolean(text: str) -> bool:

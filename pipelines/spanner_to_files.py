@@ -1,40 +1,40 @@
-"""Spanner change stream to JSON Lines files, one line per changed row, exactly once.
+"""Spanner change stream to files of lines, exactly once: one line per changed row, as sent or in a format.
 
     penstock run spanner-to-files --set project=… --checkpoint-dir …
     python -m penstock.pipelines.spanner_to_files --project=… --checkpoint_dir=…
     spark-submit …/spanner_to_files.py --project=… --checkpoint_dir=…
 
-Order: within (table, hour, shard), the order of file names and then of lines is the commit order of each
-primary key. After a crash no line is lost and none is repeated. State: the lines that wait for the next
-roll. The watermark is that of the source, held back by lines that are not yet published.
+Order: within (table, hour, shard), the order of file names and then of lines is the commit order of each primary key.
+After a crash no line is lost and none is repeated. State: the lines that wait for the next roll. The watermark is that
+of the source, held back by lines that are not yet published. Materialized rows and barriers keep more state.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from operator import attrgetter
 
 import apache_beam as beam
 
-from penstock.io.files import WriteToJsonLines
 from penstock.io.spanner import ReadFromSpannerChangeStream
+from penstock.pipelines.event_lines import EventLines, WriteLines
+from penstock.pipelines.event_options import NATIVE, EventOptions
+from penstock.pipelines.parameters import takes
 from penstock.pipelines.program import run_program, run_script
-from penstock.transforms.formats.spanner_lines import ModLine, mod_lines
+from penstock.transforms.formats.lines import Line
+from penstock.transforms.formats.spanner_lines import mod_lines
 
 
+@takes(
+    ReadFromSpannerChangeStream,
+    "project instance database change_stream start end heartbeat_seconds poll_seconds unavailable_seconds",
+    events_of="spanner",
+)
 def spanner_to_files(
     pipeline: beam.Pipeline,
     *,
-    project: str,
-    instance: str,
-    database: str,
-    change_stream: str,
+    source: ReadFromSpannerChangeStream,
+    events: EventOptions,
     output: str,
-    start: str | None = None,
-    end: str | None = None,
-    heartbeat_seconds: float = 1,
-    poll_seconds: float = 0.2,
-    unavailable_seconds: float = 60,
     shards: int = 1,
     roll_seconds: float = 10,
 ) -> beam.PCollection:
@@ -42,27 +42,15 @@ def spanner_to_files(
 
     The arguments are the parameters of the template `spanner-to-files`, which says what each means.
     `start` and `end` are inclusive and RFC 3339 in UTC.
+
+    Raises:
+        UsageError: an argument is malformed or out of range; the message names it.
     """
-    records = pipeline | "ReadChangeStream" >> ReadFromSpannerChangeStream(
-        project=project,
-        instance=instance,
-        database=database,
-        change_stream=change_stream,
-        start=start,
-        end=end,
-        heartbeat_seconds=heartbeat_seconds,
-        poll_seconds=poll_seconds,
-        unavailable_seconds=unavailable_seconds,
-    )
-    lines = records | "ToLines" >> beam.FlatMap(mod_lines).with_output_types(ModLine)
-    return lines | "WriteFiles" >> WriteToJsonLines(
-        output,
-        table=attrgetter("table"),
-        key=attrgetter("table", "keys"),
-        format=attrgetter("line"),
-        shards=shards,
-        roll_seconds=roll_seconds,
-    )
+    to_lines: beam.PTransform = beam.FlatMap(mod_lines).with_output_types(Line)
+    if events.format != NATIVE:
+        to_lines = EventLines(events, "spanner", source.stream, source.capture_type, shards)
+    lines = pipeline | "ReadChangeStream" >> source | "ToLines" >> to_lines
+    return lines | "WriteFiles" >> WriteLines(events, output, shards=shards, roll_seconds=roll_seconds)
 
 
 main = partial(run_program, spanner_to_files)

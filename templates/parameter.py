@@ -8,11 +8,13 @@ database called `on` keeps its name.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from penstock.secrets import is_reference
 
 Value: TypeAlias = str | int | float | bool
 """What one text is read as; a repeated parameter is a list of them."""
@@ -37,7 +39,11 @@ class Parameter(BaseModel):
 
     `pattern` must match the whole text, and `pattern_help` says in words what it asks for. `minimum` and
     `maximum` are inclusive. `repeated` means a list in a file and one flag per value. `secret` values are
-    never shown. A parameter that is neither required nor has a default is left out when it is not given.
+    never shown, but a reference to a secret may be. A parameter that is neither required nor has a default is left out
+    when it is not given.
+
+    A `mapping` has a value for each of several names, written ``parameter.name``, or as a mapping in a file. `entries`
+    are the parameters of the names; without them every name is allowed.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -54,6 +60,8 @@ class Parameter(BaseModel):
     choices: tuple[str, ...] = ()
     repeated: bool = False
     secret: bool = False
+    mapping: bool = False
+    entries: Mapping[str, Parameter] | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Parameter:
@@ -72,11 +80,10 @@ class Parameter(BaseModel):
             ValueError: a clause that says what is wrong with it and what is asked for; it shows the text
                 unless the parameter is secret.
         """
+        if self.secret and is_reference(text):
+            return text
         if REFERENCE.search(text):
-            raise ValueError(
-                "references such as ${env:NAME} are reserved and not resolved by this version; "
-                "use the environment variable of the parameter itself"
-            )
+            raise ValueError("references such as ${env:NAME} are for secrets; this parameter is none")
         if self.pattern and not re.fullmatch(self.pattern, text):
             raise ValueError(f"{self._shown(text)} is not {self.pattern_help}{self._hint()}")
         if self.choices and text not in self.choices:
@@ -84,6 +91,10 @@ class Parameter(BaseModel):
         value = self._typed(text)
         self._check_range(value)
         return value
+
+    def read_entry(self, name: str, text: str) -> Value:
+        """Return the value of one name of a mapping; raises ValueError as `read` does."""
+        return (self.entries or {}).get(name, self).read(text)
 
     def _typed(self, text: str) -> Value:
         try:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from importlib.resources import files
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ruamel.yaml import YAML
 
 from penstock.errors import UsageError
 from penstock.suggestions import did_you_mean
+from penstock.templates.derived import event_parameters
 from penstock.templates.parameter import Parameter
 
 ParameterName = Annotated[str, Field(pattern=r"[a-z][a-z0-9_]*")]
@@ -22,6 +23,9 @@ class Template(BaseModel):
 
     `pipeline` is `module:function`. The function takes a Beam pipeline and one keyword argument for each
     parameter that has a value, and applies its transforms. A `streaming` template needs a checkpoint folder.
+
+    `events_of` is the system whose changes the pipeline reads, if it takes the choices of `EventOptions`: their
+    parameters come from the code.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -32,7 +36,15 @@ class Template(BaseModel):
     pipeline: Annotated[str, Field(pattern=r"[\w.]+:\w+")]
     streaming: bool
     guarantees: tuple[str, ...]
+    events_of: Literal["spanner", "bigtable"] | None = None
     parameters: Mapping[ParameterName, Parameter]
+
+    @model_validator(mode="after")
+    def _with_event_parameters(self) -> Template:
+        if self.events_of:
+            # The model is frozen for its users; pydantic's own way to change a field in a validator.
+            object.__setattr__(self, "parameters", {**self.parameters, **event_parameters(self.events_of)})
+        return self
 
     def build_function(self) -> Callable[..., Any]:
         """Import and return the function that builds the pipeline."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.transforms.dead_letters import DeadLetter, DeadLetters
     from penstock.transforms.deduplicate import Deduplicate
     from penstock.transforms.filter import FilterEvents
+    from penstock.transforms.flatten import FlattenAfter
     from penstock.transforms.formats.capture import check_capture
     from penstock.transforms.formats.cloudevents import CloudEventsFormat
     from penstock.transforms.formats.debezium import DebeziumFormat
@@ -64,6 +65,7 @@ __all__ = [
     "Deduplicate",
     "DynamoDbFormat",
     "FilterEvents",
+    "FlattenAfter",
     "FormatEvents",
     "FormattedRecord",
     "Mask",
@@ -100,6 +102,7 @@ _HOMES = {
     "Deduplicate": "deduplicate",
     "DynamoDbFormat": "formats.dynamodb",
     "FilterEvents": "filter",
+    "FlattenAfter": "flatten",
     "FormatEvents": "formats.format_events",
     "FormattedRecord": "formats.formatted",
     "Mask": "columns",

@@ -1,4 +1,7 @@
-"""Choose, rename and mask columns of events. The rules are pure functions of one event."""
+"""Choose, rename and mask columns of events. The rules are pure functions of one event.
+
+An event of Bigtable holds its values twice, in `after` and in `cells`, so columns are dropped and masked in both.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import UsageError
-from penstock.event import ChangeEvent, Column, ColumnType, Image, Kind, TableSchema
+from penstock.event import CellChange, ChangeEvent, Column, ColumnType, Image, Kind, TableSchema
 from penstock.transforms.element_transform import ElementTransform
 from penstock.transforms.tables import TablePattern, matches
 
@@ -23,7 +26,11 @@ class SelectColumns(ElementTransform):
         events | SelectColumns(without=["Note"])
 
     Give `only` or `without`. Key columns always stay, because an event without its key cannot be applied. Events of
-    tables that `table` (a name, a glob such as ``sales.*``, or several) does not match pass unchanged.
+    tables that `table` (a name, a glob such as ``sales.*``, or several) does not match pass unchanged. A deletion of a
+    Bigtable family stays if it concerns a column that stays.
+
+    Raises ValueError while running for an entry of a Bigtable change that this version does not know, because it may
+    hold a column that was left out.
     """
 
     def __init__(
@@ -49,6 +56,8 @@ class RenameColumns(ElementTransform):
 
         events | RenameColumns({"OrderId": "order_id"}, table="Orders")
 
+    The `cells` of a Bigtable change keep their families and qualifiers.
+
     Raises UsageError if two columns get one name, and ValueError while running if a new name is already that of another
     column of the table.
     """
@@ -69,8 +78,10 @@ class MaskColumns(ElementTransform):
         events | MaskColumns({"Email": hashed(b"key"), "Note": redacted(), "Phone": truncated(4)})
 
     NULL stays NULL, and a column that was not sent stays unsent. A masked column of the primary key is masked in
-    the key too: use `hashed`, which keeps different keys different. Hashed and truncated columns become STRING
-    columns.
+    the key too: use `hashed`, which keeps different keys different. Masked columns become STRING columns.
+
+    Raises ValueError while running for an entry of a Bigtable change that this version does not know, because it may
+    hold a value to hide.
     """
 
     def __init__(self, masks: Mapping[str, Mask], *, table: TablePattern = "*") -> None:
@@ -156,11 +167,20 @@ class _Select:
         if not matches(self._table, event.source):
             return [event]
         dropped = self._dropped(event.schema)
-        if not dropped:
+        if not dropped and not event.cells:
             return [event]
         schema = _without_columns(event.schema, dropped)
         before, after = _without_values(event.before, dropped), _without_values(event.after, dropped)
-        return [msgspec.structs.replace(event, schema=schema, before=before, after=after)]
+        cells = tuple(cell for cell in event.cells if self._keeps(event, cell))
+        return [msgspec.structs.replace(event, schema=schema, before=before, after=after, cells=cells)]
+
+    def _keeps(self, event: ChangeEvent, cell: CellChange) -> bool:
+        # A deletion names columns that are not in the schema of the event, so the choice is made for each cell.
+        column = cell.column
+        if column is not None:
+            return column in self._only if self._has_only else column not in self._without
+        _check_known(event, cell)
+        return not self._has_only or any(name.startswith(f"{cell.family}:") for name in self._only)
 
     def _dropped(self, schema: TableSchema) -> frozenset[str]:
         return frozenset(
@@ -198,7 +218,19 @@ class _Mask:
             return [event]
         schema = _text_columns(event.schema, frozenset(self._masks))
         key, before, after = self._image(event.key), self._image(event.before), self._image(event.after)
-        return [msgspec.structs.replace(event, schema=schema, key=key, before=before, after=after)]
+        cells = tuple(self._cell(event, cell) for cell in event.cells)
+        return [
+            msgspec.structs.replace(event, schema=schema, key=key, before=before, after=after, cells=cells)
+        ]
+
+    def _cell(self, event: ChangeEvent, cell: CellChange) -> CellChange:
+        column = cell.column
+        if column is None:
+            _check_known(event, cell)
+        mask = self._masks.get(column or "")
+        if mask is None or cell.value is None:
+            return cell
+        return msgspec.structs.replace(cell, value=_as_bytes(mask.apply(cell.value)))
 
     def _image(self, image: Image | None) -> Image | None:
         if image is None:
@@ -208,6 +240,14 @@ class _Mask:
             if masked.get(name) is not None:
                 masked[name] = mask.apply(masked[name])
         return masked
+
+
+def _check_known(event: ChangeEvent, cell: CellChange) -> None:
+    if cell.mod == "UNKNOWN":
+        raise ValueError(
+            f"a change of {event.source.table} has an entry of a kind that this version does not know, so its columns "
+            "can be neither chosen nor masked"
+        )
 
 
 def _without_values(image: Image | None, dropped: frozenset[str]) -> Image | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Sequence
 from typing import Any
 
@@ -110,6 +111,22 @@ def dead_letter(
         )
     data = element if isinstance(element, bytes) else coders.registry.get_coder(type(element)).encode(element)
     return DeadLetter(reason, None, None, _name(type(element)), data, attempt)
+
+
+def letter_fields(letter: DeadLetter) -> dict[str, Any]:
+    """Return a letter as values of JSON: `source` and `version` as objects, `data` as base64."""
+    return {
+        "reason": letter.reason,
+        "attempt": letter.attempt,
+        "source": letter.source and _named(letter.source),
+        "version": letter.version and _named(letter.version),
+        "element_type": letter.element_type,
+        "data": b64encode(letter.data).decode(),
+    }
+
+
+def _named(struct: Source | Version) -> dict[str, Any]:
+    return {name: getattr(struct, name) for name in struct.__struct_fields__}
 
 
 class _Letter:

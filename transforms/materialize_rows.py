@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import apache_beam as beam
@@ -15,7 +16,7 @@ from apache_beam.transforms.userstate import (
 )
 from apache_beam.transforms.window import TimestampedValue
 
-from penstock.event import ChangeEvent, Image, Op, TableSchema, Version
+from penstock.event import ChangeEvent, Image, Op, Source, TableSchema, Version
 from penstock.event.coder import ChangeEventCoder, decode_event, encode_event
 from penstock.transforms.order_by_key import in_version_order, with_key
 from penstock.transforms.release import BUFFER, hold, released, require_global_window
@@ -32,7 +33,8 @@ class MaterializeRows(beam.PTransform):  # type: ignore[misc, unused-ignore]
     A column that no event has sent stays absent, and `event.unavailable` lists it.
 
     The schema of an event becomes all columns that the events of its row have named, because Spanner names only
-    the columns that it sends. A column that was dropped from the table stays until the row is deleted.
+    the columns that it sends. A column that was dropped from the table stays until the row is deleted. The source of
+    the event becomes `materialized`, so formats accept its images.
 
     - Order: as `OrderByKey`.
     - Repeats: an event that comes twice is emitted once. A READ event that is older than the row only fills the
@@ -97,9 +99,19 @@ def materialize_all(
         # After a DELETE there is no row whose version would show that the DELETE is repeated.
         if event.version != previous:
             row, full = materialize(row, event)
-            emitted += [] if full is None else [full]
+            emitted += [] if full is None else [_marked(full)]
         previous = event.version
     return row, emitted
+
+
+def _marked(event: ChangeEvent) -> ChangeEvent:
+    return event if event.key is None else msgspec.structs.replace(event, source=_materialized(event.source))
+
+
+# All events of a table share their source, and formats keep a plan for each.
+@lru_cache(maxsize=1024)
+def _materialized(source: Source) -> Source:
+    return msgspec.structs.replace(source, materialized=True)
 
 
 def merged_schema(old: TableSchema, new: TableSchema) -> TableSchema:

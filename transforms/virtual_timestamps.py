@@ -31,6 +31,7 @@ from penstock.event.coder import decode_event, encode_event
 from penstock.transforms.element_transform import ElementTransform
 from penstock.transforms.formats.ydb_position import VirtualTimestamp, virtual_timestamp
 from penstock.transforms.release import BUFFER, END, MILLISECOND, hold, released, require_global_window
+from penstock.transforms.tables import table_name
 
 RESTAMPED_MS = 10
 """How many milliseconds later than its commit time the element of an event may be.
@@ -39,10 +40,14 @@ RESTAMPED_MS = 10
 
 
 class ShardRecord(msgspec.Struct, frozen=True):
-    """A record of a shard: an event, or a barrier, which has no event."""
+    """A record of a shard: an event, or a barrier, which has no event.
+
+    `table` is the table of a barrier, with its schema, if the barriers of each table are separate.
+    """
 
     timestamp: VirtualTimestamp
     event: ChangeEvent | None = None
+    table: str = ""
 
     @property
     def is_barrier(self) -> bool:
@@ -62,16 +67,16 @@ class ShardRecordCoder(VersionedCoder):
 
     def encode(self, value: ShardRecord) -> bytes:
         event = None if value.event is None else encode_event(value.event)
-        return b"\x01" + msgspec.msgpack.encode((value.timestamp, event))
+        return b"\x01" + msgspec.msgpack.encode((value.timestamp, event, value.table))
 
     def decode(self, encoded: bytes) -> ShardRecord:
         self.check_version(encoded[0] if encoded else None)
-        timestamp, event = _decode(memoryview(encoded)[1:])
-        return ShardRecord(timestamp, None if event is None else decode_event(event))
+        timestamp, event, table = _decode(memoryview(encoded)[1:])
+        return ShardRecord(timestamp, None if event is None else decode_event(event), table)
 
 
 coders.registry.register_coder(ShardRecord, ShardRecordCoder)
-_decode = msgspec.msgpack.Decoder(tuple[VirtualTimestamp, bytes | None]).decode
+_decode = msgspec.msgpack.Decoder(tuple[VirtualTimestamp, bytes | None, str]).decode
 
 
 class VirtualTimestamps(ElementTransform):
@@ -94,7 +99,9 @@ class Barriers(beam.PTransform):  # type: ignore[misc, unused-ignore]
 
     Barriers have the whole multiples of `interval_seconds` as timestamps. Each shard gets one barrier for each interval
     in which any shard has an event, also a shard without events. Intervals without events have no barrier: the barrier
-    after the last event already covers them. Barriers come from the watermark, never from the clock.
+    after the last event already covers them. Barriers come from the watermark, never from the clock. With `per_table` a
+    shard of each table is a shard of its own, as each changefeed of YDB has its own partitions: order and barriers are
+    those of the table, and `ShardRecord.table` names the table of a barrier.
 
     - Order: within a shard, events have the order of their virtual timestamps, then of their versions. No event follows
       a barrier with a later timestamp. There is no order between shards. The next step sees the order if it is fused
@@ -105,30 +112,37 @@ class Barriers(beam.PTransform):  # type: ignore[misc, unused-ignore]
       watermark has passed it by 10 milliseconds. If the watermark jumps over several barriers, a runner may fire their
       timers in any order (Beam's FnApiRunner does): a barrier is left out if a later one was emitted before it.
     - State: the events that the watermark has not passed, removed when they are emitted, and the last barrier of each
-      shard: one number per shard, which stays.
+      shard: one number per shard (per table and shard), which stays.
 
     Raises ValueError while running for an event that comes after a barrier that covers it. That happens if
     the source's watermark is wrong, or if a step before it delays elements by more than 10 milliseconds against
     their commit times. Beam's `with_exception_handling` does not cover timers, so this transform does not offer it.
     """
 
-    def __init__(self, *, shards: int, interval_seconds: float = 1) -> None:
+    def __init__(self, *, shards: int, interval_seconds: float = 1, per_table: bool = False) -> None:
         super().__init__()
         if shards < 1:
             raise UsageError(f"Barriers needs at least 1 shard, not {shards}")
         if round(interval_seconds * 1000) < 1:
             raise UsageError(f"Barriers needs an interval of at least 0.001 seconds, not {interval_seconds}")
-        self._shards, self._interval_seconds = shards, interval_seconds
+        self._shards, self._interval_seconds, self._per_table = shards, interval_seconds, per_table
 
     def expand(self, pcoll: beam.PCollection[tuple[int, ChangeEvent]]) -> Any:
         """Apply the transform to (shard, event) in the global window, as `ShardByKey` makes them."""
         require_global_window(self, pcoll)
-        requests = beam.ParDo(_RequestBarriersFn(self._shards, round(self._interval_seconds * 1000)))
-        records = pcoll | "RequestBarriersFn" >> requests.with_output_types(tuple[int, ShardRecord])
+        interval_ms = round(self._interval_seconds * 1000)
+        requests = beam.ParDo(_RequestBarriersFn(self._shards, interval_ms, self._per_table))
+        records = pcoll | "RequestBarriersFn" >> requests.with_output_types(
+            tuple[tuple[str, int], ShardRecord]
+        )
         return records | "BarriersFn" >> beam.ParDo(_BarriersFn()).with_output_types(tuple[int, ShardRecord])
 
     def display_data(self) -> dict[str, Any]:
-        return {"shards": self._shards, "interval_seconds": self._interval_seconds}
+        return {
+            "shards": self._shards,
+            "interval_seconds": self._interval_seconds,
+            "per_table": self._per_table,
+        }
 
 
 def barrier_after(timestamp: int, interval_ms: int) -> int:
@@ -153,25 +167,26 @@ def _shard_order(record: ShardRecord) -> tuple[VirtualTimestamp, Version]:
 class _RequestBarriersFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
     """Stamps events, and asks every shard once per bundle for the barrier after each event."""
 
-    def __init__(self, shards: int, interval_ms: int) -> None:
+    def __init__(self, shards: int, interval_ms: int, per_table: bool) -> None:
         super().__init__()
-        self._shards, self._interval_ms = shards, interval_ms
-        self._requested: set[int] = set()
+        self._shards, self._interval_ms, self._per_table = shards, interval_ms, per_table
+        self._requested: set[tuple[str, int]] = set()
 
     def start_bundle(self) -> None:
         self._requested = set()
 
-    def process(self, element: tuple[int, ChangeEvent]) -> Iterator[tuple[int, ShardRecord]]:
+    def process(self, element: tuple[int, ChangeEvent]) -> Iterator[tuple[tuple[str, int], ShardRecord]]:
         shard, event = element
         if not 0 <= shard < self._shards:
             raise ValueError(f"Barriers(shards={self._shards}) got an event of shard {shard}")
+        table = table_name(event.source) if self._per_table else ""
         step = barrier_after(event.timestamp, self._interval_ms)
-        if step not in self._requested:
-            self._requested.add(step)
+        if (table, step) not in self._requested:
+            self._requested.add((table, step))
             # A request has the timestamp of its event, so it is there before the watermark passes the barrier.
             for each in range(self._shards):
-                yield each, ShardRecord(VirtualTimestamp(step, 0))
-        yield shard, ShardRecord(virtual_timestamp(event), event)
+                yield (table, each), ShardRecord(VirtualTimestamp(step, 0))
+        yield (table, shard), ShardRecord(virtual_timestamp(event), event)
 
 
 class _BarriersFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
@@ -181,14 +196,14 @@ class _BarriersFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
 
     def process(
         self,
-        element: tuple[int, ShardRecord],
+        element: tuple[tuple[str, int], ShardRecord],
         at: Any = beam.DoFn.TimestampParam,
         buffer: Any = beam.DoFn.StateParam(BUFFER),
         last: Any = beam.DoFn.StateParam(LAST),
         release: Any = beam.DoFn.TimerParam(RELEASE),
         barrier: Any = beam.DoFn.TimerParam(BARRIER),
     ) -> None:
-        shard, record = element
+        (_, shard), record = element
         reached = last.read()
         if record.event is None:
             # A late request would repeat a barrier. Its event fails or follows a later barrier.
@@ -206,28 +221,30 @@ class _BarriersFn(beam.DoFn):  # type: ignore[misc, unused-ignore]
     @on_timer(RELEASE)
     def emit_events(
         self,
-        shard: Any = beam.DoFn.KeyParam,
+        key: Any = beam.DoFn.KeyParam,
         fired: Any = beam.DoFn.TimestampParam,
         buffer: Any = beam.DoFn.StateParam(BUFFER),
     ) -> Iterator[TimestampedValue]:
-        yield from _in_shard_order(shard, fired, buffer)
+        yield from _in_shard_order(key[1], fired, buffer)
 
     @on_timer(BARRIER)
     def emit_barrier(
         self,
-        shard: Any = beam.DoFn.KeyParam,
+        key: Any = beam.DoFn.KeyParam,
         step: Any = beam.DoFn.DynamicTimerTagParam,
         fired: Any = beam.DoFn.TimestampParam,
         buffer: Any = beam.DoFn.StateParam(BUFFER),
         last: Any = beam.DoFn.StateParam(LAST),
     ) -> Iterator[TimestampedValue]:
+        table, shard = key
         # A runner may fire two timers of one time in any order, so the barrier first emits what it covers.
         yield from _in_shard_order(shard, fired, buffer)
         reached = last.read()
         # Beam's FnApiRunner does not fire the timers of one jump of the watermark in the order of their times.
         if reached is None or int(step) > reached:
             last.write(int(step))
-            yield TimestampedValue((shard, ShardRecord(VirtualTimestamp(int(step), 0))), fired)
+            barrier = ShardRecord(VirtualTimestamp(int(step), 0), table=table)
+            yield TimestampedValue((shard, barrier), fired)
 
 
 def _in_shard_order(shard: int, fired: Any, buffer: Any) -> Iterator[TimestampedValue]:

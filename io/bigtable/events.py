@@ -28,6 +28,7 @@ from penstock.event.model import (
     TableSchema,
     Transaction,
     Version,
+    column_name,
 )
 from penstock.io.bigtable.record import (
     AddToCell,
@@ -79,11 +80,6 @@ class EventConverter:
                 cells,
             )
         ]
-
-
-def column_name(family: str, qualifier: bytes) -> str:
-    """Return ``family:qualifier``, with bytes that are not UTF-8 as ``\\xNN``."""
-    return f"{family}:{qualifier.decode('utf-8', 'backslashreplace')}"
 
 
 def cell_change(entry: Entry) -> CellChange:

@@ -40,7 +40,9 @@ class WriteToJsonLines(beam.PTransform):
         output: a local folder. On a cluster all workers and the driver must see it under this path.
         table: the name of the table, or a function from an element to it. Any text: names are percent-encoded.
         key: a function from an element to its order key: str, bytes, int, or a tuple of them. It selects the shard.
-            Required if there is more than one shard.
+            Required if there is more than one shard, unless `shard` is given.
+        shard: a function from an element to its shard, 0 to `shards` - 1, in place of `key`; for elements that an
+            earlier step has divided.
         format: a function from an element to a value that JSON can express, or to a line as str or bytes.
         shards: how many files of a table and hour may be open at the same time.
         roll_seconds: an open file is published this long after its first line arrived (processing time); 0 publishes
@@ -66,6 +68,7 @@ class WriteToJsonLines(beam.PTransform):
         *,
         table: str | Callable[[Any], str],
         key: Callable[[Any], Key] | None = None,
+        shard: Callable[[Any], int] | None = None,
         format: Callable[[Any], Any] = lambda element: element,
         shards: int = 1,
         roll_seconds: float = 10,
@@ -77,13 +80,15 @@ class WriteToJsonLines(beam.PTransform):
             raise ValueError(f"shards must be 1 or more, got {shards!r}.")
         if not callable(table) and not (isinstance(table, str) and table):
             raise TypeError(f"table must be a name or a function of an element, got {table!r}.")
-        for name, function in (("key", key or str), ("format", format)):
+        for name, function in (("key", key or str), ("shard", shard or str), ("format", format)):
             if not callable(function):
                 raise TypeError(f"{name} must be a function of an element, got {function!r}.")
-        if shards > 1 and key is None:
+        if key is not None and shard is not None:
+            raise ValueError("key and shard both choose the shard: pass one of them.")
+        if shards > 1 and key is None and shard is None:
             raise ValueError(f"{shards} shards need a key function: pass key=, or shards=1.")
         self._store = store_of(output)
-        self._lines = _Lines(table, key, format, shards)
+        self._lines = _Lines(table, key, shard, format, shards)
         self._policy = RollingPolicy(round(roll_seconds * 1e6), roll_bytes)
         self._in_event_time_order = in_event_time_order
 
@@ -115,6 +120,7 @@ class _Lines:
 
     table: str | Callable[[Any], str]
     key: Callable[[Any], Key] | None
+    shard: Callable[[Any], int] | None
     format: Callable[[Any], Any]
     shards: int
 
@@ -123,5 +129,12 @@ class _Lines:
 
     def bucket(self, element: Any, event_us: int) -> str:
         table = self.table if isinstance(self.table, str) else self.table(element)
-        shard = stable_hash(self.key(element)) % self.shards if self.key else 0
-        return bucket_name(table, event_hour(event_us), shard, self.shards)
+        return bucket_name(table, event_hour(event_us), self._shard(element), self.shards)
+
+    def _shard(self, element: Any) -> int:
+        if self.shard is None:
+            return stable_hash(self.key(element)) % self.shards if self.key else 0
+        shard = self.shard(element)
+        if not 0 <= shard < self.shards:
+            raise ValueError(f"the shard function returned {shard}; shards are 0 to {self.shards - 1}.")
+        return shard

@@ -249,3 +249,12 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
                 snapshot=SnapshotOptions(data_boost=snapshot_data_boost),
             ),
         )
+
+    def capture_type(self) -> str:
+        """Ask the service, from this process, which values the change stream sends, such as ``NEW_ROW``.
+
+        Raises:
+            ChangeStreamError: the stream cannot be read; the message says why and what to do.
+        """
+        said: dict[str, str] = self.check()
+        return said.get("value_capture_type", "OLD_AND_NEW_VALUES")

@@ -31,7 +31,7 @@ class Argument:
 def arguments_of(function: Callable[..., Any]) -> dict[str, Argument]:
     """Return the arguments of a function or class that can be passed by keyword, in their order.
 
-    `help` is the text of the argument in the section ``Args:`` of the docstring, in one line.
+    `help` is the text of the argument in the section ``Args:`` of the docstring, in one line, with single backquotes.
     """
     helps = documented_arguments(inspect.getdoc(function) or "")
     found = {}
@@ -47,10 +47,10 @@ def documented_arguments(docstring: str) -> dict[str, str]:
     """Return the texts of the section ``Args:`` of a cleaned docstring, by name. ``a, b: text`` describes two."""
     _, _, section = docstring.partition("\nArgs:\n")
     section = re.split(r"\n\S", section, maxsplit=1)[0]
-    helps = {}
+    helps: dict[str, str] = {}
     for entry in re.findall(r"^    (\w[^\n]*(?:\n(?:     .*|$))*)", section, re.MULTILINE):
         names, _, text = entry.partition(":")
-        helps |= dict.fromkeys(re.findall(r"\w+", names), " ".join(text.split()))
+        helps |= dict.fromkeys(re.findall(r"\w+", names), " ".join(text.split()).replace("``", "`"))
     return helps
 
 

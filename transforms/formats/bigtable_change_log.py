@@ -22,7 +22,7 @@ import json
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from penstock.io.bigtable.record import (
     AddToCell,
@@ -35,6 +35,7 @@ from penstock.io.bigtable.record import (
     SetCell,
 )
 from penstock.timestamps import format_timestamp
+from penstock.transforms.formats.lines import Line
 
 Fields: TypeAlias = dict[str, Any]
 
@@ -45,17 +46,10 @@ _FAMILY = "changelog"
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-class ChangeLogLine(NamedTuple):
-    """One entry of a change on its way to a file: its row key and its line (no newline)."""
-
-    row_key: bytes
-    line: str
-
-
 def change_log_lines(
     change: ChangeStreamMutation, *, instance: str, table: str, shape: str = CHANGE_LOG, base64: bool = False
-) -> Iterator[ChangeLogLine]:
-    """Yield one line for each entry of `change`, in its order."""
+) -> Iterator[Line]:
+    """Yield one line for each entry of `change`, in its order. The key of a line is the row key."""
     show = _always_base64 if base64 else _shown
     write = partial(_as_row, change.commit_timestamp // 1000) if shape == ROW else _encode
     shared = _shared(change, instance, table)
@@ -67,7 +61,7 @@ def change_log_lines(
             "entry_index": index,
             "number_of_entries": len(change.entries),
         }
-        yield ChangeLogLine(change.row_key, write(fields))
+        yield Line(table, change.row_key, write(fields))
 
 
 def _shared(change: ChangeStreamMutation, instance: str, table: str) -> Fields:

@@ -67,8 +67,8 @@ def check_capture(mode: Mode, capture_type: str) -> None:
 def check_source(mode: Mode, source: Source) -> None:
     """Check the source of events as `check_capture` does. A capture type that this module does not know passes.
 
-    Rows from `MaterializeRows` satisfy every mode. Formats call it for each table: a record of Spanner describes only the columns that its capture type sends, so an
-    incomplete image cannot be told from a whole one.
+    Rows from `MaterializeRows` satisfy every mode. Formats call it for each table: a record of Spanner describes only
+    the columns that its capture type sends, so an incomplete image cannot be told from a whole one.
 
     Raises:
         UsageError: the source cannot satisfy the mode.

@@ -22,6 +22,9 @@ from penstock.transforms.formats.formatted import Format
 
 Options = Mapping[str, Any]
 
+_SCALARS = (bool, int, float, str)
+"""Types of the options that a text can give; arguments of other types are for programs."""
+
 _PACKAGE = "penstock.transforms.formats"
 
 
@@ -47,10 +50,12 @@ class FormatEntry:
     def options(self, system: str) -> dict[str, Argument]:
         """Return the options by name. They are empty if the package's extra is not installed."""
         try:
-            found = arguments_of(self._class())
+            arguments = arguments_of(self._class())
         except UsageError:
             return {}
+        found = {name: each for name, each in arguments.items() if each.choices or each.type in _SCALARS}
         if self.inner:
+            found = {"data_format": arguments["data_format"], **found}
             inner = tuple(name for name, each in formats_of(system).items() if not each.inner)
             described = replace(found["data_format"], type=str, default=self.inner, choices=inner)
             found["data_format"] = described
@@ -118,9 +123,7 @@ def make_format(system: str, name: str, options: Mapping[str, Options], given: O
     return made
 
 
-def _make(
-    system: str, name: str, options: Mapping[str, Options], given: Options, unused: set[str]
-) -> Format:
+def _make(system: str, name: str, options: Mapping[str, Options], given: Options, unused: set[str]) -> Format:
     known = formats_of(system)
     if name not in known:
         raise UsageError(f"format {name!r} does not exist for {system}: use one of {', '.join(known)}")

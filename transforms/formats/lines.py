@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
+from penstock.errors import UsageError
 from penstock.event import ChangeEvent
 from penstock.timestamps import format_timestamp
 from penstock.transforms.formats.capture import check_choice
@@ -21,12 +22,13 @@ _json = msgspec.json.Encoder().encode
 class Line(NamedTuple):
     """A line on its way to a file: its table, its order key, and its text without the newline.
 
-    Lines of one table and `key` stay in order.
+    Lines of one table and `key` stay in order. `shard` is set if an earlier step has chosen the shard.
     """
 
     table: str
     key: str | bytes | None
     line: str | bytes
+    shard: int | None = None
 
 
 class RecordLines:
@@ -58,6 +60,17 @@ class RecordLines:
             if (line := self.line(record)) is not None
         ]
 
+    def barrier(self, table: str, watermark: int) -> Line:
+        """Return the line of a barrier of a YDB changefeed; `watermark` is in nanoseconds.
+
+        Raises:
+            UsageError: the format has no barriers.
+        """
+        barrier = getattr(self._format, "barrier", None)
+        if barrier is None:
+            raise UsageError("only format ydb has barriers")
+        return Line(table, None, self.line(barrier(table, watermark)) or b"")
+
     def line(self, record: FormattedRecord) -> bytes | None:
         """Return the line of a record; None for a tombstone, unless lines are messages."""
         if not self._messages:
@@ -79,7 +92,9 @@ def _embedded(encoded: bytes | None) -> Any:
 
 def _one_line(encoded: bytes) -> bytes:
     # JSON escapes line breaks in texts. One outside of a text is space, which the source's own JSON may contain.
-    return encoded.replace(b"\n", b" ").replace(b"\r", b" ") if b"\n" in encoded or b"\r" in encoded else encoded
+    return (
+        encoded.replace(b"\n", b" ").replace(b"\r", b" ") if b"\n" in encoded or b"\r" in encoded else encoded
+    )
 
 
 def _text(data: bytes | None) -> Any:

@@ -13,25 +13,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from penstock.io.spanner.record import DataChangeRecord
 from penstock.timestamps import format_timestamp
-
-
-class ModLine(NamedTuple):
-    """One changed row on its way to a file: its table, its primary key (JSON text), its line (no newline)."""
-
-    table: str
-    keys: str
-    line: str
-
+from penstock.transforms.formats.lines import Line
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-def mod_lines(record: DataChangeRecord) -> Iterator[ModLine]:
-    """Yield one line for each mod of `record`, in its order."""
+def mod_lines(record: DataChangeRecord) -> Iterator[Line]:
+    """Yield one line for each mod of `record`, in its order. The key of a line is the text of its key object."""
     head = _encode(_shared(record))[:-1]
     for index, mod in enumerate(record.mods):
         keys = _side(mod.keys)
@@ -39,7 +30,7 @@ def mod_lines(record: DataChangeRecord) -> Iterator[ModLine]:
             f'{head},"mod_index":{index},"number_of_mods":{len(record.mods)},"keys":{keys}'
             f',"new_values":{_side(mod.new_values)},"old_values":{_side(mod.old_values)}}}'
         )
-        yield ModLine(record.table_name, keys, line)
+        yield Line(record.table_name, keys, line)
 
 
 def _shared(record: DataChangeRecord) -> dict[str, object]:

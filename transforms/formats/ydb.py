@@ -158,8 +158,10 @@ class YdbFormat(TableFormat["_Table"]):
             self._row(table, event, key, Op.CREATE, None, event.after),
         ]
 
-    def barrier(self, topic: str, watermark: int) -> FormattedRecord:
+    def barrier(self, table: str, watermark: int) -> FormattedRecord:
         """Return the barrier for a watermark in nanoseconds: every event below it has been written to the partition.
+
+        `table` is the table's name, with its schema if it has one.
 
         Raises:
             UsageError: the format is DEBEZIUM_JSON, which has no barriers.
@@ -167,6 +169,7 @@ class YdbFormat(TableFormat["_Table"]):
         if self._debezium:
             raise UsageError("format DEBEZIUM_JSON has no barriers: use JSON")
         resolved = barrier_timestamp(watermark)
+        topic = f"{table}/{self._changefeed}"
         return FormattedRecord(topic, None, _json({"resolved": resolved}), watermark, Version(watermark))
 
     def _make_plan(self, source: Source, schema: TableSchema) -> _Table:
@@ -254,7 +257,8 @@ class _Table:
         self.key_names = tuple(column.name for column in schema.key_columns)
         self._keys = [(name, mappings[name].show) for name in self.key_names]
         self._values = [(name, each.show) for name, each in mappings.items() if name not in self.key_names]
-        self._changed_only = source.capture == "NEW_ROW_AND_OLD_VALUES"
+        self._materialized = source.materialized
+        self._changed_only = source.capture == "NEW_ROW_AND_OLD_VALUES" and not source.materialized
 
     def record(self, event: ChangeEvent, key: bytes | None, value: bytes) -> FormattedRecord:
         return FormattedRecord(self.topic, key, value, event.timestamp, event.version)
@@ -265,8 +269,17 @@ class _Table:
     def updated(self, event: ChangeEvent, op: Op, after: Image) -> dict[str, Any]:
         """Return the columns that an update wrote, as far as the source tells."""
         before = event.before
-        if self._changed_only and op is Op.UPDATE and before is not None:
-            after = {name: value for name, value in after.items() if name in before}
+        if before is not None and op is Op.UPDATE:
+            if self._changed_only:
+                after = {name: value for name, value in after.items() if name in before}
+            elif (
+                self._materialized
+            ):  # both images are whole, so a column that was written with its old value is lost
+                after = {
+                    name: value
+                    for name, value in after.items()
+                    if name not in before or before[name] != value
+                }
         return self.image(after, partial=True)
 
     def image(self, image: Image, *, partial: bool = False) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from penstock.cli.inputs import Problem, RawValue
 from penstock.cli.runner_options import RUNNER, Values, runner_arguments
@@ -88,6 +88,10 @@ class _Names:
         """Return what to do about a name that is not in `known`."""
         if name in self.parameters or name in self.runner:
             return f" here; {self.how_to_set(name)}"
+        mapping, point, _ = name.partition(".")
+        if point and (entries := mapping in known and known[mapping].entries):
+            names = [f"{mapping}.{each}" for each in entries]
+            return did_you_mean(name, names) or f"; known names: {', '.join(names)}"
         return did_you_mean(name, known) or f"; known names: {', '.join(known)}"
 
 
@@ -98,10 +102,15 @@ def _resolve_layers(
         Problem(raw.where, f"{noun} {name!r} is unknown{names.advice(name, known)}")
         for layer in layers
         for name, raw in layer.items()
-        if name not in known
+        if not _is_known(name, known)
     ]
-    values: dict[str, Value | tuple[Value, ...]] = {}
+    values: dict[str, Any] = {}
     for name, parameter in known.items():
+        if parameter.mapping:
+            entries, wrong = _read_mapping(noun, name, parameter, layers)
+            problems += wrong
+            values |= {name: entries} if entries else {}
+            continue
         raw = next((layer[name] for layer in layers if name in layer), None)
         if raw is not None:
             try:
@@ -112,6 +121,38 @@ def _resolve_layers(
             problems.append(Problem("", f"{noun} {name!r} is required; {names.how_to_set(name)}"))
         elif parameter.default is not None:
             values[name] = parameter.default
+    return values, problems
+
+
+def _is_known(name: str, known: Mapping[str, Parameter]) -> bool:
+    mapping, point, entry = name.partition(".")
+    if not point:
+        return name in known
+    parameter = known.get(mapping)
+    return parameter is not None and parameter.mapping and entry in (parameter.entries or (entry,))
+
+
+def _read_mapping(
+    noun: str, name: str, parameter: Parameter, layers: Sequence[Layer]
+) -> tuple[dict[str, Value], list[Problem]]:
+    """Return the values of `name.entry` of all layers, each from the first layer that has it."""
+    values, problems = {}, []
+    start = f"{name}."
+    for raw in (layer[name] for layer in layers if name in layer):
+        text = (
+            f"{noun} {name!r} takes values by name: set {start}NAME=VALUE, or write a mapping in the job file"
+        )
+        problems.append(Problem(raw.where, text))
+    for full in dict.fromkeys(each for layer in layers for each in layer if each.startswith(start)):
+        raw = next(layer[full] for layer in layers if full in layer)
+        if not _is_known(full, {name: parameter}):
+            continue
+        try:
+            if raw.listed:
+                raise ValueError("takes one value, not a list")
+            values[full.removeprefix(start)] = parameter.read_entry(full.removeprefix(start), raw.texts[0])
+        except ValueError as error:
+            problems.append(Problem(raw.where, f"{noun} {full!r}: {error}"))
     return values, problems
 
 

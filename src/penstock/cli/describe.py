@@ -38,11 +38,13 @@ def job_file(template: Template) -> str:
 
 def _entry(name: str, parameter: Parameter) -> str:
     facts = ", ".join(_facts(parameter))
-    return f"  {name} ({facts})\n" + indent(fill(parameter.help, WIDTH - 6), " " * 6)
+    entries = [_entry(f"{name}.{each}", inner) for each, inner in (parameter.entries or {}).items()]
+    head = fill(f"{name} ({facts})", WIDTH, initial_indent="  ", subsequent_indent="      ")
+    return "\n".join([head, indent(fill(parameter.help, WIDTH - 6), " " * 6), *entries])
 
 
 def _facts(parameter: Parameter) -> Iterator[str]:
-    yield parameter.type
+    yield "mapping" if parameter.mapping else parameter.type
     if parameter.required:
         yield "required"
     if parameter.repeated:
@@ -61,9 +63,28 @@ def _bound(value: float | None) -> str:
 
 def _setting(name: str, parameter: Parameter) -> Iterator[str]:
     yield indent(fill(parameter.help, WIDTH - 4), "  # ")
+    if parameter.mapping:
+        yield f"  # {name}:"
+        for entry, text in _entry_examples(parameter):
+            yield f"  #   {entry}: {text}".rstrip()
+        return
     value = parameter.example if parameter.default is None else show(parameter.default)
-    text = f"['{value}']" if parameter.repeated and value else f"'{value}'" if value else ""
+    text = f"[{_quoted(value)}]" if parameter.repeated and value else _quoted(value) if value else ""
     yield f"  {'' if parameter.required else '# '}{name}: {text}".rstrip()
+
+
+def _entry_examples(parameter: Parameter) -> Iterator[tuple[str, str]]:
+    """Yield names of a mapping with the text of an example or a default."""
+    if parameter.entries is None:
+        name, _, text = (parameter.example or "").partition("=")
+        yield name, _quoted(text)
+    for name, each in (parameter.entries or {}).items():
+        value = each.example if each.default is None else show(each.default)
+        yield name, _quoted(value) if value else ""
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _bullet(text: str) -> str:

@@ -7,6 +7,7 @@
     runner:
       checkpoint_dir: /data/checkpoints/orders
 
+A mapping under a parameter is read as one value for each `parameter.name`, the form in which `--set` gives it.
 A job file is read as YAML nodes, not as Python objects. So every scalar keeps its own text (`0123` stays `0123`)
 and every problem has a line. This module is pure: its functions get the environment and the text as arguments.
 """
@@ -165,7 +166,13 @@ class _JobReader:
         if not isinstance(node, MappingNode):
             self._report(node.start_mark, f"{section!r} must be a mapping of names to values")
             return {}
-        values = {name: self._value(name, value) for name, _, value in self._entries(node)}
+        values = {}
+        for name, _, value in self._entries(node):
+            inner = self._entries(value) if isinstance(value, MappingNode) else None
+            if inner is None:
+                values[name] = self._value(name, value)
+            else:
+                values |= {f"{name}.{key}": self._value(f"{name}.{key}", each) for key, _, each in inner}
         return {name: value for name, value in values.items() if value is not None}
 
     def _value(self, name: str, node: Node) -> RawValue | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from penstock.cli.configuration import Configuration, runner_flag
 from penstock.cli.runner_options import ONE_SHOT_OPTIONS, RUNNER
+from penstock.secrets import is_reference
 
 HIDDEN = "(hidden)"
 
@@ -46,17 +47,20 @@ def resume_command(arguments: Sequence[str], secrets: Collection[str] = ()) -> s
 
 def redacted_pair(flag: str, pair: str, secrets: Collection[str] = ()) -> str:
     """Return the `name=value` of a flag without its value if it is secret."""
-    name, equals, _ = pair.partition("=")
-    secret = name in secrets if flag == "--set" else _SECRET_SETTING.search(name)
+    name, equals, value = pair.partition("=")
+    secret = name in secrets and not is_reference(value) if flag == "--set" else _SECRET_SETTING.search(name)
     return f"{name}={HIDDEN}" if equals and secret else pair
 
 
 def redacted(configuration: Configuration) -> dict[str, dict[str, Any]]:
     """Return the values of a configuration as they may be shown, under `parameters` and `runner`."""
     known = configuration.template.parameters
-    parameters = {
-        name: HIDDEN if known[name].secret else each for name, each in configuration.parameters.items()
-    }
+    parameters: dict[str, Any] = {}
+    for name, each in configuration.parameters.items():
+        if isinstance(each, Mapping):
+            parameters |= {f"{name}.{entry}": value for entry, value in each.items()}
+        else:
+            parameters[name] = HIDDEN if known[name].secret and not is_reference(str(each)) else each
     runner = dict(configuration.runner)
     if isinstance(conf := runner.get("conf"), tuple):
         runner["conf"] = tuple(redacted_pair("--conf", str(pair)) for pair in conf)

@@ -10,7 +10,8 @@ from typing import TypeAlias
 
 from penstock.templates.parameter import Parameter, Value, show
 
-Values: TypeAlias = Mapping[str, Value | tuple[Value, ...]]
+Values: TypeAlias = Mapping[str, Value | tuple[Value, ...] | Mapping[str, Value]]
+"""Values by name; a repeated parameter has a tuple, a mapping has its values by name."""
 
 RUNNER_NAME = "penstock.runner.PySparkRunner"
 
@@ -85,6 +86,6 @@ def runner_arguments(values: Values) -> list[str]:
         flag = f"--{_FLAGS.get(name, name)}"
         if value is True:
             arguments.append(flag)
-        elif value is not False:
+        elif value is not False and not isinstance(value, Mapping):  # the runner has no mappings
             arguments += [f"{flag}={show(one)}" for one in (value if isinstance(value, tuple) else (value,))]
     return arguments

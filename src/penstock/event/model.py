@@ -103,6 +103,18 @@ class CellChange(msgspec.Struct, frozen=True, array_like=True):
     end_us: int | None = None
     value: bytes | int | None = None
 
+    @property
+    def column(self) -> str | None:
+        """The cell's column in images, ``family:qualifier``; None if the entry names no column."""
+        if self.mod in ("DELETE_FAMILY", "UNKNOWN"):
+            return None
+        return column_name(self.family, self.qualifier)
+
+
+def column_name(family: str, qualifier: bytes) -> str:
+    """Return ``family:qualifier``, with bytes that are not UTF-8 as ``\\xNN``."""
+    return f"{family}:{qualifier.decode('utf-8', 'backslashreplace')}"
+
 
 class Column(msgspec.Struct, frozen=True, array_like=True):
     """A column of a table.

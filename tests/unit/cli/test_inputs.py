@@ -70,8 +70,8 @@ def test_a_name_without_a_value_is_not_given() -> None:
         ),
         ("template: t\nparameters: 5\n", "job.yaml:2:13: 'parameters' must be a mapping of names to values"),
         (
-            "template: t\nparameters: {a: {b: c}}\n",
-            "job.yaml:2:17: 'a' must be one value or a list of values",
+            "template: t\nparameters: {a: {b: {c: d}}}\n",
+            "job.yaml:2:21: 'a.b' must be one value or a list of values",
         ),
         (
             "template: t\nparameters:\n  a: 1\n  a: 2\n",

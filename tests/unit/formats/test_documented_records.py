@@ -90,7 +90,7 @@ MADE = {
         YdbFormat("feed", mode="NEW_AND_OLD_IMAGES", virtual_timestamps=True),
         YdbFormat("feed", mode="NEW_AND_OLD_IMAGES", format="DEBEZIUM_JSON"),
     )
-    | {(FEED.barrier("Orders/feed", AT).value or b"").decode()},
+    | {(FEED.barrier("Orders", AT).value or b"").decode()},
     "dynamodb.md": made_by(DynamoDbFormat(aws_region="eu-west-1")),
     "cloudevents.md": made_by(CloudEventsFormat(FEED)),
     "google-templates.md": made_by(SpannerBigQueryFormat())

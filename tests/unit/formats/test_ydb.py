@@ -102,7 +102,7 @@ def test_the_documented_virtual_timestamp_comes_out_byte_for_byte() -> None:
 
 
 def test_the_documented_barrier_comes_out_byte_for_byte() -> None:
-    barrier = YdbFormat("feed").barrier("Orders/feed", 1670792500000 * 10**6)
+    barrier = YdbFormat("feed").barrier("Orders", 1670792500000 * 10**6)
     assert (barrier.key, barrier.value) == (None, b'{"resolved":[1670792500000,0]}')
 
 

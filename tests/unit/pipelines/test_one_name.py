@@ -16,8 +16,10 @@ from penstock.io.change_streams.settings import Limits
 from penstock.io.files import WriteToJsonLines
 from penstock.io.spanner import ReadFromSpannerChangeStream
 from penstock.pipelines.bigtable_to_files import bigtable_to_files
+from penstock.pipelines.event_options import EventOptions
 from penstock.pipelines.spanner_to_files import spanner_to_files
 from penstock.templates import templates
+from penstock.transforms.formats.catalog import CATALOG
 
 DOCS = Path(__file__).parents[3] / "docs"
 SOURCES = [(ReadFromSpannerChangeStream, "spanner.md"), (ReadFromBigtableChangeStream, "bigtable.md")]
@@ -25,6 +27,7 @@ PIPELINES = [
     (spanner_to_files, ReadFromSpannerChangeStream, {"output"}),
     (bigtable_to_files, ReadFromBigtableChangeStream, {"output", "shape", "base64"}),
 ]
+FORMATS = {entry.name for entry in CATALOG}
 COMMON = {
     "start", "end", "heartbeat_seconds", "unavailable_seconds", "max_concurrent_partitions", "buffer_bytes",
     "idle_stream_seconds", "credentials", "emulator_host", "api_endpoint",
@@ -58,6 +61,7 @@ def test_a_pipeline_passes_each_parameter_on_under_its_name_and_default(
     build: Callable[..., Any], transform: type, own: set[str]
 ) -> None:
     known = {**parameters(WriteToJsonLines), **parameters(transform)}
+    own = {*own, *EventOptions.__dataclass_fields__, *FORMATS}
     for name, each in parameters(build).items():
         if name not in own:
             assert name in known, f"{name} is no parameter of the transforms"

@@ -86,9 +86,10 @@ def test_a_secret_is_never_shown() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_references_are_reserved() -> None:
-    with pytest.raises(ValueError, match="reserved"):
+def test_references_are_for_secrets() -> None:
+    with pytest.raises(ValueError, match="are for secrets"):
         parameter().read("${env:PASSWORD}")
+    assert parameter(secret=True, pattern="x+", pattern_help="a key").read("${env:KEY}") == "${env:KEY}"
 
 
 @pytest.mark.parametrize(

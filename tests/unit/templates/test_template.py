@@ -66,6 +66,6 @@ def test_the_pipeline_takes_exactly_the_parameters(shipped: Template) -> None:
 def test_the_pipeline_and_the_template_agree_on_defaults(shipped: Template) -> None:
     taken = inspect.signature(shipped.build_function()).parameters
     for name, parameter in shipped.parameters.items():
-        left_out = () if parameter.repeated else parameter.default
+        left_out = () if parameter.repeated else {} if parameter.mapping else parameter.default
         default = inspect.Parameter.empty if parameter.required else left_out
         assert taken[name].default == default, name

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import apache_beam as beam
+import msgspec
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
 from penstock.errors import UsageError
-from penstock.event import ChangeEvent, Kind, Op
+from penstock.event import CellChange, ChangeEvent, Column, ColumnType, Kind, Op, TableSchema
 from penstock.event.coder import decode_event, encode_event
 from penstock.transforms import (
     FilterEvents,
@@ -153,3 +154,43 @@ def test_display_data_names_what_was_chosen() -> None:
     assert SelectColumns(only=["a", "b"]).display_data() == {"only": "a, b"}
     assert FilterEvents(tables="Orders", ops=["DELETE"]).display_data()["tables"] == "Orders"
     assert ToChangeEvents(database="shop").display_data() == {"database": "shop"}
+
+
+def change_of_cells(*cells: CellChange) -> ChangeEvent:
+    after = {"row_key": b"r"} | {cell.column: cell.value for cell in cells if cell.mod == "SET_CELL"}
+    event = order()
+    source = msgspec.structs.replace(event.source, system="bigtable")
+    columns = (Column("row_key", ColumnType(Kind.BYTES), False, 1), Column("f:mail", ColumnType(Kind.BYTES)))
+    return msgspec.structs.replace(
+        event, source=source, key={"row_key": b"r"}, after=after, schema=TableSchema(columns), cells=cells
+    )
+
+
+MAIL = CellChange("SET_CELL", "f", b"mail", 5, None, b"a@b")
+NAME = CellChange("SET_CELL", "f", b"name", 5, None, b"Ada")
+
+
+def test_a_masked_value_of_bigtable_is_masked_in_the_cells_too() -> None:
+    masked = apply(MaskColumns({"f:mail": redacted()}), change_of_cells(MAIL, NAME))
+    assert [cell.value for cell in masked.cells] == [b"***", b"Ada"]
+    assert b"a@b" not in encode_event(masked)
+    assert decode_event(encode_event(masked)) == masked
+
+
+def test_a_column_of_bigtable_that_is_left_out_is_in_no_cell() -> None:
+    deletions = (CellChange("DELETE_FAMILY", "f"), CellChange("DELETE_CELLS", "f", b"mail"))
+    event = change_of_cells(*deletions, CellChange("DELETE_FAMILY", "g"), MAIL, NAME)
+    without = apply(SelectColumns(without=["f:mail"]), event)
+    assert [cell.mod for cell in without.cells] == ["DELETE_FAMILY", "DELETE_FAMILY", "SET_CELL"]
+    assert without.cells[-1] == NAME
+    only = apply(SelectColumns(only=["f:name"]), event)
+    assert only.cells == (deletions[0], NAME)
+    assert only.after == {"row_key": b"r", "f:name": b"Ada"}
+
+
+@pytest.mark.parametrize(
+    "transform", [MaskColumns({"f:mail": redacted()}), SelectColumns(without=["f:mail"])]
+)
+def test_an_unknown_entry_of_bigtable_is_refused_because_it_may_hold_a_hidden_value(transform: Any) -> None:
+    with pytest.raises(ValueError, match="a kind that this version does not know"):
+        apply(transform, change_of_cells(CellChange("UNKNOWN", value=b"a@b")))

@@ -1,0 +1,61 @@
+"""Parameters that templates take from code: the choices about events, and the options of each format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, get_origin
+
+from penstock.pipelines.event_options import GIVEN, SECRETS, event_arguments
+from penstock.signatures import EMPTY, Argument
+from penstock.templates.parameter import Kind, Parameter
+from penstock.transforms.formats.catalog import formats_of
+
+_KINDS: dict[Any, Kind] = {bool: "boolean", int: "integer", float: "number"}
+
+_EXAMPLES = {
+    "tables": "Orders",
+    "without_tables": "audit_*",
+    "operations": "UPDATE",
+    "without_tags": "backfill",
+    "where": "op != 'DELETE'",
+    "only_columns": "Orders.State",
+    "without_columns": "Note",
+    "rename_columns": "State=state",
+    "mask_columns": "Email=hash",
+    "mask_key": "${env:MASK_KEY}",
+    "dead_letters": "/data/dead-letters",
+}
+
+
+def event_parameters(system: str) -> dict[str, Parameter]:
+    """Return the parameters of `EventOptions` for a source, and one mapping for the options of each format."""
+    parameters = {name: _parameter(each) for name, each in event_arguments(system).items()}
+    given = GIVEN[system]
+    for name, entry in formats_of(system).items():
+        if name not in parameters:
+            continue
+        entries = {
+            option: _parameter(each, given.get(option)) for option, each in entry.options(system).items()
+        }
+        parameters[name] = parameters[name].model_copy(update={"entries": entries})
+    return parameters
+
+
+def _parameter(argument: Argument, given: str | None = None) -> Parameter:
+    """Return the parameter of an argument; `given` is the parameter that is its default."""
+    default = None if argument.default in (EMPTY, None, "") or not _is_scalar(argument) else argument.default
+    help_ = argument.help or f"The option {argument.name}."
+    return Parameter(
+        type=_KINDS.get(argument.type, "string"),
+        help=f"{help_} Default: the {given.replace('_', ' ')}." if given else help_,
+        default=None if given else default,
+        example=_EXAMPLES.get(argument.name),
+        choices=argument.choices,
+        repeated=get_origin(argument.type) is Sequence,
+        mapping=get_origin(argument.type) is Mapping,
+        secret=argument.name in SECRETS,
+    )
+
+
+def _is_scalar(argument: Argument) -> bool:
+    return isinstance(argument.default, str | bool | int | float)

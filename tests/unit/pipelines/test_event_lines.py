@@ -1,0 +1,150 @@
+"""The choices about events in a pipeline: which lines come out, and what is refused before the start."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+from penstock.errors import UsageError
+from penstock.io.spanner.record import Mod
+from penstock.pipelines.bigtable_to_files import bigtable_to_files
+from penstock.pipelines.event_lines import EventLines
+from penstock.pipelines.event_options import EventOptions
+from penstock.pipelines.spanner_to_files import spanner_to_files
+from penstock.preflight import preflight
+from penstock.transforms.formats.lines import Line
+from tests.unit.events.test_spanner_events import KEY, record
+
+SHOP = SimpleNamespace(project="p", instance="i", database="shop", change_stream="feed")
+SPANNER = {"project": "my-project", "instance": "main", "database": "shop", "change_stream": "All"}
+BIGTABLE = {"project": "my-project", "instance": "main", "table": "users"}
+
+
+seen: list[dict[str, Any]] = []
+
+
+class NoteFn(beam.DoFn):
+    """Notes each line."""
+
+    def process(self, line: Line) -> None:
+        seen.append(json.loads(line.line))
+
+
+def lines(*records: Any, **choices: Any) -> list[dict[str, Any]]:
+    """Return the lines of records in a format, on a runner of Beam."""
+    seen.clear()
+    made = transform(**choices)
+    with beam.Pipeline(FnApiRunner()) as pipeline:
+        _ = pipeline | beam.Create(list(records)) | made | "Note" >> beam.ParDo(NoteFn())
+    return list(seen)
+
+
+def transform(capture: str = "OLD_AND_NEW_VALUES", **choices: Any) -> EventLines:
+    return EventLines(EventOptions.of("spanner", choices), "spanner", SHOP, lambda: capture, 2)
+
+
+def change(name: str = "Ada", **changed: Any) -> Any:
+    return record(Mod(KEY, json.dumps({"Name": name}), "{}"), **changed)
+
+
+def test_columns_are_filtered_masked_and_renamed_in_this_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASK_KEY", "a secret of 16 bytes")
+    (line,) = lines(
+        change("Ada"),
+        change("Bob"),
+        format="ydb",
+        where="Name == 'Ada'",
+        mask_columns={"Orders.Name": "truncate:1"},
+        rename_columns={"Name": "name"},
+    )
+    assert line["update"] == {"name": "A"}
+    (line,) = lines(change("Ada"), format="ydb", mask_columns={"Name": "hash"}, mask_key="${env:MASK_KEY}")
+    assert len(line["update"]["Name"]) == 64
+
+
+def test_tables_and_operations_are_chosen() -> None:
+    records = [change("a", mod_type="INSERT"), change("b", table="Other"), change("c", mod_type="UPDATE")]
+    found = lines(*records, format="ydb", tables=["Or*"], operations=["UPDATE"])
+    assert [line["update"]["Name"] for line in found] == ["c"]
+
+
+def test_a_change_that_cannot_be_shown_goes_to_the_dead_letters(tmp_path: Path) -> None:
+    bad = record(Mod(KEY, '{"Price":"x"}', "{}"))
+    folder = tmp_path / "dead"
+    found = lines(change("a"), bad, format="ydb", dead_letters=str(folder))
+    assert [line["update"] for line in found] == [{"Name": "a"}]
+    (file,) = folder.rglob("*.jsonl") if any(folder.rglob("*.jsonl")) else [None]
+    staged = file or next(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
+    assert "column Price of table Orders" in staged.read_text()
+
+
+@pytest.mark.parametrize(
+    ("choices", "complaint"),
+    [
+        (
+            {"mask_columns": {"Email": "hash"}},
+            "mask_columns: native lines are written as the source sent them",
+        ),
+        ({"debezium": {"schemas_enable": True}}, "debezium: native lines"),
+        ({"format": "ydb", "mask_columns": {"Email": "hash"}}, "needs a secret key: set mask_key"),
+        ({"format": "ydb", "mask_columns": {"Email": "hide"}}, "use hash, redact or truncate:N"),
+        ({"format": "ydb", "mask_columns": {"Email": "truncate"}}, "use hash, redact or truncate:N"),
+        ({"format": "debezium", "barrier_seconds": 1}, "format debezium has no barriers"),
+        ({"format": "ydb", "only_columns": ["Orders.State", "Id"]}, "every column with its table"),
+        ({"format": "ydb", "lines": "rows"}, "lines 'rows' does not exist"),
+    ],
+)
+def test_choices_that_cannot_work_are_refused(choices: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        transform(**choices)
+
+
+def test_a_mode_that_the_capture_type_cannot_satisfy_is_refused_before_the_start() -> None:
+    image = {"format": "ydb", "ydb": {"mode": "NEW_IMAGE"}}
+    with pytest.raises(UsageError, match="use capture type NEW_ROW or .*; or set materialize_rows=true"):
+        transform(**image).check()
+    transform("NEW_ROW", **image).check()
+    transform(**image, materialize_rows=True).check()
+    with pytest.raises(UsageError, match="NEW_AND_OLD_IMAGES cannot be made from OLD_AND_NEW_VALUES"):
+        transform(format="cloudevents", cloudevents={"data_format": "dynamodb"}).check()
+
+
+def test_the_preflight_asks_for_the_capture_type_only_if_the_format_depends_on_it() -> None:
+    asked: list[str] = []
+
+    def capture() -> str:
+        asked.append("asked")
+        return "NEW_ROW"
+
+    for name in ("debezium", "ydb"):
+        pipeline = beam.Pipeline()
+        options = EventOptions.of("spanner", {"format": name})
+        _ = pipeline | beam.Create([change()]) | EventLines(options, "spanner", SHOP, capture, 1)
+        preflight(pipeline)
+    assert asked == ["asked"]
+
+
+def test_bigtable_refuses_an_image_when_the_pipeline_is_built(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="NEW_IMAGE cannot be made from Bigtable"):
+        bigtable_to_files(
+            beam.Pipeline(), **BIGTABLE, output=str(tmp_path), format="ydb", ydb={"mode": "NEW_IMAGE"}
+        )
+    with pytest.raises(UsageError, match="shape and base64 are for native lines"):
+        bigtable_to_files(beam.Pipeline(), **BIGTABLE, output=str(tmp_path), format="ydb", shape="row")
+
+
+def test_a_pipeline_takes_plain_arguments_and_refuses_unknown_ones(tmp_path: Path) -> None:
+    pipeline = beam.Pipeline()
+    spanner_to_files(
+        pipeline, **SPANNER, output=str(tmp_path), format="debezium", debezium={"server": "x"}, shards=2
+    )
+    with pytest.raises(TypeError, match="unexpected keyword argument 'tabels'"):
+        spanner_to_files(beam.Pipeline(), **SPANNER, output=str(tmp_path), tabels=["x"])
+    with pytest.raises(TypeError, match="missing a required"):
+        spanner_to_files(beam.Pipeline(), output=str(tmp_path))

@@ -1,0 +1,123 @@
+"""Conditions over rows, written as text: ``State == 'open' and Amount > 100``. Pure.
+
+The language is that of `simpleeval`: Python's operators, comparisons, `and`, `or`, `not`, `in`, `if … else` and
+methods of texts. It has no imports, no assignments and no access to Python's internals.
+
+| name | value |
+|---|---|
+| a column | its value in the row after the change; of a DELETE, in the row before it |
+| `after`, `before`, `key` | the images: ``before.State``, ``row['family:qualifier']`` |
+| `row` | the image that columns are taken from |
+| `op`, `table`, `schema`, `tag` | operation, table, schema, tag of the transaction |
+| `sent('Note')` | whether the row has the column |
+| `timestamp('2026-01-31T00:00:00Z')` | the time as nanoseconds, the form of a TIMESTAMP |
+| `len`, `lower`, `upper`, `abs` | as in Python |
+
+NULL is `None`. These names hide columns with the same name; `row['op']` is the column.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+from simpleeval import EvalWithCompoundTypes, InvalidExpression
+
+from penstock.errors import UsageError
+from penstock.event import ChangeEvent, Image, Op
+from penstock.timestamps import parse_timestamp
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "abs": abs,
+    "len": len,
+    "lower": str.lower,
+    "timestamp": parse_timestamp,
+    "upper": str.upper,
+}
+
+
+class RowExpression:
+    """A condition over an event, for `FilterEvents(where=…)`. Picklable.
+
+    Raises:
+        UsageError: the text is not an expression.
+    """
+
+    def __init__(self, text: str) -> None:
+        try:
+            ast.parse(text.strip(), mode="eval")
+            EvalWithCompoundTypes().parse(text)
+        except (SyntaxError, InvalidExpression) as error:
+            raise UsageError(f"where is not an expression: {error.args[0]} in {text!r}") from None
+        self._text = text
+        self._evaluator: _Evaluator | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_evaluator": None}  # its functions are closures, which do not pickle
+
+    def __call__(self, event: ChangeEvent) -> bool:
+        """Return whether an event meets the condition.
+
+        Raises:
+            ValueError: the row does not have a column, or the expression cannot be computed for its values, such as
+                ``Amount > 100`` for NULL. The message shows no value.
+        """
+        if self._evaluator is None:
+            self._evaluator = _Evaluator(self._text)
+        return self._evaluator.holds(event)
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+class _Evaluator:
+    def __init__(self, text: str) -> None:
+        functions = {**_FUNCTIONS, "sent": self._sent}
+        self._eval = EvalWithCompoundTypes(names=self._value, functions=functions)
+        self._text, self._parsed = text, self._eval.parse(text)
+        self._event: Any = None
+        self._row: Image = {}
+
+    def holds(self, event: ChangeEvent) -> bool:
+        self._event = event
+        self._row = (event.before if event.op is Op.DELETE else event.after) or event.key or {}
+        try:
+            return bool(self._eval.eval(self._text, previously_parsed=self._parsed))
+        except _MissingColumnError as error:
+            raise ValueError(
+                f"where needs column {error} of {event.source.table}, which the source did not send or the table does "
+                "not have: choose a capture type that sends whole rows, or test it with sent()"
+            ) from None
+        except Exception as error:  # its text may show values
+            raise ValueError(
+                f"where cannot be computed for an event of {event.source.table}: {type(error).__name__} in "
+                f"{self._text!r}"
+            ) from None
+
+    def _value(self, node: ast.Name) -> Any:
+        event = self._event
+        match node.id:
+            case "row":
+                return _Row(self._row)
+            case "after" | "before" | "key":
+                return _Row(getattr(event, node.id) or {})
+            case "op":
+                return str(event.op)
+            case "table" | "schema":
+                return getattr(event.source, node.id)
+            case "tag":
+                return event.transaction.tag if event.transaction else ""
+        return _Row(self._row)[node.id]
+
+    def _sent(self, column: str) -> bool:
+        return column in self._row
+
+
+class _MissingColumnError(Exception):
+    """A row does not have a column; the text is its name."""
+
+
+class _Row(dict[str, Any]):
+    def __missing__(self, column: str) -> Any:
+        raise _MissingColumnError(column)
