@@ -46,6 +46,17 @@ class Changefeed(beam.PTransform):
         return events | ShardByKey(SHARDS) | Barriers(shards=SHARDS, interval_seconds=0.005)
 
 
+class Sharded(beam.PTransform):
+    """Two shards before a transform."""
+
+    def __init__(self, then: Any) -> None:
+        super().__init__()
+        self._then = then
+
+    def expand(self, pcoll: Any) -> Any:
+        return pcoll | ShardByKey(2) | self._then
+
+
 def per_shard(found: list[tuple[tuple[int, ShardRecord], int]]) -> dict[int, list[ShardRecord]]:
     shards: dict[int, list[ShardRecord]] = {shard: [] for shard in range(SHARDS)}
     for (shard, record), _ in found:
@@ -143,14 +154,32 @@ def test_a_barrier_that_fires_before_the_events_it_covers_emits_them_first() -> 
     fn, last = _BarriersFn(), Value()
     buffer = Buffer(event(1, 1_004_000))
     at = Timestamp(micros=1_015_000)
-    found = [each.value[1] for each in fn.emit_barrier(0, "1005", at, buffer, last)]
+    found = [each.value[1] for each in fn.emit_barrier(("", 0), "1005", at, buffer, last)]
     assert [record.is_barrier for record in found] == [False, True]
-    assert list(fn.emit_barrier(0, "1000", at, buffer, last)) == []
+    assert list(fn.emit_barrier(("", 0), "1000", at, buffer, last)) == []
 
 
 def test_an_event_behind_a_barrier_fails_instead_of_following_it() -> None:
     with pytest.raises(Exception, match="after the barrier at 1005 ms"):
         emitted(Changefeed(), [[event(1, 1_000_000)], 2_000, 2_001, [event(1, 1_004_000)]])
+
+
+def test_each_table_has_barriers_of_its_own_in_every_shard() -> None:
+    orders = [event(number, 1_000_000 + number * 4_000) for number in range(4)]
+    source = msgspec.structs.replace(orders[0].source, schema="sales", table="Users")
+    (user,) = [msgspec.structs.replace(each, source=source) for each in orders[:1]]
+    feed = Barriers(shards=2, interval_seconds=0.005, per_table=True)
+    found = emitted(Sharded(feed), [[*orders, user], 1_500])
+    barriers = [
+        (shard, record.table, record.timestamp.step) for (shard, record), _ in found if record.is_barrier
+    ]
+    assert sorted(barriers) == sorted(
+        [(shard, "Orders", step) for shard in (0, 1) for step in (1005, 1010, 1015)]
+        + [(shard, "sales.Users", 1005) for shard in (0, 1)]
+    )
+    assert sum(not record.is_barrier for (_, record), _ in found) == 5
+    barrier = ShardRecord(VirtualTimestamp(5, 0), table="sales.Users")
+    assert ShardRecordCoder().decode(ShardRecordCoder().encode(barrier)) == barrier
 
 
 def test_only_the_last_barrier_of_each_shard_stays_in_the_state() -> None:

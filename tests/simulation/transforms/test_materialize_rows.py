@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.event import ChangeEvent, Op
-from penstock.transforms import MaterializeRows
+from penstock.transforms import MaterializeRows, YdbFormat
 from penstock.transforms.materialize_rows import materialize, materialize_all
 from tests.simulation.transforms.scripts import (
     emitted,
@@ -147,3 +148,30 @@ def test_a_truncate_and_bigtable_are_refused() -> None:
     other = msgspec.structs.replace(other, source=msgspec.structs.replace(other.source, system="bigtable"))
     with pytest.raises(Exception, match="no full row"):
         emitted(MaterializeRows(), [[other]])
+
+
+@given(writes.filter(any), st.sampled_from(CAPTURES))
+def test_image_formats_accept_the_rows_of_every_capture_type(changes: list[Any], capture: str) -> None:
+    told = history(1, changes, capture)
+    _, found = materialize_all(None, [sent for sent, _, _ in told])
+    images = YdbFormat("feed", mode="NEW_AND_OLD_IMAGES")
+    for full, (_, before, after) in zip(found, told, strict=True):
+        (record,) = images(full)
+        shown = json.loads(record.value or b"")
+        assert shown.get("oldImage") == without_key(before)
+        assert shown.get("newImage") == without_key(after)
+
+
+@given(writes.filter(any), st.sampled_from(CAPTURES))
+def test_updates_of_materialized_rows_are_the_columns_that_changed(changes: list[Any], capture: str) -> None:
+    told = history(1, changes, capture)
+    _, found = materialize_all(None, [sent for sent, _, _ in told])
+    for full, (_, before, after) in zip(found, told, strict=True):
+        (record,) = YdbFormat("feed")(full)
+        new, old = without_key(after) or {}, without_key(before) or {}
+        expected = {name: new[name] for name in new if name not in old or old[name] != new[name]}
+        assert json.loads(record.value or b"").get("update", {}) == expected
+
+
+def without_key(row: Row) -> Row:
+    return None if row is None else {name: value for name, value in row.items() if name != "Id"}

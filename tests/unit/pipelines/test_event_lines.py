@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -72,6 +73,23 @@ def test_tables_and_operations_are_chosen() -> None:
     records = [change("a", mod_type="INSERT"), change("b", table="Other"), change("c", mod_type="UPDATE")]
     found = lines(*records, format="ydb", tables=["Or*"], operations=["UPDATE"])
     assert [line["update"]["Name"] for line in found] == ["c"]
+
+
+def test_a_row_is_complete_although_its_first_change_is_not_written() -> None:
+    records = [
+        record(Mod(KEY, '{"Name":"a","Price":"1"}', "{}"), mod_type="INSERT"),
+        one_later(record(Mod(KEY, '{"Name":"b"}', '{"Name":"a"}'))),
+    ]
+    (line,) = lines(
+        *records, format="ydb", ydb={"mode": "NEW_IMAGE"}, materialize_rows=True, operations=["UPDATE"]
+    )
+    assert line["newImage"] == {"Name": "b", "Price": "1"}
+
+
+def one_later(change: Any) -> Any:
+    return dataclasses.replace(
+        change, commit_timestamp=change.commit_timestamp + 1, server_transaction_id="u"
+    )
 
 
 def test_a_change_that_cannot_be_shown_goes_to_the_dead_letters(tmp_path: Path) -> None:
