@@ -112,9 +112,13 @@ class Driver:
             the user's exception, with the worker's traceback and the place as notes.
             EpochAbortedError: the tasks did not work on the same data.
         """
+        # At each epoch, although only the record of an earlier program can differ: the driver keeps no state between
+        # epochs, so it does not know which program has written the record.
         state = state_for_plan(record.state, self._plan, self._dropped)
         drain_begins = self._draining() and not state.draining
         if drain_begins:
+            # Only in the epoch that begins the drain. The record says that it drains, so a driver that takes over does
+            # not truncate again.
             residuals = tuple(self._residuals.truncate(state.residuals))
             state = replace(state, draining=True, residuals=residuals)
         # Read the clock once: with two readings a residual could be neither due nor waiting, and would be lost.
@@ -122,6 +126,7 @@ class Driver:
         until_us = due_rules.residuals_due_until_us(now_us, record.committed_us)
         set_back_us = (
             due_rules.timers_set_back_us(state, now_us, record.committed_us)
+            # The clock of a TestStream is part of the record and never goes back.
             if self._test_stream.clock_us(state) is None
             else 0
         )
@@ -138,6 +143,7 @@ class Driver:
             self._pause(min(_IDLE_SECONDS, due_rules.seconds_until_next_due(state, self._now_us())))
             return None
         # All residuals take part, also those that wait: a merge of two partitions may need one of each kind.
+        # Without a due residual nothing is read in this epoch, and a new division would only make the record change.
         if due:
             rebalanced = self._residuals.rebalance(state.residuals, self._inputs.partitions)
             due, waiting = due_rules.split_by_due(rebalanced, until_us)
@@ -164,6 +170,7 @@ class Driver:
             # Spark chooses the process of each task, so one round may miss a process.
             for _ in range(_FINALIZE_ROUNDS):
                 group = f"penstock-{last.job}"
+                # Twice as many tasks as partitions, so that every process is likely to get one.
                 left -= self._engine.finalize(last.number, left, 2 * self._inputs.partitions, group)
                 if not left:
                     return
@@ -213,6 +220,7 @@ class Driver:
         show_logs(record for report in reports for record in report.logs)
         show_warnings(warning for report in reports for warning in report.warnings)
         raise_failure(reports)
+        # Only after `raise_failure`: a failed epoch has no bundles to finalize and no metrics.
         self._last = _LastEpoch(
             number=attempt.epoch,
             job=attempt.job,

@@ -23,6 +23,7 @@ def raise_failure(reports: Iterable[TaskReport]) -> None:
 
     Its first note says where it was raised: the step, and the element that was read.
     """
+    # The first failure is enough: `checked` has kept only tasks that failed themselves, not those below them.
     for report in reports:
         if report.failure is not None:
             raise _error_of(report.failure)
@@ -55,6 +56,8 @@ def runs_after(runs: Iterable[StateRun], reports: Iterable[TaskReport]) -> tuple
     after = list(runs)
     for report in reports:
         for name, sealed in report.runs.items():
+            # A task reports timers for each store that it seals, and only they name the key groups: a task without
+            # entries seals no run, and then the old runs must go.
             groups = report.timers[name]
             after = _without_groups(after, name, groups.first_key_group, groups.last_key_group)
             after.extend(sealed)
@@ -87,6 +90,7 @@ def watermarks_after(
     lowest: dict[WatermarkKey, int] = {}
     for report in reports:
         for key, mark in report.watermarks.items():
+            # The lowest of all partitions: an element may come from any of them.
             lowest[key] = min(mark, lowest.get(key, mark))
     # A step can report a lower watermark than before, for example after a rescaling or an edit of the pipeline. Beam's
     # model does not allow a watermark to go back, and panes were fired by the higher one.

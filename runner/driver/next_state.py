@@ -64,6 +64,8 @@ class NextStates:
             state_runs=runs_after(state.state_runs, reports),
             timers=timers,
             watermarks=watermarks_after(state.watermarks, reports),
+            # The watermarks that this epoch has started from: if they are still those of the record, another epoch
+            # would see nothing new (`Schedule.watermarks_settled`).
             observed_watermarks=self._schedule.carried_watermarks(state),
             fired_impulses={**state.fired_impulses, **self._now_fired(state)},
             # Those of the running program, not of the record: at the start it was checked that they are compatible.
@@ -82,6 +84,7 @@ class NextStates:
 
     def _reported_residuals(self, reports: Iterable[TaskReport]) -> list[Residual]:
         """The rest of what was read. A delay counts from now; without one the residual is due at once."""
+        # The driver's clock, and not the workers': only one clock decides when a residual is due.
         now_us = self._now_us()
         return [
             Residual(

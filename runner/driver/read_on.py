@@ -1,13 +1,13 @@
 """Reading on after an end: what happens if a program is started again with a later end, or without one.
 
-A read with an end is bounded. When it has ended, no residual remains that says where it stood. So the record keeps one
-*ended* residual for each element of a source that can read on (its restriction provider has the method `read_on`). If
-the program that takes over has a later end, the read gets a *successor*: a residual of its own, which begins after the
-old end. The successor waits until all residuals of the read before it have ended, and holds the watermark meanwhile. So
-no change is read twice, and changes of one key stay in order.
+A read with an end is bounded. When it has ended, it has no residual, so the record would not know where it ended.
+Therefore the record keeps one *ended* residual for each element of a source that can read on (its restriction provider
+has the method `read_on`). If the program that takes over has a later end, the read gets a *successor*: a new residual
+that begins after the old end. The successor waits until all residuals of the read before it have ended, and it holds
+the watermark until then. So no change is read twice, and changes of one key stay in order.
 
-After the old end had been reached, the watermark was at the end of time. Windows were closed, and state was deleted. So
-steps with windows or state cannot take more elements: they are named and refused, unless they have the annotation
+When the old end was reached, the watermark went to the end of time. Windows were closed, and state was deleted. So
+steps with windows or state can take no more elements: they are named and refused, unless they have the annotation
 `FORGETS_AT_END`. Other steps keep nothing of the past, so for them the watermark may go back to the old end.
 """
 
@@ -59,6 +59,7 @@ def read_on(state: EpochState, plan: Plan, residuals: Residuals) -> EpochState |
     successors = [successor for _, successor in pairs if successor is not None]
     if not successors:
         return None
+    # A drain is final: it has closed windows and truncated reads that would be continued here.
     if state.draining:
         raise CheckpointError(
             "the pipeline was drained, so it reads no further, whatever its end is. Pass another folder as "
@@ -105,7 +106,7 @@ def _with_lower_watermarks(state: EpochState, plan: Plan, passed: Sequence[Resid
     lowest = min(residual.watermark_us for residual in passed)
     return replace(
         state,
-        # The next epochs raise again what need not be as low.
+        # For all keys, because a watermark must not be above those of its producers. The next epochs raise them again.
         watermarks={key: min(mark, lowest) for key, mark in state.watermarks.items()},
         observed_watermarks={},
     )
@@ -114,6 +115,8 @@ def _with_lower_watermarks(state: EpochState, plan: Plan, passed: Sequence[Resid
 def _steps_with_state(plan: Plan, readers: Collection[str]) -> list[str]:
     """Return the steps after these readers that keep state, group, or have side inputs."""
     reached = {s.index for s in plan.stages if s.origin is Origin.RESIDUAL and s.step in readers}
+    # Until nothing new is reached: edges are not sorted, and a Flatten or an exchange may lead to earlier stages of the
+    # list.
     size = 0
     while size < len(reached):
         size = len(reached)

@@ -113,6 +113,7 @@ class Residuals:
                 groups[self._identity(residual)].append(residual)
             else:
                 rebalanced.append(residual)
+        # Group by group: restrictions of two elements have nothing in common that could be joined.
         for group in groups.values():
             rebalanced.extend(self._rebalance_group(group, parts))
         return rebalanced
@@ -123,6 +124,8 @@ class Residuals:
         for residual in residuals:
             reader = self._readers[residual.transform]
             value, (element, restriction, state) = self._decode(residual)
+            # Beam's default keeps bounded restrictions whole and drops unbounded ones (`RestrictionProvider.truncate`,
+            # 2.77).
             rest = reader.provider.truncate(element, restriction)
             if rest is not None:
                 kept.append(replace(residual, element=self._encode(reader, value, element, rest, state)))
@@ -158,6 +161,8 @@ class Residuals:
         decoded = [self._decode(residual) for residual in group]
         value, (element, _, _) = decoded[0]
         given = [(restriction, state) for _, (_, restriction, state) in decoded]
+        # The lowest of all for each part. A finer hold would need to know which part a watermark belongs to, and parts
+        # are new.
         hold = min(residual.watermark_us for residual in group)
         due = min(residual.not_before_us for residual in group)
         return [

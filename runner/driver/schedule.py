@@ -14,6 +14,7 @@ from penstock.runner.planning.plan import Plan
 from penstock.runner.protocol.record import EpochState, Residual, WatermarkKey
 from penstock.runner.tasks.epoch import BEGINNING_US, MAX_US
 
+# Element ids are `<epoch>.<index>` (`NextStates._new_residuals`), so no id has this sign.
 _SUCCESSOR = "+"
 
 
@@ -71,6 +72,7 @@ def waiting_successors(residuals: Iterable[Residual]) -> set[tuple[str, str]]:
         (step, later)
         for step, later in ids
         if later.endswith(_SUCCESSOR)
+        # Any shorter chain of signs, not only the direct predecessor, whose read may have ended already.
         and any((step, later[:size]) in ids for size in range(len(later.rstrip(_SUCCESSOR)), len(later)))
     }
 
@@ -101,6 +103,7 @@ class Schedule:
             return True
         if state.residuals:
             return False
+        # Without timers and residuals, an epoch finds that the pipeline is done.
         return not (self.watermarks_settled(state) and any(timers.pending for timers in state.timers))
 
     def watermarks_settled(self, state: EpochState) -> bool:

@@ -37,6 +37,8 @@ class SparkEngine:
     def __init__(self, spark_context: Any, plan: Plan) -> None:
         self._context = spark_context
         self._plan = plan
+        # Broadcast once. As part of each task's closure the plan, with the pickled DoFns of the user, would travel with
+        # every task of every epoch.
         self._plan_broadcast = self._context.broadcast(plan)
         self._empty_rdds: dict[int, Any] = {}
         self._jvm = SparkJvm(spark_context)
@@ -54,6 +56,7 @@ class SparkEngine:
         except Py4JJavaError as error:
             if not has_broken_worker_factory(str(error)):
                 raise self._explained(error) from error
+            # Once, at once, and not as a failed epoch: the tasks have not started, and the cause is removed.
             use_new_worker_factory(self._context)
         except (Py4JError, OSError) as error:
             # Exceptions of user code come back in reports, so these are of Spark, its JVM or the connection to it.
@@ -72,12 +75,16 @@ class SparkEngine:
             try:
                 for level in range(1, depth):
                     name(f"{description}, {self._descriptions[level - 1]}")
+                    # One job for all levels: Spark starts a stage of tasks only when the level above has ended, and
+                    # needs no round trip to this driver between them.
                     rdd = rdd.partitionBy(n, _as_is)
                     exchanges.append(rdd)
                     rdd = rdd.mapPartitionsWithIndex(
                         _level(self._plan_broadcast, level, self._at(level, epoch))
                     )
                 name(f"{description}, {self._descriptions[-1]}")
+                # Small: the last level sends control records only. Data of the epoch never reaches the driver, except
+                # the elements that the record must hold.
                 frames = [Frame.unpack(data) for _, data in rdd.collect()]
             finally:
                 self._jvm.delete_shuffles(exchanges)
@@ -135,6 +142,8 @@ def checked(frames: Iterable[Frame], shape: list[int]) -> list[TaskReport]:
         EpochAbortedError: see `pinned`; or a task found that its input did not fit together.
     """
     controls = [TaskResult(f.level, f.partition, f.nonce, pickle.loads(f.payload)) for f in frames]
+    # Before the pins are checked: after a failure the levels below have taken nothing, which would look like a lost
+    # attempt.
     failed = [c.payload for c in controls if c.payload.failure is not None]
     if failed:
         return failed
@@ -182,6 +191,8 @@ def _level(plan_broadcast: Any, level: int, epoch: EpochInput) -> Any:
         plan = plan_broadcast.value
         apply_levels(plan.logging)
         frames = () if level == 0 else (data for _, data in packets)
+        # `yield from` passes `close` on, with which Spark ends a task whose output it no longer wants
+        # (`handover.iterate`).
         yield from run_level(plan, level, partition, epoch, frames)
         sys.stdout.flush()  # the daemon has made it line-buffered, and a worker ends without flushing
         freeze_imports()

@@ -17,5 +17,6 @@ def freeze_imports() -> None:
     global _modules_at_last_freeze
     if len(sys.modules) != _modules_at_last_freeze:
         _modules_at_last_freeze = len(sys.modules)
+        # Collected first, so that garbage is not kept for the life of the process. `gc.freeze` itself looks at nothing.
         gc.collect()
         gc.freeze()

@@ -83,6 +83,7 @@ class Cells:
         if head[:1] == _SINGLE:
             yield head[1:]
             return
+        # By single reads, not by a scan: a scan would have to merge all runs, and the numbers of the chunks are known.
         for n in range(_count(head)):
             chunk = self._store.get(key_group, _chunk(cell, n))
             if chunk is not None:
@@ -100,7 +101,9 @@ class Cells:
         prefix = self._cell(key, window, lowest)[: size - _TIME.size]
         return [
             (cell[size - len(lowest) :], list(self._chunks(key_group, cell, head)))
+            # As a list, because `_chunks` reads from the same store.
             for _, cell, head in list(self._store.scan(key_group, key_group, prefix))
+            # Chunks of the cells have longer keys with the same prefix.
             if len(cell) == size and lowest <= cell[size - len(lowest) :] < highest
         ]
 
@@ -143,6 +146,7 @@ class Cells:
     def forget(self, key_group: int, key: bytes, window: bytes) -> None:
         """Delete all cells of a key and window."""
         found = list(self._store.scan(key_group, key_group, b"c" + pack(key, window)))
+        # One tombstone per entry: a tombstone for a range would have to be checked by every read.
         for _, entry, _ in found:
             self._store.delete(key_group, entry)
 
@@ -192,6 +196,7 @@ class Timers:
     def set(self, timer: TimerEntry) -> None:
         """Set a timer; it replaces the one of the same key, window, family and tag. An equal one is not rewritten."""
         known = self.get(timer.key_group, timer.key, timer.window, timer.family, timer.tag)
+        # Timers that are set again to the same time are frequent: a looping stage would write them in each epoch.
         if known == timer:
             return
         if known is not None:
@@ -199,6 +204,7 @@ class Timers:
         identity = pack(timer.key, timer.window, timer.family, timer.tag)
         record = _TIMER.pack(timer.domain, timer.fire_us, timer.hold_us)
         self._store.put(timer.key_group, b"t" + identity, record)
+        # An index in firing order, because each epoch asks for the earliest timer, and a stage may have millions.
         self._store.put(timer.key_group, timer.domain + _time(timer.fire_us) + identity, b"")
         if timer.hold_us != NO_HOLD_US:
             self._store.put(timer.key_group, HOLD + _time(timer.hold_us) + identity, b"")
@@ -239,6 +245,7 @@ class Timers:
         if self._first > self._last:
             return []
         found = self._store.scan(self._first, self._last, domain, domain + _time(limit_us + 1))
+        # The index entry is one byte of domain and eight of time, then the timer's identity.
         due = [self.get(group, *unpack(entry[9:])) for group, entry, _ in found]
         return sorted((timer for timer in due if timer is not None), key=lambda timer: timer.fire_us)
 

@@ -36,6 +36,7 @@ Bounds = tuple[bytes, bytes]
 ABSENT: Final = object()
 """Result of `Run.get` for a key that the run does not contain."""
 
+# A read from a small file on a network file system costs more than the memory does.
 IN_MEMORY_BYTES = 4 << 20
 """Runs up to this size are kept in memory. Larger ones are read page by page if the file is local."""
 
@@ -88,12 +89,15 @@ class Run:
         self.held_bytes = held_bytes
         """Bytes of memory that the open run uses."""
 
+    # Not in a `close`: cache and stores share a run, and only the last reference knows that it is the last.
     def __del__(self) -> None:
         self._database.close()
 
     @functools.cached_property
     def key_groups(self) -> frozenset[int]:
         """The key groups that have entries in this run. Cached, because most reads are for key groups without any."""
+        # Jumps from group to group by the index instead of reading all keys: a run has at most some thousand groups and
+        # may have millions of keys.
         found, lower, next_key = set(), b"", "SELECT k FROM run WHERE k >= ? ORDER BY k LIMIT 1"
         while row := self._database.execute(next_key, (lower,)).fetchone():
             key_group = key_of(row[0])[0]
@@ -124,6 +128,7 @@ class Run:
         for begin in range(0, len(bounds), _BOUNDS):
             ends = [end for pair in bounds[begin : begin + _BOUNDS] for end in pair]
             values = ",".join(["(?,?)"] * (len(ends) // 2))
+            # CROSS JOIN keeps SQLite's planner from reading the run in the outer loop.
             bounds_of = f"WITH bounds(lower, upper) AS (VALUES {values})"
             yield from self._database.execute(f"{bounds_of} SELECT k, v FROM bounds CROSS {join}", ends)
 
@@ -166,6 +171,8 @@ class RunBuilder:
         """Return the bytes of the file and the opened run. Do not use the builder afterwards."""
         if self._pragma("freelist_count") * 8 > self._pragma("page_count"):
             self._database.execute("VACUUM")  # deleted and replaced entries leave free pages
+        # `serialize` instead of a file that SQLite writes: the checkpoint's storage may be an object store, and a run
+        # becomes visible whole.
         data = self._database.serialize()
         return data, Run(self._database, len(data))
 

@@ -61,6 +61,8 @@ class StateStore:
         self._first = first
         self._last = last
         self._cache = cache
+        # A dict and a sorted list of its keys that is made at the first scan: most tasks only get and put, and a sorted
+        # container would slow each put down.
         self._buffer: dict[bytes, bytes | None] = {}
         self._sorted: list[bytes] | None = None
         self._opened: dict[str, Run] = {}
@@ -104,6 +106,7 @@ class StateStore:
             RunMissingError, CheckpointError: a run cannot be read; all methods that read may raise this.
         """
         wanted = self._key(key_group, key)
+        # Asked with `in`, because None in the buffer means that the key is deleted.
         if wanted in self._buffer:
             return self._buffer[wanted]
         return _newest(self._runs_with_group(self._runs, wanted), wanted)
@@ -136,6 +139,7 @@ class StateStore:
         time of the call, so the caller may write during the iteration.
         """
         self._key(first, b""), self._key(last, b"")
+        # One pair of bounds for each key group: the prefix comes after the key group, so its keys are not adjacent.
         bounds = [_bounds(group, prefix, stop) for group in range(first, last + 1)]
         # A scan of everything needs one pair of bounds instead of one per key group.
         if not prefix and stop is None:
@@ -199,6 +203,7 @@ class StateStore:
 
     def _open(self, run: StateRun) -> Run:
         opened = self._opened.get(run.name)
+        # Kept here too: the cache may drop a run while this store still reads it.
         if opened is None:
             opened = self._cache.open(self._filesystem, f"{self._folder}/{run.name}", run)
             self._opened[run.name] = opened
@@ -238,6 +243,8 @@ class StateStore:
     def _drop_void_tombstones(self) -> int:
         """Drop deletions of keys that no run contains; return the bytes of values that the other deletions hide."""
         hidden = 0
+        # A timer that is set and cleared within an epoch leaves such a tombstone. Without this each epoch would write a
+        # run.
         for key in [key for key, value in self._buffer.items() if value is None]:
             value = _newest(self._runs_with_group(self._runs, key), key)
             if value is None:
@@ -251,6 +258,8 @@ class StateStore:
         """Return the runs that stay as they are, and the newest ones that are merged into the next run."""
         weight = max(SMALL_BYTES, self._buffered_bytes() + hidden)
         split = len(self._runs)
+        # The weight includes what tombstones hide, so a run that deletes much is merged with the run that it deletes
+        # from, and the space is freed.
         while split and _counted_bytes(self._runs[split - 1]) <= TIER * weight:
             split -= 1
             weight += _counted_bytes(self._runs[split]) + self._runs[split].hides
@@ -266,6 +275,7 @@ class StateStore:
         builder = RunBuilder(size // entries)
         for run in taken:  # oldest first: newer entries replace
             builder.add(self._open(run).scan([_counted_bounds(run)]))
+        # Sorted, because SQLite appends ascending keys to the last page; a random order would split pages.
         builder.add(sorted(self._buffer.items()))
         return builder
 
@@ -287,6 +297,7 @@ class StateStore:
         file_name = name.file_name(self._first, self._last)
         path = f"{self._folder}/{file_name}"
         self._filesystem.write(path, data)
+        # The next epoch of this process needs it, and it is in memory already.
         self._cache.keep(self._filesystem, path, opened)
         checksum = zlib.crc32(data)
         groups = (self._first, self._last)
