@@ -20,13 +20,31 @@ Pure: no Beam, no client, no clock. Timestamps are nanoseconds. The rules:
    every open partition is above its start: no partition can announce the parents any more. `settled` opens it. No
    change below its start is unread, so the order holds. A service that follows its documentation never causes this.
 
-`globally_ordered` frontiers add a fourth rule, only for the emulator: **a child opens only when no partition has an
+Partitions of a **mutable** frontier (partition_mode MUTABLE_KEY_RANGE) live on while key ranges move between them:
+
+4. **A destination continues after a move when its sources have passed it.** A move-in closes the destination at the
+   timestamp of the move. It opens again, at the same position, when each source has a position above that timestamp or
+   has ended. A source that is not known yet counts as not passed; rule 3 applies to it. Partitions that wait for each
+   other at one timestamp open together, once no other partition has an unread change up to it.
+5. **A new partition opens when the partition that announced it has passed its start.** Several partitions may announce
+   it: the first one counts. A dealt part cannot know whether another part has it, so it opens none before the `join`.
+   Ended partitions are remembered until every position has passed their ends, so that an announcement that comes
+   late opens nothing twice.
+
+`globally_ordered` frontiers add a last rule, only for the emulator: **a child opens only when no partition has an
 unread change below its start**. The emulator replaces all partitions at one moment and sends every change to one of
 them, which need not descend from the one before (measured: 157 to 320 of some 1,200 changes per run). The service keeps
 a key within its lineage. There the rule would let one slow partition delay all others.
 
 Growth: one entry per open and per waiting partition, and one run of sequence numbers per transaction at the timestamp
-of a partition's position. Nothing grows with time.
+of a partition's position. A mutable frontier has one more entry for each partition that ended above the watermark.
+Nothing grows with time.
+
+Partitions are named by their keys; see `query.partition_key`.
+
+Source of the rules: Spanner documentation, "Change stream partitions, records, and queries"; of rules 4 and 5
+google/spanner/v1/change_stream.proto, PartitionEventRecord and PartitionStartRecord. Which partition announces a new
+one is not documented.
 """
 
 from __future__ import annotations
@@ -37,8 +55,8 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from penstock.errors import LineageError
-from penstock.io.spanner.query import ROOT
-from penstock.io.spanner.record import ChildPartitionsRecord, DataChangeRecord
+from penstock.io.spanner.query import ROOT, token_of
+from penstock.io.spanner.record import ChildPartitionsRecord, DataChangeRecord, PartitionStartRecord
 from penstock.timestamps import format_timestamp
 
 Runs: TypeAlias = tuple[tuple[int, int], ...]
@@ -50,7 +68,8 @@ class Position(NamedTuple):
     """The position of one partition: everything below `timestamp` is read, and at `timestamp` the records in `seen`.
 
     A query resumes *at* `timestamp` (inclusive) and skips what was seen: per transaction, the sequence
-    numbers of its records. So a checkpoint may fall between two records of one timestamp.
+    numbers of its records. So a checkpoint may fall between two records of one timestamp. Move-ins belong to no
+    transaction: their sequence numbers are under the empty one.
     """
 
     timestamp: int
@@ -62,13 +81,18 @@ class Position(NamedTuple):
         Raises:
             LineageError: the record is below the position; partitions are ordered by commit timestamp.
         """
-        timestamp, transaction = record.commit_timestamp, record.server_transaction_id
-        sequence = _sequence(record)
+        return self.after_sequence(
+            record.commit_timestamp, record.server_transaction_id, record.record_sequence
+        )
+
+    def after_sequence(self, timestamp: int, transaction: str, record_sequence: str) -> Position | None:
+        """Return the position after the record with this sequence; otherwise as `after`."""
+        sequence = _number(timestamp, record_sequence)
         if timestamp > self.timestamp:
             return Position(timestamp, {transaction: ((sequence, sequence),)})
         if timestamp < self.timestamp:
             raise LineageError(
-                f"a data change record committed at {format_timestamp(timestamp)} arrived after "
+                f"a record committed at {format_timestamp(timestamp)} arrived after "
                 f"{format_timestamp(self.timestamp)} in its partition"
             )
         runs = self.seen.get(transaction, ())
@@ -83,10 +107,16 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A partition that may not be read yet: it starts at `start` (inclusive) when `unfinished` is empty."""
+    """A partition that may not be read now.
+
+    It is opened at `start` (inclusive) when `unfinished` is empty; in a mutable frontier, when all of them have passed
+    `start`. `seen` is not empty if it waits in the middle of its life, after a move-in: it continues after what was
+    seen at `start`.
+    """
 
     start: int
     unfinished: frozenset[str]
+    seen: Mapping[str, Runs] = MappingProxyType({})
 
 
 class Advanced(NamedTuple):
@@ -98,15 +128,27 @@ class Advanced(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """A child partitions record of `token` was claimed."""
+    """A record of `token` that names partitions to read was claimed."""
 
     token: str
-    record: ChildPartitionsRecord
+    record: ChildPartitionsRecord | PartitionStartRecord
+
+
+@dataclass(frozen=True, slots=True)
+class MovedIn:
+    """A record of `token` was claimed that says: keys of the partitions `sources` came in at `position`."""
+
+    token: str
+    position: Position
+    sources: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A query of `token` ended after at least one child partitions record: the partition has ended."""
+    """The partition has ended.
+
+    A query of `token` ended after at least one child partitions record, or a partition end record was claimed.
+    """
 
     token: str
 
@@ -118,7 +160,7 @@ class Ended:
     token: str
 
 
-Step: TypeAlias = Advanced | Announced | Finished | Ended
+Step: TypeAlias = Advanced | Announced | MovedIn | Finished | Ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +169,8 @@ class Frontier:
 
     `open` maps the tokens that may be read now to their positions, `waiting` those that may not.
     `dealt` says that this is one part of several and knows nothing of the others; `globally_ordered` says that keys
-    move between lineages (the emulator).
+    move between lineages (the emulator). `mutable` says that key ranges move between partitions that live on; then
+    `finished` maps ended partitions to their ends, as far as they are still needed.
     """
 
     open: Mapping[str, Position]
@@ -135,16 +178,28 @@ class Frontier:
     end: int | None = None
     dealt: bool = False
     globally_ordered: bool = False
+    mutable: bool = False
+    finished: Mapping[str, int] = MappingProxyType({})
 
     @classmethod
-    def starting_at(cls, start: int, end: int | None = None, *, globally_ordered: bool = False) -> Frontier:
-        """Return the frontier of a stream read from `start`, inclusive: the root partition alone."""
-        return cls({ROOT: Position(start)}, {}, end, globally_ordered=globally_ordered)
+    def starting_at(
+        cls,
+        start: int,
+        end: int | None = None,
+        *,
+        roots: Iterable[str] = (ROOT,),
+        globally_ordered: bool = False,
+        mutable: bool = False,
+    ) -> Frontier:
+        """Return the frontier of a stream read from `start`, inclusive: the root partitions, one for each function."""
+        opened = {root: Position(start) for root in roots}
+        return cls(opened, {}, end, globally_ordered=globally_ordered, mutable=mutable)
 
     @property
     def done(self) -> bool:
         """Whether no work remains, now or later."""
-        return not self.open and not self.waiting
+        # A dealt part that remembers ended partitions still has to tell the others: see `join`.
+        return not self.open and not self.waiting and not (self.dealt and self.finished)
 
     @property
     def can_progress(self) -> bool:
@@ -191,32 +246,38 @@ class Frontier:
                 return self.advanced({token: position})
             case Announced(token, record):
                 return self._announced(token, record)
+            case MovedIn(token, position, sources):
+                return self._moved_in(token, position, sources)
             case Finished(token) | Ended(token):
                 return self._closed(token)
 
     def exhausted(self) -> Frontier:
         """Return the same frontier without remaining work."""
-        return replace(self, open={}, waiting={})
+        return replace(self, open={}, waiting={}, finished={})
 
     def advanced(self, positions: Mapping[str, Position]) -> Frontier:
         """Return the frontier with several open partitions at new positions: one copy for many steps."""
         return replace(self, open={**self.open, **positions}).settled() if positions else self
 
     def settled(self) -> Frontier:
-        """Open each child without unfinished parents and, in a whole frontier, orphans (rule 3)."""
+        """Open each partition that waits for nothing any more and, in a whole frontier, orphans (rules 3 to 5)."""
         if not self.waiting:  # almost always, and this runs after every claim of lineage
-            return self
-        ready = {token: child.start for token, child in self.waiting.items() if not child.unfinished}
+            return self._without_old_ends() if self.finished and not self.dealt else self
+        ready = {token: child for token, child in self.waiting.items() if not self._missing(child)}
+        if self.mutable and self.dealt:
+            ready = {token: child for token, child in ready.items() if child.seen}
         # Another part may know the missing parents, so a dealt part must not treat a child as an orphan.
         if not ready and not self.dealt:
             ready = self._orphans()
         if ready and self.globally_ordered:
             # Other parts may have unread changes below the start, so a dealt part opens no child.
             lowest = self.watermark
-            ready = {token: start for token, start in ready.items() if not self.dealt and start == lowest}
+            ready = {
+                token: child for token, child in ready.items() if not self.dealt and child.start == lowest
+            }
         if not ready:
             return self
-        opened = {token: Position(start) for token, start in ready.items()}
+        opened = {token: Position(child.start, child.seen) for token, child in ready.items()}
         waiting = {token: child for token, child in self.waiting.items() if token not in ready}
         return replace(self, open={**self.open, **opened}, waiting=waiting)
 
@@ -248,33 +309,44 @@ class Frontier:
             LineageError: two parts hold the same partition.
             ValueError: no parts, or parts with different ends.
         """
-        if len({(part.end, part.globally_ordered) for part in parts}) != 1:
+        if len({(part.end, part.globally_ordered, part.mutable) for part in parts}) != 1:
             raise ValueError("join needs the parts of one frontier: at least one, all with the same end")
+        first = parts[0]
         opened: dict[str, Position] = {}
         waiting: dict[str, Waiting] = {}
+        finished: dict[str, int] = {}
         for part in parts:
             _refuse_shared(opened.keys() & part.open.keys())
             opened.update(part.open)
+            finished.update(part.finished)
             for token, child in part.waiting.items():
-                waiting[token] = _merged(waiting.get(token), child)
+                merge = _continued if first.mutable else _merged
+                waiting[token] = merge(waiting.get(token), child)
+        if first.mutable:  # a partition that one part has read may have been announced in another one
+            known = opened.keys() | finished.keys()
+            waiting = {token: child for token, child in waiting.items() if token not in known}
         _refuse_shared(opened.keys() & waiting.keys())
-        return Frontier(opened, waiting, parts[0].end, globally_ordered=parts[0].globally_ordered).settled()
+        whole = Frontier(opened, waiting, first.end, False, first.globally_ordered, first.mutable, finished)
+        return whole.settled()
 
-    def _announced(self, token: str, record: ChildPartitionsRecord) -> Frontier:
+    def _announced(self, token: str, record: ChildPartitionsRecord | PartitionStartRecord) -> Frontier:
         waiting = dict(self.waiting)
-        for child in record.child_partitions:
-            # Children of the root name no parents; they wait for the root's query to end.
-            parents = child.parent_partition_tokens or frozenset((token,))
-            if token not in parents:
-                raise LineageError(
-                    f"{abbreviate(token)} announces {abbreviate(child.token)}, which names other parents"
-                )
+        for child, parents in _children(token, record):
             # A child that starts after the end has no change to read.
-            if self.end is None or record.start_timestamp <= self.end:
-                announced = Waiting(record.start_timestamp, parents)
-                waiting[child.token] = _merged(waiting.get(child.token), announced)
+            if self.end is not None and record.start_timestamp > self.end:
+                continue
+            if not self.mutable:
+                waiting[child] = _merged(waiting.get(child), Waiting(record.start_timestamp, parents))
+            elif not self._knows(child):
+                waiting[child] = Waiting(record.start_timestamp, parents)
         position = self.open[token].reached(record.start_timestamp)
         return replace(self, open={**self.open, token: position}, waiting=waiting).settled()
+
+    def _moved_in(self, token: str, position: Position, sources: frozenset[str]) -> Frontier:
+        """Let a destination wait where the keys came in; it opens again when the sources have passed the move."""
+        opened = {other: at for other, at in self.open.items() if other != token}
+        held = Waiting(position.timestamp, sources - {token}, position.seen)
+        return replace(self, open=opened, waiting={**self.waiting, token: held}).settled()
 
     def _closed(self, token: str) -> Frontier:
         opened = {other: position for other, position in self.open.items() if other != token}
@@ -284,19 +356,46 @@ class Frontier:
             else entry
             for child, entry in self.waiting.items()
         }
-        return replace(self, open=opened, waiting=waiting).settled()
+        closed = replace(self, open=opened, waiting=waiting)
+        if self.mutable:
+            closed = replace(closed, finished={**self.finished, token: self.open[token].timestamp})
+        return closed.settled()
 
-    def _orphans(self) -> dict[str, int]:
+    def _knows(self, token: str) -> bool:
+        return token in self.open or token in self.waiting or token in self.finished
+
+    def _missing(self, child: Waiting) -> Collection[str]:
+        """Return the partitions that a waiting one still waits for."""
+        if not self.mutable:
+            return child.unfinished
+        return [token for token in child.unfinished if not self._has_passed(token, child.start)]
+
+    def _has_passed(self, token: str, timestamp: int) -> bool:
+        """Whether all records of a partition up to `timestamp` (inclusive) have been read."""
+        if token in self.open:
+            return self.open[token].timestamp > timestamp
+        if token in self.waiting:
+            return self.waiting[token].start > timestamp
+        return token in self.finished
+
+    def _without_old_ends(self) -> Frontier:
+        """Forget the partitions that ended below every position."""
+        watermark = self.watermark
+        kept = {t: end for t, end in self.finished.items() if watermark is not None and end >= watermark}
+        return replace(self, finished=kept) if len(kept) < len(self.finished) else self
+
+    def _orphans(self) -> dict[str, Waiting]:
         # Only children at the lowest start can be orphans: a later one may still be announced by an earlier one.
         first = min(child.start for child in self.waiting.values())
         if any(position.timestamp <= first for position in self.open.values()):
             return {}
+        lowest = {token: child for token, child in self.waiting.items() if child.start == first}
         living = self.open.keys() | self.waiting.keys()
-        return {
-            token: child.start
-            for token, child in self.waiting.items()
-            if child.start == first and not child.unfinished & living
+        orphans = {
+            token: child for token, child in lowest.items() if not living & set(self._missing(child))
         }
+        # If there are none, they wait for each other: partitions that exchanged keys in one transaction.
+        return orphans or (lowest if self.mutable else {})
 
     def _families(self) -> list[tuple[str, ...]]:
         """Group the tokens that are connected by "waits for". An unknown parent connects nothing."""
@@ -321,12 +420,40 @@ class Frontier:
             self.end,
             dealt,
             self.globally_ordered,
+            self.mutable,
+            self.finished,
         )
 
 
-def abbreviate(token: str) -> str:
-    """Return a short form of a partition token for messages: tokens are opaque, some 170 characters."""
+def abbreviate(key: str) -> str:
+    """Return a short form of a partition's key for messages: tokens are opaque, some 170 characters."""
+    token = token_of(key)
     return f"partition {token[:8]}…{token[-8:]}" if token else "the root partition"
+
+
+def _children(token: str, record: ChildPartitionsRecord | PartitionStartRecord) -> Iterable[tuple[str, frozenset[str]]]:
+    """Yield the partitions that a record of `token` announces, each with those that it waits for.
+
+    Raises:
+        LineageError: a child does not name the announcing partition.
+    """
+    if isinstance(record, PartitionStartRecord):
+        for started in record.partition_tokens:
+            yield started, frozenset((token,))
+        return
+    for child in record.child_partitions:
+        # Children of the root name no parents; they wait for the root's query to end.
+        parents = child.parent_partition_tokens or frozenset((token,))
+        if token not in parents:
+            raise LineageError(
+                f"{abbreviate(token)} announces {abbreviate(child.token)}, which names other parents"
+            )
+        yield child.token, parents
+
+
+def _continued(known: Waiting | None, again: Waiting) -> Waiting:
+    """Return the entry of the part that has read the partition, or that of either part if none has."""
+    return again if known is None or again.seen else known
 
 
 def _merged(known: Waiting | None, again: Waiting) -> Waiting:
@@ -341,13 +468,13 @@ def _refuse_shared(tokens: Iterable[str]) -> None:
         raise LineageError(f"two parts of a frontier hold {abbreviate(token)}")
 
 
-def _sequence(record: DataChangeRecord) -> int:
+def _number(timestamp: int, record_sequence: str) -> int:
     try:
-        return int(record.record_sequence)
+        return int(record_sequence)
     except ValueError:
         raise LineageError(
-            f"record_sequence {record.record_sequence!r} of the record committed at "
-            f"{format_timestamp(record.commit_timestamp)} is not a number"
+            f"record_sequence {record_sequence!r} of the record committed at {format_timestamp(timestamp)} is not a "
+            "number"
         ) from None
 
 

@@ -1,59 +1,129 @@
-"""The checks before a read: the database answers; its dialect, the stream and the stream's options are supported."""
+"""The checks before a read: the database answers, and the stream exists; what the reader must know about both."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from penstock.errors import SetupError
-from penstock.io.spanner.query import DIALECT, STREAMS, Query, stream_options_query
+from penstock.io.spanner.query import (
+    DIALECT,
+    GOOGLESQL,
+    POSTGRESQL,
+    ROOT,
+    ROUTINES,
+    STREAMS,
+    Query,
+    partition_key,
+    read_functions,
+    stream_options_query,
+)
 from penstock.io.spanner.source import ChangeStream
 
-_GOOGLESQL = "GOOGLE_STANDARD_SQL"
+_MODES = {"IMMUTABLE_KEY_RANGE": False, "MUTABLE_KEY_RANGE": True}
 
 
-def check_source(stream: ChangeStream, rows: Callable[[Query], list[list[str]]]) -> dict[str, str]:
-    """Return the options of the change stream, such as value_capture_type, if they are set.
+@dataclass(frozen=True, slots=True)
+class StreamFacts:
+    """What the service says about a change stream.
 
-    `rows` runs a query and returns its rows as lists of text. Only a read tells whether the start is within the
-    retention period. The first query reports that, before a record is emitted.
+    - `dialect`: of its database.
+    - `functions`: its read functions: one, or one for each placement with per_placement_tvf.
+    - `options`: those that are set, such as value_capture_type.
+    """
+
+    dialect: str
+    functions: tuple[str, ...]
+    options: Mapping[str, str]
+
+    @property
+    def mutable(self) -> bool:
+        """Whether key ranges move between partitions (partition_mode MUTABLE_KEY_RANGE)."""
+        return _MODES[self.options.get("partition_mode", "IMMUTABLE_KEY_RANGE")]
+
+    def roots(self, change_stream: str) -> tuple[str, ...]:
+        """Return the keys of the root partitions, one for each function."""
+        usual = f"READ_{change_stream}"
+        return tuple(
+            [partition_key("" if function == usual else function, ROOT) for function in self.functions]
+        )
+
+
+def check_source(
+    stream: ChangeStream, rows: Callable[[Query], list[list[str]]], dialect: str | None = None
+) -> StreamFacts:
+    """Return what the service says about the change stream.
+
+    `rows` runs a query and returns its rows as lists of text. `dialect`: that of the database; None: the service is
+    asked. Only a read tells whether the start is within the retention period. The first query reports that, before a
+    record is emitted.
 
     Raises:
-        SetupError: a dialect or mode that is not supported, or no such stream; the message names the fix.
+        SetupError: no such stream, or one of a kind that this release does not know; the message names the fix.
     """
-    _check_dialect(stream, rows(Query(DIALECT)))
-    _check_exists(stream, [name for (name,) in rows(Query(STREAMS))])
-    options = dict(rows(stream_options_query(stream.change_stream)))
-    _check_mode(stream, options)
-    return options
-
-
-def _check_dialect(stream: ChangeStream, rows: list[list[str]]) -> None:
-    dialect = rows[0][0] if rows else _GOOGLESQL
-    if dialect != _GOOGLESQL:
-        raise SetupError(
-            f"{stream.database_path} has the dialect {dialect}; this reader knows GoogleSQL change streams "
-            "only. Nothing was read"
-        )
-
-
-def _check_exists(stream: ChangeStream, names: list[str]) -> None:
-    if stream.change_stream.lower() not in (name.lower() for name in names):
-        known = ", ".join(sorted(names)) or "none"
-        raise SetupError(
-            f"{stream.database_path} has no change stream {stream.change_stream!r} that these credentials "
-            f"can see (there are: {known}). Check the name, or create it: CREATE CHANGE STREAM "
-            f"{stream.change_stream} FOR ALL OPTIONS (value_capture_type = 'OLD_AND_NEW_VALUES')"
-        )
-
-
-def _check_mode(stream: ChangeStream, options: dict[str, str]) -> None:
+    dialect = dialect or _dialect(stream, rows(Query(DIALECT)))
+    names = [name for (name,) in rows(Query(STREAMS))]
+    name = _existing(stream, names, dialect)
+    options = dict(rows(stream_options_query(name, dialect)))
     mode = options.get("partition_mode", "IMMUTABLE_KEY_RANGE")
-    if mode != "IMMUTABLE_KEY_RANGE":
+    if mode not in _MODES:
         raise SetupError(
-            f"{stream} has partition_mode {mode}, which is not supported yet. Create a change stream with "
-            "partition_mode IMMUTABLE_KEY_RANGE (the default) beside it"
+            f"{stream} has partition_mode {mode}, which this release does not know. Use one of {', '.join(_MODES)}"
         )
-    if options.get("per_placement_tvf", "false").lower() == "true":
+    # GoogleSQL names are compared without case, so the function has the name that the user wrote.
+    name = name if dialect == POSTGRESQL else stream.change_stream
+    function = read_functions(name, dialect, mutable=_MODES[mode])
+    if options.get("per_placement_tvf", "false").lower() != "true":
+        return StreamFacts(dialect, (function,), options)
+    others = [read_functions(each, dialect, mutable=_MODES[mode]) for each in names if each.lower() != name.lower()]
+    return StreamFacts(
+        dialect, _of_placements(stream, function, others, [each for (each,) in rows(Query(ROUTINES))]), options
+    )
+
+
+def _dialect(stream: ChangeStream, rows: list[list[str]]) -> str:
+    dialect = rows[0][0] if rows else GOOGLESQL
+    if dialect not in (GOOGLESQL, POSTGRESQL):
         raise SetupError(
-            f"{stream} is read by one function a placement (per_placement_tvf), which is not supported yet"
+            f"{stream.database_path} has the dialect {dialect}, which this release does not know. Nothing was read"
         )
+    return dialect
+
+
+def _existing(stream: ChangeStream, names: list[str], dialect: str) -> str:
+    """Return the name of the stream as the database spells it."""
+    asked = stream.change_stream
+    if asked in names:
+        return asked
+    same = [name for name in names if name.lower() == asked.lower()]
+    if len(same) == 1:
+        return same[0]
+    known = ", ".join(sorted(names)) or "none"
+    options = "WITH (value_capture_type = 'OLD_AND_NEW_VALUES')"
+    if dialect != POSTGRESQL:
+        options = options.replace("WITH", "OPTIONS")
+    raise SetupError(
+        f"{stream.database_path} has no change stream {asked!r} that these credentials can see (there are: {known}). "
+        f"Check the name, or create it: CREATE CHANGE STREAM {asked} FOR ALL {options}"
+    )
+
+
+def _of_placements(
+    stream: ChangeStream, function: str, others: list[str], routines: list[str]
+) -> tuple[str, ...]:
+    """Return the functions of all placements. Those of a stream with a longer name may begin in the same way."""
+    longer = tuple(f"{other}_" for other in others if other.lower().startswith(f"{function}_".lower()))
+    found = [
+        routine
+        for routine in routines
+        if routine.lower().startswith(f"{function}_".lower())
+        and routine.lower() not in {other.lower() for other in others}
+        and not routine.lower().startswith(tuple(each.lower() for each in longer))
+    ]
+    if not found:
+        raise SetupError(
+            f"{stream} is read by one function for each placement (per_placement_tvf), but these credentials see none "
+            f"whose name begins with {function}_. With fine-grained access control, grant EXECUTE on them to the "
+            "database_role that you pass"
+        )
+    return tuple(found)

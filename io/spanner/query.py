@@ -2,7 +2,10 @@
 
 A change stream query must be the whole statement, a strong read in a single-use transaction. Both ends are
 inclusive. Every query has an end. A query without an end would have to be cancelled, and the emulator works on a
-cancelled query until its end_timestamp.
+cancelled query until its end_timestamp. A stream with partition_mode MUTABLE_KEY_RANGE rejects a query without an end,
+or with one more than 30 minutes after the later of now and its start; `poll_seconds` is far below that.
+
+Source: Cloud Spanner documentation, "Change streams partitions, records, and queries" (Change stream query syntax).
 """
 
 from __future__ import annotations
@@ -29,9 +32,14 @@ CURRENT_TIME = "SELECT CURRENT_TIMESTAMP()"
 
 STREAMS = "SELECT change_stream_name FROM information_schema.change_streams"
 
+GOOGLESQL, POSTGRESQL = "GOOGLE_STANDARD_SQL", "POSTGRESQL"
+"""The dialects, by their names in the answer to `DIALECT`."""
+
+ROUTINES = "SELECT routine_name FROM information_schema.routines"
+"""The read functions of change streams are among them."""
+
 STREAM_OPTIONS = (
-    "SELECT option_name, option_value FROM information_schema.change_stream_options "
-    "WHERE change_stream_name = @stream"
+    "SELECT option_name, option_value FROM information_schema.change_stream_options WHERE change_stream_name = "
 )
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
@@ -45,37 +53,73 @@ class Query:
     params: tuple[tuple[str, int, str | None], ...] = ()
 
 
+def partition_key(function: str, token: str) -> str:
+    """Return the name of a partition in the frontier: its token, or the read function, a line feed and the token.
+
+    The function is empty for `READ_<stream>`, which most streams have. Each placement has another function with its own
+    tokens, and functions of PostgreSQL databases have other names. No token and no function contains a line feed.
+    """
+    return f"{function}\n{token}" if function else token
+
+
+def function_of(key: str) -> str:
+    """Return the function in a partition's key; empty: `READ_<stream>`."""
+    return key.partition("\n")[0] if "\n" in key else ""
+
+
+def token_of(key: str) -> str:
+    """Return the token in a partition's key; empty: the root partition."""
+    return key.rpartition("\n")[2]
+
+
+def read_functions(change_stream: str, dialect: str, *, mutable: bool) -> str:
+    """Return the name of a stream's read function; with per_placement_tvf, the beginning of the names of all."""
+    if dialect != POSTGRESQL:
+        return f"READ_{change_stream}"
+    return f"read_{'proto_bytes' if mutable else 'json'}_{change_stream}"
+
+
 def change_stream_query(
-    change_stream: str, token: str, start_timestamp: int, end_timestamp: int, heartbeat_ms: int
+    function: str, token: str, start_timestamp: int, end_timestamp: int, heartbeat_ms: int
 ) -> Query:
     """Return the query for one partition from start to end, both inclusive, in nanoseconds.
 
-    `read_options` is passed by name. For the emulator it is optional; one instance of the service rejected a call
-    without it.
+    `function` is a read function. Those of PostgreSQL databases begin with a small letter, and may have capital
+    letters, so they are quoted. `read_options` is always passed: for the emulator it is optional; one instance of the
+    service rejected a call without it.
     """
+    named = _GOOGLESQL_NAMES
     sql = (
-        f"SELECT ChangeRecord FROM READ_{checked_name(change_stream)}(start_timestamp => @start_timestamp, "
+        f"SELECT ChangeRecord FROM {checked_name(function)}(start_timestamp => @start_timestamp, "
         "end_timestamp => @end_timestamp, partition_token => @partition_token, "
         "heartbeat_milliseconds => @heartbeat_milliseconds, read_options => NULL)"
     )
-    return Query(
-        sql,
-        (
-            ("start_timestamp", TIMESTAMP, format_timestamp(start_timestamp)),
-            ("end_timestamp", TIMESTAMP, format_timestamp(end_timestamp)),
-            ("partition_token", STRING, token or None),
-            ("heartbeat_milliseconds", INT64, str(heartbeat_ms)),
-        ),
+    if function.startswith("read_"):
+        named = _POSTGRESQL_NAMES
+        sql = f'SELECT * FROM "spanner"."{checked_name(function)}"($1, $2, $3, $4, null)'
+    values = (
+        (TIMESTAMP, format_timestamp(start_timestamp)),
+        (TIMESTAMP, format_timestamp(end_timestamp)),
+        (STRING, token or None),
+        (INT64, str(heartbeat_ms)),
     )
+    return Query(sql, tuple((name, code, text) for name, (code, text) in zip(named, values, strict=True)))
 
 
-def stream_options_query(change_stream: str) -> Query:
+_GOOGLESQL_NAMES = ("start_timestamp", "end_timestamp", "partition_token", "heartbeat_milliseconds")
+_POSTGRESQL_NAMES = ("p1", "p2", "p3", "p4")
+"""Names of parameters; $1 of a PostgreSQL statement is the parameter p1."""
+
+
+def stream_options_query(change_stream: str, dialect: str) -> Query:
     """Return the query for the options of a stream: rows of (name, value)."""
-    return Query(STREAM_OPTIONS, (("stream", STRING, change_stream),))
+    if dialect == POSTGRESQL:
+        return Query(f"{STREAM_OPTIONS}$1", (("p1", STRING, change_stream),))
+    return Query(f"{STREAM_OPTIONS}@stream", (("stream", STRING, change_stream),))
 
 
 def checked_name(change_stream: str) -> str:
-    """Return the name if it is one that a GoogleSQL change stream can have.
+    """Return the name if it is one that a change stream can have, in either dialect.
 
     Raises:
         UsageError: it is not letters, digits and underscores, beginning with a letter.

@@ -1,9 +1,13 @@
-"""The three kinds of record of a change stream, with the field names of Spanner's documentation.
+"""The kinds of record of a change stream, with the field names of Spanner's documentation.
+
+A stream with partition_mode IMMUTABLE_KEY_RANGE sends child partitions records; one with MUTABLE_KEY_RANGE sends
+partition start, end and event records.
 
 No Beam, no client. Timestamps are integers, nanoseconds since 1970-01-01T00:00:00Z, because Spanner's
 TIMESTAMP is finer than Beam's and Python's microseconds. Values in mods stay the JSON text that was sent.
 
-Source: Cloud Spanner documentation, "Change streams partitions, records, and queries".
+Source: Cloud Spanner documentation, "Change streams partitions, records, and queries";
+google/spanner/v1/change_stream.proto.
 """
 
 from __future__ import annotations
@@ -166,7 +170,60 @@ class ChildPartitionsRecord:
     child_partitions: tuple[ChildPartition, ...]
 
 
-ChangeRecord: TypeAlias = DataChangeRecord | HeartbeatRecord | ChildPartitionsRecord
+@dataclass(frozen=True, slots=True)
+class PartitionStartRecord:
+    """Partitions that are to be read from `start_timestamp` (inclusive) on."""
+
+    start_timestamp: int
+    record_sequence: str
+    partition_tokens: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionEventRecord:
+    """Key ranges moved at `commit_timestamp`: into this partition from `sources`, out of it to `destinations`.
+
+    Changes of these keys up to `commit_timestamp` (inclusive) may be in the sources.
+    """
+
+    commit_timestamp: int
+    record_sequence: str
+    sources: frozenset[str]
+    destinations: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionEndRecord:
+    """The last record of a partition: it has no change after `end_timestamp`."""
+
+    end_timestamp: int
+    record_sequence: str
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedRecord:
+    """A data change record that cannot be decoded, but whose place in its partition is readable.
+
+    `data` is the encoded google.protobuf.Value of the row, or `format` says what else. `reason` shows no values.
+    """
+
+    commit_timestamp: int
+    record_sequence: str
+    server_transaction_id: str
+    reason: str
+    data: bytes
+    format: str = "google.protobuf.Value"
+
+
+ChangeRecord: TypeAlias = (
+    DataChangeRecord
+    | HeartbeatRecord
+    | ChildPartitionsRecord
+    | PartitionStartRecord
+    | PartitionEventRecord
+    | PartitionEndRecord
+    | DamagedRecord
+)
 
 
 def _parsed(side: str) -> dict[str, Any]:

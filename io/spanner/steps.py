@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TypeAlias
 
-from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, Position, Step
-from penstock.io.spanner.record import ChangeRecord, ChildPartitionsRecord, DataChangeRecord
+from penstock.io.change_streams.undecodable import UndecodableRecord
+from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, MovedIn, Position, Step
+from penstock.io.spanner.query import function_of, partition_key, token_of
+from penstock.io.spanner.record import (
+    ChangeRecord,
+    ChildPartition,
+    ChildPartitionsRecord,
+    DamagedRecord,
+    DataChangeRecord,
+    HeartbeatRecord,
+    PartitionEndRecord,
+    PartitionEventRecord,
+    PartitionStartRecord,
+)
 
 _MILLI = 1_000_000
 FIRST_SPAN = 2000 * _MILLI
@@ -14,33 +27,109 @@ FIRST_SPAN = 2000 * _MILLI
 _SPANS = (250 * _MILLI, 3_600_000 * _MILLI)
 _FEW_BYTES, _MANY_BYTES = 256 << 10, 4 << 20
 
-PendingStep: TypeAlias = tuple[DataChangeRecord | None, Step]
+PendingStep: TypeAlias = tuple[DataChangeRecord | UndecodableRecord | None, Step]
 """A step to claim, with the record to emit when the claim is granted (None: nothing to emit)."""
+
+Wanted: TypeAlias = Callable[[DataChangeRecord], bool]
+"""Whether a record is emitted. One that is not advances the position all the same."""
 
 
 def to_steps(
-    token: str, position: Position, records: Iterable[ChangeRecord]
+    key: str, position: Position, records: Iterable[ChangeRecord], wanted: Wanted | None = None
 ) -> tuple[list[PendingStep], Position]:
     """Turn records of one partition into steps to claim, without those that `position` has seen already.
 
-    Returns the steps and the position after them.
+    Returns the steps and the position after them. A step after which the partition is not read on (`closes`) is the
+    last one, whatever records follow it.
     """
     steps: list[PendingStep] = []
     for record in records:
         if isinstance(record, DataChangeRecord):
             after = position.after(record)
             if after is not None:
-                steps.append((record, Advanced(token, after)))
+                emitted = record if wanted is None or wanted(record) else None
+                steps.append((emitted, Advanced(key, after)))
                 position = after
-        elif isinstance(record, ChildPartitionsRecord):
-            position = position.reached(record.start_timestamp)
-            steps.append((None, Announced(token, record)))
-        else:
+        elif isinstance(record, HeartbeatRecord):
             after = position.reached(record.timestamp)
             if after is not position:
-                steps.append((None, Advanced(token, after)))
+                steps.append((None, Advanced(key, after)))
                 position = after
+        elif isinstance(record, DamagedRecord):
+            after = position.after_sequence(
+                record.commit_timestamp, record.server_transaction_id, record.record_sequence
+            )
+            if after is not None:
+                steps.append((_undecodable(key, record), Advanced(key, after)))
+                position = after
+        else:
+            step, position = _lineage_step(key, position, record)
+            if step is not None:
+                steps.append((None, step))
+                if closes(step):
+                    break
     return steps, position
+
+
+def _lineage_step(
+    key: str,
+    position: Position,
+    record: ChildPartitionsRecord | PartitionStartRecord | PartitionEventRecord | PartitionEndRecord,
+) -> tuple[Step | None, Position]:
+    """Return the step of a record about partitions, None if it was seen, and the position after it."""
+    if isinstance(record, PartitionEndRecord):
+        return Finished(key), position.reached(record.end_timestamp)
+    if isinstance(record, PartitionEventRecord):
+        after = position.after_sequence(record.commit_timestamp, "", record.record_sequence)
+        if after is None:
+            return None, position
+        if not record.sources:  # keys moved out: the destinations wait for this partition's position
+            return Advanced(key, after), after
+        sources = frozenset([partition_key(function_of(key), source) for source in record.sources])
+        return MovedIn(key, after, sources), after
+    return Announced(key, _with_keys(function_of(key), record)), position.reached(record.start_timestamp)
+
+
+def closes(step: Step) -> bool:
+    """Whether the partition is not read on after this step, until the frontier opens it again, if ever."""
+    return isinstance(step, MovedIn | Finished | Ended)
+
+
+def announces_end(step: Step) -> bool:
+    """Whether a query that sent this step's record has read the partition to its end, if it ends with status OK."""
+    return isinstance(step, Announced) and (
+        isinstance(step.record, ChildPartitionsRecord) or not token_of(step.token)
+    )
+
+
+def _with_keys(
+    function: str, record: ChildPartitionsRecord | PartitionStartRecord
+) -> ChildPartitionsRecord | PartitionStartRecord:
+    """Replace the tokens in a record by the keys of their partitions."""
+    if not function:
+        return record
+    if isinstance(record, PartitionStartRecord):
+        keys = [partition_key(function, token) for token in record.partition_tokens]
+        return replace(record, partition_tokens=tuple(keys))
+    children = [
+        ChildPartition(
+            partition_key(function, child.token),
+            frozenset([partition_key(function, parent) for parent in child.parent_partition_tokens]),
+        )
+        for child in record.child_partitions
+    ]
+    return replace(record, child_partitions=tuple(children))
+
+
+def _undecodable(key: str, record: DamagedRecord) -> UndecodableRecord:
+    return UndecodableRecord(
+        commit_timestamp=record.commit_timestamp,
+        partition=token_of(key),
+        position=f"{record.server_transaction_id}/{record.record_sequence}",
+        reason=record.reason,
+        data=record.data,
+        format=record.format,
+    )
 
 
 def next_span(span: int, received_bytes: int) -> int:
@@ -55,20 +144,20 @@ def next_span(span: int, received_bytes: int) -> int:
 
 
 def last_step(
-    token: str, position: Position, reached: int, end: int | None, *, announced: bool
+    key: str, position: Position, reached: int, end: int | None, *, announced: bool
 ) -> Step | None:
     """Return the step for the end of a query that covered the time up to `reached` and ended with status OK.
 
-    `announced`: a child partitions record was among its rows. Without one a partition is not finished, only
+    `announced`: a record that `announces_end` was among its rows. Without one a partition is not finished, only
     read to the frontier's `end` or not. Of the time up to `reached`, only the timestamp of the last record counts
     as read. A query that covers more than that timestamp has sent all its records, so the next query begins after
     it. It must: a query whose window holds only that record would send the record again, and no heartbeat.
     Heartbeats advance the position over the rest of the window.
     """
     if announced:
-        return Finished(token)
+        return Finished(key)
     if reached == end:
-        return Ended(token)
+        return Ended(key)
     if position.seen and reached > position.timestamp:
-        return Advanced(token, Position(position.timestamp + 1))
+        return Advanced(key, Position(position.timestamp + 1))
     return None

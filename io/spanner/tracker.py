@@ -11,10 +11,10 @@ from penstock.io.spanner.frontier import Advanced, Frontier, Position, Step, Wai
 
 
 class FrontierCoder(coders.FrontierCoder):
-    """Encodes a Frontier as compact JSON: ``{"v":1, "end", "dealt", "globally_ordered", "open":[…], "waiting":[…]}``.
+    """Encodes a Frontier as compact JSON, with the names of its fields and ``"v":1``.
 
-    An open partition is ``[token, timestamp, {transaction: [[first, last], …]}]``, a waiting one
-    ``[token, start, [unfinished parents]]``; both are sorted by token, so equal frontiers have equal bytes.
+    An open partition is ``[key, timestamp, seen]``, a waiting one ``[key, start, [unfinished], seen]``; seen is
+    ``{transaction: [[first, last], …]}``. Both are sorted by key, so equal frontiers have equal bytes.
     """
 
     value_type = Frontier
@@ -24,9 +24,11 @@ class FrontierCoder(coders.FrontierCoder):
             "end": frontier.end,
             "dealt": frontier.dealt,
             "globally_ordered": frontier.globally_ordered,
+            "mutable": frontier.mutable,
+            "finished": dict(frontier.finished),
             "open": [[token, at.timestamp, dict(at.seen)] for token, at in sorted(frontier.open.items())],
             "waiting": [
-                [token, child.start, sorted(child.unfinished)]
+                [token, child.start, sorted(child.unfinished), dict(child.seen)]
                 for token, child in sorted(frontier.waiting.items())
             ],
         }
@@ -34,10 +36,15 @@ class FrontierCoder(coders.FrontierCoder):
     def frontier(self, document: dict[str, Any]) -> Frontier:
         return Frontier(
             {token: Position(timestamp, _seen(seen)) for token, timestamp, seen in document["open"]},
-            {token: Waiting(start, frozenset(parents)) for token, start, parents in document["waiting"]},
+            {
+                token: Waiting(start, frozenset(parents), _seen(seen))
+                for token, start, parents, seen in document["waiting"]
+            },
             document["end"],
             document["dealt"],
             document["globally_ordered"],
+            document["mutable"],
+            document["finished"],
         )
 
 
