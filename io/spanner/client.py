@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -20,7 +21,7 @@ from google.cloud.spanner_v1.services.spanner.transports.grpc import SpannerGrpc
 from google.cloud.spanner_v1.types import result_set as result_set_types
 from google.cloud.spanner_v1.types import spanner as spanner_types
 
-from penstock.errors import UnavailableError
+from penstock.errors import SetupError, UnavailableError
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.credentials import explained_credentials
 from penstock.io.change_streams.process_local import ProcessLocal
@@ -98,6 +99,7 @@ class Client:
         self.clock = ServiceClock(self._time, behind=_EMULATOR_BEHIND if connection.emulator_host else 0)
         self._stream = stream
         self._role = connection.database_role
+        self._options = _request_options(connection)
         self._lock = threading.Lock()
         self._session: str | None = None
         self._channel = _channel(connection)
@@ -131,6 +133,7 @@ class Client:
         """
         session = self.session(position)
         request = _ExecuteSqlRequest(session=session, sql=query.sql)
+        request.MergeFrom(self._options)
         request.transaction.single_use.read_only.strong = True
         for name, code, text in query.params:
             request.param_types[name].code = code
@@ -224,7 +227,58 @@ def _channel(connection: Connection) -> Any:
     endpoint = connection.api_endpoint or SpannerGrpcTransport.DEFAULT_HOST
     if connection.plain_text:
         return grpc.insecure_channel(endpoint, options=_OPTIONS)
+    if connection.private_tls and connection.credentials is None:
+        return grpc.secure_channel(endpoint, _certificates(connection), options=_OPTIONS)
     with explained_credentials(EMULATOR_VARIABLE):
         return SpannerGrpcTransport.create_channel(
-            endpoint, credentials=connection.credentials, options=_OPTIONS
+            endpoint,
+            credentials=connection.credentials,
+            ssl_credentials=_certificates(connection) if connection.private_tls else None,
+            options=_OPTIONS,
         )
+
+
+def _certificates(connection: Connection) -> Any:
+    """Return the TLS credentials of a self-managed endpoint.
+
+    Raises:
+        SetupError: a file cannot be read.
+    """
+    return grpc.ssl_channel_credentials(
+        _read_file("root_certificates", connection.root_certificates),
+        _read_file("client_key", connection.client_key),
+        _read_file("client_certificate", connection.client_certificate),
+    )
+
+
+def _read_file(name: str, path: str | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise SetupError(
+            f"{name} {path!r} cannot be read: {error.strerror}. The file must exist on every worker and on the machine "
+            "that starts the pipeline"
+        ) from None
+
+
+def _request_options(connection: Connection) -> Any:
+    """Return the fields that are the same in every query of a connection."""
+    request = _ExecuteSqlRequest()
+    if connection.rpc_priority:
+        request.request_options.priority = request.request_options.Priority.Value(
+            f"PRIORITY_{connection.rpc_priority}"
+        )
+    replicas, directed = connection.replicas, request.directed_read_options
+    if replicas.include:
+        directed.include_replicas.auto_failover_disabled = not replicas.auto_failover
+    for given, named in (
+        (replicas.include, directed.include_replicas),
+        (replicas.exclude, directed.exclude_replicas),
+    ):
+        for replica in given:
+            selection = named.replica_selections.add(location=replica.location)
+            if replica.type:
+                selection.type_ = selection.Type.Value(replica.type)
+    return request

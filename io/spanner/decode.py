@@ -5,8 +5,14 @@
         for record in decoder.feed(message): …
     decoder.finish()                     # the query ended; half a row is an error
 
-A row has one column, a list of structs; everything in it is positional. The shapes are checked once per
-distinct row type, not per row. Records of exactly the documented fields take a fast path: see `wire`.
+A row has one column. Its type, which comes with the first message, says which of three forms the rows have:
+
+- ARRAY of structs (GoogleSQL): everything is positional. The shapes are checked once per distinct row type, not per
+  row. Records of exactly the documented fields take a fast path: see `wire`.
+- JSON (PostgreSQL): see `decode_json`.
+- PROTO or BYTES (MUTABLE_KEY_RANGE): see `decode_proto`.
+
+A data change record that cannot be decoded, but whose place in its partition is readable, becomes a `DamagedRecord`.
 
 A value that the service split (`chunked_value`) continues in the next message. Strings are concatenated. Lists are
 concatenated, and their boundary elements merge by the same rule.
@@ -16,18 +22,21 @@ Source of the rules: google/spanner/v1/result_set.proto, "chunked_value".
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError as MalformedError
 
 from penstock.errors import DecodeError
 from penstock.io.spanner import wire
+from penstock.io.spanner.decode_json import decode_json
+from penstock.io.spanner.decode_proto import decode_proto
 from penstock.io.spanner.record import (
     ChangeRecord,
     ChildPartition,
     ChildPartitionsRecord,
     ColumnType,
+    DamagedRecord,
     DataChangeRecord,
     HeartbeatRecord,
     Mod,
@@ -57,12 +66,19 @@ _MOST_CACHED = 1000
 """Number of entries at which a cache is emptied: far more than a database has tables."""
 
 
+class RowType(NamedTuple):
+    """The form of a query's rows. `exact`: structs of only the documented fields; `decode`: of rows that are text."""
+
+    exact: bool
+    decode: Callable[[str], ChangeRecord] | None = None
+
+
 class Decoder:
     """Decodes the messages of one query, in order, in one thread."""
 
     def __init__(self) -> None:
         self._pending: Any = None
-        self._exact = True
+        self._rows = RowType(exact=True)
 
     def feed(self, message: bytes) -> list[ChangeRecord]:
         """Return the records that are complete with this encoded PartialResultSet, in the service's order.
@@ -71,17 +87,33 @@ class Decoder:
             DecodeError: a shape that is not a change stream's, or an unknown kind of record.
         """
         try:
-            flat = wire.Flat.FromString(message)
+            return self._decode_message(message)
         except MalformedError:
             raise DecodeError("the service sent bytes that are not a PartialResultSet") from None
+
+    def _decode_message(self, message: bytes) -> list[ChangeRecord]:
+        if self._rows.decode is not None:
+            return self._decode_texts(wire.Texts.FromString(message))
+        flat = wire.Flat.FromString(message)
         if flat.metadata:
-            self._exact = _is_exact(flat.metadata)
-        if self._exact and self._pending is None and not flat.chunked_value:
+            self._rows = row_type(flat.metadata)
+            if self._rows.decode is not None:
+                return self._decode_texts(wire.Texts.FromString(message))
+        if self._rows.exact and self._pending is None and not flat.chunked_value:
             entries = flat.values.list_value.values.list_value.values.list_value.values
-            decoded = _data_records(entries.list_value.values)
+            decoded = _undamaged(entries.list_value.values)
             if decoded is not None:
                 return decoded
         return self._decode_rows(wire.Partial.FromString(message))
+
+    def _decode_texts(self, partial: Any) -> list[ChangeRecord]:
+        texts = partial.values.string_value[:]
+        if texts:
+            if self._pending is not None:
+                texts[0] = self._pending + texts[0]
+            self._pending = texts.pop() if partial.chunked_value else None
+        assert self._rows.decode is not None
+        return list(map(self._rows.decode, texts))
 
     def finish(self) -> None:
         """Declare the query ended.
@@ -122,14 +154,18 @@ class Decoder:
         records.extend([_child_partitions(_values(entry)) for entry in children])
         if not heartbeats and not children:
             raise DecodeError(
-                "the change stream sent a record that is neither data, heartbeat nor child partitions. "
-                "Streams with partition_mode MUTABLE_KEY_RANGE are not supported yet; use an "
-                "IMMUTABLE_KEY_RANGE stream"
+                "the change stream sent a record that is neither data, heartbeat nor child partitions"
             )
 
-    def _data_record(self, entry: bytes) -> DataChangeRecord:
-        decoded = _data_records(wire.Entry.FromString(entry).list_value.values) if self._exact else None
-        return _data_record_by_position(entry) if decoded is None else decoded[0]
+    def _data_record(self, entry: bytes) -> ChangeRecord:
+        if self._rows.exact:
+            decoded = _undamaged(wire.Entry.FromString(entry).list_value.values)
+            if decoded is not None:
+                return decoded[0]
+        try:
+            return _data_record_by_position(entry)
+        except (ValueError, IndexError) as error:
+            return _damaged(entry, error)
 
 
 def _as_value(message: Any) -> Any:
@@ -144,6 +180,32 @@ def _values(entry: bytes) -> Any:
 
 _STRINGS, _BOOLS, _LISTS = 9, 2, 2
 """Number of fields of each kind in a data change record."""
+
+
+def _undamaged(fields: Any) -> list[Any] | None:
+    """Decode data change records as `_data_records` does; None also if one of them is damaged."""
+    try:
+        return _data_records(fields)
+    except ValueError:
+        return None
+
+
+def _damaged(entry: bytes, error: Exception) -> DamagedRecord:
+    """Return a record that cannot be decoded, if it can be placed in its partition.
+
+    Raises:
+        DecodeError: it cannot.
+    """
+    try:
+        timestamp, sequence, transaction = [field.string_value for field in _values(entry)[:3]]
+        reason = (
+            f"a field of the data change record does not have its documented form ({type(error).__name__})"
+        )
+        return DamagedRecord(parse_timestamp(timestamp), str(int(sequence)), transaction, reason, entry)
+    except ValueError:
+        raise DecodeError(
+            "the change stream sent a data change record without a readable timestamp"
+        ) from None
 
 
 def _data_records(fields: Any) -> list[Any] | None:
@@ -182,7 +244,12 @@ def _data_records(fields: Any) -> list[Any] | None:
 
 def _mods(mods: bytes) -> Mods:
     sides = wire.Mods.FromString(mods).values.list_value.values
-    return _mods_by_position(mods) if sides.null_value else Mods(tuple(sides.string_value[:]))
+    if sides.null_value:
+        return _mods_by_position(mods)
+    texts = sides.string_value[:]
+    if len(texts) % 3:
+        raise ValueError("a mod has not three sides")
+    return Mods(tuple(texts))
 
 
 def _data_record_by_position(entry: bytes) -> DataChangeRecord:
@@ -211,7 +278,7 @@ def _mods_by_position(mods: bytes) -> Mods:
 
 
 _known_columns: dict[bytes, tuple[ColumnType, ...]] = {}
-_exact_row_types: dict[bytes, bool] = {}
+_known_row_types: dict[bytes, RowType] = {}
 """Caches of a process, for values that repeat in every record or query. Threads may fill them at the same time."""
 
 
@@ -225,29 +292,35 @@ def _columns(value: bytes) -> tuple[ColumnType, ...]:
     return columns
 
 
-def _is_exact(metadata: bytes) -> bool:
-    """Check a query's row type; return whether it has no further fields."""
-    exact = _exact_row_types.get(metadata)
-    if exact is None:
-        exact = _exact_row_types[metadata] = check_row_type(wire.Metadata.FromString(metadata).row_type)
-    return exact
+_JSON, _PROTO, _BYTES = 11, 13, 7
+"""Codes of types (google.spanner.v1.TypeCode)."""
+_TEXT_FORMS = {_JSON: decode_json, _PROTO: decode_proto, _BYTES: decode_proto}
 
 
-def check_row_type(row_type: Any) -> bool:
-    """Compare a query's row type with the documented one; further fields at the end are accepted.
-
-    Returns whether data change records and mods have no further fields.
+def row_type(metadata: bytes) -> RowType:
+    """Return the form of the rows of a query with this encoded ResultSetMetadata.
 
     Raises:
-        DecodeError: fields are missing, renamed or in another order.
+        DecodeError: it is not that of a change stream: fields are missing, renamed or in another order. Further
+            fields at the end are accepted.
     """
-    kinds: Any = _struct_fields(row_type.fields[0]) if row_type.fields else ()
+    known = _known_row_types.get(metadata)
+    if known is None:
+        known = _known_row_types[metadata] = _row_type(wire.Metadata.FromString(metadata).row_type)
+    return known
+
+
+def _row_type(row: Any) -> RowType:
+    code = row.fields[0].type.code if len(row.fields) == 1 else None
+    if code in _TEXT_FORMS:
+        return RowType(exact=False, decode=_TEXT_FORMS[code])
+    kinds: Any = _struct_fields(row.fields[0]) if row.fields else ()
     _check_names(kinds, _RECORD_FIELDS)
     data = _struct_fields(kinds[0])
     _check_names(data, _DATA_FIELDS)
     mod = _struct_fields(data[_DATA_FIELDS.index("mods")])
     _check_names(mod, Mod._fields)
-    return len(data) == len(_DATA_FIELDS) and len(mod) == len(Mod._fields)
+    return RowType(exact=len(data) == len(_DATA_FIELDS) and len(mod) == len(Mod._fields))
 
 
 def _struct_fields(field: Any) -> Any:
@@ -260,7 +333,7 @@ def _check_names(fields: Iterable[Any], expected: tuple[str, ...]) -> None:
     if names[: len(expected)] != expected:
         raise DecodeError(
             f"the change stream's rows have the fields {', '.join(names) or '(none)'} where "
-            f"{', '.join(expected)} are documented. Is the database's dialect GoogleSQL?"
+            f"{', '.join(expected)} are documented"
         )
 
 

@@ -50,7 +50,7 @@ one is not documented.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
@@ -116,7 +116,7 @@ class Waiting:
 
     start: int
     unfinished: frozenset[str]
-    seen: Mapping[str, Runs] = MappingProxyType({})
+    seen: Mapping[str, Runs] = field(default_factory=dict)
 
 
 class Advanced(NamedTuple):
@@ -179,7 +179,7 @@ class Frontier:
     dealt: bool = False
     globally_ordered: bool = False
     mutable: bool = False
-    finished: Mapping[str, int] = MappingProxyType({})
+    finished: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def starting_at(
@@ -391,9 +391,7 @@ class Frontier:
             return {}
         lowest = {token: child for token, child in self.waiting.items() if child.start == first}
         living = self.open.keys() | self.waiting.keys()
-        orphans = {
-            token: child for token, child in lowest.items() if not living & set(self._missing(child))
-        }
+        orphans = {token: child for token, child in lowest.items() if not living & set(self._missing(child))}
         # If there are none, they wait for each other: partitions that exchanged keys in one transaction.
         return orphans or (lowest if self.mutable else {})
 
@@ -431,7 +429,9 @@ def abbreviate(key: str) -> str:
     return f"partition {token[:8]}…{token[-8:]}" if token else "the root partition"
 
 
-def _children(token: str, record: ChildPartitionsRecord | PartitionStartRecord) -> Iterable[tuple[str, frozenset[str]]]:
+def _children(
+    token: str, record: ChildPartitionsRecord | PartitionStartRecord
+) -> Iterable[tuple[str, frozenset[str]]]:
     """Yield the partitions that a record of `token` announces, each with those that it waits for.
 
     Raises:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from penstock.io.change_streams import metrics as names
 from penstock.io.change_streams.metrics import ReaderMetrics
 from penstock.io.change_streams.undecodable import UndecodableRecord
-from penstock.io.spanner.frontier import Announced, Ended, Finished, Step
-from penstock.io.spanner.record import ChildPartitionsRecord, DataChangeRecord
+from penstock.io.spanner.frontier import Announced, Ended, Finished, MovedIn, Step
+from penstock.io.spanner.record import ChildPartitionsRecord, DataChangeRecord, PartitionStartRecord
 
 PARTITIONS_ANNOUNCED = "partitions_announced"
 
@@ -18,7 +18,8 @@ class SpannerMetrics(ReaderMetrics):
     """Counts the claimed steps of one `process` call.
 
     Each of its parents announces a merged child. It is counted once, with the parent whose token sorts first. A
-    child of the root is neither a split nor a move.
+    child of the root is neither a split nor a move. A move-in of a MUTABLE_KEY_RANGE stream is one move; splits and
+    merges are moves there.
     """
 
     namespace = "penstock.io.spanner"
@@ -31,13 +32,18 @@ class SpannerMetrics(ReaderMetrics):
                     self._changes += len(record.mods)
         elif isinstance(step, Announced):
             self._counts.update(lineage_events(step.token, step.record))
+        elif isinstance(step, MovedIn):
+            self._counts[names.MOVES] += 1
         elif isinstance(step, Finished | Ended):
             self._counts[names.PARTITIONS_CLOSED] += 1
 
 
-def lineage_events(token: str, record: ChildPartitionsRecord) -> Counter[str]:
-    """Return the counters that a child partitions record of `token` raises."""
+def lineage_events(token: str, record: ChildPartitionsRecord | PartitionStartRecord) -> Counter[str]:
+    """Return the counters that a record of `token` which names partitions raises."""
     events: Counter[str] = Counter()
+    if isinstance(record, PartitionStartRecord):
+        events[PARTITIONS_ANNOUNCED] += len(record.partition_tokens)
+        return events
     for child in record.child_partitions:
         parents = child.parent_partition_tokens
         events[names.MERGES] += len(parents) > 1 and token == min(parents)

@@ -35,6 +35,7 @@ from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner.frontier import Advanced, Frontier, Position
 from penstock.io.spanner.reader import Ask, QueryReader
 from penstock.io.spanner.state import Batch, PartitionState, ReadState
+from penstock.io.spanner.steps import Wanted
 from penstock.timestamps import NANOS
 
 _LATE = NANOS
@@ -61,10 +62,12 @@ class Prefetcher:
         end: int | None,
         clock: Callable[[], int] = time.time_ns,
         ahead: ReadAhead | None = None,
+        wanted: Wanted | None = None,
     ) -> None:
         """Read nothing yet. `end`: last timestamp to read, inclusive; None: without end.
 
-        `ahead` is the budget that the prefetchers of a process share; None: a new one.
+        `ahead` is the budget that the prefetchers of a process share; None: a new one. `wanted`: which records are
+        emitted; None: all.
         """
         self._backoff = backoff
         self._limits = limits
@@ -79,6 +82,7 @@ class Prefetcher:
             poll=self._poll,
             end=end,
             unavailable_seconds=limits.unavailable_seconds,
+            wanted=wanted,
         )
         self._in_hand: Batch | None = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from penstock.errors import SetupError
@@ -13,12 +13,14 @@ from penstock.io.spanner.query import (
     ROOT,
     ROUTINES,
     STREAMS,
+    TABLES,
     Query,
     partition_key,
     read_functions,
     stream_options_query,
 )
 from penstock.io.spanner.source import ChangeStream
+from penstock.suggestions import did_you_mean
 
 _MODES = {"IMMUTABLE_KEY_RANGE": False, "MUTABLE_KEY_RANGE": True}
 
@@ -75,10 +77,34 @@ def check_source(
     function = read_functions(name, dialect, mutable=_MODES[mode])
     if options.get("per_placement_tvf", "false").lower() != "true":
         return StreamFacts(dialect, (function,), options)
-    others = [read_functions(each, dialect, mutable=_MODES[mode]) for each in names if each.lower() != name.lower()]
+    others = [
+        read_functions(each, dialect, mutable=_MODES[mode]) for each in names if each.lower() != name.lower()
+    ]
     return StreamFacts(
-        dialect, _of_placements(stream, function, others, [each for (each,) in rows(Query(ROUTINES))]), options
+        dialect,
+        _of_placements(stream, function, others, [each for (each,) in rows(Query(ROUTINES))]),
+        options,
     )
+
+
+def check_tables(
+    stream: ChangeStream, rows: Callable[[Query], list[list[str]]], tables: Collection[str]
+) -> None:
+    """Check that the database has these tables. A name that it has not would silently select nothing.
+
+    Raises:
+        SetupError: it has no such table.
+    """
+    # Tables of the default schema have no schema in change records: it is "public" in PostgreSQL databases.
+    known = [
+        f"{schema}.{name}" if schema not in ("", "public") else name for schema, name in rows(Query(TABLES))
+    ]
+    for table in sorted(tables):
+        if table not in known:
+            raise SetupError(
+                f"{stream.database_path} has no table {table!r} that these credentials can see"
+                f"{did_you_mean(table, known)}. Check the names in tables; letter case matters"
+            )
 
 
 def _dialect(stream: ChangeStream, rows: list[list[str]]) -> str:

@@ -32,6 +32,8 @@ CURRENT_TIME = "SELECT CURRENT_TIMESTAMP()"
 
 STREAMS = "SELECT change_stream_name FROM information_schema.change_streams"
 
+TABLES = "SELECT table_schema, table_name FROM information_schema.tables"
+
 GOOGLESQL, POSTGRESQL = "GOOGLE_STANDARD_SQL", "POSTGRESQL"
 """The dialects, by their names in the answer to `DIALECT`."""
 
@@ -39,7 +41,8 @@ ROUTINES = "SELECT routine_name FROM information_schema.routines"
 """The read functions of change streams are among them."""
 
 STREAM_OPTIONS = (
-    "SELECT option_name, option_value FROM information_schema.change_stream_options WHERE change_stream_name = "
+    "SELECT option_name, option_value FROM information_schema.change_stream_options "
+    "WHERE change_stream_name = "
 )
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,13 +24,23 @@ from penstock.io.change_streams.arguments import check_end, in_range, named, per
 from penstock.io.change_streams.prefetch import ReadAhead
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
 from penstock.io.spanner import coder  # noqa: F401 - registers the coders of streams and records
+from penstock.io.spanner.filter import Selection
 from penstock.io.spanner.frontier import Frontier, abbreviate
 from penstock.io.spanner.metrics import SpannerMetrics
 from penstock.io.spanner.pool import StreamPool
 from penstock.io.spanner.prefetch import Limits, Prefetcher
-from penstock.io.spanner.preflight import check_source
-from penstock.io.spanner.query import change_stream_query, checked_name
+from penstock.io.spanner.preflight import StreamFacts, check_source, check_tables
+from penstock.io.spanner.query import (
+    GOOGLESQL,
+    POSTGRESQL,
+    change_stream_query,
+    checked_name,
+    function_of,
+    read_functions,
+    token_of,
+)
 from penstock.io.spanner.record import DataChangeRecord
+from penstock.io.spanner.replicas import Replicas
 from penstock.io.spanner.snapshot import plan
 from penstock.io.spanner.snapshot.frontier import SnapshotFrontier
 from penstock.io.spanner.snapshot.pool import check_changes_kept
@@ -38,6 +49,7 @@ from penstock.io.spanner.snapshot.read import (
     SnapshotReading,
     SpannerSettings,
     begin_snapshot,
+    priority_of,
     ranges_of,
 )
 from penstock.io.spanner.source import (
@@ -73,25 +85,44 @@ class ReadSpannerFn(ReadChangeStreamFn):
     def open_pool(self, stream: ChangeStream) -> StreamPool:
         client, settings = self._client(stream), self._settings
 
-        def ask(token: str, start_timestamp: int, end_timestamp: int) -> Window:
+        def ask(key: str, start_timestamp: int, end_timestamp: int) -> Window:
+            function = function_of(key) or read_functions(stream.change_stream, GOOGLESQL, mutable=False)
             query = change_stream_query(
-                stream.change_stream, token, start_timestamp, end_timestamp, settings.heartbeat_ms
+                function, token_of(key), start_timestamp, end_timestamp, settings.heartbeat_ms
             )
             ahead = max(0, end_timestamp - client.clock.now()) / NANOS
-            return client.ask(query, f"{format_timestamp(start_timestamp)} in {abbreviate(token)}", ahead)
+            return client.ask(query, f"{format_timestamp(start_timestamp)} in {abbreviate(key)}", ahead)
+
+        wanted = None if settings.selection.everything else settings.selection.passes
 
         def prefetcher(ahead: ReadAhead) -> Prefetcher:
-            return Prefetcher(ask, client.backoff, settings.limits, stream.end, client.clock.now, ahead)
+            return Prefetcher(
+                ask, client.backoff, settings.limits, stream.end, client.clock.now, ahead, wanted
+            )
 
         return StreamPool(settings.limits.buffer_bytes, prefetcher, client.clock.synchronize)
 
-    def ask_service(self, client: Client, stream: ChangeStream) -> dict[str, str]:
-        return check_source(stream, client.rows)
+    def ask_service(self, client: Client, stream: ChangeStream) -> StreamFacts:
+        return check_source(stream, client.rows, self._settings.dialect)
 
-    def first_frontier(self, stream: ChangeStream, said: dict[str, str]) -> Frontier:
-        """Return the root partition alone: its children are the partitions that are live at the start."""
+    def check_start(self, stream: ChangeStream) -> None:
+        """Also check that the tables exist. After the start they may be dropped, and their changes are still read."""
+        super().check_start(stream)
+        tables = self._settings.selection.tables
+        if tables:
+            client, limit = self._client(stream), self._settings.limits.unavailable_seconds
+            client.backoff.ask(lambda: check_tables(stream, client.rows, tables), limit)
+
+    def first_frontier(self, stream: ChangeStream, said: StreamFacts) -> Frontier:
+        """Return the root partitions alone: their children are the partitions that are live at the start."""
         emulated = self._settings.connection.emulator_host is not None
-        return Frontier.starting_at(stream.start, stream.end, globally_ordered=emulated)
+        return Frontier.starting_at(
+            stream.start,
+            stream.end,
+            roots=said.roots(stream.change_stream),
+            globally_ordered=emulated,
+            mutable=said.mutable,
+        )
 
 
 class ReadSpannerUnboundedFn(Unbounded, ReadSpannerFn):
@@ -101,12 +132,12 @@ class ReadSpannerUnboundedFn(Unbounded, ReadSpannerFn):
 class ReadSnapshotAndStreamFn(SnapshotReading, ReadSpannerFn):
     """Turns `ChangeStream` elements into the rows of a snapshot, if they ask for one, and then into changes."""
 
-    def first_frontier(self, stream: ChangeStream, said: dict[str, str]) -> Any:
+    def first_frontier(self, stream: ChangeStream, said: StreamFacts) -> Any:
         if not stream.snapshot:
             return super().first_frontier(stream, said)
         return self.plan_with_retries(stream, lambda client: self._plan(client, stream, said))
 
-    def _plan(self, client: Any, stream: ChangeStream, said: dict[str, str]) -> SnapshotFrontier:
+    def _plan(self, client: Any, stream: ChangeStream, said: StreamFacts) -> SnapshotFrontier:
         transaction = begin_snapshot(
             client,
             stream.start if stream.snapshot == SNAPSHOT_AT_START else None,
@@ -120,7 +151,13 @@ class ReadSnapshotAndStreamFn(SnapshotReading, ReadSpannerFn):
             rows: list[list[Any]] = client.query(sql, timestamp)
             return rows
 
-        watched = plan.watched_tables(query, stream.change_stream)
+        watched = tuple(
+            [
+                table
+                for table in plan.watched_tables(query, stream.change_stream)
+                if self._settings.selection.reads_table(table.name)
+            ]
+        )
         options = plan.stream_options(query, stream.change_stream)
         retention = plan.period_of(options.get("retention_period", plan.DEFAULT_STREAM_RETENTION))
         # Strictly after the snapshot: it has every change up to its own time, inclusive.
@@ -150,9 +187,9 @@ class ReadSnapshotAndStreamUnboundedFn(Unbounded, ReadSnapshotAndStreamFn):
 class ReadFromSpannerChangeStream(ReadFromChangeStream):
     """Read the data change records of a change stream, timestamped with their commit timestamps.
 
-    For GoogleSQL databases and every value capture type; the rest of Penstock works best with OLD_AND_NEW_VALUES.
-    Nothing is written to the database. The docstring of this module says what is promised about order, repeats and
-    the watermark.
+    For both dialects, both partition modes, geo-partitioned databases and every value capture type; the rest of
+    Penstock works best with OLD_AND_NEW_VALUES. Nothing is written to the database. The docstring of this module says
+    what is promised about order, repeats and the watermark.
 
     Args:
         project, instance, database, change_stream: names; the change stream's without READ_.
@@ -173,12 +210,25 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
         buffer_bytes: how much one worker process may read ahead of the pipeline, as sent by the service.
         idle_stream_seconds: how long open queries wait for the next bundle that continues at their positions; 0:
             not at all, and a bundle ends when its queries have ended.
+        tables: names of tables; changes of others are left out. ``schema.table`` in a named schema, with the
+            letter case of the database. Empty: all.
+        mod_types: INSERT, UPDATE, DELETE; changes of other kinds are left out. Empty: all.
+        exclude_transaction_tags: changes of transactions with one of these tags are left out.
+        dialect: GOOGLE_STANDARD_SQL or POSTGRESQL; None: the service is asked when a pipeline starts.
         credentials: a picklable google.auth credentials object; None: application default credentials, found
             by each worker.
         database_role: for fine-grained access control.
+        rpc_priority: LOW, MEDIUM or HIGH; None: the service's default, HIGH.
+        include_replicas, exclude_replicas: directed reads: replicas that may answer, in the order of preference, or
+            that may not. Each is a location (``us-east1``), a location and a type (``us-east1:READ_ONLY``) or a type
+            (``:READ_ONLY``).
+        auto_failover: whether other replicas answer while none of `include_replicas` can.
         emulator_host: ``host:port`` of an emulator; None: SPANNER_EMULATOR_HOST of this process, if set.
         api_endpoint: ``host:port`` of a regional or private endpoint, or of a self-managed one.
         plain_text: connect to `api_endpoint` without TLS and credentials.
+        root_certificates: path of a PEM file with the certificates that sign the one of a self-managed `api_endpoint`.
+        client_certificate, client_key: paths of PEM files, for mutual TLS with a self-managed `api_endpoint`. Every
+            worker reads the files. With certificates, no application default credentials are used.
 
     Raises:
         UsageError: an argument is missing, malformed or out of range. Whether the stream exists and can be
@@ -206,11 +256,22 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
         max_concurrent_partitions: int = 32,
         buffer_bytes: int = 32 << 20,
         idle_stream_seconds: float = 3.0,
+        tables: Sequence[str] = (),
+        mod_types: Sequence[str] = (),
+        exclude_transaction_tags: Sequence[str] = (),
+        dialect: str | None = None,
         credentials: Any = None,
         database_role: str | None = None,
+        rpc_priority: str | None = None,
+        include_replicas: Sequence[str] = (),
+        exclude_replicas: Sequence[str] = (),
+        auto_failover: bool = True,
         emulator_host: str | None = None,
         api_endpoint: str | None = None,
         plain_text: bool = False,
+        root_certificates: str | None = None,
+        client_certificate: str | None = None,
+        client_key: str | None = None,
     ) -> None:
         stream = ChangeStream(
             named("project", project),
@@ -220,16 +281,22 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
             *period(start, end, ahead_seconds=600),
             snapshot_of(snapshot, start_given=start is not None),
         )
-        if plain_text and not api_endpoint:
-            raise UsageError("plain_text is for an api_endpoint: pass one, or leave plain_text out")
+        if dialect not in (None, GOOGLESQL, POSTGRESQL):
+            raise UsageError(f"dialect {dialect!r} is neither {GOOGLESQL} nor {POSTGRESQL}")
         connection = Connection.from_arguments(
             EMULATOR_VARIABLE,
             credentials=credentials,
             emulator_host=emulator_host,
             api_endpoint=api_endpoint,
             plain_text=plain_text,
+            root_certificates=root_certificates,
+            client_certificate=client_certificate,
+            client_key=client_key,
             database_role=database_role,
+            rpc_priority=rpc_priority,
+            replicas=Replicas.checked(include_replicas, exclude_replicas, auto_failover),
         )
+        connection.check()
         limits = Limits.checked(
             unavailable_seconds=unavailable_seconds,
             max_concurrent_partitions=max_concurrent_partitions,
@@ -246,7 +313,9 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
                 limits=limits,
                 identity=stream.identity,
                 end=stream.end,
-                snapshot=SnapshotOptions(data_boost=snapshot_data_boost),
+                selection=Selection.checked(tables, mod_types, exclude_transaction_tags),
+                dialect=dialect,
+                snapshot=SnapshotOptions(data_boost=snapshot_data_boost, priority=priority_of(rpc_priority)),
             ),
         )
 

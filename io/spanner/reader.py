@@ -18,11 +18,11 @@ from penstock.io.spanner.decode import Decoder
 from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, abbreviate
 from penstock.io.spanner.query import window_end
 from penstock.io.spanner.state import Batch, PartitionState, ReadState, Window
-from penstock.io.spanner.steps import last_step, next_span, to_steps
+from penstock.io.spanner.steps import Wanted, announces_end, closes, last_step, next_span, to_steps
 from penstock.timestamps import NANOS
 
 Ask: TypeAlias = Callable[[str, int, int], Window]
-"""Starts the query of (token, start_timestamp, end_timestamp)."""
+"""Starts the query of (key of the partition, start_timestamp, end_timestamp)."""
 
 _REFUSALS = Refusals("Spanner")
 
@@ -39,14 +39,19 @@ class QueryReader:
         poll: int,
         end: int | None,
         unavailable_seconds: float,
+        wanted: Wanted | None = None,
     ) -> None:
-        """`poll`: how far a query looks ahead; `end`: last timestamp to read; both in nanoseconds."""
+        """`poll`: how far a query looks ahead; `end`: last timestamp to read; both in nanoseconds.
+
+        `wanted`: which records are emitted; None: all.
+        """
         self._state = state
         self._ask = ask
         self._backoff = backoff
         self._poll = poll
         self._end = end
         self._unavailable_seconds = unavailable_seconds
+        self._wanted = wanted
         self.threads: list[threading.Thread] = []
 
     def start_threads(self, count: int) -> None:
@@ -104,7 +109,7 @@ class QueryReader:
             with state.changed:
                 del state.running[partition]
                 state.ahead.streams -= 1
-        if state.unwanted(partition):
+        if state.unwanted(partition) or partition.finished:
             return
         step = last_step(token, partition.position, end, self._end, announced=announced)
         finished = isinstance(step, Finished | Ended)
@@ -119,7 +124,12 @@ class QueryReader:
                 state.rest(partition, end)
 
     def _drain(self, partition: PartitionState, window: Window, start: int, end: int) -> bool:
-        """Queue what the query sends, or discard it when unwanted. True: it sent a child partitions record."""
+        """Queue what the query sends, or discard it when unwanted. True: the partition ends with the query.
+
+        A record that closes the partition ends the query. The rest of its answer is asked for again when the frontier
+        opens the partition again: a queue that waits for other partitions would hold memory and a thread that these
+        may need.
+        """
         state, announced, received = self._state, False, 0
         decoder = Decoder()
         for message in window:
@@ -133,10 +143,14 @@ class QueryReader:
                 break
             if not unwanted:
                 steps, partition.position = to_steps(
-                    partition.token, partition.position, decoder.feed(message)
+                    partition.token, partition.position, decoder.feed(message), self._wanted
                 )
-                announced = announced or any(isinstance(step, Announced) for _, step in steps)
-                self._put(partition, Batch(partition.token, start, steps, len(message)))
+                announced = announced or any(type(s) is Announced and announces_end(s) for _, s in steps)
+                closed = bool(steps) and closes(steps[-1][1])
+                self._put(partition, Batch(partition.token, start, steps, len(message)), finished=closed)
+                if closed:
+                    window.cancel()
+                    return announced
         if not state.unwanted(partition):
             decoder.finish()
             partition.span = next_span(partition.span, received)

@@ -7,12 +7,13 @@ endpoint or credentials), so it is never in a checkpoint.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from penstock.errors import UsageError
 from penstock.io.change_streams import connection
 from penstock.io.change_streams.source import WithIdentity
+from penstock.io.spanner.replicas import Replicas
 
 EMULATOR_VARIABLE = "SPANNER_EMULATOR_HOST"
 """Environment variable that names the `host:port` of an emulator."""
@@ -58,10 +59,45 @@ class ChangeStream(WithIdentity):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection(connection.Connection):
-    """How a worker reaches Spanner."""
+    """How a worker reaches Spanner, and how Spanner treats its requests.
+
+    `root_certificates`, `client_certificate` and `client_key` are paths of PEM files, which every worker reads. With
+    one of them the endpoint is a self-managed one: application default credentials are not used.
+    """
 
     plain_text: bool = False
+    root_certificates: str | None = None
+    client_certificate: str | None = None
+    client_key: str | None = None
     database_role: str | None = None
+    rpc_priority: str | None = None
+    replicas: Replicas = field(default_factory=Replicas)
+
+    @property
+    def private_tls(self) -> bool:
+        """Whether certificates are given."""
+        return bool(self.root_certificates or self.client_certificate)
+
+    def check(self) -> None:
+        """Check the arguments that depend on each other.
+
+        Raises:
+            UsageError: they do not fit together.
+        """
+        certificates = {
+            "root_certificates": self.root_certificates,
+            "client_certificate": self.client_certificate,
+            "client_key": self.client_key,
+        }
+        given = [name for name, value in certificates.items() if value]
+        if self.plain_text and not self.api_endpoint:
+            raise UsageError("plain_text is for an api_endpoint: pass one, or leave plain_text out")
+        if given and not self.api_endpoint:
+            raise UsageError(f"{given[0]} is for an api_endpoint: pass one, or leave {given[0]} out")
+        if given and self.plain_text:
+            raise UsageError(f"plain_text and {given[0]} are both given: pass one of them")
+        if bool(self.client_certificate) != bool(self.client_key):
+            raise UsageError("client_certificate and client_key belong together: pass both")
 
 
 def snapshot_of(snapshot: Any, *, start_given: bool) -> str:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.prefetch import Claim, ReadAhead
+from penstock.io.change_streams.undecodable import UndecodableRecord
 from penstock.io.spanner.frontier import Advanced, Position
 from penstock.io.spanner.record import DataChangeRecord
 from penstock.io.spanner.steps import FIRST_SPAN, PendingStep
@@ -55,7 +56,7 @@ class Batch:
     def claims(self) -> Iterator[Claim]:
         """Yield one claim for each run of records and heartbeats, and one for each step of lineage."""
         count = 0
-        records: list[DataChangeRecord] = []
+        records: list[DataChangeRecord | UndecodableRecord] = []
         for number, (record, step) in enumerate(self.steps, 1):
             count += 1
             if record is not None:

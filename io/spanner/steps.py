@@ -143,9 +143,7 @@ def next_span(span: int, received_bytes: int) -> int:
     return max(span // 2, _SPANS[0]) if received_bytes > _MANY_BYTES else span
 
 
-def last_step(
-    key: str, position: Position, reached: int, end: int | None, *, announced: bool
-) -> Step | None:
+def last_step(key: str, position: Position, reached: int, end: int | None, *, announced: bool) -> Step | None:
     """Return the step for the end of a query that covered the time up to `reached` and ended with status OK.
 
     `announced`: a record that `announces_end` was among its rows. Without one a partition is not finished, only

@@ -4,11 +4,11 @@ Everything in a row is a `google.protobuf.Value`, lists within lists. If it were
 of a record would be made only to read one string from them. Therefore the same bytes are parsed as other message
 types. The field numbers are those of google/protobuf/struct.proto and google/spanner/v1/result_set.proto, type.proto.
 
-`Flat`, `Entry` and `Mods` use a rule of the wire format: if a field that is *not* repeated occurs several times, a
-parser merges its messages, and merging appends their repeated fields. They declare a list's values as one such message
-whose content is repeated. So the parser itself collects the strings of all values into one list, which Python reads in
-one call: 0.4 µs a mod, where an object for each value costs 1.5 µs. They lose which kind of value came at which place,
-so they are only for lists whose kinds are known, and only if nothing in them is NULL.
+`Flat`, `Entry`, `Mods` and `Texts` use a rule of the wire format: if a field that is *not* repeated occurs several
+times, a parser merges its messages, and merging appends their repeated fields. They declare a list's values as one
+such message whose content is repeated. So the parser itself collects the strings of all values into one list, which
+Python reads in one call: 0.4 µs a mod, where an object for each value costs 1.5 µs. They lose which kind of value came
+at which place, so they are only for lists whose kinds are known, and only if nothing in them is NULL.
 
 `Row` and the types in it lose nothing: what they do not declare stays unknown fields, so a row can be encoded again and
 parsed as a Value.
@@ -72,7 +72,16 @@ _MESSAGES = {
     "Metadata": (Field("row_type", 1, "StructType"),),
     "StructType": (Field("fields", 1, "Field", Label.REPEATED),),
     "Field": (Field("name", 1, "string"), Field("type", 2, "Type")),
-    "Type": (Field("array_element_type", 2, "Type"), Field("struct_type", 3, "StructType")),
+    "Type": (
+        Field("code", 1, "int32"),
+        Field("array_element_type", 2, "Type"),
+        Field("struct_type", 3, "StructType"),
+    ),
+    "Texts": (
+        Field("values", 2, "TextsByKind"),
+        Field("chunked_value", 3, "bool"),
+    ),
+    "TextsByKind": (Field("string_value", 3, "string", Label.REPEATED),),
 }
 
 _made = message_classes("penstock.io.spanner.wire", _MESSAGES)
@@ -85,5 +94,7 @@ Entry = _made["Entry"]
 """The same for one entry: a Value that is a list of values."""
 Mods = _made["Mods"]
 """A ListValue of lists of strings; `values.list_value.values` has all strings of all lists as one list."""
+Texts = _made["Texts"]
+"""A PartialResultSet of one column of strings; `values.string_value` has all of them."""
 Metadata = _made["Metadata"]
 ListValue, Value = struct_pb2.ListValue, struct_pb2.Value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from apache_beam import coders
@@ -21,6 +21,7 @@ from penstock.io.change_streams.metrics import ReaderMetrics
 from penstock.io.change_streams.prefetch import Prefetcher, StreamPool
 from penstock.io.change_streams.settings import Settings
 from penstock.io.change_streams.tracker import rebalanced
+from penstock.io.spanner.filter import Selection
 from penstock.io.spanner.metrics import SpannerMetrics
 from penstock.io.spanner.snapshot import plan
 from penstock.io.spanner.snapshot.frontier import KeyRange, SnapshotFrontier, Table
@@ -49,9 +50,15 @@ class SnapshotOptions:
 
 @dataclass(frozen=True, slots=True)
 class SpannerSettings(Settings):
-    """The configuration of a reader that may begin with a snapshot."""
+    """The configuration of a reader that may begin with a snapshot.
+
+    `selection`: which changes are emitted, and of which tables rows. `dialect`: that of the database; None: the service
+    is asked.
+    """
 
     snapshot: SnapshotOptions = SnapshotOptions()
+    selection: Selection = field(default_factory=Selection)
+    dialect: str | None = None
 
 
 def priority_of(rpc_priority: str | None) -> int:

@@ -2,11 +2,21 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.io.spanner.query import ROOT, change_stream_query, window_end
+from penstock.io.spanner.query import (
+    ROOT,
+    STREAM_OPTIONS,
+    Query,
+    change_stream_query,
+    function_of,
+    partition_key,
+    stream_options_query,
+    token_of,
+    window_end,
+)
 
 
 def test_query_is_one_function_call_with_all_arguments_by_name() -> None:
-    query = change_stream_query("Changes", "token", 1_000_000_001, 2_000_000_000, 1000)
+    query = change_stream_query("READ_Changes", "token", 1_000_000_001, 2_000_000_000, 1000)
     assert query.sql == (
         "SELECT ChangeRecord FROM READ_Changes(start_timestamp => @start_timestamp, "
         "end_timestamp => @end_timestamp, partition_token => @partition_token, "
@@ -20,8 +30,33 @@ def test_query_is_one_function_call_with_all_arguments_by_name() -> None:
     )
 
 
+def test_the_query_of_a_postgresql_database_passes_arguments_by_position_and_quotes_the_function() -> None:
+    query = change_stream_query("read_json_Changes", "token", 1_000_000_001, 2_000_000_000, 1000)
+    assert query.sql == 'SELECT * FROM "spanner"."read_json_Changes"($1, $2, $3, $4, null)'
+    assert query.params == (
+        ("p1", 4, "1970-01-01T00:00:01.000000001Z"),
+        ("p2", 4, "1970-01-01T00:00:02.000000000Z"),
+        ("p3", 6, "token"),
+        ("p4", 2, "1000"),
+    )
+
+
+@pytest.mark.parametrize("function", ["", "READ_S_eu", "read_json_s"])
+@pytest.mark.parametrize("token", [ROOT, "a/b+c=", "x" * 170])
+def test_a_partition_is_named_by_its_function_and_token(function: str, token: str) -> None:
+    key = partition_key(function, token)
+    assert (function_of(key), token_of(key)) == (function, token)
+
+
+def test_the_options_of_a_stream_are_asked_for_in_the_dialect() -> None:
+    assert stream_options_query("S", "POSTGRESQL") == Query(f"{STREAM_OPTIONS}$1", (("p1", 6, "S"),))
+    assert stream_options_query("S", "GOOGLE_STANDARD_SQL") == Query(
+        f"{STREAM_OPTIONS}@stream", (("stream", 6, "S"),)
+    )
+
+
 def test_the_root_query_has_a_null_token() -> None:
-    assert ("partition_token", 6, None) in change_stream_query("S", ROOT, 0, 0, 1000).params
+    assert ("partition_token", 6, None) in change_stream_query("READ_S", ROOT, 0, 0, 1000).params
 
 
 @pytest.mark.parametrize("name", ["", "1st", "a b", "a;DROP TABLE T", "a-b", "READ_a(", "a\n"])

@@ -142,7 +142,8 @@ def test_frontier_survives_its_coder() -> None:
 def test_encoded_frontier_is_the_documented_json() -> None:
     value = Frontier({"b": Position(10, {"t": ((0, 3),)})}, {"m": Waiting(20, frozenset("yx"))}, None)
     assert FrontierCoder().encode(value) == (
-        b'{"dealt":false,"end":null,"globally_ordered":false,"open":[["b",10,{"t":[[0,3]]}]],"v":1,"waiting":[["m",20,["x","y"]]]}'
+        b'{"dealt":false,"end":null,"finished":{},"globally_ordered":false,"mutable":false,'
+        b'"open":[["b",10,{"t":[[0,3]]}]],"v":1,"waiting":[["m",20,["x","y"],{}]]}'
     )
 
 
