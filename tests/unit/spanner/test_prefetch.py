@@ -36,6 +36,7 @@ def test_an_idle_partition_is_queried_again_from_its_last_heartbeat() -> None:
     with closing(prefetcher):
         prefetcher.read({"p": Position(start)})
         batches = taken(prefetcher, 0.3)
+    seconds = (time.time_ns() - start) / 1e9
     assert all(isinstance(step, Advanced) for batch in batches for _, step in batch.steps)
     assert [begin for _, begin, _ in asked] == [start, *[end for _, _, end in asked[:-1]]]
     assert 4 <= len(asked) <= seconds / 0.04 + 2, "one query per poll, neither idle nor spinning"
