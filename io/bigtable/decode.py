@@ -177,6 +177,7 @@ def _head(change: Any) -> _Head:
         )
     if not key or not change.HasField("commit_timestamp") or not change.chunks:
         raise DecodeError("a record begins without a row key, a commit timestamp or a mutation")
+    # Garbage collection runs in every cluster, so its records name none.
     if (kind is MutationType.USER) is not bool(cluster):
         raise DecodeError(
             f"a record of type {kind} comes {'from' if cluster else 'without'} a source cluster"
@@ -188,6 +189,7 @@ def _head(change: Any) -> _Head:
 def _check_continuation(change: Any, head: _Head) -> None:
     if change.type_ != _CONTINUATION:
         raise DecodeError(f"a record begins in the middle of the record {_at(head)}")
+    # The message's documentation: a continuation has none of these. A service that repeats them may mean another row.
     if change.row_key or change.source_cluster_id or change.HasField("commit_timestamp"):
         raise DecodeError(f"a continuation of the record {_at(head)} names a row, a cluster or a time again")
 
@@ -289,6 +291,7 @@ def _close_stream(close: Any) -> CloseStream:
     code = close.status.code
     if partitions and len(partitions) != len(tokens):
         raise DecodeError(f"a close with {len(tokens)} tokens for {len(partitions)} new partitions")
+    # OK means that the end time is reached, so nothing follows. Tokens with it could mean unread changes.
     if code == 0 and tokens:
         raise DecodeError("a close with status OK and continuation tokens")
     if not all(token.token for token in tokens):

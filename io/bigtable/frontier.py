@@ -137,6 +137,7 @@ class Frontier:
         Raises:
             LineageError: they do not cover the key space exactly.
         """
+        # Checked here, because a gap would be keys that no stream reads, and an overlap changes that are emitted twice.
         listed = sorted(partitions)
         if not tiles(EVERYTHING, listed):
             raise LineageError(
@@ -201,6 +202,8 @@ class Frontier:
         ]
         if not waiting:
             return {}
+        # A dealt part re-opens only segments whose target it holds whole. For another target it must wait: the other
+        # part may close into it at any time.
         held = united(segment.range for segment in self.segments)
         return {
             segment.range: target
@@ -227,10 +230,14 @@ class Frontier:
                 self._parents(step)
                 return self.advanced({partition: (token, watermark)})
             case Closed(partition, continuations):
+                # A token has no watermark. The children start at the lowest of their parents; the first record or
+                # heartbeat of each raises it.
                 parents = self._parents(step)
                 low = min(parent.watermark for parent in parents)
                 return self._replaced(parents, _children(partition, continuations, low))
             case Finished(partition):
+                # The keys are remembered as finished, and not only dropped: a later merge may bring them back into a
+                # partition that is still read (rule 5).
                 rest = self._replaced(self._parents(step), ())
                 common = partition.intersection(self.row_range)
                 finished = united((*self.finished, common) if common else self.finished)
@@ -247,6 +254,7 @@ class Frontier:
         if not positions:
             return self
         lows: dict[KeyRange, int] = {}
+        # Two passes over the segments, and not a search for each position: a table may have thousands of partitions.
         for segment in self.segments:
             if segment.target in positions:
                 lows[segment.target] = min(lows.get(segment.target, segment.watermark), segment.watermark)

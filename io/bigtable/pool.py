@@ -58,6 +58,8 @@ class StreamPool:
         A parked stream whose thread has failed is lent too, so that the bundle raises the error.
         """
         with self.ahead.changed:
+            # A list and not a dict by position: a position changes with each claim, so it cannot be a key, and a worker
+            # has some ten streams.
             for number, (_, reader) in enumerate(self._parked):
                 if reader.position == opening:
                     del self._parked[number]
@@ -97,6 +99,7 @@ class StreamPool:
                 now = time.monotonic()
                 expired = [reader for until, reader in self._parked if until <= now]
                 self._parked = [parked for parked in self._parked if parked[0] > now]
+                # Under the lock, so that `give_back` either finds this thread or starts another.
                 if not self._parked and not expired:
                     self._janitor = None
                     return

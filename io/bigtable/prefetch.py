@@ -115,6 +115,7 @@ class Prefetcher:
         if begins := self._began is None:
             # All openings of the bundle are known only now, and the pool needs them to recognize its parked streams.
             self._pool.begin(set(openings.values()))
+        # Streams that may no longer be open: their partition was closed or split, or it now belongs to a merge.
         for partition in self._running.keys() - openings.keys():
             self._stop(partition)
         most = self._pool.limits.max_concurrent_partitions
@@ -123,6 +124,7 @@ class Prefetcher:
             self._end_turns(len(self._running) + len(waiting) - most)
         for opening in waiting[: most - len(self._running)]:
             self._running[opening.partition] = self._borrow(opening)
+        # After the streams are borrowed, so that these count as streams of the bundle's beginning (`_is_awaited`).
         if begins:
             self._began = time.monotonic()
 
@@ -142,12 +144,14 @@ class Prefetcher:
                     return None
                 self._changed.wait(remaining)
         # One short pause here costs less than a wake-up of this thread for each record.
+        # Once per round of batches: without `_gathered` each of many partitions with one record would cost a pause.
         if self._gathered <= 0 and _queued(waiting) < MOST_IN_BATCH:
             time.sleep(_GATHER_SECONDS)
         with self._changed:
             waiting = self._waiting()
             if self._gathered <= 0:
                 self._gathered = _queued(waiting)
+            # Chosen again after the pause: a stream with a lower watermark may have received its first record.
             self._in_hand = batch = min(waiting, key=lambda reader: reader.position.watermark).take()
             batch.key_filter = self._key_filter
             self._gathered -= len(batch.steps)

@@ -153,6 +153,7 @@ class StreamReader:
         self._unavailable_seconds = unavailable_seconds
         self._ahead = ahead
         self._queue: deque[tuple[int, PendingStep]] = deque()
+        # Kept for `stop`, which cancels it from the consumer's thread: a thread that waits for gRPC sees no flag.
         self._call: Call | None = None
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="penstock-bigtable-reader", daemon=True)
@@ -175,6 +176,7 @@ class StreamReader:
 
         Raises what the thread raised, once everything before it has been taken.
         """
+        # The steps before the error first: they were received in order and may be claimed.
         if not self._queue and self.error is not None:
             raise self.error
         pairs = [self._queue.popleft() for _ in range(min(len(self._queue), MOST_IN_BATCH))]
@@ -184,6 +186,8 @@ class StreamReader:
         """Note what was claimed of a batch, return its credit, and put the rest back into the queue."""
         claimed = batch.claimed
         self.first_record_pending = self.first_record_pending and not claimed
+        # After a step of lineage the position does not matter: the stream has ended, and the frontier names its
+        # successors.
         if claimed and isinstance(last := batch.step(claimed - 1), Advanced):
             self.position = self.position.moved(last.token, last.watermark)
         self._queue.extendleft(reversed(list(zip(batch.sizes[claimed:], batch.steps[claimed:], strict=True))))
@@ -224,6 +228,8 @@ class StreamReader:
                 try:
                     if self._read_stream():
                         return
+                    # The service may end a stream with OK at any time, for example when it restarts a server. Without a
+                    # pause a service that always does so would be asked in a loop.
                     self._paused(_PAUSE_AFTER_OK)
                 except UnreachableError as error:
                     self._retry(str(error))
@@ -262,6 +268,8 @@ class StreamReader:
             self._source.backoff.answered()
             self._own_backoff.answered()
             _REFUSALS.answered(self._refusal)
+            # With the bytes of all messages of the record: a long record comes in parts, and all of them wait in
+            # memory.
             if not self._put(size, self._pending_step(record)) or type(record) is CloseStream:
                 return True
             size, silent = 0, False
@@ -269,6 +277,7 @@ class StreamReader:
             return True
         decoder.finish()
         if silent:
+            # Treated as a failure, so that the pauses grow.
             raise UnreachableError("a stream ended with OK before it had sent anything")
         return False
 
@@ -278,6 +287,7 @@ class StreamReader:
             self._streams += 1
             self._call = call
             stopped = self._stopped
+        # `stop` may have run between the request and the assignment, and then had no call to cancel.
         if stopped:
             call.cancel()
         return None if stopped else call

@@ -262,6 +262,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
 
     def restriction_size(self, element: Any, restriction: Any) -> float:
         """Return the number of partitions that are readable or waiting."""
+        # A count of partitions and not of bytes: no service says how much is unread.
         return float(len(restriction.readable) + len(restriction.waiting))
 
     def rebalance(
@@ -355,6 +356,7 @@ _POOLS: ProcessLocal[StreamPool] = ProcessLocal()
 
 
 def _timestamped(record: Any) -> TimestampedValue:
+    # Rounded down to microseconds; `beam_watermark` rounds down further, so no record is below its watermark.
     return TimestampedValue(record, Timestamp(micros=record.commit_timestamp // 1000))
 
 
@@ -377,6 +379,7 @@ def _batches(prefetcher: Prefetcher, deadline: float) -> Iterator[Batch]:
     The last one is a `Poll` unless lineage changed. After `deadline` a poll says that no data is expected, so that the
     runner may split a bundle that has claimed nothing.
     """
+    # Bounded in time also while data comes: only between rounds does the watermark advance.
     due = time.monotonic() + POLL_SECONDS
     while time.monotonic() < due:
         batch = prefetcher.take(POLL_SECONDS)

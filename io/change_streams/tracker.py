@@ -40,6 +40,7 @@ class FrontierTracker(RestrictionTracker):
 
     def __init__(self, frontier: Any) -> None:
         self._frontier = frontier
+        # Kept beside the frontier: each claim asks for it, and the frontier computes it.
         self._readable = frontier.readable
         self._advanced: dict[Hashable, Any] = {}
         self._data_expected = True
@@ -96,10 +97,12 @@ class FrontierTracker(RestrictionTracker):
         """
         if fraction_of_remainder != 0 or self._cut:
             return None
+        # What was collected belongs to the primary: it was claimed, so its records are emitted.
         residual = self.current_restriction()
         awaited = self._first_record_pending or (self._data_expected and not self._moved)
         if residual.done or (awaited and residual.readable):
             return None
+        # Beam asks `check_done` of the primary after `process` has returned, so it must have no work left.
         self._frontier, self._cut = residual.exhausted(), True
         return self._frontier, residual
 

@@ -98,6 +98,8 @@ class Prefetcher:
         with self._changed:
             for token in partitions.keys() - state.partitions.keys():
                 position = partitions[token]
+                # A back-off for each partition: the shared one is reset by every answer, so a partition that alone is
+                # refused would be asked without a pause.
                 partition = PartitionState(token, position, position, Backoff("Spanner", UnreachableError))
                 state.partitions[token] = partition
                 # A start in the future is waited for here: its query would not end before.
@@ -109,12 +111,15 @@ class Prefetcher:
 
         Steps of the last batch that were not counted as claimed come again. Raises what a thread raised.
         """
+        # The monotonic clock for waits, and the service's clock (`self._clock`) for positions: the machine's may be
+        # wrong.
         deadline = time.monotonic() + timeout
         state = self._state
         with self._changed:
             self._settle()
             while not state.ready and state.error is None:
                 remaining = deadline - time.monotonic()
+                # `arrived` and not `changed`: only a batch or an error is news for the consumer.
                 if remaining <= 0:
                     return None
                 state.arrived.wait(remaining)
@@ -198,6 +203,7 @@ class Prefetcher:
             self._state.lease.closed = True
             self._state.wake_all()
         for thread in self._reader.threads:
+            # In steps, because a query that outlives its end must be cancelled while this waits for its thread.
             while thread.is_alive():
                 thread.join(self._seconds_until_overdue())
                 self._cancel_overdue()
@@ -208,6 +214,8 @@ class Prefetcher:
         """Return the partition with the lowest position, if it is more than a second behind."""
         reading = (partition for partition in self._state.partitions.values() if not partition.finished)
         lowest = min(reading, key=lambda partition: partition.position.timestamp, default=None)
+        # The lowest partition alone: it holds the watermark, and a runner that waits for others would wait for no
+        # effect.
         late = self._clock() - _LATE
         return lowest if lowest is not None and lowest.position.timestamp < late else None
 
@@ -225,6 +233,7 @@ class Prefetcher:
                 partition.claimed = None
             elif partition.claimed is not None:
                 partition.claimed = step.position
+        # With the size of the whole message: its bytes stay in memory until its last step is claimed.
         if batch.claimed < len(batch.steps):
             partition.queue.appendleft(
                 Batch(batch.token, batch.low, batch.steps[batch.claimed :], batch.size)
@@ -242,6 +251,7 @@ class Prefetcher:
 
     def _stands_at(self, token: str, position: Position) -> bool:
         known = self._state.partitions
+        # Equal, not only at the same timestamp: `seen` says which records of that timestamp were claimed.
         return token in known and known[token].claimed == position
 
     def _seconds_until_overdue(self) -> float:

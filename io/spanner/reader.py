@@ -57,6 +57,7 @@ class QueryReader:
     def start_threads(self, count: int) -> None:
         """Start threads until there are `count`."""
         for number in range(len(self.threads), count):
+            # A daemon, because Beam gives a DoFn no chance to end its threads when a worker process is stopped.
             thread = threading.Thread(target=self._run, name=f"penstock-spanner-reader-{number}", daemon=True)
             self.threads.append(thread)
             thread.start()
@@ -68,6 +69,7 @@ class QueryReader:
             except UnreachableError as error:
                 self._retry(partition, str(error))
             except BaseException as error:  # The consumer must learn of every error: see `take`.
+                # A query that was cancelled because nothing wants its rows raises too. That is no failure.
                 if not self._state.unwanted(partition):
                     self._state.fail(error)
 
@@ -172,6 +174,8 @@ class QueryReader:
                 return
             partition.finished = finished
             state.charge(partition, batch.size)
+            # Only a batch that is still in the queue can absorb another: the consumer removes a batch before it reads
+            # its steps.
             if partition.queue and partition.queue[-1].absorbs(batch):
                 return
             partition.queue.append(batch)
@@ -199,10 +203,13 @@ class QueryReader:
             state.fail(error)
             return
         # The shared back-off is reset by any answer. The partition's own grows while it alone is refused.
+        # Without a limit: `unavailable_seconds` is about the whole service, and the shared back-off has just checked
+        # it.
         partition.backoff.failed(reason, math.inf)
         refusal = id(self._backoff), partition.token
         _REFUSALS.failed(refusal, abbreviate(partition.token), reason, self._unavailable_seconds)
         with state.changed:
             partition.unclaimed = False
             state.retries += 1
+            # Put back into the schedule and not waited for here, so that this thread can read another partition.
             state.rest(partition, state.clock() + round(partition.backoff.remaining_pause() * NANOS))
