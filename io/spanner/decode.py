@@ -89,6 +89,7 @@ class Decoder:
         try:
             return self._decode_message(message)
         except MalformedError:
+            # `from None`: the error of protobuf says no more, and its text may contain bytes of rows.
             raise DecodeError("the service sent bytes that are not a PartialResultSet") from None
 
     def _decode_message(self, message: bytes) -> list[ChangeRecord]:
@@ -99,6 +100,8 @@ class Decoder:
             self._rows = row_type(flat.metadata)
             if self._rows.decode is not None:
                 return self._decode_texts(wire.Texts.FromString(message))
+        # The fast way needs whole rows, no further fields and data records only. Everything else is decoded again,
+        # value by value: that is rare, and a wrong guess must not be possible.
         if self._rows.exact and self._pending is None and not flat.chunked_value:
             entries = flat.values.list_value.values.list_value.values.list_value.values
             decoded = _undamaged(entries.list_value.values)
@@ -138,6 +141,8 @@ class Decoder:
             return rows
         if self._pending is not None:
             merge_chunk(self._pending, _as_value(rows[0]))
+            # Chunks are merged as Values, because a chunk may be cut within any of them, also where `wire` declares
+            # plain bytes.
             rows[0] = wire.Row.FromString(self._pending.SerializeToString())
             self._pending = None
         if partial.chunked_value:
@@ -219,6 +224,7 @@ def _data_records(fields: Any) -> list[Any] | None:
     found = len(strings), len(bools), len(lists)
     if not count or found != (count * _STRINGS, count * _BOOLS, count * _LISTS) or fields.null_value:
         return None
+    # One iterator nine times in `zip` takes nine strings per record, in the order of `_DATA_FIELDS`.
     s, b, c = iter(strings), iter(bools), iter(lists)
     return [
         new_record(
@@ -350,6 +356,8 @@ def merge_chunk(first: Any, second: Any) -> None:
         first.string_value += second.string_value
         return
     head, tail = first.list_value.values, second.list_value.values
+    # PartialResultSet.chunked_value: the last value of a list is joined with the first of the next, unless it is of a
+    # kind that is never split.
     joined = bool(head and tail) and _is_cuttable(head[-1])
     if joined:
         merge_chunk(head[-1], tail[0])

@@ -98,6 +98,8 @@ class Position(NamedTuple):
         runs = self.seen.get(transaction, ())
         if _holds(runs, sequence):
             return None
+        # A copy, because frontiers in checkpoints share their positions. It has one entry per transaction of one
+        # timestamp.
         return Position(timestamp, {**self.seen, transaction: _with(runs, sequence)})
 
     def reached(self, timestamp: int) -> Position:
@@ -272,6 +274,8 @@ class Frontier:
         if ready and self.globally_ordered:
             # Other parts may have unread changes below the start, so a dealt part opens no child.
             lowest = self.watermark
+            # A waiting child holds the watermark at its start, so `start == lowest` says that no partition has an
+            # unread change below it.
             ready = {
                 token: child for token, child in ready.items() if not self.dealt and child.start == lowest
             }
@@ -295,6 +299,8 @@ class Frontier:
         families = sorted(self._families(), key=lambda family: (self._lowest(family), family))
         parts: list[list[str]] = [[] for _ in range(min(n, len(families)))]
         for family in families:
+            # To the shortest part: families come in the order of their positions, so neighbours in time go to different
+            # parts.
             min(parts, key=len).extend(family)
         return [self._part(tokens, dealt=len(parts) > 1) for tokens in parts]
 
@@ -325,6 +331,7 @@ class Frontier:
         if first.mutable:  # a partition that one part has read may have been announced in another one
             known = opened.keys() | finished.keys()
             waiting = {token: child for token, child in waiting.items() if token not in known}
+        # A child that waits in one part and is open in another would be read twice.
         _refuse_shared(opened.keys() & waiting.keys())
         whole = Frontier(opened, waiting, first.end, False, first.globally_ordered, first.mutable, finished)
         return whole.settled()
@@ -339,6 +346,7 @@ class Frontier:
                 waiting[child] = _merged(waiting.get(child), Waiting(record.start_timestamp, parents))
             elif not self._knows(child):
                 waiting[child] = Waiting(record.start_timestamp, parents)
+        # The record counts like a heartbeat: the service has sent all changes below its time.
         position = self.open[token].reached(record.start_timestamp)
         return replace(self, open={**self.open, token: position}, waiting=waiting).settled()
 
@@ -387,6 +395,7 @@ class Frontier:
     def _orphans(self) -> dict[str, Waiting]:
         # Only children at the lowest start can be orphans: a later one may still be announced by an earlier one.
         first = min(child.start for child in self.waiting.values())
+        # A partition at the start, or below it, may still announce a parent.
         if any(position.timestamp <= first for position in self.open.values()):
             return {}
         lowest = {token: child for token, child in self.waiting.items() if child.start == first}
