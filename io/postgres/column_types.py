@@ -2,7 +2,8 @@
 
 Built-in types are known by their fixed object ids (`pg_type.dat`). Types that users or extensions defined (enums,
 domains, composites, ranges, hstore, citext, their arrays) have another id in each database; a `TypeCatalog`, read from
-`pg_type`, describes them. Without an entry a type is OTHER: its values stay as the server's text.
+`pg_type`, describes them. Without an entry a type is OTHER: its values stay as the server's text. So do types that have no
+logical type of their own: ranges, network addresses, geometry, bit strings, money, times with a time zone.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class CatalogType(msgspec.Struct, frozen=True):
     """An entry of `pg_type`.
 
     `category`: `typtype`: 'b' base, 'c' composite, 'd' domain, 'e' enum, 'r' range, 'm' multirange. `element_oid`: of a true
-    array (`typcategory` 'A'), else 0. `base_oid` and `base_modifier`: of a domain. `delimiter`: between the elements of its arrays.
+    array (`typcategory` 'A'), else 0. `base_oid` and `base_modifier`: of a domain.
     """
 
     oid: int
@@ -30,7 +31,6 @@ class CatalogType(msgspec.Struct, frozen=True):
     element_oid: int = 0
     base_oid: int = 0
     base_modifier: int = -1
-    delimiter: str = ","
 
 
 TypeCatalog = Mapping[int, CatalogType]
@@ -39,70 +39,66 @@ TypeCatalog = Mapping[int, CatalogType]
 class _BuiltIn(msgspec.Struct, frozen=True):
     name: str
     kind: Kind
-    convert: Convert
     array_oid: int
     has_modifier: bool = False
 
 
 _BUILT_INS: dict[int, _BuiltIn] = {
-    16: _BuiltIn("boolean", Kind.BOOL, text_values.boolean, 1000),
-    17: _BuiltIn("bytea", Kind.BYTES, text_values.bytea, 1001),
-    18: _BuiltIn('"char"', Kind.STRING, str, 1002),
-    19: _BuiltIn("name", Kind.STRING, str, 1003),
-    20: _BuiltIn("bigint", Kind.INT64, int, 1016),
-    21: _BuiltIn("smallint", Kind.INT16, int, 1005),
-    23: _BuiltIn("integer", Kind.INT32, int, 1007),
-    24: _BuiltIn("regproc", Kind.OTHER, str, 1008),
-    25: _BuiltIn("text", Kind.STRING, str, 1009),
-    26: _BuiltIn("oid", Kind.UINT32, int, 1028),
-    27: _BuiltIn("tid", Kind.OTHER, str, 1010),
-    28: _BuiltIn("xid", Kind.UINT32, int, 1011),
-    29: _BuiltIn("cid", Kind.UINT32, int, 1012),
-    114: _BuiltIn("json", Kind.JSON, str, 199),
-    142: _BuiltIn("xml", Kind.OTHER, str, 143),
-    600: _BuiltIn("point", Kind.OTHER, str, 1017),
-    601: _BuiltIn("lseg", Kind.OTHER, str, 1018),
-    602: _BuiltIn("path", Kind.OTHER, str, 1019),
-    603: _BuiltIn("box", Kind.OTHER, str, 1020),
-    604: _BuiltIn("polygon", Kind.OTHER, str, 1027),
-    628: _BuiltIn("line", Kind.OTHER, str, 629),
-    650: _BuiltIn("cidr", Kind.OTHER, str, 651),
-    700: _BuiltIn("real", Kind.FLOAT32, float, 1021),
-    701: _BuiltIn("double precision", Kind.FLOAT64, float, 1022),
-    718: _BuiltIn("circle", Kind.OTHER, str, 719),
-    774: _BuiltIn("macaddr8", Kind.OTHER, str, 775),
-    790: _BuiltIn("money", Kind.OTHER, str, 791),
-    829: _BuiltIn("macaddr", Kind.OTHER, str, 1040),
-    869: _BuiltIn("inet", Kind.OTHER, str, 1041),
-    1042: _BuiltIn("character", Kind.STRING, str, 1014, True),
-    1043: _BuiltIn("character varying", Kind.STRING, str, 1015, True),
-    1082: _BuiltIn("date", Kind.DATE, text_values.date, 1182),
-    1083: _BuiltIn("time without time zone", Kind.TIME, text_values.time, 1183, True),
-    1114: _BuiltIn("timestamp without time zone", Kind.LOCAL_TIMESTAMP, text_values.timestamp, 1115, True),
-    1184: _BuiltIn(
-        "timestamp with time zone", Kind.TIMESTAMP, text_values.timestamp_with_time_zone, 1185, True
-    ),
-    1186: _BuiltIn("interval", Kind.INTERVAL, text_values.interval, 1187),
-    1266: _BuiltIn("time with time zone", Kind.OTHER, str, 1270, True),
-    1560: _BuiltIn("bit", Kind.OTHER, str, 1561, True),
-    1562: _BuiltIn("bit varying", Kind.OTHER, str, 1563, True),
-    1700: _BuiltIn("numeric", Kind.DECIMAL, text_values.decimal, 1231, True),
-    2950: _BuiltIn("uuid", Kind.UUID, str, 2951),
-    3220: _BuiltIn("pg_lsn", Kind.OTHER, str, 3221),
-    3614: _BuiltIn("tsvector", Kind.OTHER, str, 3643),
-    3615: _BuiltIn("tsquery", Kind.OTHER, str, 3645),
-    3802: _BuiltIn("jsonb", Kind.JSON, str, 3807),
-    3904: _BuiltIn("int4range", Kind.OTHER, str, 3905),
-    3906: _BuiltIn("numrange", Kind.OTHER, str, 3907),
-    3908: _BuiltIn("tsrange", Kind.OTHER, str, 3909),
-    3910: _BuiltIn("tstzrange", Kind.OTHER, str, 3911),
-    3912: _BuiltIn("daterange", Kind.OTHER, str, 3913),
-    3926: _BuiltIn("int8range", Kind.OTHER, str, 3927),
-    4072: _BuiltIn("jsonpath", Kind.OTHER, str, 4073),
-    5069: _BuiltIn("xid8", Kind.UINT64, int, 271),
+    16: _BuiltIn("boolean", Kind.BOOL, 1000),
+    17: _BuiltIn("bytea", Kind.BYTES, 1001),
+    18: _BuiltIn('"char"', Kind.STRING, 1002),
+    19: _BuiltIn("name", Kind.STRING, 1003),
+    20: _BuiltIn("bigint", Kind.INT64, 1016),
+    21: _BuiltIn("smallint", Kind.INT16, 1005),
+    23: _BuiltIn("integer", Kind.INT32, 1007),
+    24: _BuiltIn("regproc", Kind.OTHER, 1008),
+    25: _BuiltIn("text", Kind.STRING, 1009),
+    26: _BuiltIn("oid", Kind.UINT32, 1028),
+    27: _BuiltIn("tid", Kind.OTHER, 1010),
+    28: _BuiltIn("xid", Kind.UINT32, 1011),
+    29: _BuiltIn("cid", Kind.UINT32, 1012),
+    114: _BuiltIn("json", Kind.JSON, 199),
+    142: _BuiltIn("xml", Kind.OTHER, 143),
+    600: _BuiltIn("point", Kind.OTHER, 1017),
+    601: _BuiltIn("lseg", Kind.OTHER, 1018),
+    602: _BuiltIn("path", Kind.OTHER, 1019),
+    603: _BuiltIn("box", Kind.OTHER, 1020),
+    604: _BuiltIn("polygon", Kind.OTHER, 1027),
+    628: _BuiltIn("line", Kind.OTHER, 629),
+    650: _BuiltIn("cidr", Kind.OTHER, 651),
+    700: _BuiltIn("real", Kind.FLOAT32, 1021),
+    701: _BuiltIn("double precision", Kind.FLOAT64, 1022),
+    718: _BuiltIn("circle", Kind.OTHER, 719),
+    774: _BuiltIn("macaddr8", Kind.OTHER, 775),
+    790: _BuiltIn("money", Kind.OTHER, 791),
+    829: _BuiltIn("macaddr", Kind.OTHER, 1040),
+    869: _BuiltIn("inet", Kind.OTHER, 1041),
+    1042: _BuiltIn("character", Kind.STRING, 1014, True),
+    1043: _BuiltIn("character varying", Kind.STRING, 1015, True),
+    1082: _BuiltIn("date", Kind.DATE, 1182),
+    1083: _BuiltIn("time without time zone", Kind.TIME, 1183, True),
+    1114: _BuiltIn("timestamp without time zone", Kind.LOCAL_TIMESTAMP, 1115, True),
+    1184: _BuiltIn("timestamp with time zone", Kind.TIMESTAMP, 1185, True),
+    1186: _BuiltIn("interval", Kind.INTERVAL, 1187),
+    1266: _BuiltIn("time with time zone", Kind.OTHER, 1270, True),
+    1560: _BuiltIn("bit", Kind.OTHER, 1561, True),
+    1562: _BuiltIn("bit varying", Kind.OTHER, 1563, True),
+    1700: _BuiltIn("numeric", Kind.DECIMAL, 1231, True),
+    2950: _BuiltIn("uuid", Kind.UUID, 2951),
+    3220: _BuiltIn("pg_lsn", Kind.OTHER, 3221),
+    3614: _BuiltIn("tsvector", Kind.OTHER, 3643),
+    3615: _BuiltIn("tsquery", Kind.OTHER, 3645),
+    3802: _BuiltIn("jsonb", Kind.JSON, 3807),
+    3904: _BuiltIn("int4range", Kind.OTHER, 3905),
+    3906: _BuiltIn("numrange", Kind.OTHER, 3907),
+    3908: _BuiltIn("tsrange", Kind.OTHER, 3909),
+    3910: _BuiltIn("tstzrange", Kind.OTHER, 3911),
+    3912: _BuiltIn("daterange", Kind.OTHER, 3913),
+    3926: _BuiltIn("int8range", Kind.OTHER, 3927),
+    4072: _BuiltIn("jsonpath", Kind.OTHER, 4073),
+    5069: _BuiltIn("xid8", Kind.UINT64, 271),
 }
 _ARRAYS = {built_in.array_oid: oid for oid, built_in in _BUILT_INS.items()}
-_BOX = 603
 
 _WITHOUT_ENTRY = "unknown"
 
@@ -144,20 +140,28 @@ def _built_in_type(oid: int, built_in: _BuiltIn, modifier: int) -> ColumnType:
     return ColumnType(built_in.kind, f"{first}({length}){space}{rest}")
 
 
-def text_reader(oid: int, catalog: TypeCatalog | None = None) -> Convert:
-    """Return the function from the text form of a value of this type to its Python value."""
-    built_in = _BUILT_INS.get(oid)
-    if built_in is not None:
-        return built_in.convert
-    if oid in _ARRAYS:
-        element = _ARRAYS[oid]
-        return text_values.array(text_reader(element), ";" if element == _BOX else ",")
-    entry = (catalog or {}).get(oid)
-    if entry is None:
-        return str
-    if entry.element_oid:
-        return text_values.array(text_reader(entry.element_oid, catalog), entry.delimiter)
-    if entry.category == "d":
-        return text_reader(entry.base_oid, catalog)
-    return str
+_CONVERT: dict[Kind, Convert] = {
+    Kind.BOOL: text_values.boolean,
+    Kind.INT16: int,
+    Kind.INT32: int,
+    Kind.INT64: int,
+    Kind.UINT32: int,
+    Kind.UINT64: int,
+    Kind.FLOAT32: float,
+    Kind.FLOAT64: float,
+    Kind.DECIMAL: text_values.decimal,
+    Kind.BYTES: text_values.bytea,
+    Kind.DATE: text_values.date,
+    Kind.TIME: text_values.time,
+    Kind.TIMESTAMP: text_values.timestamp_with_time_zone,
+    Kind.LOCAL_TIMESTAMP: text_values.timestamp,
+    Kind.INTERVAL: text_values.interval,
+}
 
+
+def text_reader(type_: ColumnType) -> Convert | None:
+    """Return the function from the text form of a value to its Python value; None if that is the text itself."""
+    if type_.element is not None:
+        # box is the one type whose arrays have another delimiter, because its own text has commas.
+        return text_values.array(text_reader(type_.element) or str, ";" if type_.element.native == "box" else ",")
+    return _CONVERT.get(type_.kind)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from struct import Struct, error
 
-from penstock.io.postgres.errors import DecodeError
+from penstock.errors import DecodeError
 from penstock.io.postgres.messages import (
     UNCHANGED,
     Begin,

@@ -1,0 +1,64 @@
+"""The questions to PostgreSQL's catalogue, and a table as the log and the catalogue describe it together. Pure.
+
+The catalogue describes the table as it is now, the log as it was at the time of the change. Columns, types and identity
+come from the log; only the order of the primary key and the constraints NOT NULL come from the catalogue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.io.postgres import messages as log
+from penstock.io.postgres.column_types import TypeCatalog, column_type
+from penstock.io.postgres.record import Table, TableColumn
+
+RELATION = """
+select attribute.attname, attribute.attnotnull,
+       (select position from unnest(key.indkey::int2[]) with ordinality as keys (number, position)
+        where keys.number = attribute.attnum)
+from pg_class relation
+join pg_attribute attribute on attribute.attrelid = relation.oid and attribute.attnum > 0 and not attribute.attisdropped
+left join pg_index key on key.indrelid = relation.oid
+     and case when relation.relreplident = 'i' then key.indisreplident else key.indisprimary end
+where relation.oid = %s
+"""
+"""Column, whether it is NOT NULL, and its position (from 1) in the primary key, or in the identity index."""
+
+TYPES = """
+select type.oid::int8, namespace.nspname, type.typname, type.typtype::text,
+       case when type.typcategory = 'A' then type.typelem::int8 else 0 end, type.typbasetype::int8, type.typtypmod
+from pg_type type join pg_namespace namespace on namespace.oid = type.typnamespace
+where type.oid >= 16384
+"""
+"""The types that users and extensions defined, as the fields of `CatalogType`."""
+
+_IDENTITIES = {"d": "DEFAULT", "n": "NOTHING", "f": "FULL", "i": "INDEX"}
+
+
+def describe(relation: log.Relation, columns: Sequence[tuple[Any, ...]], types: TypeCatalog) -> Table:
+    """Return the table. `columns` are the rows of `RELATION`, empty if the table was dropped since."""
+    known = {name: (not_null, position) for name, not_null, position in columns}
+    # Under FULL the log marks every column as a part of the identity, which says nothing about the key.
+    full = relation.replica_identity == "f"
+    keys = {name: position for name, (_, position) in known.items() if position is not None}
+    if not keys and not full:
+        named = [column.name for column in relation.columns if column.is_key]
+        keys = {name: number for number, name in enumerate(named, 1)}
+    return Table(
+        relation.oid,
+        relation.schema,
+        relation.table,
+        _IDENTITIES.get(relation.replica_identity, relation.replica_identity),
+        tuple(
+            TableColumn(
+                column.name,
+                column_type(column.type_oid, column.modifier, types),
+                column.type_oid,
+                column.is_key,
+                keys.get(column.name),
+                not known[column.name][0] if column.name in known else None,
+            )
+            for column in relation.columns
+        ),
+    )

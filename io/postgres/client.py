@@ -1,0 +1,269 @@
+"""Requests to a PostgreSQL server: what the catalogue says, and the log by pull and by streaming.
+
+Two connections: an ordinary one for questions, and for streaming one of the replication protocol. Each thread has its
+own client; a client is not thread-safe.
+"""
+
+from __future__ import annotations
+
+import select
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, Self
+
+import psycopg
+from psycopg import pq, sql
+
+from penstock.io.postgres import messages as log
+from penstock.io.postgres.catalog import RELATION, TYPES, describe
+from penstock.io.postgres.column_types import CatalogType
+from penstock.io.postgres.errors import classify_error
+from penstock.io.postgres.record import Table, format_lsn, parse_lsn
+from penstock.io.postgres.source import ChangeStream, Connection
+from penstock.io.postgres.text_values import SESSION_SETTINGS
+
+_CONNECT_SECONDS = 10
+_STATUS = struct.Struct("!cQQQqB")
+_XLOG_DATA = struct.Struct("!cQQq")
+_KEEPALIVE = struct.Struct("!cQqB")
+_POSTGRES_EPOCH_SECONDS = 946_684_800
+
+
+class Arrived(NamedTuple):
+    """A message of the log, with the position that came with it."""
+
+    lsn: int
+    payload: bytes
+
+
+class Reached(NamedTuple):
+    """All messages of transactions that end at or before `lsn` have arrived."""
+
+    lsn: int
+
+
+class Now(NamedTuple):
+    """The end of the server's log, and the server's clock at the same moment, in nanoseconds."""
+
+    lsn: int
+    timestamp: int
+
+
+class Client:
+    """The questions of one thread."""
+
+    def __init__(self, stream: ChangeStream, connection: Connection) -> None:
+        self._stream, self._connection = stream, connection
+        self._session: psycopg.Connection[Any] | None = None
+        self._types: dict[int, CatalogType] | None = None
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            if self._session is not None and self._session.broken:
+                self.close()
+            raise classify_error(error.sqlstate or "", str(error), str(self._stream)) from error
+
+    @property
+    def session(self) -> psycopg.Connection[Any]:
+        """The open ordinary connection; a new one if the last one broke."""
+        if self._session is None or self._session.closed:
+            options = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in SESSION_SETTINGS.items())
+            self._session = psycopg.connect(
+                self._connection.dsn,
+                autocommit=True,
+                connect_timeout=_CONNECT_SECONDS,
+                options=options,
+                fallback_application_name="penstock",
+            )
+        return self._session
+
+    def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return all rows of a query.
+
+        Raises:
+            UnreachableError: ask again later.
+            ChangeStreamError: the server refused it; the message says what to do.
+        """
+        with self._errors():
+            return self.session.execute(query, parameters).fetchall()
+
+    def now(self) -> Now:
+        """Return the end of the log and the server's clock."""
+        # On a standby the log ends at what was replayed. The clock is read first: a commit with a later time may be
+        # in the log already, but none with an earlier time that a client has been told of is missing.
+        ((clock, end),) = self.rows(
+            "select (extract(epoch from clock_timestamp()) * 1000000)::bigint, case when pg_is_in_recovery() then "
+            "pg_last_wal_replay_lsn() else pg_current_wal_flush_lsn() end::text"
+        )
+        return Now(parse_lsn(end), clock * 1000)
+
+    def near_transaction_id(self) -> int:
+        """Return the 64-bit id that the next transaction would get."""
+        return int(self.rows("select pg_snapshot_xmax(pg_current_snapshot())::text")[0][0])
+
+    def advance(self, lsn: int) -> None:
+        """Tell the server that changes before `lsn` are not needed any more. It is never moved back."""
+        self.rows(
+            "select pg_replication_slot_advance(slot_name, %(lsn)s::pg_lsn) from pg_replication_slots where slot_name = "
+            "%(slot)s and confirmed_flush_lsn < %(lsn)s::pg_lsn",
+            {"lsn": format_lsn(lsn), "slot": self._stream.slot},  # type: ignore[arg-type]
+        )
+
+    def describe_table(self, relation: log.Relation, types: dict[int, log.Type]) -> Table:
+        """Return a table of the log with its column types and its primary key, which the catalogue knows."""
+        if self._types is None or any(oid not in self._types for oid in types):
+            self._types = {oid: CatalogType(oid, *rest) for oid, *rest in self.rows(TYPES)}
+        return describe(relation, self.rows(RELATION, (relation.oid,)), self._types)
+
+    def close(self) -> None:
+        if self._session is not None:
+            with suppress(psycopg.Error):
+                self._session.close()
+            self._session = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def plugin_options(self) -> dict[str, str]:
+        """Return the options of pgoutput. Messages and version 1 exist in every supported server."""
+        return {"proto_version": "1", "publication_names": self._stream.publication, "messages": "true"}
+
+    @contextmanager
+    def pull(self, most: int) -> Iterator[Iterator[Arrived]]:
+        """Yield the changes after the slot's confirmed position: at least `most`, to the end of a transaction."""
+        options = [word for pair in self.plugin_options().items() for word in pair]
+        query = sql.SQL(
+            "copy (select lsn, data from pg_logical_slot_peek_binary_changes({}, null, {}, {})) to stdout (format binary)"
+        ).format(sql.Literal(self._stream.slot), sql.Literal(most), sql.SQL(", ").join(map(sql.Literal, options)))
+        with self._errors(), self.session.cursor() as cursor, cursor.copy(query) as copy:
+            copy.set_types(["pg_lsn", "bytea"])
+            yield (Arrived(int.from_bytes(lsn), data) for lsn, data in copy.rows())
+
+    def open_stream(self, start: int) -> LogStream:
+        """Start the replication protocol at a position.
+
+        Raises:
+            UnreachableError: ask again later; the slot may still be in use.
+            ChangeStreamError: the server refused it; the message says what to do.
+        """
+        return LogStream(self._connection.dsn, self._stream, self.plugin_options(), start)
+
+
+class LogStream:
+    """One connection of the streaming replication protocol.
+
+    Source: PostgreSQL documentation, "Streaming Replication Protocol" (START_REPLICATION SLOT … LOGICAL).
+    """
+
+    def __init__(self, dsn: str, stream: ChangeStream, options: dict[str, str], start: int) -> None:
+        self._name = str(stream)
+        settings = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in SESSION_SETTINGS.items())
+        info = psycopg.conninfo.make_conninfo(
+            dsn,
+            replication="database",
+            options=settings,
+            connect_timeout=_CONNECT_SECONDS,
+            fallback_application_name="penstock",
+        )
+        self._connection = pq.PGconn.connect(info.encode())
+        self._acknowledged = 0
+        self._received = start
+        try:
+            if self._connection.status != pq.ConnStatus.OK:
+                raise self._error("", self._connection.get_error_message())
+            names = sql.SQL(", ").join(
+                sql.SQL("{} {}").format(sql.Identifier(name), sql.Literal(value)) for name, value in options.items()
+            )
+            command = sql.SQL("START_REPLICATION SLOT {} LOGICAL {} ({})").format(
+                sql.Identifier(stream.slot), sql.SQL(format_lsn(start)), names
+            )
+            result = self._connection.exec_(command.as_string().encode())
+            if result.status != pq.ExecStatus.COPY_BOTH:
+                state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+                raise self._error(state, result.get_error_message())
+        except BaseException:
+            self.close()
+            raise
+
+    def receive(self, timeout: float, most: int) -> list[Arrived | Reached]:
+        """Return what has arrived, at most `most` messages; an empty list after `timeout` seconds.
+
+        Raises:
+            UnreachableError: the connection was lost.
+            ChangeStreamError: the server ended the stream; the message says what to do.
+        """
+        arrived: list[Arrived | Reached] = []
+        while len(arrived) < most:
+            size, data = self._next()
+            if size > 0:
+                if item := self._item(bytes(data)):
+                    arrived.append(item)
+            elif size < 0:
+                self._raise_end()
+            elif arrived or not select.select([self._connection.socket], [], [], timeout)[0]:
+                break
+            else:
+                self._consume()
+        return arrived
+
+    def _next(self) -> tuple[int, memoryview]:
+        try:
+            return self._connection.get_copy_data(1)
+        except psycopg.OperationalError as error:
+            raise self._error("", str(error)) from error
+
+    def _consume(self) -> None:
+        try:
+            self._connection.consume_input()
+        except psycopg.OperationalError as error:
+            raise self._error("", str(error)) from error
+
+    def _item(self, data: bytes) -> Arrived | Reached | None:
+        if data[:1] == b"w":
+            _, start, _, _ = _XLOG_DATA.unpack_from(data)
+            self._received = max(self._received, start)
+            return Arrived(start, data[_XLOG_DATA.size :])
+        if data[:1] == b"k":
+            _, end, _, reply = _KEEPALIVE.unpack(data)
+            self._received = max(self._received, end)
+            if reply:
+                self.send_status()
+            return Reached(end)
+        return None
+
+    def acknowledge(self, lsn: int) -> None:
+        """Set the position before which the server may drop its log; it is sent with the next status."""
+        self._acknowledged = max(self._acknowledged, lsn)
+
+    def send_status(self, *, ask: bool = False) -> None:
+        """Tell the server what was received and acknowledged. `ask`: it answers with what it has sent at once."""
+        clock = int((time.time() - _POSTGRES_EPOCH_SECONDS) * 1_000_000)
+        status = _STATUS.pack(b"r", self._received, self._acknowledged, self._acknowledged, clock, ask)
+        try:
+            self._connection.put_copy_data(status)
+            self._connection.flush()
+        except psycopg.OperationalError as error:
+            raise self._error("", str(error)) from error
+
+    def close(self) -> None:
+        with suppress(psycopg.OperationalError):
+            self._connection.finish()
+
+    def _raise_end(self) -> None:
+        result = self._connection.get_result()
+        state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode() if result else ""
+        text = result.get_error_message() if result else ""
+        raise self._error(state, text or "the server ended the stream")
+
+    def _error(self, sqlstate: str, message: str) -> Exception:
+        return classify_error(sqlstate, message, self._name)
+
+

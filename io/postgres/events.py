@@ -1,0 +1,191 @@
+"""From `LogRecord` to `ChangeEvent`s. Pure.
+
+| replica identity | `before` of an UPDATE | `after` of an UPDATE | `before` of a DELETE |
+|---|---|---|---|
+| DEFAULT (primary key) | the old key, if it changed | all columns, without unchanged large values | the key |
+| INDEX | the old columns of the index, if they changed | the same | the columns of the index |
+| FULL | all columns | all columns | all columns |
+| NOTHING | the server refuses the statement | | |
+
+A column of the table that an image lacks was not sent: a large value (TOAST) that did not change, or a column outside of
+the replica identity.
+
+Source: PostgreSQL documentation, "ALTER TABLE" (REPLICA IDENTITY) and "Logical Replication Message Formats".
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from penstock.event.model import (
+    NO_COLUMNS,
+    ChangeEvent,
+    Column,
+    Image,
+    Message,
+    Op,
+    Source,
+    TableSchema,
+    Transaction,
+    Version,
+)
+from penstock.io.postgres.column_types import text_reader
+from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, LogTransaction, Row, Table
+from penstock.io.postgres.text_values import Convert
+
+_OPS = {
+    ChangeKind.INSERT: Op.CREATE,
+    ChangeKind.UPDATE: Op.UPDATE,
+    ChangeKind.DELETE: Op.DELETE,
+    ChangeKind.TRUNCATE: Op.TRUNCATE,
+    ChangeKind.MESSAGE: Op.MESSAGE,
+}
+
+
+class EventConverter:
+    """Converts the records of one database. Each event's source has its `server`, `database` and `stream`."""
+
+    def __init__(self, server: str = "", database: str = "", stream: str = "") -> None:
+        self._server, self._database, self._stream = server, database, stream
+        self._tables: dict[Table, _Table] = {}
+        # Neighbours share their table, and its hash walks all columns.
+        self._last_table: Table | None = None
+        self._last: _Table | None = None
+
+    def __call__(self, record: LogRecord) -> list[ChangeEvent]:
+        """Return the one event of a record.
+
+        Raises:
+            ValueError: a value does not have the form of its type; the message names table and column, not the value.
+        """
+        if record.table is None:
+            return [self._message(record)]
+        if record.table is not self._last_table or self._last is None:
+            self._last_table, self._last = record.table, self._find_table(record.table)
+        return [self._last.event(record)]
+
+    def _find_table(self, table: Table) -> _Table:
+        found = self._tables.get(table)
+        if found is None:
+            source = Source(
+                "postgresql",
+                self._server,
+                self._database,
+                table.schema,
+                table.name,
+                self._stream,
+                table.replica_identity,
+            )
+            found = self._tables[table] = _Table(source, table)
+        return found
+
+    def _message(self, record: LogRecord) -> ChangeEvent:
+        source = Source("postgresql", self._server, self._database, stream=self._stream)
+        message = Message(record.prefix, record.content, record.transaction is not None)
+        return ChangeEvent(
+            source,
+            Op.MESSAGE,
+            record.event_timestamp,
+            None,
+            None,
+            None,
+            _version(record),
+            NO_COLUMNS,
+            _transaction(record),
+            message,
+        )
+
+
+class _Table:
+    """The part that is the same for all records of a table with the same columns."""
+
+    def __init__(self, source: Source, table: Table) -> None:
+        self.source, self.schema = source, table_schema(table)
+        self._name = str(table)
+        self._columns: list[tuple[str, Convert | None]] = [
+            (column.name, text_reader(column.type)) for column in table.columns
+        ]
+        self._identity = [column.in_identity for column in table.columns]
+        self._key = [column.name for column in self.schema.key_columns]
+
+    def event(self, record: LogRecord) -> ChangeEvent:
+        before = after = key = None
+        if record.new is not None:
+            after = self._image(record.new)
+        if record.old is not None:
+            before = self._image(record.old) if record.old_is_full else self._identity_image(record.old)
+        if after is not None and before is not None and record.old_is_full:
+            # The server does not repeat an unchanged large value in the new row when the old row has it.
+            for name in before.keys() - after.keys():
+                after[name] = before[name]
+        image = after if after is not None else before
+        if image is not None and self._key:
+            key = {name: image[name] for name in self._key if name in image}
+        return ChangeEvent(
+            self.source,
+            _OPS[record.kind],
+            record.event_timestamp,
+            key,
+            before,
+            after,
+            _version(record),
+            self.schema,
+            _transaction(record),
+        )
+
+    def _image(self, row: Row) -> Image:
+        image: Image = {}
+        try:
+            for (name, convert), value in zip(self._columns, row, strict=True):
+                if value is UNCHANGED:
+                    continue
+                image[name] = value if value is None or convert is None else convert(value)  # type: ignore[arg-type]
+        except (ValueError, ArithmeticError, IndexError):
+            raise self._not_readable(row) from None
+        return image
+
+    def _identity_image(self, row: Row) -> Image:
+        # The server fills the columns outside of the identity with NULL, which says nothing of their values.
+        known = tuple(
+            value if part else UNCHANGED for value, part in zip(row, self._identity, strict=True)
+        )
+        return self._image(known)
+
+    def _not_readable(self, row: Row) -> ValueError:
+        if len(row) != len(self._columns):
+            return ValueError(f"a row of {self._name} has {len(row)} columns and not {len(self._columns)}")
+        for (name, convert), value in zip(self._columns, row, strict=True):
+            try:
+                if isinstance(value, str) and convert is not None:
+                    convert(value)
+            except (ValueError, ArithmeticError, IndexError):
+                return ValueError(f"column {name} of {self._name}: the value does not have the form of its type")
+        return ValueError(f"a row of {self._name} cannot be read")
+
+
+@lru_cache(maxsize=1024)
+def _transaction_of(transaction: LogTransaction, last: bool) -> Transaction:
+    # PostgreSQL has one partition, and the number of records is known only at the end.
+    return Transaction(str(transaction.id), None, 1, last, "", transaction.origin)
+
+
+def _transaction(record: LogRecord) -> Transaction | None:
+    return None if record.transaction is None else _transaction_of(record.transaction, record.last)
+
+
+def _version(record: LogRecord) -> Version:
+    if record.transaction is None:
+        return Version(record.lsn, "", f"{record.lsn:020d}", record.sequence)
+    transaction = record.transaction
+    return Version(transaction.commit_lsn, str(transaction.id), f"{record.lsn:020d}", record.sequence)
+
+
+def table_schema(table: Table) -> TableSchema:
+    """Return the columns of a table for the event model."""
+    return TableSchema(
+        tuple(
+            Column(column.name, column.type, column.nullable, column.key_position) for column in table.columns
+        )
+    )
+
+

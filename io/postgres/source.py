@@ -1,0 +1,47 @@
+"""The change stream that is read, and the connection to it: two values with different lifetimes.
+
+A `ChangeStream` is an element of the pipeline. It is encoded, checkpointed and resumed, so it holds only the identity
+of the stream. A `Connection` belongs to the running program. It may change between a stop and a resume (another host
+after a failover, another password), so it is never in a checkpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from penstock.io.change_streams.source import WithIdentity
+
+Protocol = Literal["stream", "pull"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeStream(WithIdentity):
+    """The changes of a publication, read through a replication slot, from `start` to `end`: nanoseconds, inclusive.
+
+    A slot knows its own position, so `start` only drops older changes; 0 drops none. `end` None means without end.
+    `publication` may name several, separated by commas.
+    """
+
+    database: str
+    publication: str
+    slot: str
+    start: int
+    end: int | None
+
+    @property
+    def publications(self) -> tuple[str, ...]:
+        """The names of the publications."""
+        return tuple(self.publication.split(","))
+
+    def __str__(self) -> str:
+        return f"publication {self.publication} of database {self.database}, read through slot {self.slot}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """How a worker reaches the server. `dsn` may hold a password, so it is never shown."""
+
+    dsn: str = field(repr=False)
+    protocol: Protocol = "stream"
+    create_slot: bool = False
