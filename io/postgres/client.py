@@ -19,12 +19,14 @@ from psycopg import pq, sql
 from penstock.io.postgres import messages as log
 from penstock.io.postgres.catalog import RELATION, TYPES, describe
 from penstock.io.postgres.column_types import CatalogType
-from penstock.io.postgres.errors import classify_error
+from penstock.io.postgres.errors import classify_error, skipped_publication
 from penstock.io.postgres.record import Table, format_lsn, parse_lsn
 from penstock.io.postgres.source import ChangeStream, Connection
 from penstock.io.postgres.text_values import SESSION_SETTINGS
 
 _CONNECT_SECONDS = 10
+# A blank in a value is escaped, because blanks separate the options.
+_OPTIONS = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in SESSION_SETTINGS.items())
 _STATUS = struct.Struct("!cQQQqB")
 _XLOG_DATA = struct.Struct("!cQQq")
 _KEEPALIVE = struct.Struct("!cQqB")
@@ -45,7 +47,7 @@ class Reached(NamedTuple):
 
 
 class Now(NamedTuple):
-    """The end of the server's log, and the server's clock at the same moment, in nanoseconds."""
+    """The server's clock, in nanoseconds, and the end of its log a moment later."""
 
     lsn: int
     timestamp: int
@@ -58,6 +60,7 @@ class Client:
         self._stream, self._connection = stream, connection
         self._session: psycopg.Connection[Any] | None = None
         self._types: dict[int, CatalogType] | None = None
+        self._skipped = False
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -72,15 +75,18 @@ class Client:
     def session(self) -> psycopg.Connection[Any]:
         """The open ordinary connection; a new one if the last one broke."""
         if self._session is None or self._session.closed:
-            options = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in SESSION_SETTINGS.items())
-            self._session = psycopg.connect(
+            self._session = session = psycopg.connect(
                 self._connection.dsn,
                 autocommit=True,
                 connect_timeout=_CONNECT_SECONDS,
-                options=options,
+                options=_OPTIONS,
                 fallback_application_name="penstock",
             )
+            session.add_notice_handler(self._take_notice)
         return self._session
+
+    def _take_notice(self, notice: psycopg.errors.Diagnostic) -> None:
+        self._skipped = self._skipped or _names_skipped_publication(notice.message_primary or "")
 
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return all rows of a query.
@@ -146,6 +152,9 @@ class Client:
         with self._errors(), self.session.cursor() as cursor, cursor.copy(query) as copy:
             copy.set_types(["pg_lsn", "bytea"])
             yield (Arrived(int.from_bytes(lsn), data) for lsn, data in copy.rows())
+        if self._skipped:
+            self._skipped = False
+            raise skipped_publication(str(self._stream))
 
     def open_stream(self, start: int) -> LogStream:
         """Start the replication protocol at a position.
@@ -157,6 +166,11 @@ class Client:
         return LogStream(self._connection.dsn, self._stream, self.plugin_options(), start)
 
 
+def _names_skipped_publication(notice: str) -> bool:
+    # PostgreSQL 18 only warns when a publication does not exist, and sends nothing of its tables. Older versions fail.
+    return "skipped loading publication" in notice
+
+
 class LogStream:
     """One connection of the streaming replication protocol.
 
@@ -165,15 +179,16 @@ class LogStream:
 
     def __init__(self, dsn: str, stream: ChangeStream, options: dict[str, str], start: int) -> None:
         self._name = str(stream)
-        settings = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in SESSION_SETTINGS.items())
         info = psycopg.conninfo.make_conninfo(
             dsn,
             replication="database",
-            options=settings,
+            options=_OPTIONS,
             connect_timeout=_CONNECT_SECONDS,
             fallback_application_name="penstock",
         )
         self._connection = pq.PGconn.connect(info.encode())
+        self._skipped = False
+        self._connection.notice_handler = self._take_notice
         self._acknowledged = 0
         self._received = start
         try:
@@ -201,7 +216,7 @@ class LogStream:
             ChangeStreamError: the server ended the stream; the message says what to do.
         """
         arrived: list[Arrived | Reached] = []
-        while len(arrived) < most:
+        while len(arrived) < most and not self._skipped:
             size, data = self._next()
             if size > 0:
                 if item := self._item(bytes(data)):
@@ -212,7 +227,13 @@ class LogStream:
                 break
             else:
                 self._consume()
+        if self._skipped:
+            raise skipped_publication(self._name)
         return arrived
+
+    def _take_notice(self, result: pq.abc.PGresult) -> None:
+        text = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
+        self._skipped = self._skipped or _names_skipped_publication(text)
 
     def _next(self) -> tuple[int, memoryview]:
         try:

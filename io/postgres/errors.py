@@ -40,6 +40,11 @@ def classify_error(sqlstate: str, message: str, stream: str) -> Exception:
     return kind(f"{stream}: {advice} (PostgreSQL said {sqlstate}: {said})")
 
 
+def skipped_publication(stream: str) -> SetupError:
+    """Return the error for a server that sends nothing of a publication because it does not exist."""
+    return SetupError(f"{stream}: {_PUBLICATION}")
+
+
 def _advice(sqlstate: str, message: str) -> tuple[type[ChangeStreamError], str]:
     for (code, text), answer in _KNOWN.items():
         if sqlstate == code and text in message:
@@ -51,6 +56,11 @@ _CREDENTIALS = (
     "the server did not accept the credentials. Check user and password in the dsn, in PGPASSWORD or in ~/.pgpass"
 )
 _DATABASE = "the database does not exist. Check dbname in the dsn"
+_PUBLICATION = (
+    "a publication does not exist at the position that is read. Create it (CREATE PUBLICATION … FOR TABLE …) before the "
+    "slot. If it was dropped while the slot was behind, the changes up to there cannot be decoded: create a new slot and "
+    "take a new snapshot of the tables. No change was skipped silently"
+)
 _INVALIDATED = (
     PositionLostError,
     "the server has removed log that the slot needs, so changes are lost. Take a new snapshot of the tables, drop the "
@@ -71,11 +81,7 @@ _KNOWN: dict[tuple[str, str], tuple[type[ChangeStreamError], str]] = {
         "(create_slot=True, or pg_create_logical_replication_slot); one that has a checkpoint must take a new snapshot "
         "and start with a new checkpoint folder",
     ),
-    ("42704", "publication"): (
-        SetupError,
-        "the publication does not exist at the position that is read. Create it before the slot: CREATE PUBLICATION … "
-        "FOR TABLE …; nothing was skipped",
-    ),
+    ("42704", "publication"): (SetupError, _PUBLICATION),
     ("55000", "invalidat"): _INVALIDATED,
     ("55000", "no longer available"): _INVALIDATED,
     ("55000", "can no longer get changes"): _INVALIDATED,

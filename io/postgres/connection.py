@@ -1,0 +1,170 @@
+"""The log of a slot as the reader's thread sees it: one logic over streaming and over pull.
+
+Both send the same messages. Streaming holds a connection and has the lower latency. Pull asks again and again with an
+ordinary query, for servers behind a connection pooler that does not know the replication protocol.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+
+from penstock.errors import PositionLostError
+from penstock.io.change_streams.backoff import Backoff
+from penstock.io.postgres.client import Client, LogStream, Now, Reached
+from penstock.io.postgres.decode import decode
+from penstock.io.postgres.log_reader import CaughtUp, Log, LogPosition
+from penstock.io.postgres.preflight import SLOT, check_slot
+from penstock.io.postgres.record import format_lsn
+from penstock.io.postgres.source import ChangeStream, Connection
+from penstock.io.postgres.transactions import Step, TransactionReader
+
+_TICK_SECONDS = 0.05
+"""How long a read waits for the first message, so that the thread notices a stop."""
+_PULL_AT_LEAST = 20_000
+"""Changes of one pull. Each pull decodes the log from the confirmed position again, so small ones are dear."""
+
+Item = tuple[Step | CaughtUp, int]
+
+
+class Server:
+    """Opens the log of one slot. `heartbeat_seconds`: how often an idle reader asks for the end of the log."""
+
+    def __init__(
+        self, stream: ChangeStream, connection: Connection, heartbeat_seconds: float, backoff: Backoff
+    ) -> None:
+        self._stream, self._connection = stream, connection
+        self._heartbeat_seconds = heartbeat_seconds
+        self.backoff = backoff
+
+    @contextmanager
+    def open(self, position: LogPosition, watermark: int) -> Iterator[Log]:
+        """Open the log at a position.
+
+        Raises:
+            UnreachableError: ask again later.
+            PositionLostError: the slot does not have the changes after the position any more.
+            ChangeStreamError: the server refuses to send the log; the message says what to do.
+        """
+        with Client(self._stream, self._connection) as client:
+            _check_position(self._stream, client, position)
+            reader = TransactionReader(client.describe_table, client.near_transaction_id(), watermark)
+            if self._connection.protocol == "pull":
+                # A connection that copies cannot answer other questions.
+                with Client(self._stream, self._connection) as copying:
+                    yield PulledLog(client, copying, watermark, self._heartbeat_seconds)
+                return
+            stream = client.open_stream(position.lsn)
+            try:
+                yield StreamedLog(client, stream, reader, self._heartbeat_seconds)
+            finally:
+                stream.close()
+
+
+def _check_position(stream: ChangeStream, client: Client, position: LogPosition) -> None:
+    slot = check_slot(stream, client.rows(SLOT, (stream.slot,)))
+    if slot.system != position.system:
+        raise PositionLostError(
+            f"{stream}: the checkpoint was made on another database cluster (system identifier {position.system}, here "
+            f"{slot.system}), whose positions mean nothing here. Take a new snapshot and start with a new checkpoint folder"
+        )
+    if slot.confirmed_lsn > position.lsn:
+        raise PositionLostError(
+            f"{stream}: the slot has moved on to {format_lsn(slot.confirmed_lsn)}, and the checkpoint stands at "
+            f"{format_lsn(position.lsn)}. The slot was dropped and created again, or another consumer uses it. The "
+            "changes between are lost: take a new snapshot, and start with a slot of its own and a new checkpoint folder"
+        )
+
+
+class StreamedLog:
+    """The log over the streaming replication protocol."""
+
+    def __init__(
+        self, client: Client, stream: LogStream, reader: TransactionReader, heartbeat_seconds: float
+    ) -> None:
+        self._client, self._stream, self._reader = client, stream, reader
+        self._heartbeat_seconds = heartbeat_seconds
+        self._ask_at = 0.0
+        self._reached = 0
+        self._now: Now | None = None
+
+    def acknowledge(self, lsn: int) -> None:
+        self._stream.acknowledge(lsn)
+        self._stream.send_status()
+
+    def read(self, most: int) -> Sequence[Item]:
+        """Return what has arrived; see `log_reader.Log`."""
+        items: list[Item] = []
+        for arrived in self._stream.receive(_TICK_SECONDS, most):
+            if isinstance(arrived, Reached):
+                self._reached = max(self._reached, arrived.lsn)
+            else:
+                size = len(arrived.payload)
+                items += [(step, size) for step in self._reader.read(arrived.lsn, decode(arrived.payload))]
+        self._heartbeat(items)
+        return items
+
+    def _heartbeat(self, items: list[Item]) -> None:
+        # The end of the log is asked for first, and then whether the server has sent everything up to it: the server's
+        # keepalive has a clock too, but says nothing about the log that it has not decoded yet.
+        now = self._now
+        if now is not None and self._reached >= now.lsn and not self._reader.in_transaction:
+            items.append((CaughtUp(now.lsn, now.timestamp), 0))
+            self._now = None
+        if time.monotonic() >= self._ask_at:
+            self._ask_at = time.monotonic() + self._heartbeat_seconds
+            self._now = self._now or self._client.now()
+            self._stream.send_status(ask=True)
+
+
+class PulledLog:
+    """The log by repeated queries, each from the confirmed position of the slot to the end of the log."""
+
+    def __init__(self, client: Client, copying: Client, watermark: int, poll_seconds: float) -> None:
+        self._client, self._copying = client, copying
+        self._watermark, self._poll_seconds = watermark, poll_seconds
+        self._items = self._pull_all()
+        self._acknowledged = 0
+
+    def acknowledge(self, lsn: int) -> None:
+        self._acknowledged = max(self._acknowledged, lsn)
+
+    def read(self, most: int) -> Sequence[Item]:
+        """Return what has arrived; see `log_reader.Log`."""
+        items: list[Item] = []
+        for item in islice(self._items, most):
+            if item is None:  # nothing new: return what there is
+                break
+            items.append(item)
+        return items
+
+    def _pull_all(self) -> Iterator[Item | None]:
+        most, end, advanced = _PULL_AT_LEAST, -1, 0
+        while True:
+            now = self._client.now()
+            if now.lsn == end:
+                yield CaughtUp(now.lsn, now.timestamp), 0
+                yield None
+                time.sleep(self._poll_seconds)
+                continue
+            if advanced < self._acknowledged:
+                advanced = self._acknowledged
+                self._client.advance(advanced)
+            count = 0
+            reader = TransactionReader(self._client.describe_table, self._client.near_transaction_id(), self._watermark)
+            with self._copying.pull(most) as messages:
+                for count, arrived in enumerate(messages, 1):
+                    size = len(arrived.payload)
+                    for step in reader.read(arrived.lsn, decode(arrived.payload)):
+                        yield step, size
+            if count < most:
+                end, most = now.lsn, _PULL_AT_LEAST
+                yield CaughtUp(now.lsn, now.timestamp), 0
+            else:
+                # The next pull starts where the slot is confirmed, which may be here still: it must reach beyond.
+                most = count + _PULL_AT_LEAST
+            yield None
+
+

@@ -1,0 +1,280 @@
+"""Reads one slot in a thread and queues its steps.
+
+- **Order**: the order of the log, which is the order of commits.
+- **Memory**: over the budget the thread stops receiving, and the server waits. A transaction of any size passes through
+  in parts: a position inside of a transaction is the number of its records that were claimed.
+- **Errors** of the thread are raised by `take`, in the consumer. A connection that is lost is opened again from the last
+  queued position, after a pause.
+
+Knows neither Beam nor the client.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from penstock.io.change_streams.backoff import Backoff
+from penstock.io.change_streams.flat import Advanced, Ended, Position
+from penstock.io.change_streams.prefetch import Claim, ReadAhead
+from penstock.io.change_streams.status import UnreachableError
+from penstock.io.postgres.record import LogRecord
+from penstock.io.postgres.transactions import Step, TransactionEnd
+
+PARTITION = "slot"
+"""The one partition of the frontier."""
+MOST_IN_BATCH = 256
+"""Steps that are handed over at once."""
+MOST_IN_RUN = 16
+"""Records in one claim: few, so that a consumer that is split soon comes to an end."""
+_STEP_BYTES = 200
+"""What a record costs in memory besides its message, about."""
+
+
+class LogPosition(NamedTuple):
+    """Where the reader of a slot continues.
+
+    `lsn`: transactions that end at or before it were read. `claimed`: how many records of the next transaction were
+    claimed. `system`: the identifier of the server's cluster, so that the log of another cluster is not taken for it.
+    """
+
+    lsn: int
+    claimed: int
+    system: str
+
+
+class CaughtUp(NamedTuple):
+    """No transaction that was committed before `timestamp`, in nanoseconds, is unread; the log ends at `lsn`."""
+
+    lsn: int
+    timestamp: int
+
+
+class Log(Protocol):
+    """One open connection, as the thread uses it; see `connection`."""
+
+    def read(self, most: int) -> Sequence[tuple[Step | CaughtUp, int]]:
+        """Return what has arrived, with sizes in bytes; an empty list after a short time without anything."""
+
+    def acknowledge(self, lsn: int) -> None:
+        """Tell the server that changes before `lsn` are not needed any more."""
+
+
+class Service(Protocol):
+    """The server, as the thread uses it."""
+
+    @property
+    def backoff(self) -> Backoff:
+        """When to ask again, for all threads of the process."""
+
+    def open(self, position: LogPosition, watermark: int) -> AbstractContextManager[Log]:
+        """Read the log from a position on; transactions before it may come again."""
+
+
+@dataclass(slots=True)
+class QueuedStep:
+    """A position, the watermark there, and the record that was read on the way to it."""
+
+    position: LogPosition
+    watermark: int
+    record: LogRecord | None
+    size: int
+    ended: bool = False
+
+
+class Batch:
+    """Steps in the order of the log. The consumer counts in `claimed` how many it has claimed."""
+
+    def __init__(self, steps: list[QueuedStep]) -> None:
+        self.steps = steps
+        self.claimed = 0
+
+    @property
+    def ends_with_lineage(self) -> bool:
+        """Whether the last step ends the read."""
+        return self.steps[-1].ended
+
+    def claims(self) -> Iterator[Claim]:
+        """Yield runs of records with the position after each run, then the end of the read."""
+        steps = self.steps[:-1] if self.ends_with_lineage else self.steps
+        for start in range(0, len(steps), MOST_IN_RUN):
+            run = steps[start : start + MOST_IN_RUN]
+            records = [step.record for step in run if step.record is not None]
+            yield len(run), records, Advanced(PARTITION, Position(list(run[-1].position), run[-1].watermark))
+        if self.ends_with_lineage:
+            yield 1, (), Ended(PARTITION)
+
+
+class LogReader:
+    """The thread that reads a slot, and its queue. One consumer."""
+
+    def __init__(
+        self,
+        service: Service,
+        position: LogPosition,
+        watermark: int,
+        *,
+        wanted: Callable[[LogRecord], bool],
+        end: int | None,
+        unavailable_seconds: float,
+        ahead: ReadAhead,
+    ) -> None:
+        """`wanted`: whether a record is emitted; the position passes the others. `end`: nanoseconds, inclusive."""
+        self._service, self._wanted, self._end = service, wanted, end
+        self._unavailable_seconds = unavailable_seconds
+        self._ahead, self._changed = ahead, ahead.changed
+        self._queue: deque[QueuedStep] = deque()
+        self._claimed = self._read = (position, watermark)
+        self._acknowledged = position.lsn
+        self._error: BaseException | None = None
+        self._stopped = self._ended = False
+        self.has_answered = False
+        """Whether a first step has arrived."""
+        self._requests = self._retries = 0
+        self._thread = threading.Thread(target=self._run, name="penstock-postgres-reader", daemon=True)
+        self._thread.start()
+
+    # The consumer.
+
+    @property
+    def position(self) -> LogPosition:
+        """The position after the last claimed step."""
+        return self._claimed[0]
+
+    def acknowledge(self, lsn: int) -> None:
+        """Let the server drop its log before `lsn`. The caller's checkpoint must hold a position at or after it."""
+        self._acknowledged = max(self._acknowledged, lsn)
+
+    def take(self, timeout: float) -> Batch | None:
+        """Return a batch, or None after `timeout` seconds. Raises what the thread raised."""
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while not self._queue and self._error is None:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    return None
+                self._changed.wait(remaining)
+            if not self._queue and self._error is not None:
+                raise self._error
+            count = min(len(self._queue), MOST_IN_BATCH)
+            return Batch([self._queue.popleft() for _ in range(count)])
+
+    def settle(self, batch: Batch) -> None:
+        """Take a batch back: steps that were not claimed come again."""
+        with self._changed:
+            self._queue.extendleft(reversed(batch.steps[batch.claimed :]))
+            if batch.claimed:
+                last = batch.steps[batch.claimed - 1]
+                self._claimed = last.position, last.watermark
+                self._ahead.queued_bytes -= sum(step.size for step in batch.steps[: batch.claimed])
+                self._changed.notify_all()
+
+    @property
+    def behind(self) -> bool:
+        """Whether steps wait in the queue."""
+        return bool(self._queue)
+
+    def uncounted(self) -> tuple[int, int]:
+        """Return how many connections were opened and how many were lost since the last call."""
+        with self._changed:
+            counts = self._requests, self._retries
+            self._requests = self._retries = 0
+            return counts
+
+    def stop(self) -> None:
+        """End the thread, wait for it, and drop what it has read. The slot is then free for another reader."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        self._thread.join()
+        with self._changed:
+            self._ahead.queued_bytes -= sum(step.size for step in self._queue)
+            self._queue.clear()
+            self._changed.notify_all()
+
+    # The thread.
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped:
+                try:
+                    self._read_until_lost()
+                except UnreachableError as error:
+                    self._retries += 1
+                    self._service.backoff.failed(str(error), self._unavailable_seconds)
+                    with self._changed:
+                        self._changed.wait_for(lambda: self._stopped, self._service.backoff.remaining_pause())
+                else:
+                    return
+        except BaseException as error:  # whatever it is, the consumer raises it
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def _read_until_lost(self) -> None:
+        position, watermark = self._read
+        self._requests += 1
+        with self._service.open(position, watermark) as log:
+            acknowledged = -1
+            while not self._stopped:
+                if acknowledged < self._acknowledged:
+                    acknowledged = self._acknowledged
+                    log.acknowledge(acknowledged)
+                arrived = log.read(MOST_IN_BATCH)
+                self._service.backoff.answered()
+                steps = [step for item, size in arrived if (step := self._step(item, size)) is not None]
+                if steps and not self._put(steps):
+                    return
+
+    def _step(self, item: Step | CaughtUp, size: int) -> QueuedStep | None:
+        """Return the step to queue for an item, and remember its position; None if it was read before."""
+        position, watermark = self._read
+        record: LogRecord | None = None
+        if isinstance(item, LogRecord):
+            if self._is_past(item) or self._ended:
+                return None
+            if item.transaction is not None:
+                position = position._replace(claimed=item.sequence)
+            else:  # a message between two transactions; the `TransactionEnd` that follows it adds nothing
+                position = position._replace(lsn=item.lsn + 1, claimed=0)
+            watermark = max(watermark, item.event_timestamp)
+            record = item if self._wanted(item) else None
+        elif isinstance(item, TransactionEnd):
+            if item.lsn <= position.lsn:
+                return None
+            position, watermark = position._replace(lsn=item.lsn, claimed=0), max(watermark, item.event_timestamp)
+        else:
+            # In the middle of a transaction, after a new connection: the transaction itself is still to come.
+            if item.lsn < position.lsn or position.claimed:
+                return None
+            position, watermark = position._replace(lsn=item.lsn), max(watermark, item.timestamp)
+        if self._end is not None and watermark > self._end:
+            self._ended = True
+            return QueuedStep(*self._read, None, 0, ended=True)
+        self._read = position, watermark
+        return QueuedStep(position, watermark, record, size + _STEP_BYTES)
+
+    def _is_past(self, record: LogRecord) -> bool:
+        """Whether a record was read before the connection was opened: the server repeats whole transactions."""
+        position, _ = self._read
+        if record.transaction is None:
+            return record.lsn < position.lsn
+        start = record.transaction.commit_lsn
+        return start < position.lsn or record.sequence <= position.claimed
+
+    def _put(self, steps: list[QueuedStep]) -> bool:
+        """Queue steps; wait while the budget is used up. False: the read has ended or the reader was stopped."""
+        with self._changed:
+            self._queue.extend(steps)
+            self.has_answered = True
+            self._ahead.queued_bytes += sum(step.size for step in steps)
+            self._changed.notify_all()
+            self._changed.wait_for(
+                lambda: self._stopped or not self._queue or self._ahead.queued_bytes < self._ahead.buffer_bytes
+            )
+        return not (self._stopped or self._ended)

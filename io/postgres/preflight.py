@@ -1,0 +1,123 @@
+"""The checks before a read: the server decodes its log, the slot and the publications exist and can be read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from penstock.errors import PositionLostError, SetupError
+from penstock.io.postgres.record import parse_lsn
+from penstock.io.postgres.source import ChangeStream
+
+Rows = Callable[..., list[tuple[Any, ...]]]
+
+SERVER = """
+select current_setting('server_version_num')::int, current_setting('wal_level'), pg_is_in_recovery(),
+       (select rolreplication or rolsuper from pg_roles where rolname = current_user), current_user
+"""
+PUBLICATIONS = "select pubname from pg_publication"
+SLOT = """
+select slot.plugin, slot.database, coalesce(slot.confirmed_flush_lsn, '0/0')::text, coalesce(slot.wal_status, ''),
+       coalesce((to_jsonb(slot) ->> 'two_phase')::boolean, false), system.system_identifier::text, current_database(),
+       slot.temporary, coalesce(to_jsonb(slot) ->> 'invalidation_reason', '')
+from pg_control_system() system left join pg_replication_slots slot on slot.slot_name = %s
+"""
+CREATE_SLOT = "select lsn::text from pg_create_logical_replication_slot(%s, 'pgoutput')"
+UNIDENTIFIED = """
+select schemaname || '.' || tablename from pg_publication_tables published
+join pg_class relation on relation.oid = format('%%I.%%I', schemaname, tablename)::regclass
+join pg_publication publication on publication.pubname = published.pubname
+where published.pubname = any(%s) and (publication.pubupdate or publication.pubdelete)
+  and (relation.relreplident = 'n' or relation.relreplident = 'd' and not exists (
+    select from pg_index where indrelid = relation.oid and indisprimary))
+"""
+"""Published tables without a replica identity: the server refuses to update and delete their rows."""
+
+_OLDEST = 140_000
+
+
+class Slot(NamedTuple):
+    """`confirmed_lsn`: the server has removed, or may remove, changes before it."""
+
+    confirmed_lsn: int
+    system: str
+
+
+def check_source(stream: ChangeStream, rows: Rows, *, create_slot: bool) -> Slot:
+    """Return the slot, after all checks; it is created if it does not exist and `create_slot` is set.
+
+    Raises:
+        SetupError: the source cannot be read; the message names the fix.
+        PositionLostError: the server has removed log that the slot needs.
+    """
+    _check_server(stream, rows)
+    _check_publications(stream, [name for (name,) in rows(PUBLICATIONS)])
+    state = rows(SLOT, (stream.slot,))
+    if create_slot and state[0][0] is None:
+        rows(CREATE_SLOT, (stream.slot,))
+        state = rows(SLOT, (stream.slot,))
+    return check_slot(stream, state)
+
+
+def unidentified_tables(stream: ChangeStream, rows: Rows) -> list[str]:
+    """Return the published tables whose rows the server refuses to update and delete."""
+    return sorted(name for (name,) in rows(UNIDENTIFIED, (list(stream.publications),)))
+
+
+def _check_server(stream: ChangeStream, rows: Rows) -> None:
+    ((version, wal_level, standby, may_replicate, user),) = rows(SERVER)
+    if version < _OLDEST:
+        raise SetupError(f"{stream}: the server has version {version // 10_000}; 14 is the oldest one that is supported")
+    if wal_level != "logical":
+        raise SetupError(
+            f"{stream}: the server has wal_level = {wal_level}. Set wal_level = logical and restart it"
+            + (" and its primary" if standby else "")
+        )
+    if standby and version < 160_000:
+        raise SetupError(f"{stream}: a standby can decode its log from version 16 on. Read from the primary")
+    if not may_replicate:
+        raise SetupError(f"{stream}: the role {user} may not read the log. Run: ALTER ROLE {user} REPLICATION")
+
+
+def _check_publications(stream: ChangeStream, names: Sequence[str]) -> None:
+    missing = [name for name in stream.publications if name not in names]
+    if missing:
+        known = ", ".join(sorted(names)) or "none"
+        raise SetupError(
+            f"{stream}: there is no publication {missing[0]!r} (there are: {known}). Create it before the slot: CREATE "
+            f"PUBLICATION {missing[0]} FOR TABLE …"
+        )
+
+
+def check_slot(stream: ChangeStream, rows: Sequence[tuple[Any, ...]]) -> Slot:
+    """Return the slot that the query `SLOT` describes.
+
+    Raises:
+        SetupError: it is no slot for this source.
+        PositionLostError: it does not exist, or the server has removed log that it needs.
+    """
+    ((plugin, database, confirmed, wal_status, two_phase, system, connected, temporary, invalid),) = rows
+    if plugin is None:
+        raise PositionLostError(
+            f"{stream}: the slot does not exist. A new pipeline must create it: pass create_slot=True, or run "
+            f"SELECT pg_create_logical_replication_slot('{stream.slot}', 'pgoutput'). A pipeline that resumes has lost the "
+            "changes since the slot was dropped: take a new snapshot and start with a new checkpoint folder"
+        )
+    if plugin != "pgoutput":
+        raise SetupError(f"{stream}: the slot has the output plugin {plugin}. Create one with pgoutput")
+    if database != connected:
+        raise SetupError(f"{stream}: the slot belongs to the database {database}, and the dsn names {connected}")
+    if two_phase:
+        raise SetupError(
+            f"{stream}: the slot was created with two_phase, so it sends transactions before they are committed. Create "
+            "one without: transactions of a two-phase commit then come after their commit"
+        )
+    if temporary:
+        raise SetupError(f"{stream}: the slot is temporary and ends with its connection. Create a permanent one")
+    if wal_status == "lost" or invalid:
+        raise PositionLostError(
+            f"{stream}: the server has invalidated the slot ({invalid or 'wal_status lost'}), so changes are lost. Take a "
+            "new snapshot of the tables, drop the slot, start with a new slot and a new checkpoint folder, and raise "
+            "max_slot_wal_keep_size"
+        )
+    return Slot(parse_lsn(confirmed), system)

@@ -1,0 +1,237 @@
+"""The splittable DoFn and the transform that read a replication slot.
+
+    changes = pipeline | ReadFromPostgresChangeStream(
+        dsn="host=db.example.org dbname=shop user=penstock", publication="shop_changes", slot="penstock")
+
+- **Order**: all changes come in the order of the log: transactions in the order of their commits, and the changes of a
+  transaction in the order of its statements. Rolled-back transactions and savepoints do not come.
+- **After a crash**: the read continues at the last checkpoint, which may be inside of a transaction. Changes before it
+  are not emitted again. Changes that a lost bundle had emitted are emitted again.
+- **Watermark**: the commit timestamps of the log, and the server's clock when everything that was committed before it
+  has been read; so it advances while nothing changes.
+- **State**: one position in the restriction. The server keeps its log from the last position that a bundle *began* at:
+  such a position is in the checkpoint. While the pipeline is stopped, the log grows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import SetupError, UnavailableError, UsageError
+from penstock.io.change_streams.arguments import check_end, in_range, named, period
+from penstock.io.change_streams.backoff import Backoff
+from penstock.io.change_streams.flat import FlatFrontier, FlatFrontierCoder, FlatTracker, Position
+from penstock.io.change_streams.prefetch import ReadAhead
+from penstock.io.change_streams.process_local import ProcessLocal
+from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
+from penstock.io.change_streams.settings import Limits, Settings
+from penstock.io.postgres import coder  # noqa: F401 - registers the coders of streams and records
+from penstock.io.postgres.log_reader import PARTITION, LogPosition, LogReader
+from penstock.io.postgres.metrics import PostgresMetrics
+from penstock.io.postgres.prefetch import StreamPool
+from penstock.io.postgres.preflight import Slot, check_source
+from penstock.io.postgres.record import LogRecord
+from penstock.io.postgres.source import ChangeStream, Connection
+from penstock.timestamps import Timelike
+
+if TYPE_CHECKING:
+    from penstock.io.postgres.client import Client
+
+_BACKOFFS: ProcessLocal[Backoff] = ProcessLocal()
+_EVERY_TABLE = ("*.*",)
+
+
+class _Asking:
+    """A client with the back-off of its server."""
+
+    def __init__(self, client: Client, backoff: Backoff) -> None:
+        self.rows, self.close, self.backoff = client.rows, client.close, backoff
+
+
+class ReadPostgresFn(ReadChangeStreamFn):
+    """Turns `ChangeStream` elements into timestamped `LogRecord`s."""
+
+    frontier_type = FlatFrontier
+    tracker_type = FlatTracker
+    frontier_coder = FlatFrontierCoder
+    metrics_type = PostgresMetrics
+
+    def __init__(self, settings: Settings, tables: tuple[str, ...] = _EVERY_TABLE) -> None:
+        super().__init__(settings)
+        self._tables = tables
+
+    def connect(self, stream: ChangeStream) -> _Asking:
+        # The client imports psycopg, which only a running pipeline needs.
+        from penstock.io.postgres.client import Client
+
+        return _Asking(Client(stream, self._settings.connection), _backoff(stream))
+
+    def open_pool(self, stream: ChangeStream) -> StreamPool:
+        from penstock.io.postgres.connection import Server
+
+        settings, limits = self._settings, self._settings.limits
+        self._client(stream)  # compares the stream with the program's
+        server = Server(stream, settings.connection, settings.heartbeat_ms / 1000, _backoff(stream))
+        ahead = ReadAhead(limits.buffer_bytes)
+
+        def make(position: LogPosition, watermark: int) -> LogReader:
+            return LogReader(
+                server,
+                position,
+                watermark,
+                wanted=wanted(self._tables, stream.start),
+                end=stream.end,
+                unavailable_seconds=limits.unavailable_seconds,
+                ahead=ahead,
+            )
+
+        return StreamPool(make, limits)
+
+    def ask_service(self, client: _Asking, stream: ChangeStream) -> Slot:
+        try:
+            return check_source(stream, client.rows, create_slot=self._settings.connection.create_slot)
+        finally:
+            client.close()
+
+    def first_frontier(self, stream: ChangeStream, said: Slot) -> FlatFrontier:
+        """Return the slot at its confirmed position."""
+        position = LogPosition(said.confirmed_lsn, 0, said.system)
+        return FlatFrontier({PARTITION: Position(list(position), stream.start)}, stream.end)
+
+    def check_start(self, stream: ChangeStream) -> None:
+        """Check that the end is not before the start; a slot has its own position, so any start is possible."""
+        check_end(stream.start, stream.end, SetupError)
+
+
+def _backoff(stream: ChangeStream) -> Backoff:
+    return _BACKOFFS.get(stream.database, lambda: Backoff("PostgreSQL", UnavailableError))
+
+
+class ReadPostgresUnboundedFn(Unbounded, ReadPostgresFn):
+    """The same for a stream without end."""
+
+
+class ReadFromPostgresChangeStream(ReadFromChangeStream):
+    """Read the changes of a publication from PostgreSQL's write-ahead log, through a replication slot.
+
+    For PostgreSQL 14 and later with ``wal_level = logical``. The docstring of this module says what is promised about
+    order, repeats and the watermark. Nothing is written to the database, except the slot if `create_slot` is set.
+
+    Args:
+        dsn: a connection string of libpq, also a URI. The role needs REPLICATION and SELECT on the published tables. A
+            password may be part of it; it is never shown. PGPASSWORD and ~/.pgpass of the workers are used too.
+        publication: the name of the publication, or of several ones separated by commas.
+        slot: the name of a logical replication slot with the plugin pgoutput, which no other reader uses.
+        create_slot: create the slot if it does not exist, when a pipeline starts without a checkpoint. The read then
+            begins at that moment.
+        start: drop changes that were committed before; None: none. A slot cannot be moved back.
+        end: the last event timestamp to read, inclusive. None means without end.
+        tables: patterns such as ``public.orders`` or ``sales.*``; changes of other tables are dropped, and move the
+            position and the watermark all the same. None: all tables of the publication.
+        protocol: ``stream`` holds a connection of the replication protocol and has the lower latency. ``pull`` uses
+            ordinary queries only, for connection poolers.
+        heartbeat_seconds: how often an idle reader asks for the end of the log; 0.05 to 60.
+        unavailable_seconds: how long the server may fail to answer before the pipeline fails.
+        buffer_bytes: how much the reader may read ahead of the pipeline, counted as messages of the server.
+        idle_stream_seconds: how long the connection waits for the next bundle that continues at its position. The slot
+            is free for another worker after it.
+
+    Raises:
+        UsageError: an argument is missing, malformed or out of range, or psycopg is not installed. Whether slot and
+            publication exist is known only to the server: `check()` asks it, and the pipeline does so before it reads.
+    """
+
+    bounded_fn = ReadPostgresFn
+    unbounded_fn = ReadPostgresUnboundedFn
+    record_type = LogRecord
+
+    def __init__(
+        self,
+        *,
+        dsn: str,
+        publication: str,
+        slot: str,
+        create_slot: bool = False,
+        start: Timelike | None = None,
+        end: Timelike | None = None,
+        tables: Sequence[str] | None = None,
+        protocol: str = "stream",
+        heartbeat_seconds: float = 0.5,
+        unavailable_seconds: float = 60.0,
+        buffer_bytes: int = 32 << 20,
+        idle_stream_seconds: float = 3.0,
+    ) -> None:
+        first, last = period(0 if start is None else start, end, ahead_seconds=600)
+        stream = ChangeStream(
+            _database(named("dsn", dsn)), named("publication", publication), _slot(named("slot", slot)), first, last
+        )
+        if protocol not in ("stream", "pull"):
+            raise UsageError(f"protocol must be stream or pull, not {protocol!r}")
+        connection: Any = Connection(dsn=dsn, protocol=protocol, create_slot=create_slot)  # type: ignore[arg-type]
+        limits = Limits.checked(
+            unavailable_seconds=unavailable_seconds,
+            max_concurrent_partitions=1,
+            buffer_bytes=buffer_bytes,
+            idle_stream_seconds=idle_stream_seconds,
+        )
+        heartbeat_ms = round(1000 * in_range("heartbeat_seconds", heartbeat_seconds, 0.05, 60))
+        super().__init__(stream, Settings(connection, heartbeat_ms, limits, stream.identity, stream.end))
+        patterns = _EVERY_TABLE if tables is None else tuple(_pattern(pattern) for pattern in tables)
+        self.bounded_fn = partial(ReadPostgresFn, tables=patterns)  # type: ignore[assignment]
+        self.unbounded_fn = partial(ReadPostgresUnboundedFn, tables=patterns)  # type: ignore[assignment]
+
+
+def _slot(name: str) -> str:
+    if len(name) > 63 or not set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789_"):
+        raise UsageError(
+            f"slot must consist of lower-case letters, digits and underscores, at most 63 of them, not {name!r}"
+        )
+    return name
+
+
+def _database(dsn: str) -> str:
+    """Return the name of the database, which is part of the stream's identity; host and user may change."""
+    try:
+        from psycopg.conninfo import conninfo_to_dict
+    except ImportError:
+        raise UsageError("psycopg is not installed. Run: pip install 'penstock[postgres]'") from None
+    from psycopg import ProgrammingError
+
+    try:
+        parts = conninfo_to_dict(dsn)
+    except ProgrammingError:
+        # libpq repeats a part of the text in its message, which may be the password.
+        raise UsageError(
+            "dsn is not a connection string of libpq, such as host=db.example.org dbname=shop user=penstock"
+        ) from None
+    name = parts.get("dbname") or os.environ.get("PGDATABASE") or parts.get("user")
+    if not name:
+        raise UsageError("dsn names no database: add dbname=…")
+    return str(name)
+
+
+def _pattern(pattern: str) -> str:
+    if "." not in pattern:
+        raise UsageError(f"tables: {pattern!r} has no schema; write public.{pattern}")
+    return pattern
+
+
+def wanted(tables: Sequence[str], start: int) -> Callable[[LogRecord], bool]:
+    """Return whether a record is emitted: its table matches a pattern, and it was committed at or after `start`."""
+    matching: dict[str, bool] = {}
+
+    def matches(name: str) -> bool:
+        if name not in matching:
+            matching[name] = any(fnmatchcase(name, pattern) for pattern in tables)
+        return matching[name]
+
+    def is_wanted(record: LogRecord) -> bool:
+        if record.event_timestamp < start:
+            return False
+        return record.table is None or matches(f"{record.table.schema}.{record.table.name}")
+
+    return is_wanted
