@@ -18,7 +18,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import SetupError, UnavailableError, UsageError
@@ -28,21 +27,20 @@ from penstock.io.change_streams.flat import FlatFrontier, FlatFrontierCoder, Fla
 from penstock.io.change_streams.prefetch import ReadAhead
 from penstock.io.change_streams.process_local import ProcessLocal
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
-from penstock.io.change_streams.settings import Limits, Settings
+from penstock.io.change_streams.settings import Limits
 from penstock.io.postgres import coder  # noqa: F401 - registers the coders of streams and records
 from penstock.io.postgres.log_reader import PARTITION, LogPosition, LogReader
 from penstock.io.postgres.metrics import PostgresMetrics
 from penstock.io.postgres.prefetch import StreamPool
 from penstock.io.postgres.preflight import Slot, check_source
 from penstock.io.postgres.record import LogRecord
-from penstock.io.postgres.source import ChangeStream, Connection
+from penstock.io.postgres.source import EVERY_TABLE, ChangeStream, Connection, PostgresSettings
 from penstock.timestamps import Timelike
 
 if TYPE_CHECKING:
     from penstock.io.postgres.client import Client
 
 _BACKOFFS: ProcessLocal[Backoff] = ProcessLocal()
-_EVERY_TABLE = ("*.*",)
 
 
 class _Asking:
@@ -59,10 +57,6 @@ class ReadPostgresFn(ReadChangeStreamFn):
     tracker_type = FlatTracker
     frontier_coder = FlatFrontierCoder
     metrics_type = PostgresMetrics
-
-    def __init__(self, settings: Settings, tables: tuple[str, ...] = _EVERY_TABLE) -> None:
-        super().__init__(settings)
-        self._tables = tables
 
     def connect(self, stream: ChangeStream) -> _Asking:
         # The client imports psycopg, which only a running pipeline needs.
@@ -83,7 +77,7 @@ class ReadPostgresFn(ReadChangeStreamFn):
                 server,
                 position,
                 watermark,
-                wanted=wanted(self._tables, stream.start),
+                wanted=wanted(settings.tables, stream.start),
                 end=stream.end,
                 unavailable_seconds=limits.unavailable_seconds,
                 ahead=ahead,
@@ -179,10 +173,11 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
             idle_stream_seconds=idle_stream_seconds,
         )
         heartbeat_ms = round(1000 * in_range("heartbeat_seconds", heartbeat_seconds, 0.05, 60))
-        super().__init__(stream, Settings(connection, heartbeat_ms, limits, stream.identity, stream.end))
-        patterns = _EVERY_TABLE if tables is None else tuple(_pattern(pattern) for pattern in tables)
-        self.bounded_fn = partial(ReadPostgresFn, tables=patterns)  # type: ignore[assignment]
-        self.unbounded_fn = partial(ReadPostgresUnboundedFn, tables=patterns)  # type: ignore[assignment]
+        patterns = EVERY_TABLE if tables is None else tuple(_pattern(pattern) for pattern in tables)
+        settings = PostgresSettings(
+            connection, heartbeat_ms, limits, stream.identity, stream.end, tables=patterns
+        )
+        super().__init__(stream, settings)
 
 
 def _slot(name: str) -> str:

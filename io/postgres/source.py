@@ -10,9 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from penstock.io.change_streams.settings import Settings
 from penstock.io.change_streams.source import WithIdentity
 
 Protocol = Literal["stream", "pull"]
+EVERY_TABLE = ("*.*",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +47,10 @@ class Connection:
     dsn: str = field(repr=False)
     protocol: Protocol = "stream"
     create_slot: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresSettings(Settings):
+    """The common settings, and the patterns of the tables whose changes are emitted, such as ``public.orders``."""
+
+    tables: tuple[str, ...] = EVERY_TABLE

@@ -148,10 +148,13 @@ class PostgresServer:
             return
         # Each child of the postmaster leads a session, so that no process group has them all. A child that outlives
         # the postmaster keeps its shared memory in use for a moment, and a restart would be refused.
-        for pid in (self.pid, *_children(self.pid)):
+        children = _children(self.pid)
+        for pid in (self.pid, *children):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait()
+        while any(map(_runs, children)):
+            time.sleep(0.005)
 
     def stop(self) -> None:
         """Shut the server down without waiting for its clients, and remove a data folder that it made itself."""
@@ -197,6 +200,13 @@ def _children(pid: int) -> list[int]:
     with suppress(FileNotFoundError):
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return []
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process runs; one that ended and was not waited for does not."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    return False
 
 
 def _as_ordinary_user(command: Sequence[object]) -> list[str]:
