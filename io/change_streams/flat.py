@@ -1,10 +1,10 @@
-"""A frontier for sources whose partitions neither split nor merge, such as one replication slot.
+"""A frontier for sources whose partitions neither split nor merge, such as one replication slot. Pure.
 
     frontier = FlatFrontier({"slot": Position("0/16B3748", watermark)}, end=None)
     frontier = frontier.advanced({"slot": Position("0/16B3750", later)})
     frontier = frontier.apply(Ended("slot"))
 
-No partition ever waits for another one.
+No partition ever waits for another one. `flat_tracker` has its coder and its tracker.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from penstock.errors import LineageError
-from penstock.io.change_streams import coders
-from penstock.io.change_streams.tracker import FrontierTracker
 
 
 class Position(NamedTuple):
@@ -112,27 +110,3 @@ class FlatFrontier:
 
     def _of(self, names: Iterable[str]) -> FlatFrontier:
         return replace(self, positions={name: self.positions[name] for name in names})
-
-
-class FlatFrontierCoder(coders.FrontierCoder):
-    """Encodes a `FlatFrontier`: ``{"end", "positions": {partition: [at, watermark]}, "v":1}``."""
-
-    value_type = FlatFrontier
-
-    def document(self, frontier: FlatFrontier) -> dict[str, Any]:
-        return {"end": frontier.end, "positions": dict(frontier.positions)}
-
-    def frontier(self, document: dict[str, Any]) -> FlatFrontier:
-        positions = {name: Position(*position) for name, position in document["positions"].items()}
-        return FlatFrontier(positions, document["end"])
-
-
-class FlatTracker(FrontierTracker):
-    """Claims of records and heartbeats by partition and position."""
-
-    def moved_to(self, step: Advanced | Ended) -> tuple[str, Position] | None:
-        if type(step) is not Advanced:
-            return None
-        if step.partition not in self._readable:
-            raise LineageError(f"a record of partition {step.partition}, which is not read here")
-        return step.partition, step.position

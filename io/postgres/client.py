@@ -26,7 +26,9 @@ from penstock.io.postgres.text_values import SESSION_SETTINGS
 
 _CONNECT_SECONDS = 10
 # A blank in a value is escaped, because blanks separate the options.
-_OPTIONS = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in SESSION_SETTINGS.items())
+_OPTIONS = " ".join(
+    f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in SESSION_SETTINGS.items()
+)
 _STATUS = struct.Struct("!cQQQqB")
 _XLOG_DATA = struct.Struct("!cQQq")
 _KEEPALIVE = struct.Struct("!cQqB")
@@ -115,7 +117,8 @@ class Client:
     def advance(self, lsn: int) -> None:
         """Tell the server that changes before `lsn` are not needed any more. It is never moved back."""
         self.rows(
-            "select pg_replication_slot_advance(slot_name, %(lsn)s::pg_lsn) from pg_replication_slots where slot_name = "
+            "select pg_replication_slot_advance(slot_name, %(lsn)s::pg_lsn) from pg_replication_slots "
+            "where slot_name = "
             "%(slot)s and confirmed_flush_lsn < %(lsn)s::pg_lsn",
             {"lsn": format_lsn(lsn), "slot": self._stream.slot},  # type: ignore[arg-type]
         )
@@ -147,8 +150,11 @@ class Client:
         """Yield the changes after the slot's confirmed position: at least `most`, to the end of a transaction."""
         options = [word for pair in self.plugin_options().items() for word in pair]
         query = sql.SQL(
-            "copy (select lsn, data from pg_logical_slot_peek_binary_changes({}, null, {}, {})) to stdout (format binary)"
-        ).format(sql.Literal(self._stream.slot), sql.Literal(most), sql.SQL(", ").join(map(sql.Literal, options)))
+            "copy (select lsn, data from pg_logical_slot_peek_binary_changes({}, null, {}, {})) to stdout "
+            "(format binary)"
+        ).format(
+            sql.Literal(self._stream.slot), sql.Literal(most), sql.SQL(", ").join(map(sql.Literal, options))
+        )
         with self._errors(), self.session.cursor() as cursor, cursor.copy(query) as copy:
             copy.set_types(["pg_lsn", "bytea"])
             yield (Arrived(int.from_bytes(lsn), data) for lsn, data in copy.rows())
@@ -195,7 +201,8 @@ class LogStream:
             if self._connection.status != pq.ConnStatus.OK:
                 raise self._error("", self._connection.get_error_message())
             names = sql.SQL(", ").join(
-                sql.SQL("{} {}").format(sql.Identifier(name), sql.Literal(value)) for name, value in options.items()
+                sql.SQL("{} {}").format(sql.Identifier(name), sql.Literal(value))
+                for name, value in options.items()
             )
             command = sql.SQL("START_REPLICATION SLOT {} LOGICAL {} ({})").format(
                 sql.Identifier(stream.slot), sql.SQL(format_lsn(start)), names
@@ -286,5 +293,3 @@ class LogStream:
 
     def _error(self, sqlstate: str, message: str) -> Exception:
         return classify_error(sqlstate, message, self._name)
-
-

@@ -62,7 +62,9 @@ class LogRecordCoder(VersionedCoder):
             ValueError: the bytes were written by a version that this one does not know.
         """
         self.check_version(encoded[0] if encoded else None)
-        kind, timestamp, transaction, sequence, lsn, last, table, new, old, *rest = _decode(memoryview(encoded)[1:])
+        kind, timestamp, transaction, sequence, lsn, last, table, new, old, *rest = _decode(
+            memoryview(encoded)[1:]
+        )
         return LogRecord(
             _KINDS[kind],
             timestamp,

@@ -2,8 +2,8 @@
 
 Built-in types are known by their fixed object ids (`pg_type.dat`). Types that users or extensions defined (enums,
 domains, composites, ranges, hstore, citext, their arrays) have another id in each database; a `TypeCatalog`, read from
-`pg_type`, describes them. Without an entry a type is OTHER: its values stay as the server's text. So do types that have no
-logical type of their own: ranges, network addresses, geometry, bit strings, money, times with a time zone.
+`pg_type`, describes them. Without an entry a type is OTHER: its values stay as the server's text. So do types that
+have no logical type of their own: ranges, network addresses, geometry, bit strings, money, times with a time zone.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from penstock.io.postgres.text_values import Convert
 class CatalogType(msgspec.Struct, frozen=True):
     """An entry of `pg_type`.
 
-    `category`: `typtype`: 'b' base, 'c' composite, 'd' domain, 'e' enum, 'r' range, 'm' multirange. `element_oid`: of a true
-    array (`typcategory` 'A'), else 0. `base_oid` and `base_modifier`: of a domain.
+    `category`: `typtype`: 'b' base, 'c' composite, 'd' domain, 'e' enum, 'r' range, 'm' multirange. `element_oid`:
+    of a true array (`typcategory` 'A'), else 0. `base_oid` and `base_modifier`: of a domain.
     """
 
     oid: int
@@ -163,5 +163,7 @@ def text_reader(type_: ColumnType) -> Convert | None:
     """Return the function from the text form of a value to its Python value; None if that is the text itself."""
     if type_.element is not None:
         # box is the one type whose arrays have another delimiter, because its own text has commas.
-        return text_values.array(text_reader(type_.element) or str, ";" if type_.element.native == "box" else ",")
+        return text_values.array(
+            text_reader(type_.element) or str, ";" if type_.element.native == "box" else ","
+        )
     return _CONVERT.get(type_.kind)

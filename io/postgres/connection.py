@@ -68,13 +68,15 @@ def _check_position(stream: ChangeStream, client: Client, position: LogPosition)
     if slot.system != position.system:
         raise PositionLostError(
             f"{stream}: the checkpoint was made on another database cluster (system identifier {position.system}, here "
-            f"{slot.system}), whose positions mean nothing here. Take a new snapshot and start with a new checkpoint folder"
+            f"{slot.system}), whose positions mean nothing here. Take a new snapshot and start with a new "
+            f"checkpoint folder"
         )
     if slot.confirmed_lsn > position.lsn:
         raise PositionLostError(
             f"{stream}: the slot has moved on to {format_lsn(slot.confirmed_lsn)}, and the checkpoint stands at "
             f"{format_lsn(position.lsn)}. The slot was dropped and created again, or another consumer uses it. The "
-            "changes between are lost: take a new snapshot, and start with a slot of its own and a new checkpoint folder"
+            "changes between are lost: take a new snapshot, and start with a slot of its own and a new "
+            "checkpoint folder"
         )
 
 
@@ -152,10 +154,13 @@ class PulledLog:
             if advanced < self._acknowledged:
                 advanced = self._acknowledged
                 self._client.advance(advanced)
-            count = 0
-            reader = TransactionReader(self._client.describe_table, self._client.near_transaction_id(), self._watermark)
+            count = 0  # pulled messages
+            reader = TransactionReader(
+                self._client.describe_table, self._client.near_transaction_id(), self._watermark
+            )
             with self._copying.pull(most) as messages:
-                for count, arrived in enumerate(messages, 1):
+                for arrived in messages:
+                    count += 1
                     size = len(arrived.payload)
                     for step in reader.read(arrived.lsn, decode(arrived.payload)):
                         yield step, size
@@ -166,5 +171,3 @@ class PulledLog:
                 # The next pull starts where the slot is confirmed, which may be here still: it must reach beyond.
                 most = count + _PULL_AT_LEAST
             yield None
-
-

@@ -79,7 +79,9 @@ def decode(payload: bytes, in_stream: bool = False) -> Message:
         ) from None
     except (IndexError, error, ValueError):
         kind = chr(payload[0]) if payload else "empty"
-        raise DecodeError(f"a pgoutput message of type {kind!r} with {len(payload)} bytes is damaged") from None
+        raise DecodeError(
+            f"a pgoutput message of type {kind!r} with {len(payload)} bytes is damaged"
+        ) from None
 
 
 def _text(payload: bytes, at: int) -> tuple[str, int]:
@@ -259,7 +261,8 @@ def _stream_abort(payload: bytes, in_stream: bool) -> StreamAbort:
 def _begin_prepare(payload: bytes, in_stream: bool) -> BeginPrepare:
     gid, at = _text(payload, 29)
     _ended(payload, at)
-    return BeginPrepare(*_BEGIN_PREPARE(payload, 1), gid)
+    prepare_lsn, end_lsn, prepare_us, xid = _BEGIN_PREPARE(payload, 1)
+    return BeginPrepare(prepare_lsn, end_lsn, prepare_us, xid, gid)
 
 
 def _prepared(make: Callable[..., Message]) -> Callable[[bytes, bool], Message]:
@@ -276,7 +279,8 @@ def _prepared(make: Callable[..., Message]) -> Callable[[bytes, bool], Message]:
 def _rollback_prepared(payload: bytes, in_stream: bool) -> RollbackPrepared:
     gid, at = _text(payload, 38)
     _ended(payload, at)
-    return RollbackPrepared(*_ROLLBACK_PREPARED(payload, 1)[1:], gid)
+    _, prepare_end_lsn, rollback_end_lsn, prepare_us, rollback_us, xid = _ROLLBACK_PREPARED(payload, 1)
+    return RollbackPrepared(prepare_end_lsn, rollback_end_lsn, prepare_us, rollback_us, xid, gid)
 
 
 _DECODERS: dict[int, Callable[[bytes, bool], Message]] = {

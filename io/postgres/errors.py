@@ -33,7 +33,7 @@ def classify_error(sqlstate: str, message: str, stream: str) -> Exception:
         # libpq reports a refused password before there is a SQLSTATE.
         if "password authentication failed" in message or "no password supplied" in message:
             return SetupError(f"{stream}: {_CREDENTIALS} (PostgreSQL said: {said})")
-        if 'does not exist' in message and 'database "' in message:
+        if "does not exist" in message and 'database "' in message:
             return SetupError(f"{stream}: {_DATABASE} (PostgreSQL said: {said})")
         return UnreachableError(f"{stream}: {said}")
     kind, advice = _advice(sqlstate, message)
@@ -53,12 +53,14 @@ def _advice(sqlstate: str, message: str) -> tuple[type[ChangeStreamError], str]:
 
 
 _CREDENTIALS = (
-    "the server did not accept the credentials. Check user and password in the dsn, in PGPASSWORD or in ~/.pgpass"
+    "the server did not accept the credentials. Check user and password in the dsn, in PGPASSWORD or in "
+    "~/.pgpass"
 )
 _DATABASE = "the database does not exist. Check dbname in the dsn"
 _PUBLICATION = (
-    "a publication does not exist at the position that is read. Create it (CREATE PUBLICATION … FOR TABLE …) before the "
-    "slot. If it was dropped while the slot was behind, the changes up to there cannot be decoded: create a new slot and "
+    "a publication does not exist at the position that is read. Create it (CREATE PUBLICATION … FOR TABLE …) "
+    "before the slot. If it was dropped while the slot was behind, the changes up to there cannot be decoded: create "
+    "a new slot and "
     "take a new snapshot of the tables. No change was skipped silently"
 )
 _INVALIDATED = (
@@ -72,12 +74,14 @@ _KNOWN: dict[tuple[str, str], tuple[type[ChangeStreamError], str]] = {
     ("3D000", ""): (SetupError, _DATABASE),
     ("42501", ""): (
         SetupError,
-        "the role may not read the log. It needs the attribute REPLICATION (ALTER ROLE … REPLICATION) and SELECT on the "
+        "the role may not read the log. It needs the attribute REPLICATION (ALTER ROLE … REPLICATION) and "
+        "SELECT on the "
         "published tables",
     ),
     ("42704", "replication slot"): (
         PositionLostError,
-        "the slot does not exist (any more). Changes since it was dropped are lost. A new pipeline must create the slot "
+        "the slot does not exist (any more). Changes since it was dropped are lost. A new pipeline must "
+        "create the slot "
         "(create_slot=True, or pg_create_logical_replication_slot); one that has a checkpoint must take a new snapshot "
         "and start with a new checkpoint folder",
     ),

@@ -7,8 +7,8 @@
 | FULL | all columns | all columns | all columns |
 | NOTHING | the server refuses the statement | | |
 
-A column of the table that an image lacks was not sent: a large value (TOAST) that did not change, or a column outside of
-the replica identity.
+A column of the table that an image lacks was not sent: a large value (TOAST) that did not change, or a column
+outside of the replica identity.
 
 Source: PostgreSQL documentation, "ALTER TABLE" (REPLICA IDENTITY) and "Logical Replication Message Formats".
 """
@@ -146,9 +146,7 @@ class _Table:
 
     def _identity_image(self, row: Row) -> Image:
         # The server fills the columns outside of the identity with NULL, which says nothing of their values.
-        known = tuple(
-            value if part else UNCHANGED for value, part in zip(row, self._identity, strict=True)
-        )
+        known = tuple(value if part else UNCHANGED for value, part in zip(row, self._identity, strict=True))
         return self._image(known)
 
     def _not_readable(self, row: Row) -> ValueError:
@@ -159,7 +157,9 @@ class _Table:
                 if isinstance(value, str) and convert is not None:
                     convert(value)
             except (ValueError, ArithmeticError, IndexError):
-                return ValueError(f"column {name} of {self._name}: the value does not have the form of its type")
+                return ValueError(
+                    f"column {name} of {self._name}: the value does not have the form of its type"
+                )
         return ValueError(f"a row of {self._name} cannot be read")
 
 
@@ -187,5 +187,3 @@ def table_schema(table: Table) -> TableSchema:
             Column(column.name, column.type, column.nullable, column.key_position) for column in table.columns
         )
     )
-
-

@@ -3,8 +3,8 @@
 - **Order**: the order of the log, which is the order of commits.
 - **Memory**: over the budget the thread stops receiving, and the server waits. A transaction of any size passes through
   in parts: a position inside of a transaction is the number of its records that were claimed.
-- **Errors** of the thread are raised by `take`, in the consumer. A connection that is lost is opened again from the last
-  queued position, after a pause.
+- **Errors** of the thread are raised by `take`, in the consumer. A connection that is lost is opened again from the
+last   queued position, after a pause.
 
 Knows neither Beam nor the client.
 """
@@ -247,7 +247,10 @@ class LogReader:
         elif isinstance(item, TransactionEnd):
             if item.lsn <= position.lsn:
                 return None
-            position, watermark = position._replace(lsn=item.lsn, claimed=0), max(watermark, item.event_timestamp)
+            position, watermark = (
+                position._replace(lsn=item.lsn, claimed=0),
+                max(watermark, item.event_timestamp),
+            )
         else:
             # In the middle of a transaction, after a new connection: the transaction itself is still to come.
             if item.lsn < position.lsn or position.claimed:
@@ -275,6 +278,8 @@ class LogReader:
             self._ahead.queued_bytes += sum(step.size for step in steps)
             self._changed.notify_all()
             self._changed.wait_for(
-                lambda: self._stopped or not self._queue or self._ahead.queued_bytes < self._ahead.buffer_bytes
+                lambda: (
+                    self._stopped or not self._queue or self._ahead.queued_bytes < self._ahead.buffer_bytes
+                )
             )
         return not (self._stopped or self._ended)

@@ -137,7 +137,8 @@ class LogicalMessage(msgspec.Struct, frozen=True, tag=True):
 
 
 class StreamStart(msgspec.Struct, frozen=True, tag=True):
-    """A part of a large transaction that is still running. Until `StreamStop` all messages belong to transactions of it."""
+    """A part of a large transaction that is still running. Until `StreamStop` all messages belong to transactions of
+    it."""
 
     xid: int
     first_segment: bool

@@ -67,7 +67,9 @@ def unidentified_tables(stream: ChangeStream, rows: Rows) -> list[str]:
 def _check_server(stream: ChangeStream, rows: Rows) -> None:
     ((version, wal_level, standby, may_replicate, user),) = rows(SERVER)
     if version < _OLDEST:
-        raise SetupError(f"{stream}: the server has version {version // 10_000}; 14 is the oldest one that is supported")
+        raise SetupError(
+            f"{stream}: the server has version {version // 10_000}; 14 is the oldest one that is supported"
+        )
     if wal_level != "logical":
         raise SetupError(
             f"{stream}: the server has wal_level = {wal_level}. Set wal_level = logical and restart it"
@@ -76,7 +78,9 @@ def _check_server(stream: ChangeStream, rows: Rows) -> None:
     if standby and version < 160_000:
         raise SetupError(f"{stream}: a standby can decode its log from version 16 on. Read from the primary")
     if not may_replicate:
-        raise SetupError(f"{stream}: the role {user} may not read the log. Run: ALTER ROLE {user} REPLICATION")
+        raise SetupError(
+            f"{stream}: the role {user} may not read the log. Run: ALTER ROLE {user} REPLICATION"
+        )
 
 
 def _check_publications(stream: ChangeStream, names: Sequence[str]) -> None:
@@ -100,23 +104,30 @@ def check_slot(stream: ChangeStream, rows: Sequence[tuple[Any, ...]]) -> Slot:
     if plugin is None:
         raise PositionLostError(
             f"{stream}: the slot does not exist. A new pipeline must create it: pass create_slot=True, or run "
-            f"SELECT pg_create_logical_replication_slot('{stream.slot}', 'pgoutput'). A pipeline that resumes has lost the "
+            f"SELECT pg_create_logical_replication_slot('{stream.slot}', 'pgoutput'). A pipeline that "
+            f"resumes has lost the "
             "changes since the slot was dropped: take a new snapshot and start with a new checkpoint folder"
         )
     if plugin != "pgoutput":
         raise SetupError(f"{stream}: the slot has the output plugin {plugin}. Create one with pgoutput")
     if database != connected:
-        raise SetupError(f"{stream}: the slot belongs to the database {database}, and the dsn names {connected}")
+        raise SetupError(
+            f"{stream}: the slot belongs to the database {database}, and the dsn names {connected}"
+        )
     if two_phase:
         raise SetupError(
-            f"{stream}: the slot was created with two_phase, so it sends transactions before they are committed. Create "
+            f"{stream}: the slot was created with two_phase, so it sends transactions before they are "
+            f"committed. Create "
             "one without: transactions of a two-phase commit then come after their commit"
         )
     if temporary:
-        raise SetupError(f"{stream}: the slot is temporary and ends with its connection. Create a permanent one")
+        raise SetupError(
+            f"{stream}: the slot is temporary and ends with its connection. Create a permanent one"
+        )
     if wal_status == "lost" or invalid:
         raise PositionLostError(
-            f"{stream}: the server has invalidated the slot ({invalid or 'wal_status lost'}), so changes are lost. Take a "
+            f"{stream}: the server has invalidated the slot ({invalid or 'wal_status lost'}), so changes "
+            f"are lost. Take a "
             "new snapshot of the tables, drop the slot, start with a new slot and a new checkpoint folder, and raise "
             "max_slot_wal_keep_size"
         )

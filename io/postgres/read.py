@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import SetupError, UnavailableError, UsageError
 from penstock.io.change_streams.arguments import check_end, in_range, named, period
 from penstock.io.change_streams.backoff import Backoff
-from penstock.io.change_streams.flat import FlatFrontier, FlatFrontierCoder, FlatTracker, Position
+from penstock.io.change_streams.flat import FlatFrontier, Position
+from penstock.io.change_streams.flat_tracker import FlatFrontierCoder, FlatTracker
 from penstock.io.change_streams.prefetch import ReadAhead
 from penstock.io.change_streams.process_local import ProcessLocal
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
@@ -161,7 +162,11 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
     ) -> None:
         first, last = period(0 if start is None else start, end, ahead_seconds=600)
         stream = ChangeStream(
-            _database(named("dsn", dsn)), named("publication", publication), _slot(named("slot", slot)), first, last
+            _database(named("dsn", dsn)),
+            named("publication", publication),
+            _slot(named("slot", slot)),
+            first,
+            last,
         )
         if protocol not in ("stream", "pull"):
             raise UsageError(f"protocol must be stream or pull, not {protocol!r}")

@@ -40,7 +40,8 @@ class TableColumn(msgspec.Struct, frozen=True, array_like=True):
     """A published column.
 
     `in_identity`: part of the replica identity, under FULL every column. `key_position`: 1 for the first column of the
-    primary key (of the identity index under INDEX), None outside of it. `nullable` None: the catalogue no longer has it.
+    primary key (of the identity index under INDEX), None outside of it. `nullable` None: the catalogue no longer has
+    it.
     """
 
     name: str

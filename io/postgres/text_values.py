@@ -177,6 +177,7 @@ def _dimension(
     if text[at] != "{":
         raise ValueError("not an array")
     values: list[Any] = []
+    value: Any
     at += 1
     while text[at] != "}":
         if text[at] == "{":

@@ -201,4 +201,6 @@ class TransactionReader:
         try:
             return self._tables[oid]
         except KeyError:
-            raise DecodeError(f"the server sent a change of the table {oid}, which it did not describe") from None
+            raise DecodeError(
+                f"the server sent a change of the table {oid}, which it did not describe"
+            ) from None

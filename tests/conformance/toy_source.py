@@ -19,7 +19,7 @@ from apache_beam import coders
 
 from penstock.errors import SetupError, UnavailableError
 from penstock.io.change_streams import coders as shared
-from penstock.io.change_streams import flat
+from penstock.io.change_streams import flat, flat_tracker
 from penstock.io.change_streams.arguments import named, period
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.connection import Connection
@@ -117,8 +117,8 @@ coders.registry.register_coder(ListStream, ListStreamCoder)
 
 
 class ReadListsFn(ReadChangeStreamFn):
-    frontier_type, frontier_coder = flat.FlatFrontier, flat.FlatFrontierCoder
-    tracker_type, metrics_type = flat.FlatTracker, ListMetrics
+    frontier_type, frontier_coder = flat.FlatFrontier, flat_tracker.FlatFrontierCoder
+    tracker_type, metrics_type = flat_tracker.FlatTracker, ListMetrics
 
     def connect(self, stream: ListStream) -> Lists:
         if stream.name not in LISTS:

@@ -45,7 +45,9 @@ def installed_servers() -> dict[int, Path]:
     servers: dict[int, Path] = {}
     for folder in _folders_of_programs():
         if (folder / "initdb").exists() and (folder / "postgres").exists():
-            answer = subprocess.run([folder / "postgres", "--version"], capture_output=True, text=True, check=False)
+            answer = subprocess.run(
+                [folder / "postgres", "--version"], capture_output=True, text=True, check=False
+            )
             version = re.search(r"(\d+)\.\d+", answer.stdout)
             if version:
                 servers.setdefault(int(version[1]), folder)
@@ -139,7 +141,9 @@ class PostgresServer:
         deadline = time.monotonic() + timeout_seconds
         while not self._ready():
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise EmulatorStartError(f"PostgreSQL did not start. The end of its log:\n{self._end_of_log()}")
+                raise EmulatorStartError(
+                    f"PostgreSQL did not start. The end of its log:\n{self._end_of_log()}"
+                )
             time.sleep(0.02)
 
     def kill(self) -> None:
@@ -176,7 +180,17 @@ class PostgresServer:
     def _create_cluster(self) -> None:
         command = [
             self._programs / "initdb",
-            *("-D", self._data, "-U", "postgres", "-A", "trust", "--no-sync", "--locale=C", "--encoding=UTF8"),
+            *(
+                "-D",
+                self._data,
+                "-U",
+                "postgres",
+                "-A",
+                "trust",
+                "--no-sync",
+                "--locale=C",
+                "--encoding=UTF8",
+            ),
         ]
         answer = subprocess.run(_as_ordinary_user(command), capture_output=True, text=True, check=False)
         if answer.returncode:

@@ -72,7 +72,8 @@ class Database:
         self.session.close()
         with psycopg.connect(self.server.dsn(), autocommit=True) as session:
             session.execute(
-                "select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = %s", (self.slot,)
+                "select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = %s",
+                (self.slot,),
             )
 
 

@@ -34,13 +34,16 @@ def test_replay_equals_the_tables_through_crashes_of_reader_and_server(protocol,
         writers.stop()
         with psycopg.connect(database.dsn, autocommit=True) as session:
             expected = contents(session)
-            ((now,),) = session.execute("select (extract(epoch from clock_timestamp()) * 1e9)::bigint").fetchall()
+            ((now,),) = session.execute(
+                "select (extract(epoch from clock_timestamp()) * 1e9)::bigint"
+            ).fetchall()
         epochs.run_until(now)
         assert_in_order_of_the_log(epochs.committed)
         replay.apply(epochs.committed)
         assert replay.tables == expected
         assert sum(row["balance"] for row in expected["accounts"].values()) == 0
-        assert epochs.crashes and writers.transactions > 50
+        assert epochs.crashes
+        assert writers.transactions > 50
         campaign.record(
             f"postgres-replay-{protocol}-{version}",
             transactions=writers.transactions,
@@ -58,7 +61,8 @@ def assert_in_order_of_the_log(records):
         if record.last:
             assert after is None or after.sequence == 1
         else:
-            assert after is not None and after.sequence == record.sequence + 1
+            assert after is not None
+            assert after.sequence == record.sequence + 1
 
 
 def test_the_server_may_drop_its_log_only_up_to_a_committed_position(database):

@@ -23,13 +23,15 @@ CREATE = (
 
 
 class Writers:
-    """Threads that write until `stop`; each transaction moves money between accounts, so the sum of balances is zero."""
+    """Threads that write until `stop`; each transaction moves money between accounts, so the sum of balances is
+    zero."""
 
     def __init__(self, dsn: str, seed: int, count: int = 4) -> None:
         self.transactions = 0
         self._dsn, self._stopped = dsn, threading.Event()
         self._threads = [
-            threading.Thread(target=self._run, args=(random.Random(f"{seed}/{number}"),)) for number in range(count)
+            threading.Thread(target=self._run, args=(random.Random(f"{seed}/{number}"),))
+            for number in range(count)
         ]
         for thread in self._threads:
             thread.start()
@@ -59,7 +61,8 @@ class Writers:
         match draw.randrange(5):
             case 0:
                 session.execute(
-                    "insert into notes values (%s, %s, repeat(md5(random()::text), 200)) on conflict (part, id) do update "
+                    "insert into notes values (%s, %s, repeat(md5(random()::text), 200)) on conflict "
+                    "(part, id) do update "
                     "set body = excluded.body",
                     (key[1], key[0]),
                 )

@@ -60,12 +60,20 @@ def _relation(x: m.Relation) -> bytes:
 
 
 def _type(x: m.Type) -> bytes:
-    return b"Y" + _xid(x) + pack("!I", x.oid) + _text("" if x.schema == "pg_catalog" else x.schema) + _text(x.name)
+    return (
+        b"Y"
+        + _xid(x)
+        + pack("!I", x.oid)
+        + _text("" if x.schema == "pg_catalog" else x.schema)
+        + _text(x.name)
+    )
 
 
 def _truncate(x: m.Truncate) -> bytes:
     options = x.cascade | x.restart_identity << 1
-    return b"T" + _xid(x) + pack(f"!iB{len(x.relation_oids)}I", len(x.relation_oids), options, *x.relation_oids)
+    return (
+        b"T" + _xid(x) + pack(f"!iB{len(x.relation_oids)}I", len(x.relation_oids), options, *x.relation_oids)
+    )
 
 
 def _message(x: m.LogicalMessage) -> bytes:
@@ -79,7 +87,9 @@ def _abort(x: m.StreamAbort) -> bytes:
 
 def _prepared(kind: bytes):
     def encode_prepared(x) -> bytes:
-        return kind + pack("!BQQqI", 0, *(getattr(x, name) for name in x.__struct_fields__[:4])) + _text(x.gid)
+        return (
+            kind + pack("!BQQqI", 0, *(getattr(x, name) for name in x.__struct_fields__[:4])) + _text(x.gid)
+        )
 
     return encode_prepared
 
@@ -99,7 +109,9 @@ _ENCODERS = {
     m.StreamStop: lambda x: b"E",
     m.StreamCommit: lambda x: b"c" + pack("!IBQQq", x.xid, 0, x.lsn, x.end_lsn, x.commit_us),
     m.StreamAbort: _abort,
-    m.BeginPrepare: lambda x: b"b" + pack("!QQqI", x.prepare_lsn, x.end_lsn, x.prepare_us, x.xid) + _text(x.gid),
+    m.BeginPrepare: lambda x: (
+        b"b" + pack("!QQqI", x.prepare_lsn, x.end_lsn, x.prepare_us, x.xid) + _text(x.gid)
+    ),
     m.Prepare: _prepared(b"P"),
     m.StreamPrepare: _prepared(b"p"),
     m.CommitPrepared: _prepared(b"K"),

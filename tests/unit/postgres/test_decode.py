@@ -16,7 +16,10 @@ times = st.integers(-(2**63), 2**63 - 1)
 xids = st.integers(0, 2**32 - 1)
 names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=8)
 values = st.one_of(
-    st.none(), st.just(m.UNCHANGED), st.text(st.characters(exclude_categories=["Cs"]), max_size=12), st.binary(max_size=12)
+    st.none(),
+    st.just(m.UNCHANGED),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
+    st.binary(max_size=12),
 )
 rows = st.lists(values, max_size=6).map(tuple)
 columns = st.builds(m.RelationColumn, names, xids, st.integers(-(2**31), 2**31 - 1), st.booleans())
@@ -91,16 +94,19 @@ def test_the_error_shows_no_value_of_a_row():
     assert "secret" not in str(error.value)
 
 
-# Bytes that PostgreSQL 17.11 sent for: create table t (id int primary key, name text); insert into t values (1, 'a');
-# written down from the format's documentation; the integration tests compare with a running server.
-def test_a_relation_and_an_insert_of_the_documentation():
-    relation = bytes.fromhex("52 00004001 7075626c696300 7400 64 0002 01 696400 00000017 ffffffff 00 6e616d6500 00000019 ffffffff")
-    assert decode(relation) == m.Relation(
-        0x4001,
-        "public",
-        "t",
-        "d",
-        (m.RelationColumn("id", 23, -1, True), m.RelationColumn("name", 25, -1, False)),
-    )
-    insert = bytes.fromhex("49 00004001 4e 0002 74 00000001 31 74 00000001 61")
-    assert decode(insert) == m.Insert(0x4001, ("1", "a"))
+# What PostgreSQL 17.10 sent after: create table t(id int primary key, a text); insert into t values (1, 'x');
+def test_the_bytes_of_a_server_are_a_transaction_with_one_insert():
+    sent = [
+        b"B\x00\x00\x00\x00\x01G\xf6 \x00\x03\x03\xe2S\xd6\xfb8\x00\x00\x02\xe4",
+        b"R\x00\x00@\x00public\x00t\x00d\x00\x02\x01id\x00\x00\x00\x00\x17\xff\xff\xff\xff"
+        b"\x00a\x00\x00\x00\x00\x19\xff\xff\xff\xff",
+        b"I\x00\x00@\x00N\x00\x02t\x00\x00\x00\x011t\x00\x00\x00\x01x",
+        b"C\x00\x00\x00\x00\x00\x01G\xf6 \x00\x00\x00\x00\x01G\xf6P\x00\x03\x03\xe2S\xd6\xfb8",
+    ]
+    columns = (m.RelationColumn("id", 23, -1, True), m.RelationColumn("a", 25, -1, False))
+    assert [decode(payload) for payload in sent] == [
+        m.Begin(0x147F620, 848_695_534_222_136, 740),
+        m.Relation(0x4000, "public", "t", "d", columns),
+        m.Insert(0x4000, ("1", "x")),
+        m.Commit(0x147F620, 0x147F650, 848_695_534_222_136),
+    ]
