@@ -257,6 +257,7 @@ class ChangeStreamCoder(shared.ChangeStreamCoder):
     """Encodes a `ChangeStream`. Row keys are text in which each character is one byte (Latin-1)."""
 
     value_type = ChangeStream
+    system = "bigtable"
 
     def fields(self, stream: ChangeStream) -> list[Any]:
         keys = [key.decode("latin-1") for key in stream.row_range]

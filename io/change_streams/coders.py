@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from apache_beam import coders
@@ -19,9 +19,13 @@ from penstock.io.change_streams.undecodable import UndecodableRecord
 
 
 class ChangeStreamCoder(VersionedCoder):
-    """Encodes a `ChangeStream` as a JSON list of the version and the stream's fields; deterministic."""
+    """Encodes a `ChangeStream` as a JSON list: the version, the source's name, the stream's fields; deterministic.
+
+    The name tells the streams of two sources apart: their fields may have the same number and types.
+    """
 
     what = "a change stream element"
+    system: ClassVar[str] = ""
 
     def fields(self, stream: Any) -> list[Any]:
         """Return the stream as a list of JSON values; here, of the dataclass's fields."""
@@ -32,7 +36,8 @@ class ChangeStreamCoder(VersionedCoder):
         return self.value_type(*fields)
 
     def encode(self, value: Any) -> bytes:
-        return json.dumps([self.versions[-1], *self.fields(value)], separators=(",", ":")).encode()
+        fields = [self.versions[-1], self.system, *self.fields(value)]
+        return json.dumps(fields, separators=(",", ":")).encode()
 
     def decode(self, encoded: bytes) -> Any:
         """Return the change stream.
@@ -42,15 +47,14 @@ class ChangeStreamCoder(VersionedCoder):
             SetupError: they are those of another source. Steps of two templates may have the same names, so the
                 runner takes such a checkpoint for one of this pipeline.
         """
-        version, *fields = json.loads(encoded)
+        version, system, *fields = json.loads(encoded)
         self.check_version(version)
-        try:
-            return self.stream(fields)
-        except (TypeError, ValueError) as error:
+        if system != self.system:
             raise SetupError(
                 "the checkpoint belongs to a pipeline that reads another kind of source. Pass another folder as "
                 "--checkpoint_dir, or start the pipeline that made the checkpoint"
-            ) from error
+            )
+        return self.stream(fields)
 
 
 class FrontierCoder(VersionedCoder):

@@ -106,6 +106,7 @@ class ChangeStreamCoder(shared.ChangeStreamCoder):
     """Encodes a `ChangeStream`."""
 
     value_type = ChangeStream
+    system = "postgres"
 
 
 coders.registry.register_coder(LogRecord, LogRecordCoder)

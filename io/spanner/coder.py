@@ -107,6 +107,7 @@ class ChangeStreamCoder(shared.ChangeStreamCoder):
     """Encodes a `ChangeStream`."""
 
     value_type = ChangeStream
+    system = "spanner"
 
 
 coders.registry.register_coder(DataChangeRecord, DataChangeRecordCoder)

@@ -130,7 +130,9 @@ def test_element_survives_its_coder_and_equal_elements_have_equal_bytes() -> Non
     for end in (None, 7):
         stream = ChangeStream("p", "i", "d", "S", 5, end)
         assert coder.decode(coder.encode(stream)) == stream
-    assert coder.encode(ChangeStream("p", "i", "d", "S", 5, None)) == b'[1,"p","i","d","S",5,null,""]'
+    assert (
+        coder.encode(ChangeStream("p", "i", "d", "S", 5, None)) == b'[1,"spanner","p","i","d","S",5,null,""]'
+    )
     with pytest.raises(ValueError, match="format version 9"):
         coder.decode(b'[9,"p"]')
 
