@@ -11,7 +11,7 @@ from penstock.io.bigtable.frontier import Advanced, Closed, Frontier, Step
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
 from penstock.io.bigtable.pool import StreamPool
 from penstock.io.bigtable.prefetch import Limits
-from penstock.io.bigtable.read import ReadBigtableFn
+from penstock.io.bigtable.read import ReadBigtableFn, ReadFromBigtableChangeStream
 from penstock.io.bigtable.reader import MOST_IN_RUN
 from penstock.io.bigtable.tracker import BigtableTracker
 from penstock.io.change_streams.tracker import Poll
@@ -63,7 +63,8 @@ def pool(source: Any) -> Iterator[StreamPool]:
 
 @pytest.fixture
 def fn(pool: StreamPool) -> ReadBigtableFn:
-    made = ReadBigtableFn(None)  # type: ignore[arg-type] - the pool is here already
+    transform = ReadFromBigtableChangeStream(project="p", instance="i", table="t")
+    made = ReadBigtableFn(transform._settings)  # its pool is replaced
     made._pool = lambda element: pool  # type: ignore[method-assign]
     return made
 
