@@ -80,13 +80,14 @@ class SnapshotTracker(FrontierTracker):
 
     If `whole_ranges`, a range can only be claimed as a whole: the service sends its rows in any order, so a key says
     nothing about the rows that are still to come. Then no split is granted between the first row and the end of a
-    range, and the bundle ends with each range, so that the runner gets its split.
+    range. The bundle ends with the range in which a split was refused, so that the runner gets it then.
     """
 
     def __init__(self, frontier: SnapshotFrontier, *, whole_ranges: bool = False) -> None:
         super().__init__(frontier)
         self._whole_ranges = whole_ranges
         self._in_range = False
+        self._split_refused = False
 
     def moved_to(self, step: Any) -> tuple[int, str] | None:
         if type(step) is not RowsRead:
@@ -102,8 +103,9 @@ class SnapshotTracker(FrontierTracker):
                 self._in_range = True
             elif type(position) is RangeRead:
                 self._in_range = False
-                self._frontier = replace(self._frontier, resting=True)
+                self._frontier = replace(self._frontier, resting=self._split_refused)
         return granted
 
     def try_split(self, fraction_of_remainder: float) -> tuple[Any, Any] | None:
+        self._split_refused = self._split_refused or self._in_range
         return None if self._in_range else super().try_split(fraction_of_remainder)

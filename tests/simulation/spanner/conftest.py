@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -72,11 +73,11 @@ class Stream:
     def __init__(self, seed: int, events: int = 60, *, scattered: bool = False) -> None:
         self._rng = rng = random.Random(seed)
         self._scattered = scattered
+        self.snapshot = -1
         self._names = iter(range(10_000))
         keys = list(range(8))
         self._live = [self._open(0, part, frozenset()) for part in (keys[:3], keys[3:6], keys[6:])]
         self._all = {partition.token: partition for partition in self._live}
-        self._initial = list(self._live)
         self._holder = self._live[0]
         now = 0
         for number in range(events):
@@ -90,12 +91,15 @@ class Stream:
 
     @property
     def records(self) -> list[DataChangeRecord]:
-        return [record for partition in self._all.values() for record in partition.records]
+        """The records that a reader must emit: those after `snapshot`."""
+        found = (record for partition in self._all.values() for record in partition.records)
+        return [record for record in found if record.commit_timestamp > self.snapshot]
 
     def ask(self, token: str, start: int, end: int) -> list[ChangeRecord]:
         """Return the service's answer; it refuses a start after the partition's end."""
         if token == ROOT:
-            return [self._child_record(start, [child], frozenset()) for child in self._initial]
+            live = [p for p in self._all.values() if p.start <= start and (p.end is None or start < p.end)]
+            return [self._child_record(start, [child], frozenset()) for child in live]
         partition = self._all[token]
         assert start >= partition.start, "asked before the partition's start"
         assert partition.end is None or start <= partition.end, "asked after the partition's end"
@@ -209,22 +213,39 @@ class Reading:
             return
         if min(state for _, state in dealt) < before:
             raise OrderBrokenError("dealing moved the watermark back")
-        trackers = [SpannerTracker(_stored(frontier)) for frontier, _ in dealt]
+        trackers = [self.tracker(self._stored(frontier)) for frontier, _ in dealt]
         outputs, crashed = self._read(trackers)
         if crashed or self.rng.random() < 0.15:
             self.crashes += 1
             return
         assert all(tracker.try_claim(Poll()) for tracker in trackers)
-        splits = [tracker.try_split(0) for tracker in trackers]
-        residuals = [_stored(split[1]) for split in splits if split]
+        splits = [
+            self._split(tracker, steps, outputs)
+            for tracker, steps in zip(trackers, self.windows, strict=True)
+        ]
+        residuals = [self._stored(split[1]) for split in splits if split]
         self._commit(
             before, outputs, [(frontier, beam_watermark(frontier.watermark)) for frontier in residuals]
         )
 
+    def tracker(self, frontier: Frontier) -> Any:
+        return SpannerTracker(frontier)
+
+    def _stored(self, frontier: Frontier) -> Frontier:
+        return FrontierCoder().decode(FrontierCoder().encode(frontier))
+
+    def _split(self, tracker: Any, steps: Iterator[PendingStep], outputs: list[DataChangeRecord]) -> Any:
+        """Split, and claim further steps while the tracker refuses to be split."""
+        while (split := tracker.try_split(0)) is None and not tracker.current_restriction().done:
+            output, step = next(steps)
+            assert tracker.try_claim(step)
+            outputs += [] if output is None else [output]
+        return split
+
     def _read(self, trackers: list[SpannerTracker]) -> tuple[list[DataChangeRecord], bool]:
         """Claim some steps on all parts, interleaved. Return the outputs, and whether the epoch crashed."""
         outputs: list[DataChangeRecord] = []
-        windows = [self._steps(tracker) for tracker in trackers]
+        windows = self.windows = [self._steps(tracker) for tracker in trackers]
         for _ in range(self.rng.randint(1, 40)):
             part = self.rng.randrange(len(trackers))
             taken = next(windows[part], None)
@@ -291,10 +312,6 @@ class Reading:
 
 def _identity(output: DataChangeRecord) -> tuple[int, str, str]:
     return output.commit_timestamp, output.server_transaction_id, output.record_sequence
-
-
-def _stored(frontier: Frontier) -> Frontier:
-    return FrontierCoder().decode(FrontierCoder().encode(frontier))
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ Source: google/spanner/v1/spanner.proto and transaction.proto.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import AsyncIterator, Iterator
 from itertools import islice
 from typing import Any
@@ -31,6 +30,7 @@ from penstock.emulators.simulated_spanner.messages import (
     transaction_message,
     typed_params,
 )
+from penstock.emulators.simulated_spanner.partitioned_read import partition_tokens, rows_of_token
 from penstock.emulators.simulated_spanner.record_encoding import (
     encoder,
     python_value,
@@ -55,8 +55,6 @@ _ListSessionsResponse = spanner_types.ListSessionsResponse.pb()
 _Metadata = result_set_types.ResultSetMetadata.pb()
 _PartitionResponse = spanner_types.PartitionResponse.pb()
 
-_PARTITIONS = 4
-"""How many partitions a partitioned read has."""
 _ONLY_STREAMING = (
     "Change stream queries must be strong reads executed via single use transactions using the "
     "ExecuteStreamingSql API."
@@ -234,22 +232,27 @@ class SpannerService:
 
     async def partition_read(self, request: Any) -> Any:
         """Divide a read in partitions, to be read with their tokens."""
-        return await self._partitioned(request)
+        session, transaction, response = await self._partitioned(request)
+        table = session.database.schema.table(request.table)
+        rows = _rows(table, key_set(table, request.key_set), transaction)
+        for token in partition_tokens(request, transaction.id, len(rows)):
+            response.partitions.add().partition_token = token
+        return response
 
     async def partition_query(self, request: Any) -> Any:
         """Return the one partition of a query."""
-        return await self._partitioned(request, count=1)
+        _, _, response = await self._partitioned(request)
+        response.partitions.add().partition_token = b"query"
+        return response
 
-    async def _partitioned(self, request: Any, count: int = _PARTITIONS) -> Any:
+    async def _partitioned(self, request: Any) -> tuple[Session, Snapshot, Any]:
         session = self._service.session(request.session)
         transaction, metadata = await self._selected(session, request.transaction)
         if not isinstance(transaction, Snapshot):
-            raise invalid("Partitioned reads need a read-only transaction.")
+            raise invalid("Partitioned reads can only be performed in a read-only transaction.")
         response = _PartitionResponse()
         response.transaction.CopyFrom(metadata.transaction)
-        for number in range(count):
-            response.partitions.add().partition_token = b"%d/%d" % (number, count)
-        return response
+        return session, transaction, response
 
     async def _read(self, request: Any) -> tuple[Any, Iterator[list[Any]]]:
         session = self._service.session(request.session)
@@ -259,7 +262,11 @@ class SpannerService:
         table = session.database.schema.table(request.table)
         columns = [table.columns[table.index(name)] for name in request.columns]
         fill_row_type(metadata, [(each.name, each.kind) for each in columns])
-        rows = _rows(table, key_set(table, request.key_set), transaction, request.partition_token)
+        rows = _rows(table, key_set(table, request.key_set), transaction)
+        if request.data_boost_enabled and not request.partition_token:
+            raise invalid("Data Boost can only be used for reads with a partition token.")
+        if request.partition_token:
+            rows = rows_of_token(request, transaction.id, rows)
         found = ([row.get(each.name) for each in columns] for row in rows)
         return metadata, islice(found, request.limit or None)
 
@@ -318,22 +325,30 @@ def _executed(session: Session, request: Any, transaction: AnyTransaction, now: 
     return result
 
 
-def _rows(table: Table, keys: KeySet, transaction: AnyTransaction, partition_token: bytes) -> Iterator[Row]:
-    number, count = (int(each) for each in (partition_token or b"0/1").split(b"/"))
+def _rows(table: Table, keys: KeySet, transaction: AnyTransaction) -> list[Row]:
+    """Return the rows of a read in key order."""
     if not keys.scans:
-        orders = sorted({order_of(table, key) for key in keys.keys})
-        found = [(order, transaction.row(table, order)) for order in orders]
-        pairs = [(order, row) for order, row in found if row is not None]
-    else:
-        single = {order_of(table, key) for key in keys.keys}
-        pairs = [
-            (order, row)
-            for order, row in transaction.scan(table)
-            if order in single or next(keys.matching([(order, row)]), None) is not None
-        ]
-    for _, row in pairs:
-        if (
-            count == 1
-            or zlib.crc32(repr([row[table.columns[n].name] for n in table.key]).encode()) % count == number
-        ):
-            yield row
+        found = (
+            transaction.row(table, order) for order in sorted({order_of(table, key) for key in keys.keys})
+        )
+        return [row for row in found if row is not None]
+    single = {order_of(table, key) for key in keys.keys}
+    if isinstance(transaction, Snapshot) and not keys.all_rows and not single and len(keys.ranges) == 1:
+        return _rows_of_range(table, keys, transaction)
+    return [
+        row
+        for order, row in transaction.scan(table)
+        if order in single or next(keys.matching([(order, row)]), None) is not None
+    ]
+
+
+def _rows_of_range(table: Table, keys: KeySet, transaction: Snapshot) -> list[Row]:
+    """As `_rows` for one range: looks only at its rows, so that a table can be read range by range."""
+    found = []
+    (one,) = keys.ranges
+    for order, row in transaction.scan(table, one.start):
+        if one.holds(order):
+            found.append(row)
+        elif order[: len(one.end)] >= one.end:
+            break
+    return found

@@ -130,9 +130,11 @@ class Database:
         """Return the timestamp of the last write of a row, 0 if there was none."""
         return self._rows[table.name].latest(order)[0]
 
-    def scan(self, table: Table, timestamp: int | None = None) -> Iterator[tuple[SortKey, Row]]:
-        """Yield the rows of a table as of `timestamp`, in key order."""
-        return self._rows[table.name].scan(timestamp)
+    def scan(
+        self, table: Table, timestamp: int | None = None, start: SortKey | None = None
+    ) -> Iterator[tuple[SortKey, Row]]:
+        """Yield the rows of a table as of `timestamp`, in key order; see `Rows.scan`."""
+        return self._rows[table.name].scan(timestamp, start)
 
     def begin(self) -> Transaction:
         """Return a view of the database that mutations can be applied to."""

@@ -7,10 +7,11 @@ have no effect. Refused as unimplemented: generated columns and ON DELETE CASCAD
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from penstock.emulators.simulated_spanner.errors import invalid
-from penstock.emulators.simulated_spanner.schema import Schema
+from penstock.emulators.simulated_spanner.schema import Schema, duration_seconds
 from penstock.emulators.simulated_spanner.stream_ddl import alter_stream, create_stream
 from penstock.emulators.simulated_spanner.table_ddl import (
     alter_table,
@@ -34,6 +35,7 @@ _WITHOUT_EFFECT = (
     "ALTER TABLE SET",
     "ANALYZE",
 )
+_VERSION_RETENTION = re.compile(r"version_retention_period\W*=\s*'([^']*)'")
 
 
 def apply_statement(schema: Schema, statement: str) -> None:
@@ -43,6 +45,10 @@ def apply_statement(schema: Schema, statement: str) -> None:
         ServiceError: the statement is wrong, or says what the simulation does not do.
     """
     reader = Reader(tokenize(statement, schema.dialect), schema.dialect)
+    retention = _VERSION_RETENTION.search(statement) if reader.at_words("ALTER DATABASE") else None
+    if retention:
+        duration_seconds(retention[1])
+        schema.version_retention = retention[1]
     if not any(reader.at_words(words) for words in _WITHOUT_EFFECT):
         for words, apply in _STATEMENTS.items():
             if reader.accept(words):

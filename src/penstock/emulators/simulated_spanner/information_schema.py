@@ -25,7 +25,14 @@ _VIEWS: dict[str, dict[str, ColumnType]] = {
         "option_value": _S,
     },
     "tables": {**_TABLE, "table_type": _S, "parent_table_name": _S, "spanner_state": _S},
-    "columns": {**_TABLE, "column_name": _S, "ordinal_position": _I, "is_nullable": _S, "spanner_type": _S},
+    "columns": {
+        **_TABLE,
+        "column_name": _S,
+        "ordinal_position": _I,
+        "is_nullable": _S,
+        "is_generated": _S,
+        "spanner_type": _S,
+    },
     "index_columns": {
         **_TABLE,
         "index_name": _S,
@@ -63,6 +70,13 @@ def _database_options(schema: Schema) -> Iterator[Row]:
         "option_type": "character varying" if schema.dialect == POSTGRESQL else "STRING",
         "option_value": schema.dialect,
     }
+    yield {
+        "catalog_name": "",
+        "schema_name": "public" if schema.dialect == POSTGRESQL else "",
+        "option_name": "version_retention_period",
+        "option_type": "character varying" if schema.dialect == POSTGRESQL else "STRING",
+        "option_value": schema.version_retention,
+    }
 
 
 def _place(schema: Schema, name: str) -> Row:
@@ -85,6 +99,7 @@ def _columns(schema: Schema) -> Iterator[Row]:
                 "column_name": column.name,
                 "ordinal_position": str(number),
                 "is_nullable": "NO" if column.not_null else "YES",
+                "is_generated": "NEVER",
                 "spanner_type": column.kind.sql(schema.dialect, length),
             }
 

@@ -77,9 +77,9 @@ class Rows:
         found: Row | None = rows[index - 1] if index else None
         return found
 
-    def scan(self, timestamp: int | None) -> Iterator[tuple[SortKey, Row]]:
-        """Yield the rows as of `timestamp`, in key order."""
-        for order in self._versions:
+    def scan(self, timestamp: int | None, start: SortKey | None = None) -> Iterator[tuple[SortKey, Row]]:
+        """Yield the rows as of `timestamp`, in key order; from `start`, inclusive, which may be a prefix of a key."""
+        for order in self._versions.irange(minimum=start):
             row = self.at(order, timestamp)
             if row is not None:
                 yield order, row

@@ -109,6 +109,7 @@ class Schema:
     named_schemas: list[str] = field(default_factory=list)
     proto_messages: set[str] = field(default_factory=set)
     proto_enums: set[str] = field(default_factory=set)
+    version_retention: str = "1h"
     statements: list[str] = field(default_factory=list)
 
     def table(self, name: str) -> Table:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from penstock.emulators.simulated_spanner.database import Database, ReadSet
-from penstock.emulators.simulated_spanner.errors import ServiceError, invalid, not_found
+from penstock.emulators.simulated_spanner.errors import ServiceError, failed, invalid, not_found
 from penstock.emulators.simulated_spanner.mutation import Mutation, Transaction
 from penstock.emulators.simulated_spanner.rows import Row, SortKey
-from penstock.emulators.simulated_spanner.schema import Table
-from penstock.emulators.simulated_spanner.timestamp import SECOND
+from penstock.emulators.simulated_spanner.schema import Table, duration_seconds
+from penstock.emulators.simulated_spanner.timestamp import SECOND, format_timestamp
 
 
 @dataclass(slots=True)
@@ -29,9 +29,9 @@ class Snapshot:
         """Return one row."""
         return self.database.row(table, order, self.timestamp)
 
-    def scan(self, table: Table) -> Any:
-        """Return all rows in key order."""
-        return self.database.scan(table, self.timestamp)
+    def scan(self, table: Table, start: SortKey | None = None) -> Any:
+        """Return all rows in key order, or those from `start` on."""
+        return self.database.scan(table, self.timestamp, start)
 
 
 @dataclass(slots=True)
@@ -119,6 +119,7 @@ def read_timestamp(database: Database, read_only: Any, now: int) -> int:
         given = getattr(read_only, bound)
         moment: int = given.seconds * SECOND + given.nanos
         if bound == "read_timestamp":
+            _check_kept(database, moment, now)
             return moment
         return max(moment, database.read_timestamp(now))
     if bound in ("exact_staleness", "max_staleness"):
@@ -127,5 +128,16 @@ def read_timestamp(database: Database, read_only: Any, now: int) -> int:
         if staleness < 0:
             raise invalid("Staleness must not be negative.")
         # Reading at the bound itself is allowed for max_staleness, and the freshest answer is better.
-        return now - staleness if bound == "exact_staleness" else database.read_timestamp(now)
+        if bound == "exact_staleness":
+            _check_kept(database, now - staleness, now)
+            return now - staleness
+        return database.read_timestamp(now)
     return database.read_timestamp(now)
+
+
+def _check_kept(database: Database, moment: int, now: int) -> None:
+    """Check that the versions of that time are kept. Source: Spanner documentation, "Point-in-time recovery"."""
+    if moment < now - duration_seconds(database.schema.version_retention) * SECOND:
+        raise failed(
+            f"Read-only transaction timestamp {format_timestamp(moment)} has exceeded the maximum timestamp staleness"
+        )
