@@ -33,14 +33,14 @@ CAPTURES = ("OLD_AND_NEW_VALUES", "NEW_VALUES", "NEW_ROW", "NEW_ROW_AND_OLD_VALU
 pytestmark = on_both_services
 
 
-def table_reading(database: Any, **options: Any) -> ReadFromSpannerTable:
+def table_reading(source: Any, **options: Any) -> ReadFromSpannerTable:
     return ReadFromSpannerTable(
         **{
             "project": PROJECT,
             "instance": INSTANCE,
-            "database": database.name,
+            "database": source.name,
             "tables": "Accounts",
-            "emulator_host": database.emulator.host,
+            "emulator_host": source.emulator.host,
             **options,
         }
     )
@@ -74,7 +74,8 @@ def test_a_table_is_read_as_it_was_at_one_commit(database: Any, data_boost: bool
 
 
 def test_a_read_that_is_stopped_often_reads_each_row_once(database: Any) -> None:
-    insert(database, "Accounts", dict.fromkeys(range(3000), "a" * 100))
+    for start in range(0, 3000, 500):
+        insert(database, "Accounts", dict.fromkeys(range(start, start + 500), "a" * 4000))
     driver = Epochs(table_reading(database, buffer_bytes=1 << 20, idle_stream_seconds=0, max_ranges=3), 2)
     epochs = 0
     while driver.residuals:
@@ -123,14 +124,18 @@ def test_odd_tables_are_read_whole(emulator: Any, new_database: Callable[..., An
 
 
 def test_a_postgresql_database_is_read(emulator: Any, new_database: Callable[..., Any]) -> None:
-    name = f"pg-{time.time_ns() % 10**9}"
-    ddl = ['CREATE TABLE "Mixed" (id bigint PRIMARY KEY, "Value" varchar, n numeric, d double precision)']
-    emulator.create_database(PROJECT, INSTANCE, name, ddl, dialect="POSTGRESQL")
-    database = new_database(emulator)
-    client = database.client._instance.database(name)
+    from google.cloud.spanner_admin_database_v1.types import DatabaseDialect
+
+    source = new_database(emulator)
+    client = source.client._instance.database(
+        f"{source.name}-pg", database_dialect=DatabaseDialect.POSTGRESQL
+    )
+    client.create().result(60)
+    ddl = 'CREATE TABLE "Mixed" (id bigint PRIMARY KEY, "Value" varchar, n numeric, d double precision)'
+    client.update_ddl([ddl]).result(60)
     with client.batch() as batch:
         batch.insert("Mixed", ["id", "Value", "n", "d"], [(1, "x", "1.50", 0.5), (2, None, "NaN", None)])
-    records = Epochs(table_reading(database, database=name, tables="Mixed")).run_to_the_end()
+    records = Epochs(table_reading(source, database=client.database_id, tables="Mixed")).run_to_the_end()
     events = [event for record in records for event in EventConverter()(record)]
     assert [event.after["Value"] for event in events if event.after] == ["x", None]
     assert [str(event.after["n"]).rstrip("0") for event in events if event.after] == ["1.5", "NaN"]

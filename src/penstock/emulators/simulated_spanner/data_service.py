@@ -349,6 +349,6 @@ def _rows_of_range(table: Table, keys: KeySet, transaction: Snapshot) -> list[Ro
     for order, row in transaction.scan(table, one.start):
         if one.holds(order):
             found.append(row)
-        elif order[: len(one.end)] >= one.end:
+        elif not one.begins_after(order):
             break
     return found

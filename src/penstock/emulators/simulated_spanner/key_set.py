@@ -23,9 +23,13 @@ class KeyRange:
 
     def holds(self, order: SortKey) -> bool:
         """Return whether a key is in the range."""
-        low, high = order[: len(self.start)], order[: len(self.end)]
-        after = low > self.start or (self.start_closed and low == self.start)
-        return after and (high < self.end or (self.end_closed and high == self.end))
+        high = order[: len(self.end)]
+        return not self.begins_after(order) and (high < self.end or (self.end_closed and high == self.end))
+
+    def begins_after(self, order: SortKey) -> bool:
+        """Return whether a key is before the range."""
+        low = order[: len(self.start)]
+        return low < self.start or (not self.start_closed and low == self.start)
 
 
 @dataclass(frozen=True, slots=True)
