@@ -23,14 +23,14 @@ from penstock.transforms.release import BUFFER, hold, released, require_global_w
 
 
 class MaterializeRows(beam.PTransform):  # type: ignore[misc, unused-ignore]
-    """Fills the images of each event with what earlier events of its key have said about the row.
+    """Fills the images of each event with the values that earlier events of its key have sent.
 
         events | MaterializeRows()
 
     A Spanner change stream with NEW_VALUES or OLD_AND_NEW_VALUES sends changed columns only. After this transform
-    `after` is the full row, and `before` is the full row before the change, as far as earlier events of the key tell.
-    Rows that existed before the stream started become full with their changes, or from the READ events of a snapshot.
-    A column that no event has sent stays absent, and `event.unavailable` lists it.
+    `after` is the full row, and `before` is the full row before the change, if earlier events of the key have sent all
+    columns. Rows that existed before the stream started become full with their changes, or from the READ events of a
+    snapshot. A column that no event has sent stays absent, and `event.unavailable` lists it.
 
     The schema of an event becomes all columns that the events of its row have named, because Spanner names only
     the columns that it sends. A column that was dropped from the table stays until the row is deleted. The source of

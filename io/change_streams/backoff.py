@@ -19,7 +19,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 class Backoff:
     """The back-off of one service, for all reader threads of a process. Times are seconds of `clock`.
 
-    Failures during a pause belong to one attempt, so many threads do not lengthen the pause faster than one thread.
+    Failures during a pause count as one attempt. So the pause does not grow faster when more threads ask.
     The object outlives `process` calls: a reader that is split every half second must still notice that the service
     has not answered for a minute.
     """

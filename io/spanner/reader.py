@@ -186,7 +186,7 @@ class QueryReader:
     def _has_credit(self, partition: PartitionState, size: int) -> bool:
         """Return whether a message fits into the partition's share and the budget. One message always does.
 
-        So no partition starves, whatever the others hold.
+        So no partition starves because of the bytes that others hold.
         """
         ahead = self._state.ahead
         share = ahead.buffer_bytes // max(1, ahead.streams)

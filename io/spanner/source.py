@@ -20,7 +20,7 @@ EMULATOR_VARIABLE = "SPANNER_EMULATOR_HOST"
 
 
 class InDatabase(Protocol):
-    """What a client reads from; `str()` names it in messages."""
+    """A database, or a part of one, that a client reads from; `str()` names it in messages."""
 
     @property
     def database_path(self) -> str:

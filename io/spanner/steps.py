@@ -40,7 +40,7 @@ def to_steps(
     """Turn records of one partition into steps to claim, without those that `position` has seen already.
 
     Returns the steps and the position after them. A step after which the partition is not read on (`closes`) is the
-    last one, whatever records follow it.
+    last one: records after it are ignored.
     """
     steps: list[PendingStep] = []
     for record in records:

@@ -1,7 +1,7 @@
 """The parts of the driver's own program that workers need: the classes of its `__main__`, and the path of its modules.
 
 A pickled object names its class by module and name. In a notebook or a script that module is `__main__`, which is
-another program in a worker. In a test or in a helper beside a script it is a module that only the driver would find.
+another program in a worker. In a test, or in a helper next to a script, it is a module that only the driver would find.
 """
 
 from __future__ import annotations

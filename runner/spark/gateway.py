@@ -144,7 +144,7 @@ def pyspark_popen(environment: Mapping[str, str]) -> Iterator[list[JvmProcess]]:
     in its module is replaced. Four things are different:
 
     - Standard output and standard error are one pipe, and `environment` is added.
-    - The JVM gets a process group of its own. GNU `timeout`, shells and service managers signal a whole group; a JVM
+    - The JVM gets a new process group. GNU `timeout`, shells and service managers signal a whole group; a JVM
       that gets SIGTERM shuts down at once, while this process still wants to end its epoch and commit. If this
       process dies, the JVM sees the end of its standard input and ends.
     - In the main thread the JVM is started without `fork()`. In a process that reads from gRPC, the handlers that

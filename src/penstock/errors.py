@@ -7,7 +7,7 @@
 
 | branch | whose fault | what helps |
 |---|---|---|
-| `UsageError` | the caller's: an argument, a configuration, a pipeline that cannot run | change what was passed |
+| `UsageError` | the caller's: an argument, a configuration, a pipeline that cannot run | correct what it names |
 | `ServiceError` | an external system's: a source, a sink, a file system | do what the message says |
 | `InvariantError` | Penstock's own: a rule that its code guarantees does not hold | report a bug |
 

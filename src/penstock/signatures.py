@@ -1,6 +1,6 @@
 """The arguments of a function or class, as its signature and its docstring give them. Pure.
 
-Templates and record formats take their parameters from here, so a parameter is described once: beside the code that
+Templates and record formats take their parameters from here, so a parameter is described once: next to the code that
 uses it.
 """
 

@@ -1,10 +1,10 @@
-"""What turns the key or the value of a record into bytes, as the converters of Kafka Connect do. Pure.
+"""Converters: they turn the key or the value of a record into bytes, as the converters of Kafka Connect do. Pure.
 
     DebeziumFormat("shop", converter=JsonConverter(schemas_enable=True))
     DebeziumFormat("shop", converter=AvroConverter(SchemaRegistry("http://registry:8081")))
 
 A converter gets a schema of Kafka Connect once, and then payloads of that schema. `AvroConverter` and
-`ProtobufConverter` are in modules of their own, because they need extras.
+`ProtobufConverter` are in separate modules, because they need extras.
 """
 
 from __future__ import annotations

@@ -232,7 +232,7 @@ def _spanner_sequence(text: str) -> tuple[str, str | None]:
 class _SpannerJson(msgspec.Struct, frozen=True, gc=False):
     """`SpannerSource` for msgspec's JSON encoder, with the neighbours that are equal for all events of a table as one.
 
-    A Raw holds the value of its own member and the members after it. It makes a record a fifth cheaper.
+    Each Raw holds the value of a member and the members after it. This makes a record a fifth cheaper.
     """
 
     version: msgspec.Raw

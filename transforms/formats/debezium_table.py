@@ -26,7 +26,7 @@ UNAVAILABLE_HEADER = "__penstock.unavailable"
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What a user of the format chooses."""
+    """The options of the format."""
 
     server: str
     modes: TypeModes

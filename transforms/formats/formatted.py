@@ -1,4 +1,4 @@
-"""`FormattedRecord`: what a format makes of an event, ready for a file, a queue or a topic. Pure."""
+"""`FormattedRecord`: an event in an output format, ready for a file, a queue or a topic. Pure."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _json = msgspec.json.Encoder(decimal_format="string").encode
 class SpannerBigQueryFormat(TableFormat["_Table"]):
     """Formats row events as rows of the template's changelog tables; other events become no record.
 
-    A DELETE has the columns of its old row as far as the source sent it, at least the key. The topic is the table's
+    A DELETE has the columns that the source sent of its old row, at least the key. The topic is the table's
     name with `_changelog`, as the template names its tables.
     """
 

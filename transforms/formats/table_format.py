@@ -10,7 +10,7 @@ Plan = TypeVar("Plan")
 
 
 class TableFormat(Generic[Plan]):
-    """Keeps the plans of a format: names, converters and whatever else is the same for all events of a table."""
+    """Keeps the plans of a format: names, converters and other values that are the same for all events of a table."""
 
     def __init__(self) -> None:
         self._plans: dict[tuple[Source, TableSchema], Plan] = {}

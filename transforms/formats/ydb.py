@@ -267,7 +267,7 @@ class _Table:
         return [self._shown(name, show, key[name]) for name, show in self._keys]
 
     def updated(self, event: ChangeEvent, op: Op, after: Image) -> dict[str, Any]:
-        """Return the columns that an update wrote, as far as the source tells."""
+        """Return the columns that an update wrote; all that were sent, if the source does not say which changed."""
         before = event.before
         if before is not None and op is Op.UPDATE:
             if self._changed_only:

@@ -4,8 +4,8 @@ Only a running pipeline imports this module. A plain read names its timestamp it
 neither a session nor a transaction has to live as long as the snapshot. Rows come in the order of the primary key.
 
 Partition tokens are used in two places. To plan, the first row of each partition is read: its key is a place to cut the
-table. The cuts are exact whatever the tokens mean, and they balance the ranges because the service makes partitions of
-similar work. With Data Boost, each range is read through tokens of its own, because the service demands a token for it.
+table. The ranges are exact for any cuts, and balanced because the service makes partitions of similar work. With Data
+Boost, each range is read through separate tokens, because the service demands a token for it.
 Rows of a token come in no particular order.
 
 Source: google/spanner/v1/spanner.proto (ReadRequest, PartitionReadRequest) and keys.proto.

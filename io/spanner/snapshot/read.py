@@ -74,7 +74,7 @@ def priority_of(rpc_priority: str | None) -> int:
 
 
 class SnapshotReading:
-    """Mixed into a source's DoFn, before it: adds the snapshot to all that depends on the kind of frontier."""
+    """Mixed into a source's DoFn, before it: adds the snapshot to each method that depends on the kind of frontier."""
 
     _settings: Any
 

@@ -1,4 +1,4 @@
-"""What the command lines of our own servers share: options, signals and the end."""
+"""Shared by the command lines of our servers: options, signals, and how they end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all emulators share: a server process that ends with its context."""
+"""The base of all emulators: a server process that ends with its context."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Emulator:
         self.stop()
 
     def _launch(self, command: Sequence[str], timeout_seconds: float) -> str:
-        """Start a server of ours; return the ``localhost:port`` that it prints.
+        """Start a server that prints its address; return the ``localhost:port`` that it prints.
 
         Raises:
             EmulatorStartError: it printed none within `timeout_seconds`.
