@@ -100,7 +100,7 @@ class Job:
                 "end of its source, or give --checkpoint_dir another folder",
                 checkpoint.folder,
             )
-        driver = self._driver(checkpoint.state_folder, dropped)
+        driver = self._driver(checkpoint.state_location, dropped)
         with contextlib.closing(self._engine):
             record = run_epochs(
                 coordinator,

@@ -12,6 +12,8 @@ from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from penstock.errors import UsageError
+from penstock.object_stores.location import locate
 from penstock.runner.store.keys import KEY_GROUPS
 
 
@@ -42,9 +44,9 @@ class PySparkOptions(PipelineOptions):
         parser.add_argument(
             "--checkpoint_dir",
             default=None,
-            help="Folder of the checkpoint. An existing checkpoint is resumed. Without it a stream on a local master "
-            "uses a temporary folder and cannot be resumed; on a cluster a stream needs it. A bounded pipeline "
-            "with a checkpoint runs in epochs and can be resumed.",
+            help="Folder of the checkpoint: a path, or a URL of an object store (s3://, gs://, az://). An existing "
+            "checkpoint is resumed. Without it a stream on a local master has a temporary one and cannot be resumed; "
+            "on a cluster a stream needs it. A bounded pipeline with a checkpoint runs in epochs and can be resumed.",
         )
         parser.add_argument(
             "--fresh",
@@ -101,11 +103,11 @@ def problems(options: PySparkOptions) -> list[str]:
         found.append(
             "--checkpoint_dir is empty: pass a folder, or leave the option out to run without a checkpoint"
         )
-    if "://" in (options.checkpoint_dir or ""):
-        found.append(
-            f"--checkpoint_dir={options.checkpoint_dir} is a URL; only folders of a file system are supported: "
-            "pass a path that the driver and all executors share"
-        )
+    elif options.checkpoint_dir is not None:
+        try:
+            locate(options.checkpoint_dir)
+        except UsageError as error:
+            found.append(f"--checkpoint_dir: {str(error).removesuffix('.')}")
     if options.epoch_retries < 0:
         found.append(f"--epoch_retries={options.epoch_retries} must be 0 or more")
     if options.spark_parallelism is not None and not 1 <= options.spark_parallelism <= KEY_GROUPS:

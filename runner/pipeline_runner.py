@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -87,8 +86,7 @@ class PySparkRunner(PipelineRunner):
             CheckpointError: the folder is not empty and holds no checkpoint, or its last record cannot be read.
         """
         settings = options.view_as(PySparkOptions)
-        folder = os.path.abspath(settings.checkpoint_dir or "")
-        if not settings.checkpoint_dir or not os.path.isdir(folder) or not os.listdir(folder):
+        if not settings.checkpoint_dir or Checkpoint.is_empty(settings.checkpoint_dir):
             return False
         record = open_checkpoint(settings).last_record()
         return record is not None and record.epochs > 0
@@ -169,8 +167,8 @@ def _check_temporary_checkpoint(spark: Any) -> None:
     """
     if not str(spark.master).startswith("local"):
         raise UsageError(
-            f"a streaming pipeline on the Spark master {spark.master} needs --checkpoint_dir: a folder that the "
-            "driver and all executors share, for example --checkpoint_dir=/mnt/shared/checkpoints/orders"
+            f"a streaming pipeline on the Spark master {spark.master} needs --checkpoint_dir: a URL of an object store "
+            "or a folder that the driver and all executors share, for example --checkpoint_dir=s3://bucket/checkpoints"
         )
     logger.warning(
         "no --checkpoint_dir is given, so the checkpoint is in a temporary folder: when this pipeline is stopped or "
@@ -180,13 +178,12 @@ def _check_temporary_checkpoint(spark: Any) -> None:
 
 
 def open_checkpoint(settings: PySparkOptions) -> Checkpoint:
-    """Open the checkpoint in `--checkpoint_dir`, by its absolute path: workers may run in other folders.
+    """Open the checkpoint in `--checkpoint_dir`.
 
     Raises:
         CheckpointError: the folder cannot be used as asked; the message says what to do.
     """
-    folder = os.path.abspath(settings.checkpoint_dir)
-    return Checkpoint.open(folder, fresh=settings.fresh, key_groups=KEY_GROUPS)
+    return Checkpoint.open(settings.checkpoint_dir, fresh=settings.fresh, key_groups=KEY_GROUPS)
 
 
 def _check_beam() -> None:

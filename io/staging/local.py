@@ -52,6 +52,10 @@ class LocalStore:
 
     output: str
 
+    @property
+    def answers_late(self) -> bool:
+        return False
+
     def check_location(self) -> None:
         """Check that the nearest folder that exists may be written. A full disk is found only by `check_writable`."""
         with _explained("write to the output", self.output):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import posixpath
 from dataclasses import dataclass
+
+from penstock.object_stores.location import display_name
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
     """One complete staged file that is to be published under its final name after the commit.
 
-    `output` is the output that `staged` and `final` are relative to: an absolute folder. A pipeline that is resumed
-    with another output publishes to the old one the files that it had staged there.
+    `output` is the output that `staged` and `final` are relative to: an absolute folder, or a URL with its options. A
+    pipeline that is resumed with another output publishes to the old one the files that it had staged there.
     `length` is in bytes, `crc32` is that of the whole content, `records` is the number of records in the file.
     """
 
@@ -24,7 +25,7 @@ class Publication:
 
     def published(self) -> PublishedFile:
         """Return what readers see once this is published."""
-        path = posixpath.join(self.output, self.final)
+        path = f"{display_name(self.output).rstrip('/')}/{self.final}"
         return PublishedFile(path, self.length, self.crc32, self.records)
 
 
@@ -32,8 +33,8 @@ class Publication:
 class PublishedFile:
     """A complete file that readers can see and that never changes.
 
-    `path` is absolute. A consumer may already have removed the file. `length` is in bytes, `crc32` is that of the
-    whole content, `records` is the number of records in the file.
+    `path` is absolute, or a URL without options. A consumer may already have removed the file. `length` is in bytes,
+    `crc32` is that of the whole content, `records` is the number of records in the file.
     """
 
     path: str

@@ -7,11 +7,15 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.metrics import Metrics
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.windowed_value import WindowedValue
 
 from penstock.io.staging.metrics import NAMESPACE
 from penstock.io.staging.operations import clean_up, publish, sync_published
 from penstock.io.staging.publication import Publication, PublishedFile
 from penstock.io.staging.store import FileStore, store_of
+from penstock.object_stores.store import in_parallel
 
 
 @beam.typehints.with_output_types(PublishedFile)
@@ -27,23 +31,40 @@ class PublishFilesFn(beam.DoFn):
         self._store = store
         self._sink = sink
         self._seen: list[Publication] = []
+        self._waiting: list[tuple[Publication, Timestamp]] = []
         self._files = Metrics.counter(NAMESPACE, "published_files")
 
     def start_bundle(self) -> None:
-        self._seen = []
+        self._seen, self._waiting = [], []
 
-    def process(self, publication: Publication) -> Iterator[PublishedFile]:
+    def process(
+        self,
+        publication: Publication,
+        timestamp: Any = beam.DoFn.TimestampParam,
+    ) -> Iterator[PublishedFile]:
         # Its own output, not this sink's: the file may have been staged before the output was changed.
-        self._files.inc(publish(store_of(publication.output), publication))
+        store = store_of(publication.output)
         self._seen.append(publication)
+        if store.answers_late:
+            self._waiting.append((publication, timestamp))
+            return
+        self._files.inc(publish(store, publication))
         yield publication.published()
 
-    def finish_bundle(self) -> None:
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        # A file costs several requests of tens of ms each; the files of an epoch do not depend on each other.
+        moved = in_parallel(
+            lambda each: publish(store_of(each.output), each), [each for each, _ in self._waiting]
+        )
+        self._files.inc(sum(moved))
+        for publication, timestamp in self._waiting:
+            yield GlobalWindows.windowed_value(publication.published(), timestamp)
         # The next commit drops these publications from the record, so the moves must survive a loss of power by then.
         for output in {publication.output for publication in self._seen}:
             sync_published(store_of(output), [each for each in self._seen if each.output == output])
 
     def clean_up(self, job: str, generation: int, epoch: int, publications: Collection[Any]) -> None:
         """Delete what failed epochs of this sink have staged; see `penstock.publish.CleansUp`."""
-        keep = {each.staged for each in publications if each.output == self._store.output}
+        # Also those of other outputs: two URLs may name one place, and no name of a staged file is used twice.
+        keep = {each.staged for each in publications}
         clean_up(self._store, job, self._sink, (generation, epoch), keep)

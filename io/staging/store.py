@@ -4,8 +4,8 @@ Its verbs exist on local disks and on object stores:
 
 | verb | local folder | object store |
 |---|---|---|
-| `create` | exclusive open, write, fsync | conditional put or multipart upload; 412 means that the name is taken |
-| `move` | rename | server-side copy if the target is absent, then delete of the source |
+| `create` | exclusive open, write, fsync | conditional put; 412 means that the name is taken |
+| `move` | rename | copy or put if the target is absent, then delete of the source |
 | `delete` | unlink | delete |
 | `names_in` | names of a folder | names with a prefix |
 | `sync` | fsync of folders | nothing: names are durable at once |
@@ -24,6 +24,8 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from penstock.io.staging.local import LocalStore
+from penstock.io.staging.remote import RemoteStore
+from penstock.object_stores.location import locate
 
 
 class FileStore(Protocol):
@@ -35,6 +37,10 @@ class FileStore(Protocol):
     @property
     def output(self) -> str:
         """The absolute folder or the URL; `store_of` returns an equal store for it."""
+
+    @property
+    def answers_late(self) -> bool:
+        """Whether a request takes so long that several should run at the same time. The store is then thread-safe."""
 
     def check_location(self) -> None:
         """Check that the output may exist where it is, and change nothing. For a pipeline that is being built."""
@@ -76,19 +82,12 @@ class FileStore(Protocol):
 
 
 def store_of(output: str | os.PathLike[str]) -> FileStore:
-    """Return the store of an output.
+    """Return the store of an output: a path, or a URL of an object store (`penstock.object_stores.location`).
 
     A relative path is resolved here, because workers may have another working directory.
 
     Raises:
-        ValueError: the output is empty, or a URL.
+        ValueError: the output is empty, or a URL that is not supported.
     """
-    output = os.fspath(output)
-    if not output:
-        raise ValueError("the output is empty; pass a folder.")
-    if "://" in output:
-        raise ValueError(
-            f"the output {output} is a URL; only local folders can be written. "
-            "Pass a path that the driver and all workers share."
-        )
-    return LocalStore(os.path.abspath(output))
+    found = locate(output)
+    return LocalStore(found) if isinstance(found, str) else RemoteStore(found)

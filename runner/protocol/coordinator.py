@@ -113,7 +113,9 @@ class Coordinator:
             record = self._take_over_record(self._store.last())
             data = encode_record(record)
             if self._put(record.number, data):
-                return self._keep(record, data)
+                # `last` lists and then reads. In between the record may have been deleted and created again by a driver
+                # that was paused for long. So nothing is known of it.
+                return self._keep(record, data, None)
 
     def _take_over_record(self, last: StoredRecord | None) -> CommitRecord:
         # The generation is a record number, so it is unique and rises without a counter that must be stored elsewhere.
@@ -149,8 +151,10 @@ class Coordinator:
             raise ValueError(
                 f"epoch {attempt.epoch} does not follow record {own.record.number}; call begin() for it"
             )
-        # Before the create: if the folder was replaced by an empty one, the create would succeed.
-        self._require_own()
+        # Before the create: if the folder was replaced by an empty one, the create would succeed. Object stores are not
+        # mounted, and a request there takes tens of ms. The check after the create finds an emptied prefix too.
+        if self._store.lists_cheaply:
+            self._require_own()
         record = replace(
             own.record,
             number=attempt.epoch,
@@ -163,7 +167,7 @@ class Coordinator:
         data = encode_record(record)
         if not self._put(record.number, data):
             raise self._superseded(record.number)
-        return self._keep(record, data)
+        return self._keep(record, data, own)
 
     def check_superseded(self) -> None:
         """Check that no driver has committed a record above this driver's last one. An idle driver checks it too.
@@ -173,8 +177,9 @@ class Coordinator:
             CheckpointError: there is none, and this driver's record is missing.
             CommitUnknownError: the storage did not answer.
         """
-        self._check_nothing_above(self._own.record.number)
-        self._require_own()
+        self._check_nothing_above(self._own.record.number, self._own)
+        if self._store.lists_cheaply:
+            self._require_own()
 
     def sweep(self, limit: int = SWEEP_LIMIT) -> Swept:
         """Delete at most `limit` files that are no longer needed, judged by this driver's last record.
@@ -186,8 +191,8 @@ class Coordinator:
         record = self.record
         runs = self._unused_runs(record)
         records = [n for n in self._store.record_numbers() if n <= record.number - self._keep_records]
-        for name in runs[:limit]:
-            self._store.delete_run(name)
+        self._store.delete_runs(runs[:limit])
+        # One after the other, the lowest first: `Checkpoint.record_above` relies on this order.
         for number in records[: max(0, limit - len(runs))]:
             self._store.delete_record(number)
         return Swept(
@@ -215,19 +220,25 @@ class Coordinator:
             self._pause,
         )
 
-    def _keep(self, record: CommitRecord, data: bytes) -> CommitRecord:
+    def _keep(self, record: CommitRecord, data: bytes, before: StoredRecord | None) -> CommitRecord:
         """Remember a created record as this driver's last one, unless there is a higher one.
+
+        `before` is the record of this driver before it, if there is one.
 
         Without the check a driver that was paused for long could win a number that was used and deleted before: its
         create succeeds, although another driver took over long ago.
         """
-        self._check_nothing_above(record.number)
+        self._check_nothing_above(record.number, before)
         self._last_own = StoredRecord(record, record_digest(data))
         return record
 
-    def _check_nothing_above(self, number: int) -> None:
-        if (highest := self._highest()) > number:
-            raise self._superseded(highest)
+    def _check_nothing_above(self, number: int, known: StoredRecord | None) -> None:
+        # Repeated until there is an answer: only it tells whether another driver runs.
+        above = repeat_until_answered(
+            lambda: self._store.record_above(number, known), self._what_is_asked(), self._pause
+        )
+        if above is not None:
+            raise self._superseded(above)
 
     def _require_own(self) -> None:
         """Check that this driver's last record still exists.
@@ -245,9 +256,11 @@ class Coordinator:
             )
 
     def _highest(self) -> int:
-        """The highest record number. A listing that fails is repeated: only it tells whether another driver runs."""
-        what = f"which records {self._store.folder} holds"
-        return max(repeat_until_answered(self._store.record_numbers, what, self._pause), default=0)
+        numbers = repeat_until_answered(self._store.record_numbers, self._what_is_asked(), self._pause)
+        return max(numbers, default=0)
+
+    def _what_is_asked(self) -> str:
+        return f"which records {self._store.folder} holds"
 
     def _superseded(self, number: int) -> SupersededError:
         return SupersededError(

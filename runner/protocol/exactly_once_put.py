@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from penstock.object_stores.errors import StoreUnavailableError
 from penstock.runner.protocol.errors import CommitUnknownError, OutcomeUnknownError
 
 PUT_TRIES = 8
@@ -52,6 +53,9 @@ def _repeat(
     for tried in range(PUT_TRIES):
         try:
             return ask()
+        except StoreUnavailableError as error:
+            # An object store has repeated the request already, for as long as its URL says.
+            raise CommitUnknownError(f"{error}. It is unknown {what}; the next start finds out") from error
         except temporary as error:
             unknown = error
             pause(0.1 * 2**tried)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,8 +31,22 @@ class RecordStore(Protocol):
     def last(self) -> StoredRecord | None:
         """Return the record with the highest number, None in a new checkpoint."""
 
+    @property
+    def lists_cheaply(self) -> bool:
+        """Whether a listing costs no more than a look at one file. On object stores it costs time and money."""
+
     def record_numbers(self) -> list[int]:
         """Return the numbers of all records, ascending. Old ones may be missing."""
+
+    def record_above(self, number: int, known: StoredRecord | None) -> int | None:
+        """Return the number of a record above `number`; None if there was none at some moment during the call.
+
+        `known` is None, or a record at or below `number` that the caller has created, and that was the last one then.
+
+        Raises:
+            CheckpointError: there is none, and `known` is missing too: someone emptied the checkpoint. (Only a store
+                without cheap listings finds this out here.)
+        """
 
     def create_record(self, number: int, data: bytes) -> bool:
         """Create record `number` if it is absent; see `FileSystem.create_if_absent`."""
@@ -45,8 +60,8 @@ class RecordStore(Protocol):
     def run_names(self) -> list[str]:
         """Return the names of all state runs, of any writer."""
 
-    def delete_run(self, name: str) -> None:
-        """Delete a state run. A missing file is not an error."""
+    def delete_runs(self, names: Sequence[str]) -> None:
+        """Delete state runs, in any order. Missing files are not an error."""
 
     def delete_leftovers(self) -> int:
         """Delete partly written files of writers that were killed long ago; return their number."""

@@ -1,6 +1,6 @@
 """The checkpoint folder: its content, and how it is created, opened and refused.
 
-    <folder>/            0700
+    <folder>/            0700 on a disk; on an object store a prefix
       FORMAT             version, job, key groups, time of creation (JSON); written once
       records/           000000000017.record, one per commit; the highest number is the current one
       state/             state runs, immutable (see `protocol.names`)
@@ -11,20 +11,21 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from penstock.object_stores.errors import StoreError
 from penstock.runner.protocol.coordinator import wall_clock_us
 from penstock.runner.protocol.errors import CheckpointError
 from penstock.runner.protocol.exactly_once_put import create_exactly_once
 from penstock.runner.protocol.record import CommitRecord, StateRun, decode_record, record_digest
 from penstock.runner.protocol.record_store import StoredRecord
-from penstock.runner.store.filesystem import FileSystem, LocalFileSystem
+from penstock.runner.store.filesystem import FileSystem
+from penstock.runner.store.folders import open_folder
 from penstock.runner.store.keys import KEY_GROUPS
 from penstock.runner.store.runs import check_size, run_missing
 
@@ -39,7 +40,10 @@ _RECORD = re.compile(r"(\d{12,})\.record")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One job's folder, opened: a `RecordStore` with the commit records, and the folder of the job's state runs."""
+    """One job's folder, opened: a `RecordStore` with the commit records, and the folder of the job's state runs.
+
+    `folder` is a path, or a URL without options.
+    """
 
     folder: str
     job: str
@@ -60,19 +64,22 @@ class Checkpoint:
     ) -> Checkpoint:
         """Open the checkpoint in `folder`, or create one if the folder is empty or missing.
 
+        `folder` is a path, or a URL of an object store with its options; with `filesystem` it is a path of that.
         `key_groups` is for a new checkpoint (None: 128); an existing one keeps its number. With `fresh` the folder
         must be empty or missing. Two drivers may open one checkpoint; `Coordinator` decides between them.
 
         Raises:
             CheckpointError: the folder cannot be used as asked; the message says what to do.
         """
-        storage = filesystem or LocalFileSystem()
+        storage, folder = (filesystem, folder) if filesystem else open_folder(folder)
         # The time comes first, so that names of jobs sort by creation time (see `penstock.attempt.Attempt`).
         job = f"{datetime.fromtimestamp(clock() // 10**6, UTC):%Y%m%dT%H%M%S}-{nonces()}"
         new = _new_format(job, key_groups, clock())
         try:
             storage.make_private(folder)
             format_file = _read_or_create(storage, folder, fresh, new, pause)
+        except StoreError as error:
+            raise CheckpointError(f"cannot use {folder} for checkpoints: {error}") from error
         except OSError as error:
             raise CheckpointError(
                 f"cannot use {folder} for checkpoints: {error}. Give --checkpoint_dir a folder that nothing else uses "
@@ -80,10 +87,28 @@ class Checkpoint:
             ) from error
         return _opened(folder, format_file, key_groups, storage)
 
+    @classmethod
+    def is_empty(cls, folder: str) -> bool:
+        """Return whether there is nothing in a folder, or no such folder. Changes nothing.
+
+        Raises:
+            CheckpointError: the folder cannot be listed.
+        """
+        storage, path = open_folder(folder)
+        try:
+            return not storage.list(path)
+        except OSError as error:
+            raise CheckpointError(f"cannot use {path} for checkpoints: {error}") from error
+
     @property
     def state_folder(self) -> str:
         """The folder of the job's state runs."""
         return f"{self.folder}/state"
+
+    @property
+    def state_location(self) -> str:
+        """The same, as a text from which other processes open it."""
+        return self.filesystem.location_of(self.state_folder)
 
     @property
     def _records(self) -> str:
@@ -123,6 +148,45 @@ class Checkpoint:
         matches = (_RECORD.fullmatch(name) for name in self.filesystem.list(self._records))
         return sorted(int(match[1]) for match in matches if match)
 
+    @property
+    def lists_cheaply(self) -> bool:
+        """Whether `record_numbers` costs no more than one look."""
+        return self.filesystem.lists_cheaply
+
+    def record_above(self, number: int, known: StoredRecord | None) -> int | None:
+        """Return the number of a record above `number`, None if there is none; see `RecordStore`.
+
+        Without cheap listings two looks answer it. Numbers have no gaps, so if there ever was a record above, then
+        there was `number + 1`. If that one is missing now, a sweep has deleted it. A sweep deletes the lowest record
+        first, so it had deleted `known` before. So the second look must not begin before the first one has ended.
+        """
+        if (
+            self.filesystem.lists_cheaply
+            or known is None
+            or self.filesystem.may_reappear(self._record_path(known.record.number))
+        ):
+            return self._highest_above(number)
+        if self.filesystem.exists(self._record_path(number + 1)):
+            return number + 1
+        # Its bytes, too: a driver that was paused for long may have created the number again.
+        if self._is_unchanged(known):
+            return None
+        if (highest := self._highest_above(number)) is None:
+            raise CheckpointError(
+                f"{self.folder} no longer contains record {known.record.number}: the checkpoint was emptied or moved. "
+                "Put it back and start the pipeline again: it continues from there"
+            )
+        return highest
+
+    def _highest_above(self, number: int) -> int | None:
+        return max((each for each in self.record_numbers() if each > number), default=None)
+
+    def _is_unchanged(self, known: StoredRecord) -> bool:
+        try:
+            return record_digest(self.read_record(known.record.number)) == known.digest
+        except FileNotFoundError:
+            return False
+
     def create_record(self, number: int, data: bytes) -> bool:
         """Create record `number` if it is absent; see `FileSystem.create_if_absent`."""
         return self.filesystem.create_if_absent(self._record_path(number), data)
@@ -148,17 +212,16 @@ class Checkpoint:
         Raises:
             CheckpointError: a run is missing or has another size.
         """
-        names = set(self.run_names())
+        sizes = self.filesystem.sizes(self.state_folder)
         for run in runs:
             path = f"{self.state_folder}/{run.name}"
-            if run.name not in names:
+            if run.name not in sizes:
                 raise run_missing(path, run)
-            if (local := self.filesystem.local_path(path)) is not None:
-                check_size(path, run, os.stat(local).st_size)
+            check_size(path, run, sizes[run.name])
 
-    def delete_run(self, name: str) -> None:
-        """Delete a state run. A missing file is not an error."""
-        self.filesystem.delete(f"{self.state_folder}/{name}")
+    def delete_runs(self, names: Sequence[str]) -> None:
+        """Delete state runs, in any order. Missing files are not an error."""
+        self.filesystem.delete_all(f"{self.state_folder}/{name}" for name in names)
 
     def delete_leftovers(self) -> int:
         """Delete partly written files that are older than an hour; return their number."""
@@ -190,6 +253,8 @@ def _read_or_create(
         )
     # Two drivers may start in an empty folder at once. One creates the file; the other reads its job name.
     path = f"{folder}/FORMAT"
+    if not names:
+        storage.check_guarantees()
     if not names and create_exactly_once(
         lambda: storage.create_if_absent(path, new), lambda: storage.read(path), new, path, pause
     ):

@@ -1,8 +1,8 @@
-"""The storage of a checkpoint: the few operations that the protocol needs.
+"""The storage of a checkpoint: the few operations that the protocol needs, and their implementation on local disks.
 
 The most important one is `create_if_absent`: of all drivers that create one path, exactly one succeeds, and its content
 is complete and durable. A local file system can do that with an exclusive hard link, an object store with a conditional
-put. All other files have names that no other attempt uses, so writing them need not be atomic.
+put (`object_filesystem`). All other files have names that no other attempt uses, so writing them need not be atomic.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import os
 import time
 import uuid
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -34,6 +35,12 @@ class FileSystem(Protocol):
             OSError: nothing was created.
         """
 
+    def may_reappear(self, path: str) -> bool:
+        """Return whether the file may be created again after its deletion, by a request of this process.
+
+        An object store may carry out a request long after the client has stopped waiting for the answer.
+        """
+
     def write(self, path: str, data: bytes) -> None:
         """Write a new file, durably. Only the caller may use the name. A failure may leave part of a file.
 
@@ -47,11 +54,43 @@ class FileSystem(Protocol):
     def list(self, folder: str) -> list[str]:
         """Return the names of the files in a folder, sorted; [] if there is no such folder."""
 
+    def exists(self, path: str) -> bool:
+        """Return whether there is such a file."""
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the names of the files in a folder, with their sizes in bytes."""
+
+    @property
+    def lists_cheaply(self) -> bool:
+        """Whether `list` costs no more than `exists`."""
+
     def delete(self, path: str) -> None:
         """Delete a file. A missing file is not an error."""
 
+    def delete_all(self, paths: Iterable[str]) -> None:
+        """Delete files in any order. Missing ones are not an error."""
+
     def local_path(self, path: str) -> str | None:
-        """Return the path under which this machine can open the file; None if it cannot."""
+        """Return the path under which this machine can open the file or a copy of it; None if it cannot.
+
+        Only for files that never change. Raises FileNotFoundError if there is no such file; a local disk need not.
+        """
+
+    def discard_copy(self, path: str) -> bool:
+        """Delete this machine's copy of a file, because it is damaged; False if `local_path` is the file itself."""
+
+    def forget_copies(self, folder: str, alive: Collection[str], before: tuple[int, int]) -> None:
+        """Delete this machine's copies of dead state runs; see `RunCache.forget_dead`."""
+
+    def location_of(self, path: str) -> str:
+        """Return the text from which `open_folder` finds this folder in another process."""
+
+    def check_guarantees(self) -> None:
+        """Try out whether the storage can do what a checkpoint needs. For a new checkpoint.
+
+        Raises:
+            OSError, UsageError: it cannot.
+        """
 
     def make_private(self, folder: str) -> None:
         """Create the folder if it is missing. Only the owner may read or change a new or empty folder.
@@ -96,6 +135,9 @@ class LocalFileSystem:
             raise OutcomeUnknownError(error.errno, f"{path} may not be durable: {error.strerror}") from error
         return created
 
+    def may_reappear(self, path: str) -> bool:
+        return False
+
     def write(self, path: str, data: bytes) -> None:
         folder = os.path.dirname(path)
         _make_folders(folder)
@@ -112,12 +154,38 @@ class LocalFileSystem:
         except FileNotFoundError:
             return []
 
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        return {name: os.stat(f"{folder}/{name}").st_size for name in self.list(folder)}
+
+    @property
+    def lists_cheaply(self) -> bool:
+        return True
+
     def delete(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
+    def delete_all(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            self.delete(path)
+
     def local_path(self, path: str) -> str | None:
         return path
+
+    def discard_copy(self, path: str) -> bool:
+        return False
+
+    def forget_copies(self, folder: str, alive: Collection[str], before: tuple[int, int]) -> None:
+        """There are no copies."""
+
+    def location_of(self, path: str) -> str:
+        return path
+
+    def check_guarantees(self) -> None:
+        """The first create finds out: it needs a hard link."""
 
     def make_private(self, folder: str) -> None:
         if not os.path.isdir(folder):

@@ -38,7 +38,7 @@ ABSENT: Final = object()
 
 # A read from a small file on a network file system costs more than the memory does.
 IN_MEMORY_BYTES = 4 << 20
-"""Runs up to this size are kept in memory. Larger ones are read page by page if the file is local."""
+"""Runs up to this size are kept in memory. Larger ones are read page by page from a local file."""
 
 CACHE_BYTES = 128 << 20
 CACHE_RUNS = 256
@@ -184,13 +184,22 @@ def open_run(filesystem: FileSystem, path: str, run: StateRun) -> Run:
         RunMissingError: there is no such file.
         CheckpointError: the file was cut off or changed.
     """
-    local = filesystem.local_path(path)
     try:
-        if local is not None and run.size > IN_MEMORY_BYTES:
-            return _open_in_place(local, path, run)
-        data = filesystem.read(path)
+        return _open(filesystem, path, run)
     except FileNotFoundError as error:
         raise run_missing(path, run) from error
+    except CheckpointError:
+        # The copy of an object on this machine may be damaged, and the object in order.
+        if not filesystem.discard_copy(path):
+            raise
+        return _open(filesystem, path, run)
+
+
+def _open(filesystem: FileSystem, path: str, run: StateRun) -> Run:
+    local = filesystem.local_path(path)
+    if local is not None and run.size > IN_MEMORY_BYTES:
+        return _open_in_place(local, path, run)
+    data = filesystem.read(path) if local is None else Path(local).read_bytes()
     _check(path, run, len(data), zlib.crc32(data))
     database = _connect(":memory:")
     database.deserialize(data)

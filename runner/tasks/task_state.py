@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from sortedcontainers import SortedDict
 
+from penstock.object_stores.store import in_parallel
 from penstock.runner.protocol.names import RunName
 from penstock.runner.protocol.record import StateRun
 from penstock.runner.store.cells import Store
-from penstock.runner.store.filesystem import LocalFileSystem
+from penstock.runner.store.folders import open_folder
 from penstock.runner.store.runs import shared_cache
 from penstock.runner.store.state import StateStore
 from penstock.runner.tasks.epoch import EpochInput, StepState
@@ -62,10 +63,11 @@ class TaskState:
         self._stores: dict[str, StateStore] = {}
         self._passing: dict[str, MemoryStore] = {}
         if epoch.state_folder:
+            self._files, self._folder = open_folder(epoch.state_folder)
             alive = {run.name for state in epoch.state.values() for run in state.runs}
-            shared_cache().forget_dead(
-                epoch.state_folder, alive, (epoch.attempt.generation, epoch.attempt.epoch)
-            )
+            before = (epoch.attempt.generation, epoch.attempt.epoch)
+            shared_cache().forget_dead(self._folder, alive, before)
+            self._files.forget_copies(self._folder, alive, before)
 
     def open(self, name: str) -> Store:
         """The store of a stateful transform."""
@@ -73,21 +75,23 @@ class TaskState:
             return self._passing.setdefault(name, MemoryStore())
         if name not in self._stores:
             runs = self._epoch.state.get(name, StepState()).runs
-            self._stores[name] = StateStore.open(
-                LocalFileSystem(), self._epoch.state_folder, runs, self._first, self._last
-            )
+            self._stores[name] = StateStore.open(self._files, self._folder, runs, self._first, self._last)
         return self._stores[name]
 
     def look(self, name: str) -> Store:
         """Return the last record's state in the first key group, also in tasks that do not own it. Read-only."""
         runs = self._epoch.state.get(name, StepState()).runs
-        return StateStore.open(LocalFileSystem(), self._epoch.state_folder, runs, 0, 0)
+        return StateStore.open(self._files, self._folder, runs, 0, 0)
 
     def seal(self) -> dict[str, tuple[StateRun, ...]]:
         """Write the changes; return, for each store that was opened, all runs of the task's key groups."""
-        sealed = {}
         attempt = self._epoch.attempt
-        for name, store in self._stores.items():
+
+        def seal(name: str) -> tuple[StateRun, ...]:
             run = RunName(attempt.generation, attempt.epoch, self._nonce, name)
-            sealed[name] = tuple(store.seal(run))
-        return sealed
+            return tuple(self._stores[name].seal(run))
+
+        names = list(self._stores)
+        # An object store answers after tens of ms, so its puts run at the same time. A local disk is faster in turn.
+        late = bool(names) and not self._files.lists_cheaply
+        return dict(zip(names, in_parallel(seal, names) if late else map(seal, names), strict=True))

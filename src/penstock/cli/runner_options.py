@@ -20,10 +20,11 @@ ONE_SHOT_OPTIONS = frozenset({"fresh", "drop_state"})
 
 RUNNER: Mapping[str, Parameter] = {
     "checkpoint_dir": Parameter(
-        help="Folder of the pipeline's position and state. A pipeline that is started again with it continues there.",
+        help="Folder of the pipeline's position and state: a path, or a URL of an object store. A pipeline that is "
+        "started again with it continues there.",
         example="/data/checkpoints/orders",
-        pattern="(?!.*://).+",
-        pattern_help="a folder of a file system (not a URL)",
+        pattern=".+",
+        pattern_help="a path or a URL",
     ),
     "fresh": Parameter(
         type="boolean",

@@ -17,7 +17,6 @@ from protocol_world import (
     SOURCE,
     STAGE,
     Published,
-    SharedFiles,
     World,
     clean_up_staged,
     group_of,
@@ -25,10 +24,12 @@ from protocol_world import (
     source_items,
 )
 
+from penstock.object_stores.errors import StoreUnavailableError
 from penstock.runner.protocol import (
     Attempt,
     BlockReceipt,
     CommitRecord,
+    CommitUnknownError,
     Coordinator,
     EarliestTimers,
     EpochAbortedError,
@@ -77,13 +78,15 @@ class Driver:
             self._run()
         except SupersededError:
             self.world.schedule.say("superseded")
+        except (CommitUnknownError, StoreUnavailableError):
+            self.world.schedule.say("no answer for too long")
         except EpochFailedError as failed:
             if not isinstance(failed.__cause__, (InjectedError, EpochAbortedError, OSError)):
                 raise
 
     def _run(self) -> None:
         schedule, rng = self.world.schedule, self.world.schedule.rng
-        self._files = SharedFiles(self.world)
+        self._files = self.world.file_system_of(self.world)
 
         def pause(seconds: float) -> None:
             schedule.point("pause")

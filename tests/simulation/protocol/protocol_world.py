@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from protocol_scheduler import Scheduler, Violation
@@ -15,7 +16,7 @@ from protocol_scheduler import Scheduler, Violation
 from penstock.runner.protocol import CommitRecord, OutcomeUnknownError, Publication
 from penstock.runner.protocol.names import run_age
 from penstock.runner.protocol.record import decode_record, record_digest
-from penstock.runner.store import StateStore
+from penstock.runner.store import FileSystem, StateStore
 from penstock.runner.store.runs import RunCache
 
 FOLDER = "checkpoint"
@@ -64,6 +65,7 @@ class World:
     ever: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
     published: Counter[str] = field(default_factory=Counter)
     digests: dict[int, str] = field(default_factory=dict)
+    file_system_of: Callable[[World], FileSystem] = lambda world: SharedFiles(world)
     taken_in: list[str] = field(default_factory=list)
     last: CommitRecord | None = None
 
@@ -209,10 +211,40 @@ class SharedFiles(QuietFiles):
         names = (path.removeprefix(inside) for path in self._world.files if path.startswith(inside))
         return sorted({name.split("/")[0] for name in names})
 
+    def may_reappear(self, path: str) -> bool:
+        return False
+
+    def exists(self, path: str) -> bool:
+        self._world.schedule.point(f"look for {path}")
+        return path in self._world.files
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        return {name: len(self._world.files[f"{folder}/{name}"]) for name in self.list(folder)}
+
+    @property
+    def lists_cheaply(self) -> bool:
+        return True
+
     def delete(self, path: str) -> None:
         self._world.schedule.point(f"delete {path}")
         self._world.files.pop(path, None)
         self._world.check_named()
+
+    def delete_all(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            self.delete(path)
+
+    def discard_copy(self, path: str) -> bool:
+        return False
+
+    def forget_copies(self, folder: str, alive: Collection[str], before: tuple[int, int]) -> None:
+        pass
+
+    def location_of(self, path: str) -> str:
+        return path
+
+    def check_guarantees(self) -> None:
+        pass
 
     def make_private(self, folder: str) -> None:
         pass

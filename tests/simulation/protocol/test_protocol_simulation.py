@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import pytest
 from protocol_epoch import Driver
+from protocol_objects import object_files
 from protocol_scheduler import Scheduler, Temper, Violation
 from protocol_world import SOURCE, World
 
@@ -30,8 +31,8 @@ def temper(rng: random.Random, *, drivers: int) -> Temper:
     )
 
 
-def simulate(seed: str, *, drivers: int) -> Scheduler:
-    """Run one simulation; a Violation carries seed and trace."""
+def simulate(seed: str, *, drivers: int, objects: bool = False) -> Scheduler:
+    """Run one simulation, on files or on objects; a Violation carries seed and trace."""
     rng = random.Random(seed)
     nonces = (f"n{i:04d}" for i in itertools.count())
     caches = [RunCache(), RunCache()]
@@ -41,6 +42,8 @@ def simulate(seed: str, *, drivers: int) -> Scheduler:
 
     schedule = Scheduler(rng, temper(rng, drivers=drivers), start)
     world = World(schedule)
+    if objects:
+        world.file_system_of = object_files
     try:
         schedule.play(world.complete)
         world.check_state()
@@ -55,16 +58,20 @@ def simulate(seed: str, *, drivers: int) -> Scheduler:
     return schedule
 
 
-def run_many(campaign, salt: str, runs: int, *, drivers: int) -> dict[str, int]:
+def run_many(campaign, salt: str, runs: int, *, drivers: int, objects: bool = False) -> dict[str, int]:
     """Run many simulations; return counts of their events, so that the test can require that faults occurred."""
     figures = Counter(runs=runs)
     for number in range(runs):
-        trace = simulate(f"{campaign.seed}/{salt}/{number}", drivers=drivers).trace
+        trace = simulate(f"{campaign.seed}/{salt}/{number}", drivers=drivers, objects=objects).trace
         figures["steps"] += len(trace)
         figures["crashed"] += sum(line.endswith(": crashed") for line in trace)
         figures["superseded"] += sum(line.endswith(": superseded") for line in trace)
         figures["aborted"] += sum(": failed EpochAbortedError" in line for line in trace)
         figures["unknown"] += sum(": ! no answer" in line for line in trace)
+        figures["listings lagged"] += sum(": ! the listing lags" in line for line in trace)
+        figures["stopped without an answer"] += sum(
+            line.endswith(": no answer for too long") for line in trace
+        )
         figures["cleaned up"] += sum(": delete " in line for line in trace)
     return dict(figures)
 
@@ -80,6 +87,20 @@ def test_two_drivers_paused_anywhere_publish_exactly_once(campaign):
     figures = run_many(campaign, "two", campaign.size(400, 60_000), drivers=3)
     assert min(figures["crashed"], figures["superseded"], figures["unknown"]) > 100
     campaign.record("protocol-simulation-two-drivers", **figures)
+
+
+def test_one_driver_on_an_object_store_publishes_exactly_once_despite_crashes(campaign):
+    figures = run_many(campaign, "one-object", campaign.size(300, 20_000), drivers=0, objects=True)
+    assert min(figures["crashed"], figures["aborted"], figures["unknown"]) > 20
+    campaign.record("protocol-simulation-objects-one-driver", **figures)
+
+
+@pytest.mark.slow
+def test_two_drivers_on_an_object_store_publish_exactly_once(campaign):
+    figures = run_many(campaign, "two-object", campaign.size(400, 60_000), drivers=3, objects=True)
+    assert min(figures["crashed"], figures["superseded"], figures["unknown"]) > 100
+    assert figures["listings lagged"] > 10
+    campaign.record("protocol-simulation-objects-two-drivers", **figures)
 
 
 def test_a_seed_replays_its_run():

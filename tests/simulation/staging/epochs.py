@@ -216,9 +216,9 @@ class Pipeline:
         publish = PublishFilesFn(self.store, SINK)
         publish.start_bundle()
         for publication in publications:
-            list(publish.process(publication))
+            list(publish.process(publication, Timestamp(0)))
             yield
-        publish.finish_bundle()
+        list(publish.finish_bundle())
 
     def roll(
         self, buckets: dict[str, BucketState], taken: list[tuple[str, bytes]], drain: bool

@@ -17,6 +17,7 @@ from penstock.cli.commands import cli
 from penstock.cli.configuration import Configuration
 from penstock.cli.redaction import resume_command
 from penstock.launch.run import ExitCode
+from penstock.templates.template import template_named
 
 REQUIRED = ("project=my-project", "instance=main", "database=orders", "change_stream=All", "output=/tmp/out")
 VALID = [word for pair in REQUIRED for word in ("--set", pair)] + ["--checkpoint-dir", "/tmp/c"]
@@ -238,9 +239,19 @@ def test_a_valid_configuration_is_shown_without_the_secrets_of_spark(style: tupl
 
 
 @pytest.mark.parametrize("template", ["spanner-to-files", "bigtable-to-files"])
-def test_urls_are_refused_before_anything_starts(template: str) -> None:
-    folders = ("--set", "output=s3://bucket/out", "--checkpoint-dir", "gs://bucket/checkpoint")
-    done = penstock("validate", template, *folders)
-    assert done.exit_code == ExitCode.CONFIGURATION
-    assert "'s3://bucket/out' is not a folder of a file system" in done.output
-    assert "'gs://bucket/checkpoint' is not a folder of a file system (not a URL)" in done.output
+@pytest.mark.parametrize(
+    "output", ["hdfs://host/out", "s3://key:tiger@bucket/out", "s3://bucket/out?key=tiger"]
+)
+def test_urls_that_are_not_supported_are_refused_without_their_secrets(template: str, output: str) -> None:
+    names = [
+        each
+        for each in template_named(template).parameters
+        if template_named(template).parameters[each].required
+    ]
+    needed = [f"--set={name}=abcdefg" for name in names if name != "output"]
+    done = penstock(
+        "validate", template, *needed, f"--set=output={output}", "--checkpoint-dir", "gs://bucket/checkpoint"
+    )
+    assert done.exit_code == ExitCode.CONFIGURATION, done.output
+    assert "out has" in done.output or "out must name a bucket" in done.output
+    assert "tiger" not in done.output

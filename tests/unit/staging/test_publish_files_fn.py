@@ -30,7 +30,7 @@ def staged(store: LocalStore, nonce: str = "n", epoch: int = 1) -> Publication:
 def run(fn: PublishFilesFn, *publications: Publication) -> list[PublishedFile]:
     fn.start_bundle()
     published = [file for publication in publications for file in fn.process(publication)]
-    fn.finish_bundle()
+    published += [output.value for output in fn.finish_bundle()]
     return published
 
 
