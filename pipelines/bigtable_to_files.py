@@ -16,13 +16,13 @@ from functools import partial
 import apache_beam as beam
 
 from penstock.errors import UsageError
-from penstock.io.bigtable import ChangeStream, ReadFromBigtableChangeStream
-from penstock.pipelines.event_lines import EventLines, WriteLines
+from penstock.io.bigtable import ReadFromBigtableChangeStream
+from penstock.pipelines.event_lines import EventLines, NativeLines, WriteLines, readable
 from penstock.pipelines.event_options import NATIVE, EventOptions
 from penstock.pipelines.parameters import takes
 from penstock.pipelines.program import run_program, run_script
 from penstock.transforms.formats.bigtable_change_log import CHANGE_LOG, ROW, change_log_lines
-from penstock.transforms.formats.lines import Line
+from penstock.transforms.formats.capture import check_choice
 
 
 @takes(
@@ -50,24 +50,17 @@ def bigtable_to_files(
     Raises:
         UsageError: an argument is malformed or out of range; the message names it.
     """
+    to_lines: beam.PTransform
     if events.format == NATIVE:
-        to_lines = native_lines(source.stream, shape, base64)
+        check_choice("shape", shape, (CHANGE_LOG, ROW))
+        names = {"instance": source.stream.instance, "table": source.stream.table}
+        to_lines = NativeLines(events, partial(change_log_lines, **names, shape=shape, base64=base64))
     elif shape != CHANGE_LOG or base64:
         raise UsageError("shape and base64 are for native lines: leave them out, or leave out format")
     else:
         to_lines = EventLines(events, "bigtable", source.stream, str, shards)
-    lines = pipeline | "ReadChangeStream" >> source | "ToLines" >> to_lines
+    lines = pipeline | "ReadChangeStream" >> readable(source, events) | "ToLines" >> to_lines
     return lines | "WriteFiles" >> WriteLines(events, output, shards=shards, roll_seconds=roll_seconds)
-
-
-def native_lines(stream: ChangeStream, shape: str, base64: bool) -> beam.PTransform:
-    """Return the transform from changes to lines of the change log, or to rows of it."""
-    if shape not in (CHANGE_LOG, ROW):
-        raise UsageError(f"shape {shape!r} is neither {CHANGE_LOG} nor {ROW}")
-    write = partial(
-        change_log_lines, instance=stream.instance, table=stream.table, shape=shape, base64=base64
-    )
-    return beam.FlatMap(write).with_output_types(Line)
 
 
 main = partial(run_program, bigtable_to_files)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -11,27 +11,17 @@ import apache_beam as beam
 
 from penstock.errors import UsageError
 from penstock.io.files import WriteToJsonLines
-from penstock.pipelines.event_options import EventOptions, by_table, table_and_column
-from penstock.secrets import read_secret
+from penstock.pipelines.event_options import EventOptions
+from penstock.pipelines.event_steps import column_steps, row_steps
 from penstock.transforms import (
     Barriers,
     DeadLetters,
-    FilterEvents,
-    Mask,
-    MaskColumns,
-    MaterializeRows,
-    RenameColumns,
-    SelectColumns,
     ShardByKey,
     ShardRecord,
     ToChangeEvents,
-    hashed,
-    redacted,
-    truncated,
 )
 from penstock.transforms.dead_letters import letter_fields
 from penstock.transforms.element_transform import ElementTransform
-from penstock.transforms.expression import RowExpression
 from penstock.transforms.formats.capture import check_capture
 from penstock.transforms.formats.lines import Line, RecordLines
 from penstock.transforms.formats.ydb import YdbFormat
@@ -41,7 +31,7 @@ class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
     """Converts, filters, masks and formats the records of a source; emits `Line`s.
 
     Order, repeats, watermark and state are those of the source, unless rows are materialized or barriers added: see
-    `MaterializeRows` and `Barriers`. With `dead_letters` it also writes what cannot be converted or formatted.
+    `MaterializeRows` and `Barriers`. With `dead_letters` it also writes what cannot be decoded, converted or formatted.
 
     Args:
         options: the user's choices.
@@ -93,34 +83,66 @@ class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
                 remedy = "; or set materialize_rows=true" if self._capture() else ""
                 raise UsageError(f"format {self._options.format}: {error}{remedy}") from None
 
-    def expand(self, records: beam.PCollection[Any]) -> beam.PCollection[Line]:
-        """Apply the steps; a step that has nothing to do is left out."""
-        options, failures = self._options, []
-        folder = options.dead_letters
+    def expand(self, records: Any) -> beam.PCollection[Line]:
+        """Apply the steps to the output of a `readable` source; a step that has nothing to do is left out."""
+        records, letters = _divided(records)
+        handled = self._options.dead_letters is not None
 
         def apply(events: Any, name: str, transform: Any) -> Any:
-            if folder is None or not isinstance(transform, ElementTransform):
+            if not handled or not isinstance(transform, ElementTransform):
                 return events | name >> transform
             done, failed = events | name >> transform.with_exception_handling()
-            failures.append(failed)
+            letters.append(failed | f"DeadLetters({name})" >> DeadLetters(with_text=True))
             return done
 
         events = apply(records, "ToChangeEvents", self._convert)
         for name, transform in self._steps:
             events = apply(events, name, transform)
-        if options.barrier_seconds:
+        if self._options.barrier_seconds:
             sharded = apply(events, "ShardByKey", ShardByKey(self._shards))
-            barriers = Barriers(shards=self._shards, interval_seconds=options.barrier_seconds, per_table=True)
-            to_lines = partial(_shard_lines, self._lines)
-            lines = apply(sharded | "Barriers" >> barriers, "ToLines", ElementTransform(to_lines, Line))
+            events = sharded | "Barriers" >> self._barriers()
+            lines = apply(events, "ToLines", ElementTransform(partial(_shard_lines, self._lines), Line))
         else:
             lines = apply(events, "ToLines", ElementTransform(self._lines, Line))
-        if folder is not None:
-            letters = failures | "Failures" >> beam.Flatten() | "DeadLetters" >> DeadLetters(with_text=True)
-            _ = letters | "WriteDeadLetters" >> WriteToJsonLines(
-                folder, table="dead-letters", format=letter_fields
-            )
+        _write_letters(letters, self._options)
         return lines
+
+    def _barriers(self) -> Barriers:
+        return Barriers(shards=self._shards, interval_seconds=self._options.barrier_seconds, per_table=True)
+
+
+class NativeLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
+    """Applies a function from a record to `Line`s to the output of a `readable` source."""
+
+    def __init__(self, options: EventOptions, to_lines: Callable[[Any], Iterable[Line]]) -> None:
+        super().__init__()
+        self._options, self._to_lines = options, to_lines
+
+    def expand(self, records: Any) -> beam.PCollection[Line]:
+        """Return the lines."""
+        records, letters = _divided(records)
+        _write_letters(letters, self._options)
+        return records | "Lines" >> beam.FlatMap(self._to_lines).with_output_types(Line)
+
+
+def readable(source: Any, options: EventOptions) -> beam.PTransform:
+    """Return a source; with `dead_letters` its output is the pair (records, records that cannot be decoded)."""
+    return source if options.dead_letters is None else source.with_exception_handling()
+
+
+def _divided(records: Any) -> tuple[Any, list[Any]]:
+    """Return the records of a `readable` source, and the dead letters of those that cannot be decoded."""
+    if not isinstance(records, tuple):
+        return records, []
+    records, undecodable = records
+    return records, [undecodable | "DeadLetters(Read)" >> DeadLetters()]
+
+
+def _write_letters(letters: list[Any], options: EventOptions) -> None:
+    if options.dead_letters is not None:
+        every = letters | "DeadLetters" >> beam.Flatten()
+        sink = WriteToJsonLines(options.dead_letters, table="dead-letters", format=letter_fields)
+        _ = every | "WriteDeadLetters" >> sink
 
 
 class WriteLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
@@ -142,58 +164,6 @@ class WriteLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
     def expand(self, lines: beam.PCollection[Line]) -> Any:
         """Return the published files."""
         return lines | "Files" >> self._write
-
-
-Steps = list[tuple[str, beam.PTransform]]
-"""Labels and transforms."""
-
-
-def row_steps(options: EventOptions) -> Steps:
-    """Return the steps up to whole rows. They filter tables only: other filters hide a part of a row's changes."""
-    steps: Steps = []
-    if options.tables or options.without_tables:
-        tables = FilterEvents(tables=options.tables or None, without_tables=options.without_tables or None)
-        steps.append(("FilterTables", tables))
-    return [*steps, ("MaterializeRows", MaterializeRows())] if options.materialize_rows else steps
-
-
-def column_steps(options: EventOptions) -> Steps:
-    """Return the steps that filter changes, and choose, mask and rename columns, which keep their names until then.
-
-    Raises:
-        UsageError: a choice is malformed.
-    """
-    steps: Steps = []
-    if options.operations or options.without_tags or options.where:
-        where = RowExpression(options.where) if options.where else None
-        chosen = FilterEvents(ops=options.operations or None, without_tags=options.without_tags, where=where)
-        steps.append(("FilterChanges", chosen))
-    only = by_table(options.only_columns)
-    if "*" in only and len(only) > 1:
-        raise UsageError("only_columns: write every column with its table, or none of them")
-    steps += [
-        (f"OnlyColumns({table})", SelectColumns(only=each, table=table)) for table, each in only.items()
-    ]
-    for table, each in by_table(options.without_columns).items():
-        steps.append((f"WithoutColumns({table})", SelectColumns(without=each, table=table)))
-    masks: dict[str, dict[str, Mask]] = {}
-    for table, column, kind, length in options.chosen_masks():
-        masks.setdefault(table, {})[column] = _mask(kind, length, options.mask_key)
-    steps += [(f"MaskColumns({table})", MaskColumns(each, table=table)) for table, each in masks.items()]
-    names: dict[str, dict[str, str]] = {}
-    for reference, new in options.rename_columns.items():
-        table, column = table_and_column(reference)
-        names.setdefault(table, {})[column] = new
-    return [*steps, *((f"RenameColumns({t})", RenameColumns(each, table=t)) for t, each in names.items())]
-
-
-def _mask(kind: str, length: int, key: str | None) -> Mask:
-    match kind:
-        case "hash":
-            return hashed(read_secret(key or "").encode())
-        case "truncate":
-            return truncated(length)
-    return redacted()
 
 
 def _shard_lines(lines: RecordLines, pair: tuple[int, ShardRecord]) -> list[Line]:

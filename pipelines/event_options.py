@@ -32,7 +32,8 @@ SECRETS = frozenset({"mask_key"})
 
 @dataclass(frozen=True, kw_only=True)
 class EventOptions:
-    """The choices of a user about the events of a pipeline. All but `format` need a format other than native.
+    """The choices of a user about the events of a pipeline. All but `format` and `dead_letters` need a format
+    other than native.
 
     A column is ``Email``, in every table that has it, or ``Orders.Email``; in Bigtable it is ``family:qualifier``.
 
@@ -55,8 +56,8 @@ class EventOptions:
             rows. The state of the pipeline then has one row for each key.
         barrier_seconds: Interval, in seconds, of barriers (`resolved` records) in each shard; format ydb only. 0
             means none.
-        dead_letters: Folder for changes that cannot be converted or formatted. Without it, such a change stops the
-            pipeline. Its files contain values of rows.
+        dead_letters: Folder for changes that cannot be decoded, converted or formatted. Without it, such a change stops
+            the pipeline. Its files contain values of rows.
     """
 
     format: str = NATIVE
@@ -86,7 +87,7 @@ class EventOptions:
         formats = {name: given[name] for name in formats_of(system) if given.get(name)}
         own = {name: value for name, value in given.items() if name in cls.__dataclass_fields__}
         made = cls(format_options=formats, **own)
-        default = cls(format=made.format)
+        default = cls(format=made.format, dead_letters=made.dead_letters)
         others = [*formats, *(name for name in own if own[name] != getattr(default, name))]
         if made.format == NATIVE and others:
             raise UsageError(

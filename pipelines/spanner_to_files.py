@@ -16,11 +16,10 @@ from functools import partial
 import apache_beam as beam
 
 from penstock.io.spanner import ReadFromSpannerChangeStream
-from penstock.pipelines.event_lines import EventLines, WriteLines
+from penstock.pipelines.event_lines import EventLines, NativeLines, WriteLines, readable
 from penstock.pipelines.event_options import NATIVE, EventOptions
 from penstock.pipelines.parameters import takes
 from penstock.pipelines.program import run_program, run_script
-from penstock.transforms.formats.lines import Line
 from penstock.transforms.formats.spanner_lines import mod_lines
 
 
@@ -46,10 +45,10 @@ def spanner_to_files(
     Raises:
         UsageError: an argument is malformed or out of range; the message names it.
     """
-    to_lines: beam.PTransform = beam.FlatMap(mod_lines).with_output_types(Line)
+    to_lines: beam.PTransform = NativeLines(events, mod_lines)
     if events.format != NATIVE:
         to_lines = EventLines(events, "spanner", source.stream, source.capture_type, shards)
-    lines = pipeline | "ReadChangeStream" >> source | "ToLines" >> to_lines
+    lines = pipeline | "ReadChangeStream" >> readable(source, events) | "ToLines" >> to_lines
     return lines | "WriteFiles" >> WriteLines(events, output, shards=shards, roll_seconds=roll_seconds)
 
 

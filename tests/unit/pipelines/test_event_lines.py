@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from base64 import b64decode
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import apache_beam as beam
 import pytest
+from apache_beam.coders import registry
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from penstock.errors import UsageError
-from penstock.io.spanner.record import Mod
+from penstock.io.spanner.record import DataChangeRecord, Mod
 from penstock.pipelines.bigtable_to_files import bigtable_to_files
 from penstock.pipelines.event_lines import EventLines
 from penstock.pipelines.event_options import EventOptions
@@ -97,9 +99,10 @@ def test_a_change_that_cannot_be_shown_goes_to_the_dead_letters(tmp_path: Path) 
     folder = tmp_path / "dead"
     found = lines(change("a"), bad, format="ydb", dead_letters=str(folder))
     assert [line["update"] for line in found] == [{"Name": "a"}]
-    (file,) = folder.rglob("*.jsonl") if any(folder.rglob("*.jsonl")) else [None]
-    staged = file or next(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
-    assert "column Price of table Orders" in staged.read_text()
+    (file,) = folder.glob("dead-letters/*/*.jsonl")
+    letter = json.loads(file.read_text())
+    assert "column Price of table Orders" in letter["reason"]
+    assert b64decode(letter["data"]) == registry.get_coder(DataChangeRecord).encode(bad)
 
 
 @pytest.mark.parametrize(
