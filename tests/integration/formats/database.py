@@ -113,7 +113,7 @@ class Database:
 
 def value_of(column: str, rng: random.Random) -> Any:
     """Return a random value of a column, NULL and the empty value too."""
-    from google.cloud.spanner import JsonObject
+    from google.cloud.spanner_v1 import JsonObject
 
     if rng.random() < 0.15:
         return None
