@@ -15,7 +15,7 @@ from typing import Any
 from tests.oracle.replay import read_table, read_types
 
 PROJECT = INSTANCE = "penstock-test"
-TABLES = ("Rows", "Others")
+TABLES = ("Things", "Others")
 COLUMNS = {
     "Text": "STRING(MAX)",
     "Big": "INT64",

@@ -1,0 +1,107 @@
+"""Four writers transfer money across tables and partitions: each transaction arrives whole, once, behind no barrier."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from penstock.emulators.simulated_spanner import SimulatedSpanner
+from penstock.emulators.spanner import SpannerEmulator
+from penstock.runner import PySparkRunner
+from tests.integration.transforms.transfers import Bank, build, check_barriers, check_transactions
+from tests.oracle import kill
+from tests.oracle.kill import After, python
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+SECONDS = 8.0
+
+
+SERVICES: dict[str, Any] = {"simulated": SimulatedSpanner.start, "google": SpannerEmulator.start}
+
+
+@contextmanager
+def service(name: str, seed: int) -> Iterator[Any]:
+    """A service whose partitions split, merge and move every second."""
+    churn = {"churn_seconds": 1, "seed": seed} if name == "simulated" else {"token_life_seconds": 1}
+    with SERVICES[name](**churn) as emulator, pytest.MonkeyPatch.context() as environment:
+        for variable, value in emulator.environment().items():
+            environment.setenv(variable, value)
+        yield emulator
+
+
+def test_every_transfer_is_whole_once_and_behind_no_barrier(
+    request: pytest.FixtureRequest, tmp_path: Path, campaign: Any
+) -> None:
+    """In a campaign the pipeline is a program that is killed while it runs, on both services."""
+    for name in SERVICES if campaign.full else ["simulated"]:
+        folder = tmp_path / name
+        with service(name, campaign.seed) as emulator:
+            bank = Bank(emulator, "transfers")
+            with bank.open(campaign.seed) as stop:
+                if campaign.full:
+                    kills = killed(emulator, bank, folder, stop, campaign)
+                else:
+                    kills = run(request.getfixturevalue("spark"), bank, folder, stop)
+        transactions, barriers = (
+            check_transactions(folder / "out", bank),
+            check_barriers(folder / "out", bank),
+        )
+        assert transactions > 20
+        assert barriers > 5
+        campaign.record(
+            f"transfers-{name}", kills=kills, transactions=transactions, barriers_per_shard=barriers
+        )
+
+
+def run(spark: Any, bank: Bank, folder: Path, stop: threading.Event) -> int:
+    """Run the pipeline in this process, without a kill."""
+    begun = time.time()
+    options = PipelineOptions([f"--checkpoint_dir={folder / 'checkpoint'}", "--spark_parallelism=2"])
+    pipeline = beam.Pipeline(runner=PySparkRunner(spark), options=options)
+    times = {"start": rfc3339(begun), "end": rfc3339(begun + SECONDS)}
+    build(pipeline, database=bank.name, output=str(folder / "out"), **times)
+    threading.Timer(SECONDS - 2, stop.set).start()
+    pipeline.run().wait_until_finish()
+    return 0
+
+
+def killed(emulator: Any, bank: Bank, folder: Path, stop: threading.Event, campaign: Any) -> int:
+    """Run the pipeline as a program, killed six times; return the number of kills."""
+    rng = campaign.random("transfers")
+    moments = [("at random", After(8 + 5 * rng.random())) for _ in range(6)]
+    begun, seconds = time.time(), 14.0 * len(moments) + 6
+    folder.mkdir()
+    given = {
+        "database": bank.name,
+        "output": folder / "out",
+        "start": rfc3339(begun),
+        "end": rfc3339(begun + seconds),
+        "checkpoint_dir": folder / "checkpoint",
+        "spark_master": "local[2,4]",
+    }
+    flags = [f"--{name}={each}" for name, each in given.items()]
+    done = threading.Timer(seconds - 3, stop.set)
+    done.start()
+    kills = kill.campaign(
+        python("tests.integration.transforms.transfers", *flags),
+        moments,
+        log=folder / "log",
+        seconds=seconds + 180,
+        environment=emulator.environment(),
+    )
+    done.join()
+    assert len(kills) == len(moments)
+    return len(kills)
+
+
+def rfc3339(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
