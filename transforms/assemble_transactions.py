@@ -141,7 +141,12 @@ class AssembleTransactions(beam.PTransform):  # type: ignore[misc, unused-ignore
         return (transactions, outputs[INCOMPLETE]) if self._if_incomplete == "output" else transactions
 
     def display_data(self) -> dict[str, Any]:
-        return {"if_incomplete": self._if_incomplete, "grace_seconds": self._grace_seconds}
+        return {
+            "if_incomplete": self._if_incomplete,
+            "grace_seconds": self._grace_seconds,
+            "max_events": self._max_events,
+            "ordered": self._ordered,
+        }
 
 
 def assemble(events: Iterable[ChangeEvent]) -> AssembledTransaction:

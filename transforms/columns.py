@@ -16,7 +16,7 @@ import msgspec
 from penstock.errors import UsageError
 from penstock.event import CellChange, ChangeEvent, Column, ColumnType, Image, Kind, TableSchema
 from penstock.transforms.element_transform import ElementTransform
-from penstock.transforms.tables import TablePattern, matches
+from penstock.transforms.tables import TablePattern, matches, pattern_names
 
 
 class SelectColumns(ElementTransform):
@@ -42,13 +42,12 @@ class SelectColumns(ElementTransform):
     ) -> None:
         if (only is None) == (without is None):
             raise UsageError("SelectColumns: give either only=[…] or without=[…]")
-        self._given = {"only": tuple(only or ()), "without": tuple(without or ())}
-        super().__init__(
-            _Select(frozenset(only or ()), only is not None, frozenset(without or ()), table), ChangeEvent
-        )
+        kept, left_out = tuple(only or ()), tuple(without or ())
+        self._given = {"only": kept, "without": left_out, "table": pattern_names(table)}
+        super().__init__(_Select(frozenset(kept), only is not None, frozenset(left_out), table), ChangeEvent)
 
     def display_data(self) -> dict[str, Any]:
-        return {name: ", ".join(columns) for name, columns in self._given.items() if columns}
+        return {name: ", ".join(names) for name, names in self._given.items() if names}
 
 
 class RenameColumns(ElementTransform):
@@ -65,11 +64,12 @@ class RenameColumns(ElementTransform):
     def __init__(self, names: Mapping[str, str], *, table: TablePattern = "*") -> None:
         if len(set(names.values())) != len(names):
             raise UsageError(f"RenameColumns gives two columns one name: {dict(names)}")
-        self._names = dict(names)
+        self._names, self._table = dict(names), table
         super().__init__(_Rename(self._names, table), ChangeEvent)
 
     def display_data(self) -> dict[str, Any]:
-        return self._names
+        names = ", ".join(f"{old}: {new}" for old, new in self._names.items())
+        return {"names": names, "table": ", ".join(pattern_names(self._table))}
 
 
 class MaskColumns(ElementTransform):
@@ -85,11 +85,12 @@ class MaskColumns(ElementTransform):
     """
 
     def __init__(self, masks: Mapping[str, Mask], *, table: TablePattern = "*") -> None:
-        self._names = tuple(masks)
+        self._names, self._table = tuple(masks), table
         super().__init__(_Mask(dict(masks), table), ChangeEvent)
 
     def display_data(self) -> dict[str, Any]:
-        return {"columns": ", ".join(self._names)}  # no masks: a mask holds its secret key
+        # The columns only: a mask holds its secret key.
+        return {"masks": ", ".join(self._names), "table": ", ".join(pattern_names(self._table))}
 
 
 class Mask(msgspec.Struct, frozen=True):

@@ -92,7 +92,11 @@ class DeadLetters(ElementTransform):
     def __init__(self, *, attempt: int = 1, with_text: bool = False) -> None:
         if attempt < 1:
             raise UsageError(f"DeadLetters needs an attempt of at least 1, not {attempt}")
+        self._attempt, self._with_text = attempt, with_text
         super().__init__(_Letter(attempt, with_text), DeadLetter)
+
+    def display_data(self) -> dict[str, Any]:
+        return {"attempt": self._attempt, "with_text": self._with_text}
 
 
 def dead_letter(

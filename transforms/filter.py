@@ -8,7 +8,7 @@ from typing import Any
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent, Op
 from penstock.transforms.element_transform import ElementTransform
-from penstock.transforms.tables import TablePattern, matches
+from penstock.transforms.tables import TablePattern, matches, pattern_names
 
 
 class FilterEvents(ElementTransform):
@@ -34,11 +34,17 @@ class FilterEvents(ElementTransform):
         for name, value in {"tables": tables, "ops": chosen}.items():
             if value is not None and not value:
                 raise UsageError(f"FilterEvents({name}=…) is empty and would drop every event: leave it out")
-        self._given = {"tables": tables, "without_tables": without_tables, "ops": chosen}
-        super().__init__(_Filter(tables, without_tables, chosen, frozenset(without_tags), where), ChangeEvent)
+        tags = frozenset(without_tags)
+        self._given = {
+            "tables": pattern_names(tables or ()),
+            "without_tables": pattern_names(without_tables or ()),
+            "ops": sorted(chosen or ()),
+            "without_tags": sorted(tags),
+        }
+        super().__init__(_Filter(tables, without_tables, chosen, tags, where), ChangeEvent)
 
     def display_data(self) -> dict[str, Any]:
-        return {name: str(value) for name, value in self._given.items() if value is not None}
+        return {name: ", ".join(values) for name, values in self._given.items() if values}
 
 
 class _Filter:

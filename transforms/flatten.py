@@ -71,11 +71,12 @@ class FlattenAfter(ElementTransform):
             raise UsageError(f"FlattenAfter: deletes={deletes!r} is neither row nor drop")
         if len(set(names.values())) != len(names):
             raise UsageError(f"FlattenAfter gives two metadata columns one name: {dict(names)}")
-        self._names = dict(names)
+        self._names, self._prefix, self._deletes = dict(names), prefix, deletes
         super().__init__(_Flatten(self._names, deletes == "drop"), dict[str, Any])
 
     def display_data(self) -> dict[str, Any]:
-        return {"metadata": ", ".join(self._names.values())}
+        metadata = ", ".join(self._names.values())
+        return {"metadata": metadata, "prefix": self._prefix, "deletes": self._deletes}
 
 
 class _Flatten:

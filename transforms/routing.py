@@ -28,8 +28,14 @@ class RouteEvents(ElementTransform):
     def __init__(self, routes: Mapping[str, str] | Callable[[ChangeEvent], str]) -> None:
         if not callable(routes) and not routes:
             raise UsageError('RouteEvents has no route: give at least {"*": "{table}"}')
+        self._routes = routes
         rule = routes if callable(routes) else _Routes(tuple(routes.items()))
         super().__init__(_WithDestination(rule), tuple[str, ChangeEvent])
+
+    def display_data(self) -> dict[str, Any]:
+        if callable(self._routes):
+            return {"routes": "a function of the event"}
+        return {"routes": ", ".join(f"{table}: {name}" for table, name in self._routes.items())}
 
 
 class ShardByKey(ElementTransform):

@@ -19,7 +19,12 @@ def table_name(source: Source) -> str:
 
 def matches(pattern: TablePattern, source: Source) -> bool:
     """Return whether a table matches a pattern, or one of several."""
-    return _matches((pattern,) if isinstance(pattern, str) else tuple(pattern), source)
+    return _matches(pattern_names(pattern), source)
+
+
+def pattern_names(pattern: TablePattern) -> tuple[str, ...]:
+    """Return the names and globs of a pattern."""
+    return (pattern,) if isinstance(pattern, str) else tuple(pattern)
 
 
 @lru_cache(maxsize=8192)

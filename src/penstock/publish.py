@@ -96,3 +96,6 @@ class PublishAfterCommit(beam.PTransform):
 
     def expand(self, publications: beam.PCollection) -> beam.PCollection:
         return publications | "Carry" >> _CarriedReshuffle() | "Publish" >> _MarkedParDo(self._fn)
+
+    def display_data(self) -> dict[str, Any]:
+        return {"fn": type(self._fn).__name__}

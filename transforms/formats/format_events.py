@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from penstock.transforms.element_transform import ElementTransform
 from penstock.transforms.formats.formatted import Format, FormattedRecord
 
@@ -16,4 +18,9 @@ class FormatEvents(ElementTransform):
     """
 
     def __init__(self, format: Format) -> None:
+        self._format = format
         super().__init__(format, FormattedRecord)
+
+    def display_data(self) -> dict[str, Any]:
+        # The class only: options of a format may hold the address of a schema registry with a password.
+        return {"format": type(self._format).__name__}

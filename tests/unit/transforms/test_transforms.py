@@ -151,7 +151,7 @@ def test_one_key_has_one_shard_and_shards_are_stable() -> None:
 
 
 def test_display_data_names_what_was_chosen() -> None:
-    assert SelectColumns(only=["a", "b"]).display_data() == {"only": "a, b"}
+    assert SelectColumns(only=["a", "b"]).display_data() == {"only": "a, b", "table": "*"}
     assert FilterEvents(tables="Orders", ops=["DELETE"]).display_data()["tables"] == "Orders"
     assert ToChangeEvents(database="shop").display_data() == {"database": "shop"}
 
