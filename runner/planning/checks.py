@@ -62,12 +62,10 @@ def _problems(pipeline: api.Pipeline, streaming: bool) -> Iterator[tuple[str, st
             yield name, f"the primitive {urn or '(none)'} is not one that it knows"
         elif urn == _PAR_DO:
             payload = api.ParDoPayload.FromString(transform.spec.payload)
+            reasons = [why for applies, why in _PAR_DO_LIMITS if applies(payload)]
             if streaming and payload.side_inputs:
-                for why in _side_input_limits(transform, payload, pipeline.components):
-                    yield name, why
-            for applies, why in _PAR_DO_LIMITS:
-                if applies(payload):
-                    yield name, why
+                reasons += _side_input_limits(transform, payload, pipeline.components)
+            yield from ((name, why) for why in reasons)
 
 
 def _leaves(pipeline: api.Pipeline) -> Iterator[tuple[str, api.PTransform]]:

@@ -132,25 +132,20 @@ class DynamoDbFormat(TableFormat["_Table"]):
         suffix: str,
     ) -> FormattedRecord:
         keys = table.attributes(key, table.key_names)
-        change: dict[str, Any] = {"ApproximateCreationDateTime": self._time(event.timestamp), "Keys": keys}
-        if self._new and op is not Op.DELETE:
-            change["NewImage"] = table.attributes(after or {}, table.names)
-        if self._old and op in (Op.UPDATE, Op.DELETE):
-            # Spanner sends the old values of the changed columns only. The others are in the new row.
-            old = {**(after or {}), **before} if before is not None else {}
-            change["OldImage"] = table.attributes(old, table.names)
-        change["SequenceNumber"] = number = self._sequence_number(event)
+        number = self._sequence_number(event)
+        change = {
+            "ApproximateCreationDateTime": self._time(event.timestamp),
+            "Keys": keys,
+            **self._images(table, op, before, after),
+            "SequenceNumber": number,
+        }
         if not self._ydb:
-            change["SizeBytes"] = sum(
-                _item_size(change[part]) for part in ("Keys", "NewImage", "OldImage") if part in change
-            )
+            sized = (change[part] for part in ("Keys", "NewImage", "OldImage") if part in change)
+            change["SizeBytes"] = sum(map(_item_size, sized))
         change["StreamViewType"] = self._view
-        name = _NAMES[op]
-        if self._ydb and name == "INSERT" and self._view != "NEW_AND_OLD_IMAGES":
-            name = "MODIFY"
         record = {
             "eventID": f"0-{int(number)}" if self._ydb else _event_id(event.id + suffix),
-            "eventName": name,
+            "eventName": self._event_name(op),
             "eventVersion": "1.0" if self._ydb else "1.1",
             "eventSource": "ydb:document-table" if self._ydb else "aws:dynamodb",
             "awsRegion": self._region,
@@ -159,6 +154,22 @@ class DynamoDbFormat(TableFormat["_Table"]):
         if self._arn:
             record["eventSourceARN"] = self._arn
         return FormattedRecord(table.name, _json(keys), _json(record), event.timestamp, event.version)
+
+    def _event_name(self, op: Op) -> str:
+        # YDB writes INSERT in this view alone: only with both images does it know that the row is new.
+        if self._ydb and _NAMES[op] == "INSERT" and self._view != "NEW_AND_OLD_IMAGES":
+            return "MODIFY"
+        return _NAMES[op]
+
+    def _images(self, table: _Table, op: Op, before: Image | None, after: Image | None) -> dict[str, Any]:
+        images: dict[str, Any] = {}
+        if self._new and op is not Op.DELETE:
+            images["NewImage"] = table.attributes(after or {}, table.names)
+        if self._old and op in (Op.UPDATE, Op.DELETE):
+            # Spanner sends the old values of the changed columns only. The others are in the new row.
+            old = {**(after or {}), **before} if before is not None else {}
+            images["OldImage"] = table.attributes(old, table.names)
+        return images
 
     def _time(self, timestamp: int) -> int | float:
         """Return milliseconds for YDB. AWS has seconds; a float holds those of today down to the microsecond."""
