@@ -1,9 +1,9 @@
 """From commit to published file at 200 transactions per second, against a bare consumer that writes nothing.
 
-    python benchmarks/latency.py [--rate 200] [--seconds 20] [--rounds 3] [--epoch-seconds 0.5]
+    python benchmarks/latency.py [--rate 200] [--seconds 20] [--rounds 3] [--service simulated] [--no-phases]
 
-Each round starts a new emulator. It keeps everything in memory and can hold about 60 s of 200 transactions per second.
-A round has
+Each round starts a new service: Penstock's simulated one, or with `--service emulator` Google's emulator, which sends
+the rows of a query only when the query ends. A round has
 
 - a *writer* process: transactions of one mod, a few per second until the first file appears, then at the full rate;
 - the *pipeline*, `penstock run spanner-to-files` on Spark with `roll_seconds=0`: one file per epoch;
@@ -16,6 +16,10 @@ The latency of a transaction is the time when the file with its line (or its rec
 timestamp, for every transaction that was committed at the full rate. The clock of the emulator is a few milliseconds
 ahead of the machine's clock, which makes all latencies look shorter, ours and the peer's. The writer prints a lower
 bound of that lead: commit timestamp minus the time when the commit returned.
+
+A second table shows where the time of the same transactions went, phase by phase: the processes of the pipeline
+write a timeline (`penstock.timeline`), and each transaction is followed through it. That costs some CPU time;
+`--no-phases` leaves it out.
 
 CPU time is that of the whole process tree of the pipeline (driver, JVM, daemon, workers) in the same time.
 """
@@ -41,12 +45,14 @@ from typing import Any
 
 from measure import Spread, Stopwatch, heading, machine, percentile, ratio, row
 
+from penstock.emulators.simulated_spanner import SimulatedSpanner
 from penstock.emulators.spanner import SpannerEmulator
 from penstock.io.spanner.client import Client
 from penstock.io.spanner.decode import Decoder
 from penstock.io.spanner.query import ROOT, change_stream_query
 from penstock.io.spanner.record import ChildPartitionsRecord, DataChangeRecord
 from penstock.io.spanner.source import ChangeStream, Connection
+from penstock.timeline import VARIABLE as TIMELINE
 from penstock.timestamps import parse_timestamp
 
 PROJECT, INSTANCE, DATABASE, STREAM = "benchmark", "benchmark", "latency", "Changes"
@@ -54,6 +60,7 @@ DDL = [
     "CREATE TABLE Accounts (Id INT64 NOT NULL, Owner STRING(MAX), Balance INT64) PRIMARY KEY (Id)",
     f"CREATE CHANGE STREAM {STREAM} FOR ALL OPTIONS (value_capture_type = 'OLD_AND_NEW_VALUES')",
 ]
+SERVICES = {"simulated": SimulatedSpanner, "emulator": SpannerEmulator}
 WARM_RATE, WARM_FILES = 10.0, 5
 """Transactions per second until that many files are published."""
 SETTLE_SECONDS = 3.0
@@ -74,6 +81,7 @@ class Round:
     committed_per_second: float
     files_per_second: float
     ahead: float
+    phases: dict[str, list[float]]
 
 
 # The writer.
@@ -256,7 +264,7 @@ def _visible(folder: str, depth: int) -> Iterator[str]:
 
 
 @contextmanager
-def pipeline(folder: Path, start: int, epoch_seconds: float) -> Iterator[int]:
+def pipeline(folder: Path, start: int, flags: list[str], phases: bool) -> Iterator[int]:
     """Run `penstock run spanner-to-files` in a new session; yield its process id."""
     seconds, nanos = divmod(start, 1_000_000_000)
     settings = {
@@ -270,7 +278,8 @@ def pipeline(folder: Path, start: int, epoch_seconds: float) -> Iterator[int]:
     }
     command = [str(Path(sys.executable).with_name("penstock")), "run", "spanner-to-files"]
     command += [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-    command += ["--checkpoint-dir", str(folder / "checkpoint"), "--epoch-seconds", str(epoch_seconds)]
+    command += ["--checkpoint-dir", str(folder / "checkpoint"), *flags]
+    environment = {**os.environ, **({TIMELINE: str(folder / "timeline")} if phases else {})}
     with open(folder / "log", "wb") as log:
         child = subprocess.Popen(
             [*command, "--progress", "none"],
@@ -278,6 +287,7 @@ def pipeline(folder: Path, start: int, epoch_seconds: float) -> Iterator[int]:
             stdout=log,
             stderr=log,
             start_new_session=True,
+            env=environment,
         )
     try:
         yield child.pid
@@ -300,9 +310,9 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         child.wait()
 
 
-def one_round(rate: float, seconds: float, epoch_seconds: float) -> Round:
-    """Measure one round, from the start of a new emulator to its end."""
-    with SpannerEmulator.start() as emulator, tempfile.TemporaryDirectory(prefix="penstock-latency-") as name:
+def one_round(rate: float, seconds: float, service: Any, flags: list[str], phases: bool) -> Round:
+    """Measure one round, from the start of a new service to its end."""
+    with service.start() as emulator, tempfile.TemporaryDirectory(prefix="penstock-latency-") as name:
         os.environ.update(emulator.environment())
         emulator.create_database(PROJECT, INSTANCE, DATABASE, DDL)
         time.sleep(0.1)  # the emulator's clock is ahead: the stream must not begin after `start`
@@ -313,7 +323,7 @@ def one_round(rate: float, seconds: float, epoch_seconds: float) -> Round:
         seen_in, seen_out = spawn.Pipe(duplex=False)
         writer = spawn.Process(target=write, args=(pace, commits_out), daemon=True)
         consumer = spawn.Process(target=consume, args=(emulator.host, start, over, seen_out), daemon=True)
-        with pipeline(Path(name), start, epoch_seconds) as root, Watcher(Path(name) / "output") as watcher:
+        with pipeline(Path(name), start, flags, phases) as root, Watcher(Path(name) / "output") as watcher:
             writer.start()
             consumer.start()
             _wait_for(lambda: len(watcher.seen) >= WARM_FILES, "the first files")
@@ -329,6 +339,7 @@ def one_round(rate: float, seconds: float, epoch_seconds: float) -> Round:
             over.set()
             theirs: dict[int, int] = _received(seen_in, "the bare consumer")
             ours = watcher.published()
+        timeline = Timeline(Path(name) / "timeline") if phases else None
     missing = sum(commit not in theirs for commit in measured)
     if missing:
         raise SystemExit(f"the bare consumer missed {missing} of {len(measured)} transactions")
@@ -340,7 +351,50 @@ def one_round(rate: float, seconds: float, epoch_seconds: float) -> Round:
         committed_per_second=len(measured) / cost.wall,
         files_per_second=sum(since <= seen < until for seen in watcher.seen.values()) / cost.wall,
         ahead=statistics.median((commit - returned) / 1e9 for commit, returned in commits),
+        phases=timeline.phases(measured, ours) if timeline else {},
     )
+
+
+class Timeline:
+    """The lines that the pipeline's processes wrote, by what they are about. All times are nanoseconds."""
+
+    def __init__(self, path: Path) -> None:
+        self._received: dict[int, int] = {}
+        self._emitted: dict[int, tuple[int, int]] = {}
+        self._epochs: dict[tuple[str, int], int] = {}
+        for line in path.read_bytes().splitlines():
+            fields = json.loads(line)
+            phase, at = fields["phase"], fields["at"]
+            for commit in fields.get("commits", ()):
+                if phase == "received":
+                    self._received.setdefault(commit, at)
+                else:
+                    self._emitted[commit] = at, fields["epoch"]
+            if "commits" not in fields:
+                # A level ends with its last task.
+                key = phase, fields["epoch"]
+                self._epochs[key] = max(at, self._epochs.get(key, at))
+
+    def phases(self, commits: list[int], published: dict[int, int]) -> dict[str, list[float]]:
+        """Return the seconds of each phase, for each of these transactions."""
+        found: dict[str, list[float]] = {}
+        for commit in commits:
+            emitted, epoch = self._emitted[commit]
+            steps = [
+                ("received by the reader", self._received[commit]),
+                ("emitted: the next epoch has begun to read", emitted),
+                ("all tasks of level 0 have ended", self._epochs["level 0 ended", epoch]),
+                ("level 1 has begun", self._epochs["level 1 began", epoch]),
+                ("staged: all tasks of level 1 have ended", self._epochs["level 1 ended", epoch]),
+                ("the driver has the reports", self._epochs["reported", epoch]),
+                ("committed", self._epochs["committed", epoch]),
+                ("published", published[commit]),
+            ]
+            before = commit
+            for name, at in steps:
+                found.setdefault(name, []).append((at - before) / 1e9)
+                before = at
+        return found
 
 
 def _wait_for(holds: Any, what: str) -> None:
@@ -380,10 +434,20 @@ def tell(rounds: list[Round]) -> None:
         )
     )
     print(
-        row("CPU of the emulator, s per second", Spread.of(r.emulator_cpu_per_second for r in rounds).text())
+        row("CPU of the service, s per second", Spread.of(r.emulator_cpu_per_second for r in rounds).text())
     )
     ahead = Spread.of(each.ahead for each in rounds).text(1, 1e-3)
-    print(row("emulator's clock ahead by at least, ms", ahead))
+    print(row("service's clock ahead by at least, ms", ahead))
+    if not rounds[0].phases:
+        return
+    print()
+    print(heading("from the phase above to this one, ms", *(f"p{percent}" for percent in PERCENTS)))
+    for name in rounds[0].phases:
+        cells = (
+            Spread.of(percentile(r.phases[name], percent) for r in rounds).text(0, 1e-3)
+            for percent in PERCENTS
+        )
+        print(row(name, *cells))
 
 
 def main() -> None:
@@ -391,14 +455,20 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=200.0, help="transactions per second")
     parser.add_argument("--seconds", type=float, default=20.0, help="measured seconds per round")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--epoch-seconds", type=float, default=0.5)
+    parser.add_argument("--service", choices=sorted(SERVICES), default="simulated")
+    parser.add_argument("--epoch-seconds", type=float, help="as of `penstock run`")
+    parser.add_argument(
+        "--no-phases", action="store_true", help="write no timeline, print no table of phases"
+    )
     options = parser.parse_args()
     print(
-        f"{machine()}; {options.rate:g} transactions per second, {options.seconds:g} s per round, epochs that read "
-        f"{options.epoch_seconds:g} s; median of {options.rounds} (lowest to highest)\n",
+        f"{machine()}; {options.rate:g} transactions per second, {options.seconds:g} s per round, {options.service} "
+        f"service; median of {options.rounds} (lowest to highest); load average {os.getloadavg()[0]:.1f}\n",
         flush=True,
     )
-    tell([one_round(options.rate, options.seconds, options.epoch_seconds) for _ in range(options.rounds)])
+    flags = [] if options.epoch_seconds is None else ["--epoch-seconds", str(options.epoch_seconds)]
+    service, phases = SERVICES[options.service], not options.no_phases
+    tell([one_round(options.rate, options.seconds, service, flags, phases) for _ in range(options.rounds)])
 
 
 if __name__ == "__main__":

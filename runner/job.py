@@ -16,6 +16,7 @@ from penstock.attempt import Attempt
 from penstock.runner.driver.cleanup import clean_ups
 from penstock.runner.driver.compatibility import state_for_plan
 from penstock.runner.driver.driver import Driver
+from penstock.runner.driver.publish_early import EarlyPublisher
 from penstock.runner.driver.read_on import read_on
 from penstock.runner.driver.residuals import Residuals
 from penstock.runner.harness.bundle import PlanContext
@@ -31,6 +32,7 @@ from penstock.runner.spark.session import slots
 from penstock.runner.store.checkpoint import Checkpoint
 from penstock.runner.store.keys import KEY_GROUPS
 from penstock.runner.tasks.epoch import EpochLimits
+from penstock.timeline import mark
 
 logger = logging.getLogger(__name__)
 
@@ -101,13 +103,14 @@ class Job:
                 checkpoint.folder,
             )
         driver = self._driver(checkpoint.state_location, dropped)
-        with contextlib.closing(self._engine):
+        early = EarlyPublisher(self._plan)
+        with contextlib.closing(self._engine), contextlib.closing(early):
             record = run_epochs(
                 coordinator,
                 driver,
                 retries=self._settings.epoch_retries if retries is None else retries,
                 stop=lambda last: self._result.stopping,
-                on_commit=lambda last: self._result.committed(last, driver.measured(last.number)),
+                on_commit=lambda last: self._committed(last, driver, early),
                 on_sweep=lambda last, swept: self._clean_up(last),
                 on_failure=lambda last, failures, error: self._no_retry_after_cancel(error),
             )
@@ -117,6 +120,11 @@ class Job:
         if not record.state.done:
             return str(PipelineState.STOPPED)
         return str(PipelineState.DRAINED if record.state.draining else PipelineState.DONE)
+
+    def _committed(self, record: CommitRecord, driver: Driver, early: EarlyPublisher) -> None:
+        mark("committed", epoch=record.number)
+        early.committed(record)
+        self._result.committed(record, driver.measured(record.number))
 
     def _no_retry_after_cancel(self, error: Exception) -> None:
         """Let the loop try an epoch again, unless it failed because it was cancelled."""

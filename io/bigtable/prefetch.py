@@ -98,6 +98,7 @@ class Prefetcher:
         self._began: float | None = None
         self._in_hand: Batch | None = None
         self._gathered = 0  # steps that may be taken before more of them are waited for
+        self._takes_turns = False
         self._requests = self._retries = 0
 
     def serve(self, frontier: Frontier) -> None:
@@ -120,6 +121,7 @@ class Prefetcher:
             self._stop(partition)
         most = self._pool.limits.max_concurrent_partitions
         waiting = [opening for opening in by_watermark(openings) if opening.partition not in self._running]
+        self._takes_turns = len(openings) > most
         if waiting:
             self._end_turns(len(self._running) + len(waiting) - most)
         for opening in waiting[: most - len(self._running)]:
@@ -170,6 +172,11 @@ class Prefetcher:
         return any(map(self._is_awaited, self._running.values()))
 
     data_expected = first_record_pending
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether each partition has a stream of its own. Otherwise they take turns, and a short bundle is no turn."""
+        return not self._takes_turns
 
     def _is_awaited(self, reader: StreamReader) -> bool:
         # A watermark ahead of the clock shows that the clock of this computer is wrong. Then it says nothing.

@@ -61,6 +61,11 @@ class ReaderMetrics:
         self._records += len(records)
         self._changes += sum(type(record) is not UndecodableRecord for record in records)
 
+    @property
+    def emitted(self) -> bool:
+        """Whether records were emitted."""
+        return self._records > 0
+
     def finish(self) -> tuple[Counter[str], int]:
         """Return the counters, and the gauge of waiting partitions, at the end of the call."""
         requests, retries = self._prefetcher.uncounted()

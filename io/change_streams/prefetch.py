@@ -49,6 +49,10 @@ class Prefetcher(Protocol):
     def first_record_pending(self) -> bool:
         """Whether the watermark of such a partition might stand still if the bundle was split now."""
 
+    @property
+    def may_stop(self) -> bool:
+        """Whether the bundle may end now without a request being discarded that has not sent its data yet."""
+
     def uncounted(self) -> tuple[int, int]:
         """Return how many requests were sent and how many were lost since the last call."""
 

@@ -6,15 +6,15 @@ and the watermark.
 
 1. `initial_restriction` asks the service once whether the stream can be read, with retries, before any reading.
 2. `process` checks a prefetcher out of the worker's pool, claims its steps, emits records, and sets the watermark
-   from the frontier. It returns when it is split, when no work remains, or when only other parts can advance.
+   from the frontier. It returns when it is split, when no work remains, when only other parts can advance, or when it
+   has emitted records and has no more at hand, if the runner sets a pace (`penstock.pace`).
 3. `rebalance` lets a runner join the residuals of all bundles and deal them out again, between bundles.
 """
 
 from __future__ import annotations
 
 import copy
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import Any, ClassVar, Self
@@ -29,19 +29,21 @@ from apache_beam.transforms.display import DisplayDataItem
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
+from penstock import timeline
+from penstock.attempt import current_attempt
 from penstock.errors import DecodeError, SetupError
 from penstock.io.change_streams import coders as shared_coders  # noqa: F401 - registers that of undecodable records
 from penstock.io.change_streams.arguments import check_end, require_same
 from penstock.io.change_streams.metrics import WAITING_PARTITIONS, ReaderMetrics
-from penstock.io.change_streams.prefetch import Batch, Claim, Prefetcher, StreamPool
+from penstock.io.change_streams.prefetch import Batch, Prefetcher, StreamPool
 from penstock.io.change_streams.process_local import ProcessLocal
 from penstock.io.change_streams.settings import Settings
-from penstock.io.change_streams.tracker import FrontierTracker, Poll, rebalanced
+from penstock.io.change_streams.tracker import FrontierTracker, rebalanced
+from penstock.io.change_streams.turn import Turn
 from penstock.io.change_streams.undecodable import UNDECODABLE, UndecodableRecord
 from penstock.io.change_streams.watermark import FrontierWatermarkEstimatorProvider, beam_watermark
+from penstock.pace import current_pace
 
-POLL_SECONDS = 0.05
-"""How often an idle reader polls its tracker, and how often a busy one reports its watermark."""
 _DEFER_SECONDS = 0.05
 """When a part that waits for other parts is started again."""
 
@@ -101,7 +103,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
         tracker: Any = beam.DoFn.RestrictionParam(),
         watermark: Any = beam.DoFn.WatermarkEstimatorParam(FrontierWatermarkEstimatorProvider()),
     ) -> Iterator[TimestampedValue]:
-        """Read until the stream's end, until a split, or until only other parts can advance."""
+        """Read until the stream's end, a split or the end of the turn, or until only other parts can advance."""
         frontier = tracker.current_restriction()
         watermark.set_watermark(beam_watermark(frontier.watermark))
         output = self._output(element)
@@ -113,20 +115,24 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
                         return
                     batch.claimed += count
                     metrics.claimed(records, step)
+                    if timeline.enabled:
+                        timeline.mark("emitted", commits=_commits(records), epoch=current_attempt().epoch)
                     yield from map(output, records)
-        if not tracker.current_restriction().done:
-            tracker.defer_remainder(Duration(seconds=_DEFER_SECONDS))
+        frontier = tracker.current_restriction()
+        if not frontier.done:
+            # A part that can progress has only ended its turn, so it is due at once.
+            tracker.defer_remainder(Duration(seconds=0 if frontier.can_progress else _DEFER_SECONDS))
 
     def _batches_to_claim(
         self, prefetcher: Prefetcher, tracker: Any, watermark: Any, metrics: ReaderMetrics
     ) -> Iterator[Batch]:
         """Yield batches to claim while the frontier can progress. Between rounds, report watermark and metrics."""
-        deadline = time.monotonic() + self.split_deferral_seconds
+        turn = Turn(prefetcher, metrics, self.split_deferral_seconds, current_pace())
         frontier = tracker.current_restriction()
         metrics.observe(frontier)
-        while frontier.can_progress:
+        while frontier.can_progress and not turn.over:
             prefetcher.serve(frontier)
-            yield from _batches(prefetcher, deadline)
+            yield from turn.batches()
             frontier = tracker.current_restriction()
             metrics.observe(frontier)
             watermark.set_watermark(beam_watermark(frontier.watermark))
@@ -360,38 +366,5 @@ def _timestamped(record: Any) -> TimestampedValue:
     return TimestampedValue(record, Timestamp(micros=record.commit_timestamp // 1000))
 
 
-class _PollBatch:
-    """The claim of a `Poll`, between the batches of a prefetcher."""
-
-    ends_with_lineage = False
-
-    def __init__(self, poll: Poll) -> None:
-        self.claimed = 0
-        self._poll = poll
-
-    def claims(self) -> Iterator[Claim]:
-        return iter([(1, (), self._poll)])
-
-
-def _batches(prefetcher: Prefetcher, deadline: float) -> Iterator[Batch]:
-    """Yield batches to claim until lineage changes, no data comes, or the watermark must be reported.
-
-    The last one is a `Poll` unless lineage changed. After `deadline` a poll says that no data is expected, so that the
-    runner may split a bundle that has claimed nothing.
-    """
-    # Bounded in time also while data comes: only between rounds does the watermark advance.
-    due = time.monotonic() + POLL_SECONDS
-    while time.monotonic() < due:
-        batch = prefetcher.take(POLL_SECONDS)
-        if batch is None:
-            break
-        yield batch
-        if batch.ends_with_lineage:
-            return
-    in_time = time.monotonic() < deadline
-    yield _PollBatch(
-        Poll(
-            data_expected=in_time and prefetcher.data_expected,
-            first_record_pending=in_time and prefetcher.first_record_pending,
-        )
-    )
+def _commits(records: Iterable[Any]) -> list[int]:
+    return [record.commit_timestamp for record in records]

@@ -141,6 +141,12 @@ class Prefetcher:
             lowest = self._lowest_behind()
             return lowest is not None and lowest.unclaimed and self._backoff.remaining_pause() == 0
 
+    @property
+    def may_stop(self) -> bool:
+        """Whether no partition is behind: `park` would drop its query, and the next bundle would ask again."""
+        with self._changed:
+            return not any(map(self._is_behind, self._state.partitions.values()))
+
     def uncounted(self) -> tuple[int, int]:
         """Return how many queries were started and how many were lost since the last call."""
         with self._changed:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeAlias
 
+from penstock import timeline
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.refusals import Refusals
 from penstock.io.change_streams.status import UnreachableError
@@ -149,6 +150,9 @@ class QueryReader:
                 )
                 announced = announced or any(type(s) is Announced and announces_end(s) for _, s in steps)
                 closed = bool(steps) and closes(steps[-1][1])
+                if timeline.enabled:
+                    commits = [record.commit_timestamp for record, _ in steps if record is not None]
+                    timeline.mark("received", commits=commits)
                 self._put(partition, Batch(partition.token, start, steps, len(message)), finished=closed)
                 if closed:
                     window.cancel()

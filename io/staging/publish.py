@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from itertools import islice
 from typing import Any
 
 import apache_beam as beam
@@ -16,6 +17,9 @@ from penstock.io.staging.operations import clean_up, publish, sync_published
 from penstock.io.staging.publication import Publication, PublishedFile
 from penstock.io.staging.store import FileStore, store_of
 from penstock.object_stores.store import in_parallel
+
+_MOST_EARLY = 100
+"""Files of one epoch that the driver publishes: the tasks move many files sooner than one thread."""
 
 
 @beam.typehints.with_output_types(PublishedFile)
@@ -48,20 +52,28 @@ class PublishFilesFn(beam.DoFn):
         if store.answers_late:
             self._waiting.append((publication, timestamp))
             return
-        self._files.inc(publish(store, publication))
+        publish(store, publication)
+        # Whichever process moved the file: of all tries of the step, one is part of a committed epoch.
+        self._files.inc()
         yield publication.published()
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         # A file costs several requests of tens of ms each; the files of an epoch do not depend on each other.
-        moved = in_parallel(
-            lambda each: publish(store_of(each.output), each), [each for each, _ in self._waiting]
-        )
-        self._files.inc(sum(moved))
+        in_parallel(lambda each: publish(store_of(each.output), each), [each for each, _ in self._waiting])
+        self._files.inc(len(self._waiting))
         for publication, timestamp in self._waiting:
             yield GlobalWindows.windowed_value(publication.published(), timestamp)
         # The next commit drops these publications from the record, so the moves must survive a loss of power by then.
         for output in {publication.output for publication in self._seen}:
             sync_published(store_of(output), [each for each in self._seen if each.output == output])
+
+    def publish_early(self, publications: Collection[Publication]) -> None:
+        """Move the files now, where a move is a rename; see `penstock.publish.PublishesEarly`."""
+        for publication in islice(publications, _MOST_EARLY):
+            store = store_of(publication.output)
+            # A store that answers late copies the file in several requests, which would all be sent twice.
+            if not store.answers_late:
+                publish(store, publication)
 
     def clean_up(self, job: str, generation: int, epoch: int, publications: Collection[Any]) -> None:
         """Delete what failed epochs of this sink have staged; see `penstock.publish.CleansUp`."""

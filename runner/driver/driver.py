@@ -20,6 +20,7 @@ from penstock.runner.driver.compatibility import state_for_plan
 from penstock.runner.driver.epoch_input import EpochInputs
 from penstock.runner.driver.merge_reports import raise_failure
 from penstock.runner.driver.next_state import NextStates
+from penstock.runner.driver.pacing import Pacing
 from penstock.runner.driver.residuals import Residuals
 from penstock.runner.driver.schedule import Schedule
 from penstock.runner.driver.state_schema import state_schemas
@@ -29,6 +30,7 @@ from penstock.runner.protocol.record import CommitRecord, EpochState, Residual
 from penstock.runner.tasks.epoch import EpochInput, EpochLimits, TaskReport
 from penstock.runner.tasks.worker_logs import show_logs
 from penstock.runner.tasks.worker_warnings import show_warnings
+from penstock.timeline import mark
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +106,7 @@ class Driver:
             plan, self._schedule, residuals, state_schemas(residuals.context), now_us
         )
         self._last = _LastEpoch()
+        self._pacing = Pacing(limits.seconds)
 
     def __call__(self, record: CommitRecord, attempt: Attempt) -> EpochState | None:
         """Run one try of the epoch that follows `record`; None if there is no work yet.
@@ -212,15 +215,19 @@ class Driver:
             committed_nonces=self._last.nonces if self._last.number == record.number else frozenset(),
             test_clock_us=self._test_stream.clock_us(state),
             set_back_us=set_back_us,
+            idle_seconds=self._pacing.idle_seconds,
         )
         # A batch pipeline runs its epochs too, but its user never hears of epochs.
         place = f"epoch {attempt.epoch}" if self._plan.streaming else ""
         description = f"{self._name}: {place}" if place else self._name
+        mark("started", epoch=attempt.epoch)
         reports = self._engine.run(epoch, description, f"penstock-{attempt.job}")
+        mark("reported", epoch=attempt.epoch)
         show_logs(record for report in reports for record in report.logs)
         show_warnings(warning for report in reports for warning in report.warnings)
         raise_failure(reports)
-        # Only after `raise_failure`: a failed epoch has no bundles to finalize and no metrics.
+        # Only after `raise_failure`: a failed epoch has no bundles to finalize and no metrics, and sets no pace.
+        self._pacing.observe(sum(report.records_read for report in reports))
         self._last = _LastEpoch(
             number=attempt.epoch,
             job=attempt.job,

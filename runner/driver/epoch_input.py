@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from penstock.attempt import Attempt
 from penstock.runner.driver.compatibility import pending_impulses
@@ -39,12 +41,13 @@ class EpochInputs:
         committed_nonces: frozenset[str],
         test_clock_us: int | None,
         set_back_us: int = 0,
+        idle_seconds: float = math.inf,
     ) -> EpochInput:
         """Return the input of a try of the epoch that follows `state`: it reads `due`, and `waiting` is kept."""
         return EpochInput(
             attempt=attempt,
             partitions=self.partitions,
-            limits=self._limits,
+            limits=replace(self._limits, idle_seconds=idle_seconds),
             inputs=tuple(self._task_input(p, state, due, event) for p in range(self.partitions)),
             watermarks=dict(state.watermarks),
             state=stored_state(state),

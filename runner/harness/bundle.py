@@ -28,6 +28,7 @@ from apache_beam.transforms import userstate
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, WindowedValue
 
+from penstock.pace import Pace, reading_at
 from penstock.runner.harness import operations
 from penstock.runner.harness.elements import ElementCoder
 from penstock.runner.harness.user_state import StateHandler, domain_of
@@ -91,12 +92,14 @@ class ReadResidual:
 
 @dataclass(slots=True)
 class Budget:
-    """When to split a read: at `deadline` (of `time.monotonic`), or when its output reaches `records` or `bytes`.
+    """When to split a read: at `deadline`, or when its output reaches `records` or `bytes`.
 
-    Bytes are counted as encoded for the exchange.
+    A read that has written nothing is split at `idle_deadline`. Both are times of `time.monotonic`. Bytes are counted
+    as encoded for the exchange.
     """
 
     deadline: float
+    idle_deadline: float
     records: int
     bytes: int
 
@@ -210,7 +213,8 @@ class StageProcessor:
         """
         # One restriction at a time: a split applies to the element that the operation processes at that moment.
         (element,) = self.elements(block)
-        with _SplitTimer(self._read, budget, self.output_size) as timer:
+        pace = Pace(min(budget.deadline, budget.idle_deadline))
+        with _SplitTimer(self._read, budget, self.output_size) as timer, reading_at(pace):
             self.process(element)
         # A DoFn that defers leaves its residuals in the execution context; those of a split are the timer's.
         residuals = timer.residuals + [residual for _, residual in self._execution.delayed_applications]
@@ -349,7 +353,8 @@ class _SplitTimer:
     def _is_used_up(self) -> bool:
         records, size = self._output_size()
         budget = self._budget
-        return time.monotonic() >= budget.deadline or records >= budget.records or size >= budget.bytes
+        deadline = budget.deadline if records else min(budget.deadline, budget.idle_deadline)
+        return time.monotonic() >= deadline or records >= budget.records or size >= budget.bytes
 
     def _split(self) -> bool:
         # From this thread while the other one processes: Beam's own splits come from another thread too, and the

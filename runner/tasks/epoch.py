@@ -6,6 +6,7 @@ between versions. The content of a checkpoint is in `protocol/record.py`.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -74,12 +75,14 @@ class StepState:
 class EpochLimits:
     """When a reading task ends its part of an epoch: after `seconds`, `max_records` or `max_bytes` (encoded).
 
-    A task stops at whichever limit it reaches first. The limits are per task, not per epoch.
+    A task stops at whichever limit it reaches first; one that has read nothing stops after `idle_seconds`. The limits
+    are per task, not per epoch.
     """
 
     seconds: float
     max_records: int
     max_bytes: int
+    idle_seconds: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +176,8 @@ class TaskReport:
     `nonce` is the attempt's own. `carried` are the elements that the next record must hold. `runs` and `timers` are
     by step, and only for the key groups of the task; `watermarks` are those of this partition. `inputs` are the
     attempts that the task took its input from. `has_finalizers` says that user code registered bundle finalizers; the
-    process of the task keeps them until it learns of the commit. `dropped` counts elements that came too late for
+    process of the task keeps them until it learns of the commit. `records_read` counts what the stages that read have
+    written. `dropped` counts elements that came too late for
     their window. `problem` says why the input of the task is not that of one consistent run of the epoch.
     """
 
@@ -186,6 +190,7 @@ class TaskReport:
     metrics: list[bytes] = field(default_factory=list)
     inputs: list[ProducerAttempt] = field(default_factory=list)
     has_finalizers: bool = False
+    records_read: int = 0
     dropped: int = 0
     warnings: list[WorkerWarning] = field(default_factory=list)
     logs: list[WorkerLogRecord] = field(default_factory=list)

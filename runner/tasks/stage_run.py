@@ -70,6 +70,7 @@ class StageResult:
     timers: tuple[int | None, int | None] | None = None
     hold_us: int | None = None
     dropped: int = 0
+    records_read: int = 0
 
 
 class StageRun:
@@ -102,7 +103,8 @@ class StageRun:
     def finish(self, input_watermark_us: int) -> StageResult:
         """Fire the timers and windows that are due at this input watermark, and end the bundle if one was started."""
         metrics = self.processor.finish() if self._started else []
-        return StageResult(input_watermark_us, metrics, dropped=self.dropped)
+        read = self.processor.output_size()[0] if self._started and self.processor.stage.reads else 0
+        return StageResult(input_watermark_us, metrics, dropped=self.dropped, records_read=read)
 
     def discard(self) -> None:
         """End the run after an error."""

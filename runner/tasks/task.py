@@ -34,6 +34,7 @@ from penstock.runner.tasks.watermarks import Watermarks
 from penstock.runner.tasks.worker_logs import collected_logs
 from penstock.runner.tasks.worker_plan import WorkerPlan, worker_plan_of
 from penstock.runner.tasks.worker_warnings import collected_warnings
+from penstock.timeline import mark
 
 __all__ = ["Packet", "run_level"]
 
@@ -73,6 +74,7 @@ class Task:
     def run(self, frames: Iterable[bytes]) -> None:
         """Take all frames in, run the stages, and report."""
         succeeded = False
+        self._mark("began")
         try:
             # Spark fetches blocks while this loop runs, so a stage works while its producers are still at work.
             for data in frames:
@@ -82,9 +84,13 @@ class Task:
             self._guarded(self._start_inputs)
             self._guarded(self._end_stages)
             self._close()
+            self._mark("ended")
             succeeded = not self._failed
         finally:
             self._runs.close(succeeded=succeeded)
+
+    def _mark(self, what: str) -> None:
+        mark(f"level {self._scope.level} {what}", epoch=self._scope.epoch.attempt.epoch)
 
     # Work.
 
@@ -158,7 +164,8 @@ class Task:
         # A share of the time that remains: a residual that ends early leaves its time to those after it, and one that
         # was slow takes from them, not from the length of the epoch.
         share = max(0.0, self._begun + limits.seconds - now) / remaining
-        budget = Budget(now + share, limits.max_records, limits.max_bytes)
+        idle = max(0.0, self._begun + limits.idle_seconds - now) / remaining
+        budget = Budget(now + share, now + idle, limits.max_records, limits.max_bytes)
         stage = self._started[Origin.RESIDUAL, residual.transform]
         for rest in self._runs.read(stage, residual.element_id, residual.element, budget):
             # A reader without a watermark estimator reports none. One that reports an earlier watermark than before is
@@ -185,6 +192,7 @@ class Task:
         if result is not None:
             watermark = result.watermark_us
             self._report.metrics.extend(result.metrics)
+            self._report.records_read += result.records_read
             self._report.dropped += result.dropped
             if result.timers is not None:
                 # The stage has opened its state: what it says replaces what the record says, the hold included.

@@ -30,6 +30,7 @@ __all__ = [
     "CleansUp",
     "ForgettingParDo",
     "PublishAfterCommit",
+    "PublishesEarly",
     "current_attempt",
     "current_watermark_us",
 ]
@@ -59,6 +60,19 @@ class CleansUp(Protocol):
         The driver calls it from time to time, and only after it committed that record itself. `publications`
         are all elements that the record names for this step; keep everything that they refer to. Keep staged
         names with a higher (generation, epoch) too: they belong to another driver or a later epoch.
+        """
+
+
+@runtime_checkable
+class PublishesEarly(Protocol):
+    """Optional method of a post-commit DoFn: make publications visible before the step runs."""
+
+    def publish_early(self, publications: Collection[Any]) -> None:
+        """Publish these elements, without any output.
+
+        The driver calls it right after the commit that names them. It may run at the same time as the step, before or
+        after it, once or not at all. The step repeats it and reports its errors, so it must be a publication that costs
+        little when it is repeated, such as a rename. What it does need not be durable.
         """
 
 

@@ -15,7 +15,7 @@ from penstock.io.bigtable.pool import StreamPool
 from penstock.io.bigtable.prefetch import Prefetcher
 from penstock.io.bigtable.read import ReadBigtableFn
 from penstock.io.change_streams import prefetch as common
-from penstock.io.change_streams import read_fn
+from penstock.io.change_streams import turn
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.refusals import Refusals
 from penstock.io.change_streams.status import UnreachableError
@@ -81,7 +81,7 @@ class Service:
 def worlds(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], VirtualTime]:
     def make(seed: int) -> VirtualTime:
         world = VirtualTime(seed)
-        for module in (pool, prefetch, read_fn, reader):
+        for module in (pool, prefetch, turn, reader):
             monkeypatch.setattr(module, "time", world)
         for module in (common, pool, reader):
             monkeypatch.setattr(module, "threading", world)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import pytest
 
 from penstock.io.change_streams import prefetch as common
-from penstock.io.change_streams import read_fn
+from penstock.io.change_streams import turn
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.refusals import Refusals
 from penstock.io.change_streams.status import UnreachableError
@@ -47,7 +47,7 @@ class IdleWindow:
 def worlds(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], VirtualTime]:
     def make(seed: int) -> VirtualTime:
         world = VirtualTime(seed)
-        for module in (prefetch, read_fn, state):
+        for module in (prefetch, turn, state):
             monkeypatch.setattr(module, "time", world)
         for module in (common, pool, reader, state):
             monkeypatch.setattr(module, "threading", world)

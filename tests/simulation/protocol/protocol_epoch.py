@@ -120,8 +120,18 @@ class Driver:
         )
 
     def _look(self, record: CommitRecord) -> None:
+        self._publish_early(record)
         if self.world.schedule.rng.random() < 0.2:
             self.world.check_state()
+
+    def _publish_early(self, record: CommitRecord) -> None:
+        """Publish what the record names before its epoch does, or a part of it, or late: the driver may be paused."""
+        schedule = self.world.schedule
+        if schedule.rng.random() < 0.3:
+            for publication in record.state.publications:
+                names = published(publication)
+                schedule.point(f"publish {names.final} early")
+                self.world.move(names)
 
     def epoch(self, record: CommitRecord, attempt: Attempt) -> EpochState | None:
         """Run one epoch as one job; see `penstock.runner.protocol.loop.Epoch`."""

@@ -7,6 +7,7 @@ driver takes the checkpoint over. At the end the files hold each number once and
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import random
@@ -24,6 +25,7 @@ from apache_beam.transforms.timeutil import TimeDomain
 
 from penstock.io.files import WriteToJsonLines
 from penstock.runner.driver.driver import Driver
+from penstock.runner.driver.publish_early import EarlyPublisher
 from penstock.runner.driver.residuals import Residuals
 from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning.graph import build_plan
@@ -32,6 +34,7 @@ from penstock.runner.protocol.coordinator import Coordinator
 from penstock.runner.protocol.errors import EpochAbortedError, EpochFailedError
 from penstock.runner.protocol.frames import Frame, Kind
 from penstock.runner.protocol.loop import run_epochs
+from penstock.runner.protocol.record import CommitRecord
 from penstock.runner.store.checkpoint import Checkpoint
 from penstock.runner.store.filesystem import LocalFileSystem
 from penstock.runner.tasks.epoch import EpochInput, EpochLimits, TaskReport
@@ -232,7 +235,22 @@ def _one_driver(plan: Plan, folder: Path, chance: _Chance) -> None:
         state_folder=checkpoint.state_folder,
         name="simulation",
     )
-    run_epochs(coordinator, driver, retries=5, back_off=lambda failures: 0.0, sweep_every=3)
+    early = EarlyPublisher(plan)
+
+    def publish_early(record: CommitRecord) -> None:
+        if chance.rng.random() < 0.5:
+            early.committed(record)
+        chance.die()
+
+    with contextlib.closing(early):
+        run_epochs(
+            coordinator,
+            driver,
+            retries=5,
+            back_off=lambda failures: 0.0,
+            sweep_every=3,
+            on_commit=publish_early,
+        )
 
 
 def _rows(folder: Path, names: str = "*.jsonl") -> list[Any]:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from penstock.errors import UnavailableError
-from penstock.io.change_streams.read_fn import _batches
 from penstock.io.change_streams.status import UnreachableError
+from penstock.io.change_streams.turn import Turn
 from penstock.io.spanner.frontier import Advanced, Ended, Frontier, Position
+from penstock.io.spanner.metrics import SpannerMetrics
 from penstock.io.spanner.prefetch import Prefetcher
 from penstock.io.spanner.tracker import SpannerTracker
 from tests.unit.spanner.windows import (
@@ -235,8 +236,9 @@ def test_a_bundle_is_not_split_before_the_lowest_partition_has_advanced() -> Non
         prefetcher.read(tracker.current_restriction().open)
         residual, quick = None, 0
         until = time.monotonic() + PATIENCE_SECONDS
+        turn = Turn(prefetcher, SpannerMetrics(prefetcher), PATIENCE_SECONDS, None)
         while residual is None and time.monotonic() < until:
-            for batch in _batches(prefetcher, until):
+            for batch in turn.batches():
                 for count, _, step in batch.claims():
                     assert tracker.try_claim(step)
                     batch.claimed += count

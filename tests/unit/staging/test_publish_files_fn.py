@@ -11,7 +11,7 @@ from penstock.io.staging.names import staged_name
 from penstock.io.staging.operations import stage
 from penstock.io.staging.publication import Publication, PublishedFile
 from penstock.io.staging.publish import PublishFilesFn
-from penstock.publish import CleansUp
+from penstock.publish import CleansUp, PublishesEarly
 
 SINK = "sink"
 
@@ -70,3 +70,15 @@ def test_clean_up_deletes_the_staged_files_that_no_publication_names(store):
     fn.clean_up("job", 1, 1, [named])
     exists = [Path(store.output, each.staged).exists() for each in (named, orphan, later)]
     assert exists == [True, False, True]
+
+
+def test_files_that_are_published_early_are_emitted_by_the_step_all_the_same(store: LocalStore) -> None:
+    fn, publications = PublishFilesFn(store, SINK), [staged(store, "n"), staged(store, "m")]
+    assert isinstance(fn, PublishesEarly)
+    fn.publish_early(publications)
+    paths = [Path(store.output, publication.final) for publication in publications]
+    assert all(path.exists() for path in paths)
+    paths[0].unlink()  # by a consumer
+    fn.publish_early(publications)
+    assert [file.path for file in run(fn, *publications)] == [str(path) for path in paths]
+    assert not paths[0].exists()

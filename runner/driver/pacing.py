@@ -1,0 +1,26 @@
+"""How long a task that has nothing to read waits for data. Pure.
+
+An epoch ends when its last task has ended. While data comes, a task without any must not keep back what the others have
+read, so it waits only a moment. While none comes, tasks wait longer: each epoch costs CPU time.
+"""
+
+from __future__ import annotations
+
+_SHORTEST_SECONDS = 0.02
+
+
+class Pacing:
+    """Chooses the wait of the next epoch from what the last ones have read.
+
+    It begins with the longest wait, is shortest after an epoch that read something, and doubles with each one that did
+    not. It is no part of a record: it changes only when an epoch ends, and not what it contains.
+    """
+
+    def __init__(self, longest_seconds: float) -> None:
+        self._longest = longest_seconds
+        self.idle_seconds = longest_seconds
+
+    def observe(self, records_read: int) -> None:
+        """Take in how many records an epoch has read."""
+        shortest = min(_SHORTEST_SECONDS, self._longest)
+        self.idle_seconds = shortest if records_read else min(2 * self.idle_seconds, self._longest)

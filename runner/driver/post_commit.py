@@ -1,0 +1,43 @@
+"""The post-commit DoFns of a plan, for what the driver does with them itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from apache_beam.internal import pickler
+from apache_beam.portability.api import beam_runner_api_pb2 as api
+
+from penstock.runner.harness.bundle import PlanContext
+from penstock.runner.planning.plan import Origin, Plan
+from penstock.runner.protocol.record import CommitRecord
+
+
+@dataclass(frozen=True, slots=True)
+class PostCommitFn:
+    """A post-commit step's DoFn, and the coder of its Publications."""
+
+    step: str
+    fn: Any
+    coder: Any
+
+    def named_by(self, record: CommitRecord) -> list[Any]:
+        """Return the elements that a record names for this step."""
+        return [
+            self.coder.decode_nested(each.element).value
+            for each in record.state.publications
+            if each.transform == self.step
+        ]
+
+
+def post_commit_fns(plan: Plan, context: PlanContext) -> Iterator[PostCommitFn]:
+    """Yield the DoFn of each post-commit step, as the driver's copy."""
+    for stage in plan.stages:
+        if stage.origin is not Origin.PUBLISH:
+            continue
+        proto = api.PTransform.FromString(stage.transforms[stage.step])
+        # The payload of a ParDo in Python is the pickled tuple (DoFn, args, kwargs, side inputs, windowing).
+        fn = pickler.loads(api.ParDoPayload.FromString(proto.spec.payload).do_fn.payload)[0]
+        coder = context.coder(plan.edges[stage.inputs[0]].collection).get_impl()
+        yield PostCommitFn(stage.step, fn, coder)

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import pytest
+
+from penstock.runner.driver.pacing import Pacing
+
+
+def test_while_data_comes_a_task_without_any_does_not_hold_the_others_back() -> None:
+    pacing = Pacing(0.5)
+    pacing.observe(3)
+    assert pacing.idle_seconds <= 0.02
+
+
+def test_while_none_comes_epochs_are_as_long_as_they_may_be() -> None:
+    pacing = Pacing(0.5)
+    assert pacing.idle_seconds == 0.5
+    pacing.observe(1)
+    waits = []
+    for _ in range(8):
+        pacing.observe(0)
+        waits.append(pacing.idle_seconds)
+    assert waits == sorted(waits)
+    assert waits[-1] == 0.5
+
+
+@pytest.mark.parametrize("records", [0, 5])
+def test_no_epoch_waits_longer_than_the_user_allows(records: int) -> None:
+    pacing = Pacing(0.01)
+    pacing.observe(records)
+    assert pacing.idle_seconds == 0.01
