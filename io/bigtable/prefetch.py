@@ -173,11 +173,6 @@ class Prefetcher:
 
     data_expected = first_record_pending
 
-    @property
-    def may_stop(self) -> bool:
-        """Whether each partition has a stream of its own. Otherwise they take turns, and a short bundle is no turn."""
-        return not self._takes_turns
-
     def _is_awaited(self, reader: StreamReader) -> bool:
         # A watermark ahead of the clock shows that the clock of this computer is wrong. Then it says nothing.
         lag_seconds = (self._clock() - reader.position.watermark) / NANOS
@@ -187,6 +182,11 @@ class Prefetcher:
 
     def _is_young(self, reader: StreamReader) -> bool:
         return time.monotonic() < reader.opened + self._pool.limits.split_deferral_seconds
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether each partition has a stream of its own. Otherwise they take turns, and a short bundle is no turn."""
+        return not self._takes_turns
 
     def uncounted(self) -> tuple[int, int]:
         """Return how many streams were opened and how many were lost since the last call."""

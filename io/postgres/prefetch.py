@@ -118,6 +118,11 @@ class Prefetcher:
 
     first_record_pending = data_expected
 
+    @property
+    def may_stop(self) -> bool:
+        """Always: the next bundle continues the connection."""
+        return True
+
     def uncounted(self) -> tuple[int, int]:
         """Return how many connections were opened and how many were lost since the last call."""
         return (0, 0) if self._reader is None else self._reader.uncounted()

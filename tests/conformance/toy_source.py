@@ -70,6 +70,7 @@ class Batch:
 
 class Prefetcher:
     data_expected = first_record_pending = False
+    may_stop = True
 
     def __init__(self, lists: Lists, stream: ListStream, limits: Limits) -> None:
         self._lists, self._stream, self._closed = lists, stream, threading.Event()

@@ -170,6 +170,12 @@ class SnapshotPrefetcher:
         """Never: the watermark of a snapshot does not move before its end."""
         return False
 
+    @property
+    def may_stop(self) -> bool:
+        """Whether all ranges are finished: a range may have to be read again from its beginning."""
+        with self._changed:
+            return not self._ranges
+
     def uncounted(self) -> tuple[int, int]:
         """Return how many reads were started and how many were lost since the last call."""
         with self._changed:
