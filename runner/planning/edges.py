@@ -61,6 +61,7 @@ def _writers(stages: Sequence[beam_phases.Stage]) -> Mapping[bytes, tuple[int, .
             if transform.spec.urn == WRITE:
                 writers[transform.spec.payload].add(index)
     found = {buffer: tuple(sorted(indexes)) for buffer, indexes in writers.items()}
+    # A buffer without writers is that of a Flatten without inputs: its edge has no producers and is complete at once.
     return collections.defaultdict(tuple, found)
 
 

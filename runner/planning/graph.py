@@ -54,6 +54,8 @@ def build_plan(pipeline: api.Pipeline, *, streaming: bool) -> Plan:
         for index, stage in enumerate(stages)
     )
     return Plan(
+        # Names the plan in the workers' caches. Two builds of one pipeline are two plans: their DoFns are pickled
+        # separately.
         id=uuid.uuid4().hex,
         components=_shared_components(context.components),
         stages=built,
@@ -75,6 +77,7 @@ def _one_environment(pipeline: api.Pipeline) -> api.Pipeline:
     copy.CopyFrom(pipeline)
     used = [t.environment_id for t in copy.components.transforms.values() if t.environment_id]
     for transform in copy.components.transforms.values():
+        # Spark's executors have one environment; hints for resources have no effect here.
         if transform.environment_id:
             transform.environment_id = used[0]
     return copy

@@ -33,6 +33,8 @@ Phase = Callable[[list[beam_phases.Stage], beam_phases.TransformContext], Iterab
 
 def phases(*, streaming: bool) -> list[Phase]:
     """All phases in their order, of a batch or of a stream."""
+    # Beam's part is that of `FnApiRunner.create_stages` (2.77). Ours stand before `greedily_fuse`, because each of them
+    # expects stages of one transform.
     return [
         beam_phases.annotate_downstream_side_inputs,
         beam_phases.pack_combiners,
@@ -41,17 +43,20 @@ def phases(*, streaming: bool) -> list[Phase]:
         beam_phases.read_to_impulse,
         expand_test_streams,
         beam_phases.expand_sdf,
+        # After `expand_sdf`, which makes the Reshuffle and the reads that these phases change.
         only_splits_into_reshuffles,
         *([cut_reads] if streaming else []),
         drop_carried_reshuffles,
         cut_publications,
         *([group_views] if streaming else []),
+        # After the phases that remove Reshuffles: each one that is left costs an exchange.
         expand_reshuffles,
         beam_phases.expand_gbk,
         beam_phases.sink_flattens,
         beam_phases.greedily_fuse,
         beam_phases.impulse_to_input,
         beam_phases.sort_stages,
+        # Before `add_impulse_to_dangling_transforms`, which gives a stage without input an Impulse, also this one.
         empty_flattens,
         beam_phases.add_impulse_to_dangling_transforms,
     ]
@@ -61,6 +66,7 @@ def empty_flattens(
     stages: list[beam_phases.Stage], context: beam_phases.TransformContext
 ) -> Iterator[beam_phases.Stage]:
     """A Flatten without inputs starts like an Impulse, and sends nothing."""
+    # After fusion only a Flatten without inputs is left: the others have become writes to one buffer (`sink_flattens`).
     for stage in stages:
         for transform in stage.transforms:
             if transform.spec.urn == _FLATTEN and not transform.inputs:
@@ -102,6 +108,7 @@ def _unlifted(
         return list(beam_phases.lift_combiners([stage], context))
     finally:
         components.pcollections[given].windowing_strategy_id = strategy
+        # So that the plan, which contains all windowings, has none that no PCollection has.
         del components.windowing_strategies[whole]
 
 
@@ -110,6 +117,8 @@ def only_splits_into_reshuffles(
 ) -> list[beam_phases.Stage]:
     """Take side inputs from the Reshuffle that Beam puts into a splittable DoFn, with all inputs of the DoFn."""
     splits = {p for s in stages for t in s.transforms if t.spec.urn == _SPLIT for p in t.outputs.values()}
+    # Beam 2.77 gives the Reshuffle all inputs of the DoFn. A Reshuffle with a side input would be an exchange with two
+    # inputs.
     for stage in stages:
         (transform,) = stage.transforms
         if transform.spec.urn == _RESHUFFLE and splits & set(transform.inputs.values()):
@@ -154,6 +163,8 @@ def cut_publications(
             yield stage
             continue
         (pcoll,) = _main_inputs(stage)
+        # A copy of the PCollection: other consumers of the original still read it in this epoch, and Beam would fuse
+        # the step with them.
         carried = _copy_of(pcoll, context)
         for tag, name in list(transform.inputs.items()):
             if name == pcoll:
@@ -233,6 +244,8 @@ def _cut(
 ) -> Iterator[beam_phases.Stage]:
     """Separate a stage from its producers by the end of the epoch: `written` is carried, the stage reads `read`."""
     write, source = _write_and_read(step, written, read, kind, stage)
+    # The write follows nothing: its reader runs in the next epoch. The stage follows its own write, so that Beam does
+    # not fuse the two into one stage, a circle.
     write.must_follow = frozenset()
     stage.must_follow = stage.must_follow | frozenset([write])
     yield write

@@ -143,6 +143,7 @@ class Stage:
     @property
     def label(self) -> str:
         """The user's transforms of the stage, for messages."""
+        # Names of the ends that phases add; users do not know them.
         ends = ("/Write", "/Read")
         names = [n for n in self.transforms if not any(end in n for end in ends)]
         return ", ".join(dict.fromkeys(name.removesuffix("/Process") for name in names)) or self.name
@@ -200,6 +201,7 @@ class Plan:
         return {s.step: self._fed(s, set()) for s in self.stages if s.origin is Origin.IMPULSE}
 
     def _fed(self, stage: Stage, seen: set[int]) -> frozenset[str]:
+        # An edge never leads back within an epoch, but several paths may lead to one stage.
         seen.add(stage.index)
         edges = [self.edges[e] for e in stage.outputs]
         fed = {e.name for e in edges if e.routing.carried}

@@ -17,6 +17,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as api
 from apache_beam.runners.portability.fn_api_runner import translations as beam_phases
 from apache_beam.transforms.environments import EmbeddedPythonEnvironment
 
+# Beam's generated ids have no such sign, so the suffix can be removed again (`original`).
 _VIEW = "#view"
 _FOLLOW = (
     common_urns.sdf_components.SPLIT_AND_SIZE_RESTRICTIONS.urn,
@@ -75,6 +76,7 @@ def _view(
         coder = f"{given.coder_id}{made}"
         coders[coder].spec.urn = common_urns.coders.KV.urn
         coders[coder].component_coder_ids[:] = ["penstock_view_key", value]
+        # Copied, so both have the windowing of the side input: its trigger decides when a pane can be seen.
         components.pcollections[pcollection + made].CopyFrom(given)
         components.pcollections[pcollection + made].coder_id = coder
         components.pcollections[pcollection + made].unique_name = name + made
@@ -100,6 +102,7 @@ def _view(
 
 @functools.cache
 def _key_spec() -> api.FunctionSpec:
+    # Beam pickles a DoFn only as a part of a pipeline, so one is made and its spec is taken.
     pipeline = beam.Pipeline()
     _ = pipeline | beam.Impulse() | "Key" >> beam.ParDo(KeyFn())
     proto = pipeline.to_runner_api(default_environment=EmbeddedPythonEnvironment.default())

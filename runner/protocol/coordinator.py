@@ -165,6 +165,8 @@ class Coordinator:
             state=state,
         )
         data = encode_record(record)
+        # Another driver has this number, so it has taken over: no driver creates a number above another driver's
+        # without doing so.
         if not self._put(record.number, data):
             raise self._superseded(record.number)
         return self._keep(record, data, own)
@@ -191,6 +193,8 @@ class Coordinator:
         record = self.record
         runs = self._unused_runs(record)
         records = [n for n in self._store.record_numbers() if n <= record.number - self._keep_records]
+        # A limit, because a sweep runs between two epochs: after a long outage it may find thousands of files, and the
+        # next sweep continues.
         self._store.delete_runs(runs[:limit])
         # One after the other, the lowest first: `Checkpoint.record_above` relies on this order.
         for number in records[: max(0, limit - len(runs))]:
