@@ -35,7 +35,7 @@ class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
 
     Args:
         options: the user's choices.
-        system: spanner or bigtable.
+        system: spanner, bigtable or postgres.
         stream: the change stream that is read.
         capture: a function that returns the capture type of the source; it is called before the start, and only if
             the format depends on it.
@@ -58,9 +58,9 @@ class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
         self._format = options.make_format(system, stream)
         self._lines = RecordLines(self._format, options.lines)
         self._convert = ToChangeEvents(
-            server=f"{stream.project}/{stream.instance}",
+            server=f"{stream.project}/{stream.instance}" if system != "postgres" else "",
             database=getattr(stream, "database", ""),
-            stream=getattr(stream, "change_stream", ""),
+            stream=getattr(stream, "change_stream", getattr(stream, "publication", "")),
             table=getattr(stream, "table", ""),
         )
         self._steps = [*row_steps(options), *column_steps(options)]

@@ -19,11 +19,16 @@ from penstock.transforms.formats.lines import LineContent
 NATIVE = "native"
 
 # A Bigtable change stream has one table, no tags, and no full rows.
-_NOT_FOR = {"bigtable": ("tables", "without_tables", "without_tags", "materialize_rows")}
+# PostgreSQL's transactions have no tags either, and its source has the filter `tables` itself.
+_NOT_FOR = {
+    "bigtable": ("tables", "without_tables", "without_tags", "materialize_rows"),
+    "postgres": ("tables", "without_tags"),
+}
 
 GIVEN = {
     "spanner": {"server": "database", "changefeed": "change_stream"},
     "bigtable": {"server": "instance", "changefeed": "table", "instance": "instance"},
+    "postgres": {"server": "slot", "changefeed": "publication"},
 }
 """Options of formats whose default is a name of the change stream, a parameter of the pipeline."""
 

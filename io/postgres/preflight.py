@@ -33,6 +33,12 @@ where published.pubname = any(%s) and (publication.pubupdate or publication.pubd
 """
 """Published tables without a replica identity: the server refuses to update and delete their rows."""
 
+IDENTITIES = """
+select distinct relation.relreplident::text from pg_publication_tables published
+join pg_class relation on relation.oid = format('%%I.%%I', schemaname, tablename)::regclass
+where published.pubname = any(%s)
+"""
+
 _OLDEST = 140_000
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import SetupError, UnavailableError, UsageError
@@ -33,7 +34,7 @@ from penstock.io.postgres import coder  # noqa: F401 - registers the coders of s
 from penstock.io.postgres.log_reader import PARTITION, LogPosition, LogReader
 from penstock.io.postgres.metrics import PostgresMetrics
 from penstock.io.postgres.prefetch import StreamPool
-from penstock.io.postgres.preflight import Slot, check_source
+from penstock.io.postgres.preflight import IDENTITIES, Slot, check_source
 from penstock.io.postgres.record import LogRecord
 from penstock.io.postgres.source import EVERY_TABLE, ChangeStream, Connection, PostgresSettings
 from penstock.timestamps import Timelike
@@ -155,7 +156,7 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
         end: Timelike | None = None,
         tables: Sequence[str] | None = None,
         protocol: str = "stream",
-        heartbeat_seconds: float = 0.5,
+        heartbeat_seconds: float = 1.0,
         unavailable_seconds: float = 60.0,
         buffer_bytes: int = 32 << 20,
         idle_stream_seconds: float = 3.0,
@@ -183,6 +184,25 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
             connection, heartbeat_ms, limits, stream.identity, stream.end, tables=patterns
         )
         super().__init__(stream, settings)
+
+    def capture_type(self) -> str:
+        """Return FULL if every published table has the replica identity FULL, else DEFAULT. It asks the server.
+
+        Raises:
+            ChangeStreamError: the server refused to answer.
+            UnavailableError: it did not answer for `unavailable_seconds`.
+        """
+        fn = self.bounded_fn(self._settings)
+        client = fn.connect(self._stream)
+        question = partial(client.rows, IDENTITIES, (list(self._stream.publications),))
+        rows = client.backoff.ask(question, self._settings.limits.unavailable_seconds)
+        client.close()
+        return _weakest({identity for (identity,) in rows})
+
+
+def _weakest(identities: set[str]) -> str:
+    # One table that sends less than whole rows is enough to refuse a format that needs them.
+    return "FULL" if identities <= {"f"} else "DEFAULT"
 
 
 def _slot(name: str) -> str:

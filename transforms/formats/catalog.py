@@ -39,7 +39,7 @@ class FormatEntry:
     name: str
     summary: str
     home: str
-    systems: tuple[str, ...] = ("spanner", "bigtable")
+    systems: tuple[str, ...] = ("spanner", "bigtable", "postgres")
     inner: str = ""
     extra: str = ""
 

@@ -14,9 +14,11 @@ from penstock.io import bigtable, change_streams, spanner
 from penstock.io.bigtable import ReadFromBigtableChangeStream, ReadFromBigtableTable
 from penstock.io.change_streams.settings import Limits
 from penstock.io.files import WriteToJsonLines
+from penstock.io.postgres import ReadFromPostgresChangeStream
 from penstock.io.spanner import ReadFromSpannerChangeStream
 from penstock.pipelines.bigtable_to_files import bigtable_to_files
 from penstock.pipelines.event_options import EventOptions
+from penstock.pipelines.postgres_to_files import postgres_to_files
 from penstock.pipelines.spanner_to_files import spanner_to_files
 from penstock.templates import templates
 from penstock.transforms.formats.catalog import CATALOG
@@ -26,6 +28,7 @@ SOURCES = [(ReadFromSpannerChangeStream, "spanner.md"), (ReadFromBigtableChangeS
 PIPELINES = [
     (spanner_to_files, ReadFromSpannerChangeStream, {"output"}),
     (bigtable_to_files, ReadFromBigtableChangeStream, {"output", "shape", "base64"}),
+    (postgres_to_files, ReadFromPostgresChangeStream, {"output"}),
 ]
 FORMATS = {entry.name for entry in CATALOG}
 COMMON = {
