@@ -4,7 +4,7 @@
      "sequence":1,"last":true,"schema":"public","table":"orders","kind":"UPDATE","new":{…},"old":null,"unchanged":[]}
 
 A column that is NULL is null. `old` has the columns of the replica identity, and is null if the server did not send
-it. `unchanged` names the large columns that did not change and that the server therefore did not send; `new` lacks them.
+it. `unchanged` names the large columns that did not change: the server did not send them, and `new` lacks them.
 A TRUNCATE has `cascade` and `restart_identity`, a MESSAGE `prefix` and `content` (base64), in place of the images.
 (`commit_lsn`, `sequence`) identifies and orders lines; a message outside of a transaction has null as `commit_lsn`.
 """
