@@ -127,7 +127,7 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
         start: drop changes that were committed before; None: none. A slot cannot be moved back.
         end: the last event timestamp to read, inclusive. None means without end.
         tables: patterns such as ``public.orders`` or ``sales.*``; changes of other tables are dropped, and move the
-            position and the watermark all the same. None: all tables of the publication.
+            position and the watermark all the same. None given: all tables of the publication.
         protocol: ``stream`` holds a connection of the replication protocol and has the lower latency. ``pull`` uses
             ordinary queries only, for connection poolers.
         heartbeat_seconds: how often an idle reader asks for the end of the log; 0.05 to 60.
@@ -154,7 +154,7 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
         create_slot: bool = False,
         start: Timelike | None = None,
         end: Timelike | None = None,
-        tables: Sequence[str] | None = None,
+        tables: Sequence[str] = (),
         protocol: str = "stream",
         heartbeat_seconds: float = 1.0,
         unavailable_seconds: float = 60.0,
@@ -179,7 +179,7 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
             idle_stream_seconds=idle_stream_seconds,
         )
         heartbeat_ms = round(1000 * in_range("heartbeat_seconds", heartbeat_seconds, 0.05, 60))
-        patterns = EVERY_TABLE if tables is None else tuple(_pattern(pattern) for pattern in tables)
+        patterns = tuple(_pattern(pattern) for pattern in tables) or EVERY_TABLE
         settings = PostgresSettings(
             connection, heartbeat_ms, limits, stream.identity, stream.end, tables=patterns
         )
