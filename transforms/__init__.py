@@ -13,8 +13,9 @@ which state grows. Names are loaded when they are first used.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from penstock.lazy import load
 
 if TYPE_CHECKING:
     from penstock.transforms.assemble_transactions import AssembledTransaction, AssembleTransactions
@@ -128,6 +129,4 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return load(__name__, _HOMES, name)

@@ -146,6 +146,8 @@ class ReadFromBigtableChangeStream(ReadFromChangeStream):
     unbounded_fn = ReadBigtableUnboundedFn
     record_type = ChangeStreamMutation
 
+    # Sources repeat the parameters that they share: a signature is what editors, the docs and the tests read. A test
+    # compares names, types and defaults.
     def __init__(
         self,
         *,

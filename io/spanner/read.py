@@ -239,6 +239,8 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
     unbounded_fn = ReadSnapshotAndStreamUnboundedFn
     record_type = DataChangeRecord
 
+    # Sources repeat the parameters that they share: a signature is what editors, the docs and the tests read. A test
+    # compares names, types and defaults.
     def __init__(
         self,
         *,
