@@ -125,10 +125,15 @@ def plain_block(source: Source, server: str) -> Callable[[ChangeEvent], dict[str
 
 def _as_dict(struct: msgspec.Struct) -> dict[str, Any]:
     shown: dict[str, Any] = {}
-    for field in msgspec.structs.fields(struct):
-        value = getattr(struct, field.name)
-        shown[field.encode_name] = [_as_dict(each) for each in value] if isinstance(value, tuple) else value
+    for attribute, name in _names(type(struct)):
+        value = getattr(struct, attribute)
+        shown[name] = [_as_dict(each) for each in value] if isinstance(value, tuple) else value
     return shown
+
+
+@lru_cache(maxsize=64)
+def _names(struct: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
+    return tuple((field.name, field.encode_name) for field in msgspec.structs.fields(struct))
 
 
 def source_schema(system: str) -> dict[str, Any]:
@@ -147,6 +152,8 @@ def source_schema(system: str) -> dict[str, Any]:
 
 
 def _field(name: str, hint: Any) -> dict[str, Any]:
+    if name == "snapshot":
+        return _SNAPSHOT
     optional = isinstance(hint, UnionType)
     kind = next(each for each in get_args(hint) if each is not type(None)) if optional else hint
     if kind not in _CONNECT:  # the cells of Bigtable
@@ -157,6 +164,17 @@ def _field(name: str, hint: Any) -> dict[str, Any]:
     return {"type": "int32" if name == "mod_number" else _CONNECT[kind], "optional": optional, "field": name}
 
 
+_SNAPSHOT = {
+    "type": "string",
+    "optional": True,
+    "name": "io.debezium.data.Enum",
+    "version": 1,
+    "parameters": {
+        "allowed": "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"
+    },
+    "default": "false",
+    "field": "snapshot",
+}
 _CONNECT = {str: "string", int: "int64", bool: "boolean", bytes: "bytes"}
 
 

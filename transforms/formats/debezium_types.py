@@ -73,7 +73,7 @@ def mapping(type_: ColumnType, modes: TypeModes, as_json: bool = True) -> Mappin
             return Mapping({"type": "boolean"})
         case Kind.FLOAT32 | Kind.FLOAT64:
             name = "float" if kind is Kind.FLOAT32 else "double"
-            return Mapping({"type": name}, _json_float if as_json else None)
+            return Mapping({"type": name}, json_float if as_json else None)
         case Kind.DECIMAL:
             return _decimal(type_, modes.decimal_handling_mode, as_json)
         case Kind.BYTES | Kind.PROTO:
@@ -121,7 +121,7 @@ def _named(kind: str, name: str, version: int = 1, **members: Any) -> Schema:
     return {"type": kind, "name": name, "version": version, **members}
 
 
-def _json_float(value: float) -> float | str:
+def json_float(value: float) -> float | str:
     """Kafka Connect writes NaN and infinities as text. `value - value` is 0.0 for finite numbers only."""
     if value - value == 0.0:
         return value
@@ -132,7 +132,7 @@ def _decimal(type_: ColumnType, mode: str, as_json: bool) -> Mapping:
     if mode == "string":
         return Mapping({"type": "string"}, str)
     if mode == "double":
-        return Mapping({"type": "double"}, (lambda value: _json_float(float(value))) if as_json else float)
+        return Mapping({"type": "double"}, (lambda value: json_float(float(value))) if as_json else float)
     if type_.scale is None:
         struct = _named("struct", "io.debezium.data.VariableScaleDecimal")
         struct["fields"] = [
