@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import apache_beam as beam
+
+from penstock.errors import ServiceError
 
 
 class ElementTransform(beam.PTransform):
@@ -28,6 +30,9 @@ class ElementTransform(beam.PTransform):
 
         Arguments and outputs are those of `beam.ParDo.with_exception_handling`: a dead letter is the pair (element,
         (exception class, its text, traceback)). `penstock.transforms.DeadLetters` makes records of them.
+
+        A `ServiceError` fails the bundle, which is repeated: if a schema registry does not answer, that is not the
+        fault of an element, and every element would become a dead letter.
         """
         changed = copy.copy(self)
         changed._handling = (args, options)
@@ -35,8 +40,38 @@ class ElementTransform(beam.PTransform):
 
     def expand(self, pcoll: beam.PCollection[Any]) -> Any:
         """Apply the function; with exception handling the result has two outputs."""
-        apply: Any = beam.FlatMap(self._process).with_output_types(self._output_type)
-        if self._handling is not None:
-            args, options = self._handling
-            apply = apply.with_exception_handling(*args, **options)
-        return pcoll | f"{type(self).__name__}Fn" >> apply
+        name = f"{type(self).__name__}Fn"
+        if self._handling is None:
+            return pcoll | name >> beam.FlatMap(self._process).with_output_types(self._output_type)
+        args, options = self._handling
+        apply: Any = beam.FlatMap(_ServiceErrorsAsElements(self._process)).with_output_types(Any)
+        result = pcoll | name >> apply.with_exception_handling(*args, **options)
+        raising = "RaiseServiceErrors" >> beam.Map(_raise_service_error).with_output_types(self._output_type)
+        if isinstance(result, beam.PCollection):  # with an `error_handler` there is one output
+            return result | raising
+        good, *rest = result
+        return (good | raising, *rest)
+
+
+class _ServiceErrorsAsElements:
+    """Lets a `ServiceError` pass Beam's exception handling, which can name classes to catch but none to leave out."""
+
+    def __init__(self, process: Callable[[Any], Iterable[Any]]) -> None:
+        self._process = process
+
+    def __call__(self, element: Any) -> Iterable[Any]:
+        try:
+            # A list, because an iterator would raise outside of this block.
+            return list(self._process(element))
+        except ServiceError as error:
+            return [_Failure(error)]
+
+
+class _Failure(NamedTuple):
+    error: ServiceError
+
+
+def _raise_service_error(element: Any) -> Any:
+    if isinstance(element, _Failure):
+        raise element.error
+    return element

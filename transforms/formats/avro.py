@@ -105,7 +105,9 @@ class _Writer:
             self._write(data, self._parsed, datum)
         # fastavro raises what Python raises: AttributeError for a text in a number's place, and others.
         except (ValueError, TypeError, OverflowError, AttributeError, KeyError, IndexError):
-            field = _misfit(self._parsed, payload, {}) or "a number"
+            known: dict[str, Any] = {}
+            _note_records(self._parsed, known)
+            field = _misfit(self._parsed, payload, known) or "a number"
             raise ValueError(f"{field} in {self._what} has a value that its Avro type cannot hold") from None
         return data.getvalue()
 
@@ -180,6 +182,19 @@ def _renaming(avro: AvroSchema, known: dict[str, Any], to_avro: bool) -> Rename:
     return rename
 
 
+def _note_records(avro: AvroSchema, known: dict[str, Any]) -> None:
+    """Collect the records of a schema by their names: a later field refers to them."""
+    if isinstance(avro, list):
+        for each in avro:
+            _note_records(each, known)
+    elif isinstance(avro, dict) and avro["type"] == "record":
+        known[avro["name"]] = avro
+        for field in avro["fields"]:
+            _note_records(field["type"], known)
+    elif isinstance(avro, dict):
+        _note_records(avro.get("items", avro["type"]), known)
+
+
 def _misfit(avro: AvroSchema, value: Any, known: dict[str, Any]) -> str | None:
     """Return the path of the first field whose value does not fit its type; empty: the value itself; None: all fit.
 
@@ -193,7 +208,6 @@ def _misfit(avro: AvroSchema, value: Any, known: dict[str, Any]) -> str | None:
     if isinstance(avro, str):
         avro = known[avro]
     if avro["type"] == "record":
-        known[avro["name"]] = avro
         for field in avro["fields"] if isinstance(value, dict) else ():
             inner = _misfit(field["type"], value.get(field["name"]), known)
             if inner is not None:

@@ -28,12 +28,13 @@ from itertools import count
 from typing import Any
 
 import msgspec
-from confluent_kafka.schema_registry.confluent import meta_pb2
+from confluent_kafka.schema_registry.confluent import meta_pb2 as untyped_meta_pb2
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 
 from penstock.transforms.formats.debezium_types import Schema
 
 _F: Any = FieldDescriptorProto
+meta_pb2: Any = untyped_meta_pb2  # generated code without annotations
 _TYPES = {
     "boolean": _F.TYPE_BOOL,
     "int8": _F.TYPE_INT32,

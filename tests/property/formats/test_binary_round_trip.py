@@ -43,7 +43,7 @@ def collide(names: Sequence[str]) -> bool:
 @pytest.mark.parametrize("converter_type", [AvroConverter, ProtobufConverter])
 @pytest.mark.parametrize("typed", [True, False])
 @given(event=row_events(known=KNOWN))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_a_record_gives_the_event_back(
     converter_type: Callable[[SchemaRegistry], Converter], typed: bool, event: ChangeEvent
 ) -> None:
