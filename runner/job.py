@@ -91,7 +91,7 @@ class Job:
         checkpoint.check_runs(state.state_runs)
         following = read_on(state, self._plan, Residuals(PlanContext(self._plan)))
         if following is not None:
-            # A record of its own: the loop begins with the last record, and would end at once if that one is done.
+            # A new record: the loop begins with the last record, and would end at once if that one is done.
             record = coordinator.commit(coordinator.begin(), following)
             state = following
             logger.info("the end was moved or removed: the pipeline reads on after the end that it had")

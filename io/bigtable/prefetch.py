@@ -185,7 +185,7 @@ class Prefetcher:
 
     @property
     def may_stop(self) -> bool:
-        """Whether each partition has a stream of its own. Otherwise they take turns, and a short bundle is no turn."""
+        """Whether each partition has its own stream. Otherwise they take turns, and a short bundle is no turn."""
         return not self._takes_turns
 
     def uncounted(self) -> tuple[int, int]:

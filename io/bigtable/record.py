@@ -208,7 +208,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """Where reading goes on after a CloseStream: `token` for the keys of `partition`, to be read in `target`.
+    """Where reading continues after a CloseStream: `token` for the keys of `partition`, to be read in `target`.
 
     `target` may reach beyond `partition` on both sides: then it wants the tokens of its other parts too.
     """

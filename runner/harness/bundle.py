@@ -413,7 +413,7 @@ def dofn_specs_cached() -> Iterator[None]:
             known[id(dofn)] = (dofn, inspect(dofn))
         return known[id(dofn)][1]
 
-    # The module's attribute, and not a context variable: Beam makes the operations in a thread of its own
+    # The module's attribute, and not a context variable: Beam makes the operations in another thread
     # (`ExecutionTreeCreator`).
     userstate.get_dofn_specs = cached
     try:

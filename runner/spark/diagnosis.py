@@ -117,8 +117,8 @@ def jvm_lost(exit_code: int | None, log: str, memory: str) -> SparkLostError:
         )
     if exit_code == -signal.SIGKILL:
         return SparkLostError(
-            "Spark's JVM was killed (SIGKILL). If nobody did that, the machine ran out of memory and the kernel "
-            "chose the JVM: see dmesg, and give the machine more memory or Spark fewer tasks at a time, for "
+            "Spark's JVM was killed (SIGKILL). If that was not on purpose, the machine ran out of memory and the "
+            "kernel chose the JVM: see dmesg, and give the machine more memory or Spark fewer tasks at a time, for "
             f"example --spark_master='local[1,4]'. {again}"
         )
     if exit_code > 128:

@@ -83,7 +83,7 @@ def _delete_shuffle(cleaner: Any, rdd: Any) -> None:
 
 
 _FACTORY = "PENSTOCK_WORKER_FACTORY"
-"""Environment variable of workers, with no meaning of its own: see `use_new_worker_factory`."""
+"""Environment variable of workers, whose value means nothing: see `use_new_worker_factory`."""
 
 
 def has_broken_worker_factory(text: str) -> bool:

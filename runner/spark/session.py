@@ -122,7 +122,7 @@ def slots(spark_context: Any) -> int:
 def _end_if_dead() -> None:
     """Forget a session that cannot run anything, so that the next pipeline of this process gets a new one.
 
-    PySpark goes on to return its context after the JVM was killed, or has stopped the context because it ran out
+    PySpark continues to return its context after the JVM was killed, or has stopped the context because it ran out
     of memory.
     """
     from pyspark import SparkContext

@@ -216,7 +216,7 @@ class Panes:
 
     def _take(self, window_key: _WindowKey, window: Any, state: _Window, group: Complete) -> None:
         state.count += group.count
-        # To the first of the addresses: a merged window reads them in order, and new values need no cell of their own.
+        # To the first of the addresses: a merged window reads them in order, and new values need no separate cell.
         address = self._addresses(window_key)[0]
         for chunk in joined_chunks(group.chunks):
             self._cells.append(window_key.key_group, window_key.key, address, _VALUES, chunk)

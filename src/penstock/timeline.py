@@ -20,7 +20,7 @@ _path = os.environ.get(VARIABLE)
 _descriptor: tuple[int, int] | None = None
 
 enabled = _path is not None
-"""Whether `mark` writes anything. For callers that would prepare the fields in vain."""
+"""Whether `mark` writes anything. Callers that prepare fields for it ask first."""
 
 
 def mark(phase: str, **fields: Any) -> None:

@@ -111,7 +111,7 @@ def run(suite: Suite, runner: str, only: str = "") -> Outcomes:
     if named:
         TestPipeline.pytest_test_pipeline_options = f"--runner={named}"
         StandardOptions.DEFAULT_RUNNER = named
-    # Pipelines without options of their own read the command line.
+    # Pipelines without options read the command line.
     sys.argv = ["pytest"]
     if runner == "penstock":
         session.context("local[2,4]", {})

@@ -3,7 +3,7 @@
     with MOTO.start(folder) as server:
         pipeline.run(checkpoint_dir=server.url("checkpoint"), environment=server.environment)
 
-A server has a process group of its own, which ends with the context. `MOTO` is a package of the test extra. The others
+A server has a separate process group, which ends with the context. `MOTO` is a package of the test extra. The others
 are installed by `python -m tests.object_stores.install` into ~/.cache/penstock/servers (or PENSTOCK_SERVERS).
 """
 

@@ -183,7 +183,7 @@ COUNTS_AND_CLOCKS = {
         [elements("1@1"), elements("2@2"), elements("3@3"), elements("4@4"), watermark(10)],
         ["0-10: 1 2 | early 0/- first last @end"],
     ),
-    "with all that came in the same bundle": (
+    "with everything that came in the same bundle": (
         fixed(t.AfterCount(2)),
         [elements("1@1", "2@2", "3@3"), elements("4@4")],
         ["0-10: 1 2 3 | early 0/- first last @end"],
@@ -209,7 +209,7 @@ COUNTS_AND_CLOCKS = {
         [elements("1@1"), elements("2@2", "3@3")],
         ["all: 1 | early 0/- first @end", "all: 2 3 | early 1/- @end"],
     ),
-    "a count goes on after the window's end, within the lateness": (
+    "a count continues after the window's end, within the lateness": (
         fixed(t.Repeatedly(t.AfterCount(2)), lateness=5),
         [elements("1@1"), watermark(10), elements("2@2"), elements("3@3"), elements("4@4")],
         ["0-10: 1 2 | on time 0/0 first @end", "0-10: 3 4 | late 1/1 @end"],

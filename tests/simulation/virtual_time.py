@@ -144,7 +144,7 @@ class VirtualTime:
 
 
 class VirtualCondition:
-    """A condition or a lock. No real lock is needed, because threads give up their turn only where they wait."""
+    """A condition or a lock. No real lock is needed, because a thread yields its turn only where it waits."""
 
     def __init__(self, world: VirtualTime) -> None:
         self._world = world

@@ -87,7 +87,7 @@ class Reader:
     def require_alive(self) -> None:
         """Raise RuntimeError if the JVM has ended: then it proves nothing."""
         if self._process.poll() is not None:
-            raise RuntimeError(f"the reader ended by itself; see {self._log}")
+            raise RuntimeError(f"the reader ended without a request; see {self._log}")
 
     def stop(self) -> None:
         self._process.kill()
@@ -172,7 +172,7 @@ def settle(client: Client, control: Control, seconds: float) -> None:
 
 
 def wait(reader: Reader, arguments: argparse.Namespace, begun: float) -> float | None:
-    """Return when everything had arrived, or None if patience ends first. Under churn, churn goes on."""
+    """Return when everything had arrived, or None if patience ends first. Under churn, the churn continues."""
     deadline = time.monotonic() + arguments.patience
     while time.monotonic() < deadline:
         if len({value for _, value in reader.seen}) == arguments.writes:

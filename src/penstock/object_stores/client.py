@@ -134,7 +134,7 @@ class ObstoreRequests:
 
     def _client(self, upload_bytes: int = 0) -> Any:
         _refuse_after_fork()
-        # Powers of two, so that there are few clients: each has connections of its own.
+        # Powers of two, so that there are few clients: each has its own connections.
         seconds = REQUEST_SECONDS
         while seconds < upload_bytes // BYTES_PER_SECOND:
             seconds *= 2

@@ -35,7 +35,7 @@ def check_guarantees(store: ObjectStore, nonce: str | None = None) -> None:
         UnsuitableStoreError: the store lacks a guarantee; the message names it.
         StoreError: the store cannot be used.
     """
-    # A folder of its own: some S3 servers on disks refuse the key `a` while there is `a/b`.
+    # A separate folder: some S3 servers on disks refuse the key `a` while there is `a/b`.
     key = f"{PROBE}/{nonce or uuid.uuid4().hex}"
     if not store.create(key, b"first " + key.encode()):
         raise _unsuitable(store, "a create of a new object said that it exists")

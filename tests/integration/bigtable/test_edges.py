@@ -48,7 +48,7 @@ def until_it_fails(driver: Epochs, seconds: float = 20) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         driver.run(0.1)
-    raise AssertionError("the reading goes on")
+    raise AssertionError("the read continues")
 
 
 def test_start_and_end_are_inclusive_and_may_be_the_same_moment(table: Any) -> None:

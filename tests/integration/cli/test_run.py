@@ -51,9 +51,9 @@ def test_stopped_and_killed_runs_continue_without_loss_or_repeat(
     assert resume["command"].startswith("penstock run spanner-to-files")
     assert "--fresh" not in resume["command"]
 
-    anew = start(*command, "--fresh")
-    assert anew.process.wait(180) == 3, anew.output
-    assert str(tmp_path / "checkpoint") in anew.events("error")[0]["message"]
+    again = start(*command, "--fresh")
+    assert again.process.wait(180) == 3, again.output
+    assert str(tmp_path / "checkpoint") in again.events("error")[0]["message"]
 
     shop.order(range(50, 100))
     second = start(*command)

@@ -130,7 +130,7 @@ def _one_that_read_and_waits(folder: Path, child: subprocess.Popen[str]) -> int:
         waits = _executor(int((folder / "waiting").read_text()))
         read = {_executor(int((folder / f"reader-{element}").read_text())) for element in "ab"}
         if waits is not None and waits in read:
-            time.sleep(4)  # the other task of the keyed level ends meanwhile
+            time.sleep(4)  # the other task of the keyed level ends in this time
             return waits
     raise AssertionError("no executor ever both read and processed")
 

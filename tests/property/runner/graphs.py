@@ -273,7 +273,7 @@ WINDOWS: dict[str, dict[str, Any]] = {
 MERGING = "sessions"
 SIDES = {"read beside", "list", "iter", "dict", "multimap", "singleton"}
 NOT_IN_MERGING = {*SIDES, "state", "fanout"}
-"""What Beam refuses in merging windows; and a fan-out, which puts sums into sessions anew, as its random parts fall."""
+"""Beam refuses these in merging windows. A fan-out puts sums into new sessions that depend on its random parts."""
 
 STEPS = sorted([*ONE, *TWO, *WINDOWS])
 

@@ -102,7 +102,7 @@ class Scheduler:
             self._give_baton(self._someone())
         while self._background:
             self._perhaps_background(always=True)
-        for actor in self._alive():  # whoever was paused all the time wakes up now
+        for actor in self._alive():  # actors that were paused all the time wake up now
             self._give_baton(actor)
 
     def bury(self) -> None:

@@ -26,7 +26,7 @@ _CODER = coders.GlobalWindowCoder().get_impl()
 
 
 class Window:
-    """The windows of one grouping, epoch after epoch, each with readings of the clock of its own."""
+    """The windows of one grouping, epoch after epoch, each with its own readings of the clock."""
 
     def __init__(self) -> None:
         self._store = MemoryStore()

@@ -26,7 +26,7 @@ OK, INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION, OUT_OF_RANGE, INTERNAL = 0
 
 DEFAULT_HEARTBEAT_US = 5_000_000
 SHORTEST_HEARTBEAT_US = 50_000
-"""A shorter heartbeat is asked for in vain; the service documents no bound."""
+"""The shortest interval between heartbeats; shorter ones are treated as this one. The service documents no bound."""
 
 _RECORDS_A_STEP = 64
 _SCANNED_A_STEP = 2_000

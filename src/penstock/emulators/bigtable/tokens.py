@@ -3,9 +3,9 @@
     text = Token(uid, as_of_us, (Part(KeyRange(b"a", b"m"), sequence=7),)).encode()
     parts = parts_of(KeyRange(b"a", b"z"), uid, [(KeyRange(b"a", b"m"), text), (KeyRange(b"m", b"z"), other)])
 
-A token holds all that the server needs to resume, so the server has no state of its readers: the id of the table's
-stream, and for each part of the partition the sequence number of the next record. When parents at unequal positions
-merge, the token of the new partition has several parts until all of them are at the same position.
+A token holds everything that the server needs to resume: the id of the table's stream, and for each part of the
+partition the sequence number of the next record. So the server has no state of its readers. When parents at unequal
+positions merge, the token of the new partition has several parts until all of them are at the same position.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class ChangeAnswer:
             while not running.done:
                 await self._meet_faults()
                 found = running.poll(service.clock.now())
-                # Encoded before anything is awaited: retention may drop records from the log meanwhile.
+                # Encoded before anything is awaited: retention may drop records from the log in the meantime.
                 rows = [self._encoded(*each) for each in found]
                 places = [partition.places[index] if partition else None for _, partition, index in found]
                 async for message in self._sent(rows, places):

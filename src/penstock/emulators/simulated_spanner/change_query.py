@@ -295,7 +295,7 @@ class RunningQuery:
 
 
 def open_query(database: Database, query: ChangeQuery, now: int, resume: Place | None = None) -> RunningQuery:
-    """Return a query that can be polled; `resume` is the place after which a broken answer goes on.
+    """Return a query that can be polled; `resume` is the place after which a broken answer continues.
 
     Raises:
         ServiceError: the times are not allowed, or the token is not one of this function.

@@ -25,7 +25,7 @@ from penstock.emulators.server_process import EmulatorStartError
     default=0,
     help="Change the partitions of every change stream at random, every so many seconds; 0: never.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of all that is random.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything that is random.")
 @click.option(
     "--partitions",
     type=click.IntRange(min=1),

@@ -16,7 +16,7 @@ class Fault:
     without a token), and of these the one with number `query`, counted from 1 for each token. None is any.
 
     After `after_rows` rows of the answer (0: before the first) the call waits `stall_seconds`, by the service's
-    clock, and then fails with `code` and `message`; with an empty code it goes on. With `mid_row`, which
+    clock, and then fails with `code` and `message`; with an empty code it continues. With `mid_row`, which
     needs a code, the next row is begun and broken off. It happens `times` times.
     """
 

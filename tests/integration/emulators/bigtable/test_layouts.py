@@ -97,7 +97,7 @@ def test_sixteen_changes_a_second_stall_a_client_that_only_follows_the_documenta
         stalled = has_stalled(reader)
     reader.stop()
     assert changes / seconds < 20
-    assert stalled, "some partition waits for tokens that nobody will send"
+    assert stalled, "some partition waits for tokens that will never be sent"
     assert len(reader.changes) < written
 
 

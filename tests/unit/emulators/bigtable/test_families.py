@@ -52,5 +52,5 @@ def test_a_family_keeps_its_rule_until_that_is_changed() -> None:
     now = {"f": table_types.ColumnFamily.pb()()}
     assert modified(KNOWN, modifications(update("f", "value_type")), now)["f"].gc_rule.max_num_versions == 1
     assert not modified(KNOWN, modifications(update("f", "gc_rule")), now)["f"].HasField("gc_rule")
-    anew = [{"id": "f", "drop": True}, {"id": "f", "create": {}}]
-    assert not modified(KNOWN, modifications(*anew), now)["f"].HasField("gc_rule")
+    dropped_and_created = [{"id": "f", "drop": True}, {"id": "f", "create": {}}]
+    assert not modified(KNOWN, modifications(*dropped_and_created), now)["f"].HasField("gc_rule")
