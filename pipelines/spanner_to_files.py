@@ -6,7 +6,8 @@
 
 Order: within (table, hour, shard), the order of file names and then of lines is the commit order of each primary key.
 After a crash no line is lost and none is repeated. State: the lines that wait for the next roll. The watermark is that
-of the source, held back by lines that are not yet published. Materialized rows and barriers keep more state.
+of the source, held back by lines that are not yet published. With snapshot=initial, the rows of the tables come first,
+as lines with the mod_type READ. Materialized rows and barriers keep more state.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from penstock.transforms.formats.spanner_lines import mod_lines
 
 @takes(
     ReadFromSpannerChangeStream,
-    "project instance database change_stream start end heartbeat_seconds poll_seconds unavailable_seconds",
+    "project instance database change_stream start end snapshot snapshot_data_boost heartbeat_seconds poll_seconds "
+    "unavailable_seconds",
     events_of="spanner",
 )
 def spanner_to_files(

@@ -12,7 +12,7 @@ from penstock.io.spanner import DataChangeRecord, ReadFromSpannerChangeStream
 from penstock.io.spanner.clock import ServiceClock
 from penstock.io.spanner.errors import classify_status
 from penstock.io.spanner.query import DIALECT, STREAMS, Query
-from penstock.io.spanner.read import ReadSpannerFn, ReadSpannerUnboundedFn
+from penstock.io.spanner.read import ReadSnapshotAndStreamFn, ReadSnapshotAndStreamUnboundedFn
 from penstock.timestamps import format_timestamp, parse_timestamp
 from tests.conformance.adapters import Adapter
 from tests.unit.spanner.windows import PartialResultSet, children, heartbeat
@@ -110,11 +110,11 @@ class SpannerAdapter(Adapter):
         super().__init__()
         self._service = service = Service(self.start)
 
-        class Bounded(ReadSpannerFn):
+        class Bounded(ReadSnapshotAndStreamFn):
             def connect(self, stream: Any) -> Any:
                 return service
 
-        class Unbounded(ReadSpannerUnboundedFn):
+        class Unbounded(ReadSnapshotAndStreamUnboundedFn):
             def connect(self, stream: Any) -> Any:
                 return service
 

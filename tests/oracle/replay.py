@@ -27,7 +27,7 @@ class Replica:
         """Apply one change, and compare its old values with those of the row."""
         table = self.rows.setdefault(change.table, {})
         before = table.get(change.key)
-        if (before is None) != (change.mod_type == "INSERT"):
+        if (before is None) != (change.mod_type in ("INSERT", "READ")):
             existing = "an existing row" if before else "no row"
             self.wrong.append(f"{change.table}: {change.place} is an {change.mod_type} of {existing}")
         elif before is not None and any(before.get(name) != value for name, value in change.old.items()):

@@ -131,13 +131,14 @@ class SnapshotReading:
         return super().truncate(element, restriction)  # type: ignore[misc]
 
     def open_pool(self, element: Any) -> Any:
-        client = self.snapshot_client(element)
+        client = self._client(element)  # type: ignore[attr-defined]
         options, limits = self.options, self._settings.limits
 
         def make(frontier: SnapshotFrontier) -> SnapshotPrefetcher:
+            reads = self.snapshot_client(element)
             return SnapshotPrefetcher(
                 frontier,
-                lambda each: _pieces(client, options, frontier, each),
+                lambda each: _pieces(reads, options, frontier, each),
                 client.backoff,
                 unavailable_seconds=limits.unavailable_seconds,
                 buffer_bytes=limits.buffer_bytes,
