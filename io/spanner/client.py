@@ -99,7 +99,8 @@ class Client:
         self.clock = ServiceClock(self._time, behind=_EMULATOR_BEHIND if connection.emulator_host else 0)
         self._stream = stream
         self._role = connection.database_role
-        self._options = _request_options(connection)
+        self.options = _request_options(connection)
+        """The fields that are the same in every query and read of the connection, as an ExecuteSqlRequest."""
         self._lock = threading.Lock()
         self._session: str | None = None
         self._channel = _channel(connection)
@@ -133,7 +134,7 @@ class Client:
         """
         session = self.session(position)
         request = _ExecuteSqlRequest(session=session, sql=query.sql)
-        request.MergeFrom(self._options)
+        request.MergeFrom(self.options)
         request.transaction.single_use.read_only.strong = True
         for name, code, text in query.params:
             request.param_types[name].code = code

@@ -49,7 +49,6 @@ from penstock.io.spanner.snapshot.read import (
     SnapshotReading,
     SpannerSettings,
     begin_snapshot,
-    priority_of,
     ranges_of,
 )
 from penstock.io.spanner.source import (
@@ -317,7 +316,7 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
                 end=stream.end,
                 selection=Selection.checked(tables, mod_types, exclude_transaction_tags),
                 dialect=dialect,
-                snapshot=SnapshotOptions(data_boost=snapshot_data_boost, priority=priority_of(rpc_priority)),
+                snapshot=SnapshotOptions(data_boost=snapshot_data_boost),
             ),
         )
 

@@ -29,6 +29,7 @@ from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChang
 from penstock.io.change_streams.source import WithIdentity
 from penstock.io.spanner.prefetch import Limits
 from penstock.io.spanner.record import DataChangeRecord
+from penstock.io.spanner.replicas import Replicas
 from penstock.io.spanner.snapshot import plan
 from penstock.io.spanner.snapshot.frontier import SnapshotFrontier, Table
 from penstock.io.spanner.snapshot.read import (
@@ -36,7 +37,6 @@ from penstock.io.spanner.snapshot.read import (
     SnapshotReading,
     SpannerSettings,
     begin_snapshot,
-    priority_of,
     ranges_of,
 )
 from penstock.io.spanner.source import EMULATOR_VARIABLE, Connection
@@ -165,11 +165,12 @@ class ReadFromSpannerTable(ReadFromChangeStream):
         max_ranges: about how many key ranges a table is divided in, to be read in parallel; 1 to 10,000.
         data_boost: read with Data Boost, not with the compute capacity of the instance. Then a bundle ends only
             after a whole key range, because Data Boost sends rows in no particular order.
-        rpc_priority: LOW, MEDIUM or HIGH, for the requests that read rows; None: the service's default.
         unavailable_seconds: how long the service may fail to answer before the pipeline fails.
         buffer_bytes: how much one bundle may read ahead of the pipeline, as sent by the service.
         idle_stream_seconds: how long rows that were read ahead wait for the next bundle.
-        credentials, database_role, emulator_host, api_endpoint, plain_text: as in `ReadFromSpannerChangeStream`.
+        rpc_priority, include_replicas, exclude_replicas, auto_failover, credentials, database_role, emulator_host,
+            api_endpoint, plain_text, root_certificates, client_certificate, client_key: as in
+            `ReadFromSpannerChangeStream`.
 
     Raises:
         UsageError: an argument is missing, malformed or out of range. `check()` asks the service whether the tables
@@ -190,6 +191,9 @@ class ReadFromSpannerTable(ReadFromChangeStream):
         max_ranges: int = 256,
         data_boost: bool = False,
         rpc_priority: str | None = None,
+        include_replicas: Sequence[str] = (),
+        exclude_replicas: Sequence[str] = (),
+        auto_failover: bool = True,
         unavailable_seconds: float = 60.0,
         buffer_bytes: int = 32 << 20,
         idle_stream_seconds: float = 3.0,
@@ -198,6 +202,9 @@ class ReadFromSpannerTable(ReadFromChangeStream):
         emulator_host: str | None = None,
         api_endpoint: str | None = None,
         plain_text: bool = False,
+        root_certificates: str | None = None,
+        client_certificate: str | None = None,
+        client_key: str | None = None,
     ) -> None:
         snapshot = TableSnapshot(
             named("project", project),
@@ -206,16 +213,20 @@ class ReadFromSpannerTable(ReadFromChangeStream):
             checked_tables(tables),
             None if at is None else nanoseconds("at", at),
         )
-        if plain_text and not api_endpoint:
-            raise UsageError("plain_text is for an api_endpoint: pass one, or leave plain_text out")
         connection = Connection.from_arguments(
             EMULATOR_VARIABLE,
             credentials=credentials,
             emulator_host=emulator_host,
             api_endpoint=api_endpoint,
             plain_text=plain_text,
+            root_certificates=root_certificates,
+            client_certificate=client_certificate,
+            client_key=client_key,
             database_role=database_role,
+            rpc_priority=rpc_priority,
+            replicas=Replicas.checked(include_replicas, exclude_replicas, auto_failover),
         )
+        connection.check()
         limits = Limits.checked(
             unavailable_seconds=unavailable_seconds,
             buffer_bytes=buffer_bytes,
@@ -225,7 +236,6 @@ class ReadFromSpannerTable(ReadFromChangeStream):
         options = SnapshotOptions(
             max_ranges=whole_in_range("max_ranges", max_ranges, 1, 10_000),
             data_boost=data_boost,
-            priority=priority_of(rpc_priority),
         )
         super().__init__(
             snapshot,

@@ -64,10 +64,8 @@ class Transaction:
 class SnapshotClient:
     """Reads of one database; safe for threads. Errors are those of `Call` of the client, and `ExpiredError`."""
 
-    def __init__(self, client: Client, priority: int = 0) -> None:
-        """`priority` is a google.spanner.v1.RequestOptions.Priority for all reads of rows."""
+    def __init__(self, client: Client) -> None:
         self._client = client
-        self._priority = priority
         self.backoff = client.backoff
         self.clock = client.clock
         self._begin = client.unary("BeginTransaction", _BeginTransactionRequest, _Transaction)
@@ -196,7 +194,10 @@ class SnapshotClient:
             request.transaction.id = at.id
         else:
             _set_timestamp(request.transaction.single_use.read_only, at)
-        request.request_options.priority = self._priority
+        given = self._client.options
+        request.request_options.CopyFrom(given.request_options)
+        if given.HasField("directed_read_options"):
+            request.directed_read_options.CopyFrom(given.directed_read_options)
         call = self._streaming_read(
             request, timeout=_MESSAGE_SECONDS, metadata=self._client.headers(f"session={session}")
         )

@@ -16,7 +16,7 @@ from apache_beam.io.iobase import RestrictionTracker
 from apache_beam.metrics import Metrics
 from apache_beam.utils.timestamp import Timestamp
 
-from penstock.errors import SetupError, UsageError
+from penstock.errors import SetupError
 from penstock.io.change_streams.metrics import ReaderMetrics
 from penstock.io.change_streams.prefetch import Prefetcher, StreamPool
 from penstock.io.change_streams.settings import Settings
@@ -31,21 +31,17 @@ from penstock.io.spanner.snapshot.prefetch import Piece, SnapshotPrefetcher
 from penstock.io.spanner.snapshot.tracker import SnapshotCoder, SnapshotTracker
 from penstock.timestamps import NANOS, format_timestamp
 
-PRIORITIES = {None: 0, "LOW": 1, "MEDIUM": 2, "HIGH": 3}
-"""google.spanner.v1.RequestOptions.Priority by the argument `rpc_priority`."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotOptions:
     """How a snapshot is read, as opposed to what of. Not in a checkpoint.
 
     `max_ranges`: about how many key ranges a table is divided in. `data_boost`: read with Data Boost, not with the
-    compute capacity of the instance. `priority`: that of the requests, see `PRIORITIES`.
+    compute capacity of the instance.
     """
 
     max_ranges: int = 256
     data_boost: bool = False
-    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +55,6 @@ class SpannerSettings(Settings):
     snapshot: SnapshotOptions = SnapshotOptions()
     selection: Selection = field(default_factory=Selection)
     dialect: str | None = None
-
-
-def priority_of(rpc_priority: str | None) -> int:
-    """Return the number of an `rpc_priority`: LOW, MEDIUM or HIGH; None leaves it to the service.
-
-    Raises:
-        UsageError: it is none of these.
-    """
-    number = PRIORITIES.get(rpc_priority)
-    if number is None:
-        raise UsageError(f"rpc_priority={rpc_priority!r}: pass LOW, MEDIUM or HIGH, or leave it out")
-    return number
 
 
 class SnapshotReading:
@@ -98,7 +82,7 @@ class SnapshotReading:
         # The client imports google-cloud-spanner, which only a running pipeline needs.
         from penstock.io.spanner.snapshot.client import SnapshotClient
 
-        return SnapshotClient(self._client(element), self.options.priority)  # type: ignore[attr-defined]
+        return SnapshotClient(self._client(element))  # type: ignore[attr-defined]
 
     def new_metrics(self, prefetcher: Prefetcher) -> ReaderMetrics:
         return metrics_of(prefetcher)
@@ -191,6 +175,7 @@ def begin_snapshot(client: Any, timestamp: int | None, database: str, *, emulate
     Raises:
         SetupError: the time is in the future, or past the database's version_retention_period.
     """
+    client.clock.synchronize()
     now = client.clock.now()
     if timestamp is not None and timestamp > now + NANOS:
         raise SetupError(

@@ -56,7 +56,7 @@ def test_kills_while_rows_are_read_lose_nothing_and_double_nothing(
     campaign: Any,
 ) -> None:
     rng = campaign.random("spanner snapshot kills")
-    within = killed = rows = changes = 0
+    killed = rows = changes = 0
     for number in range(campaign.size(1, 10)):
         database, folder = new_database(emulator), tmp_path / str(number)
         folder.mkdir()
@@ -64,15 +64,12 @@ def test_kills_while_rows_are_read_lose_nothing_and_double_nothing(
         shares = sorted(rng.uniform(0.02, 0.7) for _ in range(campaign.size(1, 3)))
         with writers(database, threads=1, keys=ROWS, pause=0.05) as writing:
             begun = time.time()
-            end = begun + 25 + 20 * len(shares)
+            end = begun + 12 + 12 * len(shares)
             done = threading.Timer(end - 4 - begun, writing.stop)
             done.start()
             kills = kill.campaign(
                 command(database.name, folder, end),
-                [
-                    (f"{share:.2f} of the rows", RowsPublished(folder / "out", int(2 * ROWS * share)))
-                    for share in shares
-                ],
+                [(f"{share:.2f} of the rows", published(folder / "out", share)) for share in shares],
                 log=folder / "log",
                 seconds=end - begun + 180,
                 environment=database.emulator.environment(),
@@ -83,11 +80,14 @@ def test_kills_while_rows_are_read_lose_nothing_and_double_nothing(
         changed = [change for change in found if change.mod_type != "READ"]
         assert len(kills) == len(shares), "the snapshot was read before its moment"
         check(database, found, read, changed, writing.commits)
-        within, killed = within + len(shares), killed + len(kills)
-        rows, changes = rows + len(read), changes + len(changed)
+        killed, rows, changes = killed + len(kills), rows + len(read), changes + len(changed)
     campaign.record(
         f"spanner-snapshot-kills-{type(emulator).__name__.lower()}", kills=killed, rows=rows, changes=changes
     )
+
+
+def published(folder: Path, share: float) -> RowsPublished:
+    return RowsPublished(folder, int(share * ROWS * len(TABLES)))
 
 
 def check(

@@ -7,6 +7,7 @@ from apache_beam import coders
 
 from penstock.errors import PositionLostError, SetupError, UsageError
 from penstock.io.spanner import ReadFromSpannerChangeStream, ReadFromSpannerTable
+from penstock.io.spanner.preflight import StreamFacts
 from penstock.io.spanner.read import ReadSnapshotAndStreamFn
 from penstock.io.spanner.snapshot.frontier import SnapshotFrontier
 from penstock.io.spanner.table import ReadSpannerTableFn, TableSnapshot
@@ -35,6 +36,11 @@ def table_reading(**options: Any) -> ReadFromSpannerTable:
 )
 def test_true_and_false_are_synonyms_of_initial_and_never(given: Any, start: Any, expected: str) -> None:
     assert stream_reading(start=start, **given).stream.snapshot == expected
+
+
+def test_only_the_chosen_tables_of_a_stream_are_read() -> None:
+    assert [table.name for table in planned(stream_reading(snapshot=True, tables=["T"])).tables] == ["T"]
+    assert planned(stream_reading(snapshot=True, tables=["U"])).tables == ()
 
 
 @pytest.mark.parametrize("snapshot", ["always", "when_needed", None, 2])
@@ -77,10 +83,11 @@ def test_a_table_snapshot_survives_its_coder() -> None:
         assert coder.decode(coder.encode(snapshot)) == snapshot
 
 
-def test_rpc_priority_has_the_names_of_the_service() -> None:
-    assert table_reading(rpc_priority="LOW")._settings.snapshot.priority == 1
-    with pytest.raises(UsageError, match="LOW, MEDIUM or HIGH"):
-        table_reading(rpc_priority="low")
+def test_the_connection_of_a_table_has_the_options_of_a_stream_s() -> None:
+    assert table_reading(rpc_priority="LOW")._settings.connection.rpc_priority == "LOW"
+
+
+FACTS = StreamFacts("GOOGLE_STANDARD_SQL", ("READ_S",), {})
 
 
 class FakeClient:
@@ -93,6 +100,9 @@ class FakeClient:
         self.backoff = Backoff("Spanner", UnavailableError)
         self.clock = self
         self.timestamp = timestamp
+
+    def synchronize(self) -> None:
+        """Do nothing: the time stands still."""
 
     def now(self) -> int:
         return 10_000_000_000_000
@@ -124,7 +134,7 @@ def planned(transform: Any, timestamp: int = 9_999_000_000_000) -> SnapshotFront
         def snapshot_client(self, element: Any) -> Any:
             return FakeClient(timestamp)
 
-    found: SnapshotFrontier = Fn(transform._settings).first_frontier(transform.stream, {})
+    found: SnapshotFrontier = Fn(transform._settings).first_frontier(transform.stream, FACTS)
     return found
 
 
