@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from google.cloud.spanner_v1.types import spanner as spanner_types
+from google.cloud.spanner_v1.types import transaction as transaction_types
 
 from penstock.emulators.simulated_spanner.data_service import _rows
 from penstock.emulators.simulated_spanner.errors import ServiceError
@@ -70,7 +71,7 @@ def test_a_range_with_an_open_start_has_all_later_rows() -> None:
 
 def test_rows_older_than_the_version_retention_cannot_be_read() -> None:
     made = database()
-    options = spanner_types.TransactionOptions.ReadOnly.pb()()
+    options = transaction_types.TransactionOptions.ReadOnly.pb()()
     options.read_timestamp.seconds = (START - 3601 * SECOND) // SECOND
     with pytest.raises(ServiceError, match="maximum timestamp staleness"):
         read_timestamp(made, options, START)
