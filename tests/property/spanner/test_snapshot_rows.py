@@ -14,16 +14,16 @@ from penstock.io.spanner.snapshot.tracker import SnapshotCoder
 from penstock.io.spanner.tracker import FrontierCoder
 from tests.unit.spanner.snapshot.test_rows import ARRAY, FLOAT64, INT64, STRING, message
 
-COLUMNS = [("K", INT64), ("S", STRING), ("F", FLOAT64), ("A", (ARRAY, STRING))]
+COLUMNS = [("K", INT64), ("F", FLOAT64), ("A", (ARRAY, STRING)), ("S", STRING)]
 TABLE = Table("T", tuple(name for name, _ in COLUMNS), (1, 2, 3, 4), 1)
 
 texts = st.none() | st.text(max_size=200)
 rows = st.lists(
     st.tuples(
         st.integers(-(2**63), 2**63 - 1).map(str),
-        texts,
         st.none() | st.floats(allow_nan=False, allow_infinity=False),
         st.none() | st.lists(texts, max_size=4),
+        texts,
     ),
     max_size=8,
 )
@@ -55,7 +55,7 @@ def test_any_cut_gives_the_same_rows_and_the_key_of_the_last_one(data: st.DataOb
             found += [(json.loads(mod.keys), json.loads(mod.new_values)) for mod in part.record.mods]
             last = part.last_key
     reader.finish()
-    assert found == [({"K": k}, {"S": s, "F": f, "A": a}) for k, s, f, a in given_rows]
+    assert found == [({"K": k}, {"F": f, "A": a, "S": s}) for k, f, a, s in given_rows]
     assert json.loads(last or "[]") == ([given_rows[-1][0]] if given_rows else [])
 
 
