@@ -1,0 +1,156 @@
+"""A pipeline with checkpoint and output on an S3 server, through a proxy that makes requests fail, and with SIGKILLs.
+
+The source is generated, so the expected output is known. The proxy and Amazon's own client look from outside.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.integration.files.counting import PER_SECOND
+from tests.object_stores.bucket import Bucket, Watcher
+from tests.object_stores.faults import FaultProxy, Faults
+from tests.object_stores.servers import MOTO, VERSITYGW, RunningServer
+from tests.oracle.kill import POLL_SECONDS, Run, python, session_members
+from tests.oracle.lines import Line, read_lines
+from tests.oracle.rules import counted
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+KEYS = 2
+MOMENTS = {
+    "at the take-over": ("put", "/checkpoint/records/", 1),
+    "while staging": ("put", "/.penstock-staging/", 2),
+    "at a commit": ("put", "/checkpoint/records/", 3),
+    "while publishing": ("put", "/output/counts/", 2),
+    "after publishing": ("delete", "/.penstock-staging/", 2),
+    "while state is sealed": ("put", "/checkpoint/state/", 3),
+    "while looking for a newer driver": ("head", "/checkpoint/records/", 3),
+}
+"""Operation, part of the path, and which such request after the start."""
+
+
+@dataclass
+class Job:
+    """The pipeline of a campaign, its server and its proxy."""
+
+    root: Path
+    server: RunningServer
+    proxy: FaultProxy
+    rounds: int = 0
+    bucket: Bucket = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bucket = Bucket(self.server.port)
+        (self.root / "hooks").mkdir()
+
+    def start(self) -> Run:
+        self.rounds += 1
+        places = [self.server.url(name, self.proxy.port) for name in ("output", "checkpoint")]
+        command = python("tests.integration.files.counting", *places, str(self.root / "hooks"), str(KEYS))
+        # More tries than usual: the proxy must not be stronger than a pipeline that is set up for such a network.
+        return Run(
+            [*command, "--epoch_retries=10"], log=self.root / "log", environment=self.server.environment
+        )
+
+    def wait_for(self, run: Run, moment: str, seconds: float) -> None:
+        """Wait for a request that is sent after this call."""
+        operation, part, nth = MOMENTS[moment]
+        since, deadline = len(self.proxy.log), time.monotonic() + seconds
+        while sum(r.operation == operation and part in r.path for r in self.proxy.log[since:]) < nth:
+            assert run.alive(), f"the pipeline ended; read {self.root / 'log'}"
+            assert time.monotonic() < deadline, f"{moment} has not come within {seconds:g} s"
+            time.sleep(POLL_SECONDS)
+
+    def lines(self) -> list[Line]:
+        return list(read_lines(self.bucket.download("output", self.root / "downloaded")))
+
+    def end_soon(self) -> int:
+        """Let each key end above every number that was read so far; return that number."""
+        count = max((line.content["n"] for line in self.lines()), default=0) + 3 * PER_SECOND
+        (self.root / "hooks" / "end.new").write_text(str(count))
+        (self.root / "hooks" / "end.new").rename(self.root / "hooks" / "end")
+        return count
+
+
+def kill_a_worker(run: Run) -> int:
+    """SIGKILL the newest of Spark's Python workers; return the number of killed processes."""
+    workers = [pid for pid in sorted(session_members(run.process.pid)) if _is_worker(pid)]
+    if workers:
+        os.kill(workers[-1], signal.SIGKILL)
+    return min(len(workers), 1)
+
+
+def _is_worker(pid: int) -> bool:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        return (
+            b"penstock.runner.daemon" in command and b"daemon" in Path(f"/proc/{parent}/cmdline").read_bytes()
+        )
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_faults_and_kills_on_s3_lose_nothing_and_double_nothing(tmp_path, campaign):
+    """One of three kills hits only a worker; the others hit driver, JVM and workers at once."""
+    rng, kills = campaign.random("s3-faults"), campaign.size(3, 30)
+    moments = list(MOMENTS)
+    seconds = campaign.size(120, 300)
+    killed: Counter[str] = Counter()
+    kind = VERSITYGW if campaign.full else MOTO
+    share = 0.05 if campaign.full else 0.12
+    with (
+        kind.start(tmp_path / "server") as server,
+        FaultProxy(server.port, faults := Faults(campaign.seed, share)) as proxy,
+        Watcher(bucket := Bucket(server.port), "output") as watcher,
+    ):
+        job = Job(tmp_path, server, proxy)
+        run = job.start()
+        try:
+            for number in range(kills):
+                moment = moments[(number * 3 + 2) % len(moments)]
+                job.wait_for(run, moment, seconds)
+                time.sleep(rng.choice([0.0, rng.random() / 5]))
+                if number % 3 == 1:
+                    killed["worker"] += kill_a_worker(run)
+                else:
+                    run.kill()
+                    killed["all"] += 1
+                    run = job.start()
+            faults.on = campaign.full
+            job.wait_for(run, "while publishing", seconds)
+            count = job.end_soon()
+            status = run.wait(seconds)
+        finally:
+            run.kill()
+        lines = job.lines()
+        uploads = bucket.unfinished_uploads()
+    wrong = counted(lines, "key", "n", {f"k{number}": count for number in range(KEYS)})
+    wrong += [f"{line.place}: state differs" for line in lines if line.content["seen"] != line.content["n"]]
+    log = (tmp_path / "log").read_text()
+    campaign.record(
+        "object-store-faults",
+        server=kind.name,
+        kills=dict(killed),
+        starts=job.rounds,
+        lines=len(lines),
+        requests=dict(proxy.counts()),
+        faults=dict(proxy.faults()),
+        busiest_second=proxy.busiest_second(),
+        wrong=wrong + watcher.wrong,
+    )
+    assert status == 0, log[-3000:]
+    assert wrong == []
+    assert watcher.wrong == []
+    assert sum(proxy.faults().values()) > 5
+    assert proxy.busiest_second() < 400, "requests were repeated without pauses"
+    assert uploads == proxy.counts()["multipart"] == 0
+    assert "testsecret" not in log
