@@ -83,10 +83,13 @@ def levels(spark: Any, keyed: int) -> int:
     return build_plan(pipeline.to_runner_api(default_environment=environment), streaming=True).depth
 
 
-def epochs(spark: Any, keyed: int, tasks: int, count: int) -> Cost:
-    """Return the cost of one idle epoch of a warm stream, measured over at least `count` epochs."""
+def epochs(spark: Any, keyed: int, tasks: int, count: int, checkpoint: str | None = None) -> Cost:
+    """Return the cost of one idle epoch of a warm stream, measured over at least `count` epochs.
+
+    `checkpoint` is a new path or URL; None is a temporary folder.
+    """
     with tempfile.TemporaryDirectory(prefix="penstock-idle-") as folder:
-        flags = [f"--checkpoint_dir={folder}/checkpoint", f"--spark_parallelism={tasks}"]
+        flags = [f"--checkpoint_dir={checkpoint or folder + '/checkpoint'}", f"--spark_parallelism={tasks}"]
         pipeline = beam.Pipeline(runner=PySparkRunner(spark), options=PipelineOptions(flags))
         build(pipeline, keyed)
         result = pipeline.run()

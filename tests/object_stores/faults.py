@@ -66,7 +66,7 @@ class Faults:
 class FaultProxy:
     """A proxy to `port` of loopback. `fault_of` gets operation and path, and returns a fault or None.
 
-    `latency_seconds` is added to each answer, as a network would.
+    `latency_seconds` is added to each answer, as a network would. `without_headers` (lower case) are not passed on.
     """
 
     def __init__(
@@ -74,10 +74,12 @@ class FaultProxy:
         port: int,
         fault_of: Callable[[str, str], str | None] = lambda operation, path: None,
         latency_seconds: float = 0.0,
+        without_headers: tuple[str, ...] = (),
     ) -> None:
         self.target = port
         self.fault_of = fault_of
         self.latency_seconds = latency_seconds
+        self.without_headers = without_headers
         self.log: list[Request] = []
         self._start = time.monotonic()
         self._stopped = threading.Event()
@@ -204,7 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
         # The host of the request stays: it is part of the signature.
         upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
         for name, value in self.headers.items():
-            if name.lower() not in _HOP:
+            if name.lower() not in (*_HOP, *self.server.proxy.without_headers):
                 upstream.putheader(name, value)
         upstream.putheader("Content-Length", str(len(body)))
         upstream.endheaders(body)

@@ -186,7 +186,12 @@ S3RVER = Server(
 GCS = Server(
     "gcs",
     "gs",
-    lambda port, data: [sys.executable, str(ROOT / "tests" / "object_stores" / "gcs_server.py"), str(port)],
+    lambda port, data: [
+        sys.executable,
+        str(ROOT / "tests" / "object_stores" / "gcs_server.py"),
+        str(port),
+        BUCKET,
+    ],
     lambda port, data: None,
     environment={},
 )

@@ -1,0 +1,93 @@
+"""The cost of an idle epoch with its checkpoint on an S3 server, against the same epoch on the local disk.
+
+    python benchmarks/object_store_epoch.py [--server versitygw] [--latency_ms 0 20] [--epochs 60] [--rounds 3]
+
+The stream is that of `idle_epoch.py`: it has nothing to read, and one epoch follows the other. The server runs on
+loopback, which has no latency of its own; `--latency_ms` adds it to each answer. Local disk and S3 take turns in one
+run. Requests are counted by a proxy before the server, so the count does not depend on our code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from idle_epoch import epochs
+from measure import Cost, Spread, heading, machine, ratio, row
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from penstock.runner.spark.session import context
+from tests.object_stores.faults import FaultProxy
+from tests.object_stores.servers import MOTO, VERSITYGW, RunningServer
+
+SERVERS = {"versitygw": VERSITYGW, "moto": MOTO}
+
+
+def on_s3(spark: Any, server: RunningServer, port: int, options: argparse.Namespace, keyed: int) -> Cost:
+    """Return the cost of an idle epoch with a new checkpoint behind a port."""
+    url = server.url(f"checkpoint-{uuid.uuid4().hex}", port)
+    return epochs(spark, keyed, options.tasks, options.epochs, url)
+
+
+def requests_of_an_epoch(spark: Any, server: RunningServer, options: argparse.Namespace, keyed: int) -> str:
+    """Return the requests of one epoch, as a text. Those of a start and of sweeps are part of it."""
+    with FaultProxy(server.port) as proxy:
+        on_s3(spark, server, proxy.port, options, keyed)
+        commits = sum(r.operation == "put" and "/records/" in r.path for r in proxy.log)
+        counts: Counter[str] = proxy.counts()
+    return ", ".join(f"{count / commits:.2f} {operation}" for operation, count in sorted(counts.items()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--server", choices=SERVERS, default="versitygw")
+    parser.add_argument("--latency_ms", type=float, nargs="+", default=[0, 20])
+    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tasks", type=int, default=2)
+    parser.add_argument("--keyed", type=int, default=1, help="number of keyed stages")
+    options = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-s3-") as folder,
+        SERVERS[options.server].start(Path(folder)) as server,
+    ):
+        os.environ.update(server.environment)
+        spark = context("local[2,4]", {})
+        print(f"{machine()}; {options.server}; {options.tasks} tasks a level, {options.keyed} keyed stages\n")
+        print(heading("idle epoch", "S3, ms", "local disk, ms", "ratio"))
+        for latency in options.latency_ms:
+            tell(spark, server, options, latency)
+        print("\nrequests per epoch:", requests_of_an_epoch(spark, server, options, options.keyed))
+
+
+def tell(spark: Any, server: RunningServer, options: argparse.Namespace, latency: float) -> None:
+    """Measure both in turn with one latency, and print a row each for wall and CPU time."""
+    costs: dict[str, list[Cost]] = {"s3": [], "local": []}
+    with FaultProxy(server.port, latency_seconds=latency / 1000) as proxy:
+        # Without latency the proxy is left out: it would cost more than the request.
+        port = proxy.port if latency else server.port
+        for number in range(options.rounds + 1):
+            for where in ("s3", "local") if number % 2 else ("local", "s3"):
+                if where == "s3":
+                    cost = on_s3(spark, server, port, options, options.keyed)
+                else:
+                    cost = epochs(spark, options.keyed, options.tasks, options.epochs)
+                if number:  # the first round warms the JVM up
+                    costs[where].append(cost)
+    for what in ("wall", "cpu"):
+        s3, local = (
+            Spread.of(cost.wall if what == "wall" else cost.cpu for cost in costs[where])
+            for where in ("s3", "local")
+        )
+        print(row(f"{latency:g} ms latency, {what}", s3.text(1, 1e-3), local.text(1, 1e-3), ratio(s3, local)))
+
+
+if __name__ == "__main__":
+    main()
