@@ -21,7 +21,7 @@ LOST_BEFORE, LOST_AFTER = "lost before the effect", "lost after the effect"
 OVERLOADED, CONFLICT, REFUSED = "503", "409 without an object", "403"
 
 
-@dataclass
+@dataclass(eq=False)
 class SimulatedRequests:
     """Objects in memory. `faults` are taken one by one, one for each request; None is an answer as it should be.
 
@@ -99,7 +99,7 @@ class SimulatedRequests:
         return answer
 
 
-@dataclass
+@dataclass(eq=False)
 class SimulatedClock:
     """A clock that only pauses move."""
 

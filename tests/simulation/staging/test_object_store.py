@@ -29,7 +29,7 @@ Objects = dict[str, bytes]
 LOCATION = Location("s3", "bucket", "out")
 
 
-@dataclass
+@dataclass(eq=False)
 class CrashingRequests(SimulatedRequests):
     """Requests that may kill the process, and from time to time lose their answer."""
 
