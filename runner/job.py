@@ -62,6 +62,7 @@ class Job:
         with contextlib.closing(self._engine):
             while not record.state.done and not self._result.stopping:
                 state = self._try_batch_epoch(driver, record)
+                # None: nothing was due, and the driver has paused.
                 if state is not None:
                     record = _in_memory(record.number + 1, state)
                     self._result.committed(record, driver.measured(record.number))

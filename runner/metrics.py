@@ -103,6 +103,7 @@ def _merge(a: _Info, b: _Info) -> _Info:
 
 
 def _later_gauge(a: bytes, b: bytes) -> bytes:
+    # A gauge is its time and its value, both var-ints. The later time wins, because reports of tasks have no order.
     return max(a, b, key=lambda payload: coders.VarIntCoder().get_impl().decode(payload[: _varint(payload)]))
 
 

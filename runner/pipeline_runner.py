@@ -70,6 +70,8 @@ class PySparkRunner(PipelineRunner):
             CheckpointError: the checkpoint cannot be used as asked.
         """
         RuntimeValueProvider.set_runtime_options({})
+        # As Beam's own runners do: it gives the input of each GroupByKey the type of a pair, and refuses keys whose
+        # coder is not deterministic.
         pipeline.visit(
             group_by_key_input_visitor(not options.view_as(TypeOptions).allow_non_deterministic_key_coders)
         )
@@ -101,6 +103,7 @@ class PySparkRunner(PipelineRunner):
         plan = _plan(proto, settings, options)
         checkpoint = _compatible_checkpoint(plan, settings)
         packages = Packages.of(options.view_as(SetupOptions))
+        # Made only for its checks: the master, which decides where the logs go, is not known before Spark runs.
         worker_logging(options, to_driver=False)
         spark = self._context(settings)
         if plan.streaming and checkpoint is None and not plan.script:

@@ -67,6 +67,17 @@ class _LastEpoch:
     unfinalized: frozenset[str] = frozenset()
     metrics: tuple[bytes, ...] = ()
 
+    @classmethod
+    def of(cls, attempt: Attempt, reports: Sequence[TaskReport]) -> _LastEpoch:
+        """Return what the driver remembers of an epoch whose tasks all succeeded."""
+        return cls(
+            number=attempt.epoch,
+            job=attempt.job,
+            nonces=frozenset(report.nonce for report in reports),
+            unfinalized=frozenset(report.nonce for report in reports if report.has_finalizers),
+            metrics=tuple(info for report in reports for info in report.metrics),
+        )
+
 
 class Driver:
     """Runs single epochs of a plan.
@@ -228,13 +239,7 @@ class Driver:
         raise_failure(reports)
         # Only after `raise_failure`: a failed epoch has no bundles to finalize and no metrics, and sets no pace.
         self._pacing.observe(sum(report.records_read for report in reports))
-        self._last = _LastEpoch(
-            number=attempt.epoch,
-            job=attempt.job,
-            nonces=frozenset(report.nonce for report in reports),
-            unfinalized=frozenset(report.nonce for report in reports if report.has_finalizers),
-            metrics=tuple(info for report in reports for info in report.metrics),
-        )
+        self._last = _LastEpoch.of(attempt, reports)
         if late := sum(report.dropped for report in reports):
             logger.warning(
                 "dropped %d elements that arrived after their window%s", late, place and f" ({place})"
