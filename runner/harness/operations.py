@@ -94,30 +94,23 @@ class SinkOperation(operations.Operation):
 
 # Beam's factory of operations looks a transform's URN up in a registry of the process. The plan gives the ends of its
 # stages our URNs (`graph.py`), so Beam makes these operations and connects them with its own.
-@BeamTransformFactory.register_urn(SOURCE_URN, None)
-def _create_source(
-    factory: Any, transform_id: str, proto: Any, payload: Any, consumers: dict[str, list[Any]]
-) -> SourceOperation:
-    return SourceOperation(
-        common.NameContext(proto.unique_name, transform_id),
-        [op for ops in consumers.values() for op in ops],
-        factory.counter_factory,
-        factory.state_sampler,
-        factory.get_only_output_coder(proto),
-    )
+def _creator(operation: type[SourceOperation]) -> Callable[..., SourceOperation]:
+    def create(
+        factory: Any, transform_id: str, proto: Any, payload: Any, consumers: dict[str, list[Any]]
+    ) -> SourceOperation:
+        return operation(
+            common.NameContext(proto.unique_name, transform_id),
+            [op for ops in consumers.values() for op in ops],
+            factory.counter_factory,
+            factory.state_sampler,
+            factory.get_only_output_coder(proto),
+        )
+
+    return create
 
 
-@BeamTransformFactory.register_urn(EMPTY_URN, None)
-def _create_empty(
-    factory: Any, transform_id: str, proto: Any, payload: Any, consumers: dict[str, list[Any]]
-) -> EmptyOperation:
-    return EmptyOperation(
-        common.NameContext(proto.unique_name, transform_id),
-        [op for ops in consumers.values() for op in ops],
-        factory.counter_factory,
-        factory.state_sampler,
-        factory.get_only_output_coder(proto),
-    )
+BeamTransformFactory.register_urn(SOURCE_URN, None)(_creator(SourceOperation))
+BeamTransformFactory.register_urn(EMPTY_URN, None)(_creator(EmptyOperation))
 
 
 @BeamTransformFactory.register_urn(SINK_URN, bytes)
