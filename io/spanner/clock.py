@@ -3,7 +3,7 @@
 A query that ends ahead of the service's time runs until that time has come, and a query that ends before it
 leaves changes unread. So a reader that plans its queries by the wall clock of this computer depends on that
 clock: set back by a day, it reads only what is older than a day. The reader plans by the service's time instead,
-which it asks for with `SELECT CURRENT_TIMESTAMP()`, and counts on from there with a clock that is never set.
+which it asks for with `SELECT CURRENT_TIMESTAMP`, and counts on from there with a clock that is never set.
 """
 
 from __future__ import annotations

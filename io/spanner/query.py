@@ -27,8 +27,8 @@ DIALECT = (
 )
 """One row: GOOGLE_STANDARD_SQL or POSTGRESQL. The statement is legal in both."""
 
-CURRENT_TIME = "SELECT CURRENT_TIMESTAMP()"
-"""One row: the service's time."""
+CURRENT_TIME = "SELECT CURRENT_TIMESTAMP"
+"""One row: the service's time. Without parentheses, which PostgreSQL refuses."""
 
 STREAMS = "SELECT change_stream_name FROM information_schema.change_streams"
 

@@ -90,12 +90,24 @@ class SpannerEmulator(Emulator):
             "GOOGLE_CLOUD_SPANNER_MULTIPLEXED_SESSIONS_PARTITIONED_OPS": "false",
         }
 
-    def create_database(self, project: str, instance: str, database: str, ddl: Sequence[str]) -> None:
-        """Create the instance if it is missing, and in it a new database with the statements of `ddl`."""
+    def create_database(
+        self,
+        project: str,
+        instance: str,
+        database: str,
+        ddl: Sequence[str],
+        *,
+        dialect: str = "GOOGLE_STANDARD_SQL",
+    ) -> None:
+        """Create the instance if it is missing, and in it a new database with the statements of `ddl`.
+
+        `dialect` is GOOGLE_STANDARD_SQL or POSTGRESQL.
+        """
         from google.api_core.client_options import ClientOptions
         from google.api_core.exceptions import AlreadyExists
         from google.auth.credentials import AnonymousCredentials
         from google.cloud import spanner
+        from google.cloud.spanner_admin_database_v1.types import DatabaseDialect
 
         with _environment(self.environment()):
             client = spanner.Client(
@@ -110,7 +122,16 @@ class SpannerEmulator(Emulator):
             )
             with suppress(AlreadyExists):  # a second database in one instance
                 home.create().result(30)
-            home.database(database, ddl_statements=list(ddl)).create().result(60)
+            # A PostgreSQL database is created without tables.
+            later = list(ddl) if dialect == "POSTGRESQL" else []
+            made = home.database(
+                database,
+                ddl_statements=[] if later else list(ddl),
+                database_dialect=DatabaseDialect[dialect],
+            )
+            made.create().result(60)
+            if later:
+                made.update_ddl(later).result(60)
 
     def restart(self, *, timeout_seconds: float = 30.0) -> None:
         """End the process and start a new one on the same port. All data is lost, as after a crash.

@@ -17,6 +17,7 @@ from penstock.io.spanner import ReadFromSpannerChangeStream
 from tests.epochs import Epochs
 
 PROJECT, INSTANCE = "penstock-test", "penstock-test"
+GOOGLESQL, POSTGRESQL = "GOOGLE_STANDARD_SQL", "POSTGRESQL"
 TABLES = {"Accounts": "Id INT64 NOT NULL", "Orders": "Id INT64 NOT NULL"}
 DDL = [
     *(
@@ -25,6 +26,14 @@ DDL = [
     ),
     "CREATE CHANGE STREAM Changes FOR ALL OPTIONS (value_capture_type = 'OLD_AND_NEW_VALUES')",
 ]
+PG_DDL = [
+    *(
+        f'CREATE TABLE "{name}" ("Id" bigint NOT NULL PRIMARY KEY, "Value" varchar, "Version" bigint)'
+        for name in TABLES
+    ),
+    "CREATE CHANGE STREAM \"Changes\" FOR ALL WITH (value_capture_type = 'OLD_AND_NEW_VALUES')",
+]
+"""The same tables and stream in a PostgreSQL database, with the same names."""
 
 
 @dataclass
@@ -34,6 +43,7 @@ class Database:
     emulator: Emulator
     name: str
     client: Any
+    dialect: str = GOOGLESQL
 
     def reading(self, **options: Any) -> ReadFromSpannerChangeStream:
         """Return the transform that reads this database's change stream."""
@@ -50,10 +60,12 @@ class Database:
 
     def rows(self, table: str) -> dict[int, tuple[str, int]]:
         """Return the table's contents now."""
+        from google.cloud.spanner import KeySet
+
         with self.client.snapshot() as snapshot:
             return {
                 row[0]: (row[1], row[2])
-                for row in snapshot.execute_sql(f"SELECT Id, Value, Version FROM {table}")
+                for row in snapshot.read(table, ["Id", "Value", "Version"], KeySet(all_=True))
             }
 
 
@@ -87,18 +99,19 @@ _numbers = count()
 def new_database(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Database]:
     """Make a database with the DDL given, on the emulator given."""
 
-    def make(emulator: Emulator, ddl: list[str] | None = None) -> Database:
+    def make(emulator: Emulator, ddl: list[str] | None = None, dialect: str = GOOGLESQL) -> Database:
         from google.auth.credentials import AnonymousCredentials
         from google.cloud import spanner
 
         for name, value in emulator.environment().items():
             monkeypatch.setenv(name, value)
         name = f"database-{next(_numbers)}"
-        emulator.create_database(PROJECT, INSTANCE, name, DDL if ddl is None else ddl)
+        usual = PG_DDL if dialect == POSTGRESQL else DDL
+        emulator.create_database(PROJECT, INSTANCE, name, usual if ddl is None else ddl, dialect=dialect)
         client = spanner.Client(
             project=PROJECT, credentials=AnonymousCredentials(), disable_builtin_metrics=True
         )
-        return Database(emulator, name, client.instance(INSTANCE).database(name))
+        return Database(emulator, name, client.instance(INSTANCE).database(name), dialect)
 
     return make
 

@@ -12,6 +12,7 @@ import pytest
 
 from penstock.io.spanner import DataChangeRecord
 from tests.epochs import Epochs
+from tests.integration.spanner.conftest import GOOGLESQL, POSTGRESQL
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.emulator
@@ -73,20 +74,21 @@ def test_a_read_without_an_end_continues_a_bounded_one_under_churn(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize(("parts", "dialect"), [(1, GOOGLESQL), (3, GOOGLESQL), (3, POSTGRESQL)])
 def test_replay_equals_the_tables_through_churn_and_crashes(
     emulator: Any,
     new_database: Callable[..., Any],
     writers: Callable[..., Any],
     epochs: Callable[..., Any],
     parts: int,
+    dialect: str,
     campaign: Any,
 ) -> None:
     """Each round has a new database: for every query the emulator scans everything that the database holds."""
-    rng = campaign.random(f"spanner churn {parts}")
+    rng = campaign.random(f"spanner churn {parts} {dialect}")
     records = crashes = transactions = 0
     for _ in range(campaign.size(1, 12)):
-        database = new_database(emulator)
+        database = new_database(emulator, dialect=dialect)
         driver = epochs(database.reading(), parts)
         with writers(database) as running:
             until = time.monotonic() + 12
@@ -97,7 +99,8 @@ def test_replay_equals_the_tables_through_churn_and_crashes(
         assert driver.widest >= min(parts, 2)
         records, crashes = records + len(driver.committed), crashes + driver.crashes
         transactions += len(running.commits)
-    campaign.record(f"spanner-churn-{parts}", records=records, transactions=transactions, crashes=crashes)
+    name = f"spanner-churn-{parts}{'-postgresql' if dialect == POSTGRESQL else ''}"
+    campaign.record(name, records=records, transactions=transactions, crashes=crashes)
     wait_until(lambda: not reader_threads(), lambda: f"the read has ended, but {reader_threads()} still run")
 
 
