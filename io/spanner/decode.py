@@ -191,7 +191,7 @@ def _undamaged(fields: Any) -> list[Any] | None:
     """Decode data change records as `_data_records` does; None also if one of them is damaged."""
     try:
         return _data_records(fields)
-    except ValueError:
+    except (ValueError, IndexError):
         return None
 
 
@@ -206,7 +206,8 @@ def _damaged(entry: bytes, error: Exception) -> DamagedRecord:
         reason = (
             f"a field of the data change record does not have its documented form ({type(error).__name__})"
         )
-        return DamagedRecord(parse_timestamp(timestamp), str(int(sequence)), transaction, reason, entry)
+        int(sequence)  # a record whose sequence is no number has no place
+        return DamagedRecord(parse_timestamp(timestamp), sequence, transaction, reason, entry)
     except ValueError:
         raise DecodeError(
             "the change stream sent a data change record without a readable timestamp"
@@ -280,6 +281,8 @@ def _data_record_by_position(entry: bytes) -> DataChangeRecord:
 
 def _mods_by_position(mods: bytes) -> Mods:
     sides = [entry.list_value.values for entry in wire.ListValue.FromString(mods).values]
+    if any(len(side) < 3 for side in sides):
+        raise ValueError("a mod has not three sides")
     return Mods(tuple([text.string_value for side in sides for text in side[:3]]))
 
 

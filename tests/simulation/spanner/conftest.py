@@ -18,7 +18,7 @@ import pytest
 
 from penstock.io.change_streams.tracker import Poll
 from penstock.io.change_streams.watermark import beam_watermark
-from penstock.io.spanner.frontier import Announced, Frontier
+from penstock.io.spanner.frontier import Frontier
 from penstock.io.spanner.query import ROOT
 from penstock.io.spanner.read import ReadSpannerFn
 from penstock.io.spanner.record import (
@@ -30,8 +30,9 @@ from penstock.io.spanner.record import (
     Mod,
     Mods,
 )
-from penstock.io.spanner.steps import PendingStep, last_step, to_steps
+from penstock.io.spanner.steps import PendingStep, announces_end, closes, last_step, to_steps
 from penstock.io.spanner.tracker import FrontierCoder, SpannerTracker
+from tests.simulation.spanner.mutable import MutableStream
 
 MILLI = 1_000_000
 """The simulated clock ticks in milliseconds, as Beam watermarks do, so that no order is lost by rounding."""
@@ -88,6 +89,13 @@ class Stream:
             else:
                 self._commit(now, f"t{number}")
         self.horizon = now + MILLI
+
+    start, tick = 0, MILLI
+
+    @property
+    def tokens(self) -> list[str]:
+        """All tokens, in a fixed order."""
+        return [f"p{number}" for number in range(60)]
 
     @property
     def records(self) -> list[DataChangeRecord]:
@@ -185,14 +193,17 @@ class Reading:
         crash_at: int | None = None,
         scattered: bool = False,
         globally_ordered: bool = False,
+        mutable: bool = False,
     ) -> None:
         self.rng = random.Random(seed * 7919 + 1)
-        self.stream = Stream(seed, scattered=scattered)
+        self.stream: Any = MutableStream(seed) if mutable else Stream(seed, scattered=scattered)
         self.fn = ReadSpannerFn(None)  # type: ignore[arg-type] - only `rebalance` is used
-        start = Frontier.starting_at(0, self.stream.horizon, globally_ordered=globally_ordered)
+        start = Frontier.starting_at(
+            self.stream.start, self.stream.horizon, globally_ordered=globally_ordered, mutable=mutable
+        )
         self.residuals = [(start, beam_watermark(start.watermark))]
         self.committed: list[DataChangeRecord] = []
-        self.laggards = {f"p{number}" for number in range(60) if self.rng.random() < 0.3}
+        self.laggards = {token for token in self.stream.tokens if self.rng.random() < 0.3}
         self.crash_at = crash_at
         self.steps = 0
         self.crashes = 0
@@ -269,11 +280,13 @@ class Reading:
                 return
             token = self._pick(sorted(frontier.open))
             position = frontier.open[token]
-            end = min(position.timestamp + self.rng.randint(0, 12) * MILLI, self.stream.horizon)
+            end = min(position.timestamp + self.rng.randint(0, 12) * self.stream.tick, self.stream.horizon)
             answer = self.stream.ask(token, position.timestamp, end)
             steps, position = to_steps(token, position, answer)
             yield from steps
-            announced = any(isinstance(step, Announced) for _, step in steps)
+            if steps and closes(steps[-1][1]):
+                continue
+            announced = any(announces_end(step) for _, step in steps)
             last = last_step(token, position, end, self.stream.horizon, announced=announced)
             if last is not None:
                 yield None, last

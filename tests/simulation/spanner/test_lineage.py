@@ -33,6 +33,29 @@ def test_a_crash_at_every_single_step_changes_nothing(reading: Any, seed: int) -
         reading(seed, crash_at=step).run()
 
 
+def test_histories_with_moves_keep_order_lose_nothing_and_report_correct_watermarks(
+    reading: Any, campaign: Any
+) -> None:
+    crashes = 0
+    for seed in range(campaign.size(60, HISTORIES)):
+        run = reading(seed, mutable=True)
+        try:
+            run.run()
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        crashes += run.crashes
+    assert crashes > 60, "the histories do not crash enough to show anything"
+
+
+def test_a_crash_at_every_single_step_of_a_history_with_moves_changes_nothing(
+    reading: Any, campaign: Any
+) -> None:
+    undisturbed = reading(3, mutable=True)
+    undisturbed.run()
+    for step in range(0, undisturbed.steps, campaign.size(5, 1)):
+        reading(3, crash_at=step, mutable=True).run()
+
+
 @pytest.mark.slow
 def test_streams_whose_keys_move_between_lineages_are_read_in_order_in_step(
     reading: Any, broken: Any

@@ -15,6 +15,7 @@ from penstock.io.spanner.record import (
     ChildPartition,
     ChildPartitionsRecord,
     ColumnType,
+    DamagedRecord,
     DataChangeRecord,
     HeartbeatRecord,
     Mods,
@@ -192,3 +193,44 @@ def test_years_are_formatted_with_four_digits() -> None:
 def test_timestamps_in_other_forms_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not an RFC 3339 timestamp in UTC such as 2026-01-31T12:00:00"):
         parse_timestamp(text)
+
+
+def row_of(*fields: Any) -> list[Any]:
+    """Return a row with one data change record of these fields."""
+    return [[[list(fields)], [], []]]
+
+
+PLACE = ("2026-01-01T00:00:00Z", "00000003", "tx")
+TAIL = ("INSERT", "NEW_VALUES", "1", "1", "", False)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        (*PLACE, True, "T", [], [["{}", "{}"]], *TAIL),  # a mod of two sides
+        (*PLACE, True, "T", [], [], "INSERT", "NEW_VALUES", "a secret", "1", "", False),
+        (*PLACE, True, "T", [["K", "{}", True]], [], *TAIL),  # a column without a position
+        (*PLACE, True),
+    ],
+)
+def test_a_damaged_record_keeps_its_place_and_its_bytes_and_its_neighbours_are_decoded(
+    fields: tuple[Any, ...],
+) -> None:
+    whole = row_of(*PLACE, True, "T", [], [["{}", "{}", "{}"]], *TAIL)
+    first, damaged, last = Decoder().feed(message(whole, row_of(*fields), whole))
+    assert first == last == Decoder().feed(message(whole))[0]
+    assert isinstance(damaged, DamagedRecord)
+    assert (damaged.commit_timestamp, damaged.server_transaction_id, damaged.record_sequence) == (
+        1767225600_000000000,
+        "tx",
+        "00000003",
+    )
+    assert struct_pb2.Value.FromString(damaged.data) == value(list(fields))
+    assert "secret" not in damaged.reason
+
+
+@pytest.mark.parametrize("fields", [("yesterday", "00000003", "tx"), ("2026-01-01T00:00:00Z", "x", "tx"), ()])
+def test_a_damaged_record_without_a_readable_place_is_refused(fields: tuple[Any, ...]) -> None:
+    with pytest.raises(DecodeError, match="without a readable timestamp") as error:
+        Decoder().feed(message(row_of(*fields)))
+    assert "yesterday" not in str(error.value)
