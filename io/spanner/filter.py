@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from penstock.errors import UsageError
 from penstock.io.spanner.record import DataChangeRecord
@@ -20,7 +22,7 @@ class Selection:
     """Which records pass. Empty `tables` and `mod_types` allow all; `excluded_tags` are transaction tags.
 
     Tables are named as in `DataChangeRecord.table_name`: ``schema.table`` in a named schema, with the letter case of
-    the database.
+    the database. A name may be a glob, such as ``sales.*``.
     """
 
     tables: frozenset[str] = frozenset()
@@ -49,13 +51,18 @@ class Selection:
         return cls(frozenset(_texts("tables", tables)), kinds, tags)
 
     @property
+    def names(self) -> frozenset[str]:
+        """The tables that are named, without those that a glob stands for."""
+        return frozenset([each for each in self.tables if not _GLOB & set(each)])
+
+    @property
     def everything(self) -> bool:
         """Whether all records pass."""
         return self == Selection()
 
     def reads_table(self, table: str) -> bool:
         """Return whether records of the table may pass."""
-        return not self.tables or table in self.tables
+        return not self.tables or _matches(self.tables, table)
 
     def passes(self, record: DataChangeRecord) -> bool:
         """Return whether the record is emitted."""
@@ -64,6 +71,14 @@ class Selection:
             and (not self.mod_types or record.mod_type in self.mod_types)
             and record.transaction_tag not in self.excluded_tags
         )
+
+
+_GLOB = set("*?[")
+
+
+@lru_cache(maxsize=4096)
+def _matches(patterns: frozenset[str], table: str) -> bool:
+    return any(fnmatchcase(table, pattern) for pattern in patterns)
 
 
 def _texts(name: str, values: Iterable[str]) -> list[str]:

@@ -107,7 +107,7 @@ class ReadSpannerFn(ReadChangeStreamFn):
     def check_start(self, stream: ChangeStream) -> None:
         """Also check that the tables exist. After the start they may be dropped, and their changes are still read."""
         super().check_start(stream)
-        tables = self._settings.selection.tables
+        tables = self._settings.selection.names
         if tables:
             client, limit = self._client(stream), self._settings.limits.unavailable_seconds
             client.backoff.ask(lambda: check_tables(stream, client.rows, tables), limit)
@@ -209,8 +209,8 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
         buffer_bytes: how much one worker process may read ahead of the pipeline, as sent by the service.
         idle_stream_seconds: how long open queries wait for the next bundle that continues at their positions; 0:
             not at all, and a bundle ends when its queries have ended.
-        tables: names of tables; changes of others are left out. ``schema.table`` in a named schema, with the
-            letter case of the database. Empty: all.
+        tables: names of tables, or globs; changes of others are left out. ``schema.table`` in a named schema, with
+            the letter case of the database. Empty: all.
         mod_types: INSERT, UPDATE, DELETE; changes of other kinds are left out. Empty: all.
         exclude_transaction_tags: changes of transactions with one of these tags are left out.
         dialect: GOOGLE_STANDARD_SQL or POSTGRESQL; None: the service is asked when a pipeline starts.
