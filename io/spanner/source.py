@@ -57,6 +57,10 @@ class ChangeStream(WithIdentity):
         return f"change stream {self.change_stream} of {self.database_path}"
 
 
+PRIORITIES = ("LOW", "MEDIUM", "HIGH")
+"""Priorities of requests (google.spanner.v1.RequestOptions)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection(connection.Connection):
     """How a worker reaches Spanner, and how Spanner treats its requests.
@@ -98,6 +102,10 @@ class Connection(connection.Connection):
             raise UsageError(f"plain_text and {given[0]} are both given: pass one of them")
         if bool(self.client_certificate) != bool(self.client_key):
             raise UsageError("client_certificate and client_key belong together: pass both")
+        if self.rpc_priority not in (None, *PRIORITIES):
+            raise UsageError(
+                f"rpc_priority={self.rpc_priority!r}: pass one of {', '.join(PRIORITIES)}, or leave it out"
+            )
 
 
 def snapshot_of(snapshot: Any, *, start_given: bool) -> str:

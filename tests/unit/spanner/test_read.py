@@ -84,7 +84,7 @@ def test_start_and_end_may_be_text_datetimes_or_nanoseconds(moment: Any) -> None
             {"api_endpoint": "host:1", "client_certificate": "c.pem"},
             "client_certificate and client_key belong together",
         ),
-        ({"rpc_priority": "URGENT"}, "rpc_priority='URGENT': pass LOW, MEDIUM or HIGH"),
+        ({"rpc_priority": "URGENT"}, "rpc_priority='URGENT': pass one of LOW, MEDIUM, HIGH"),
         ({"dialect": "GOOGLESQL"}, "dialect 'GOOGLESQL' is neither GOOGLE_STANDARD_SQL nor POSTGRESQL"),
         ({"tables": "Orders"}, "tables='Orders' is not a list"),
         ({"mod_types": ["TRUNCATE"]}, "mod_types has TRUNCATE"),
