@@ -26,8 +26,9 @@ class Writers:
     """Threads that write until `stop`; each transaction moves money between accounts, so the sum of balances is
     zero."""
 
-    def __init__(self, dsn: str, seed: int, count: int = 4) -> None:
+    def __init__(self, dsn: str, seed: int, count: int = 4, pause: float = 0) -> None:
         self.transactions = 0
+        self._pause = pause
         self._dsn, self._stopped = dsn, threading.Event()
         self._threads = [
             threading.Thread(target=self._run, args=(random.Random(f"{seed}/{number}"),))
@@ -49,6 +50,7 @@ class Writers:
                     with suppress(psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation):
                         self._transaction(session, draw)
                         self.transactions += 1
+                        self._stopped.wait(self._pause)
                         continue
                     session.rollback()
 
