@@ -29,6 +29,9 @@ class Partitions:
     def mapPartitionsWithIndex(self, run: Callable[[int, Iterator[Any]], Iterable[Any]]) -> Partitions:
         return Partitions([list(run(index, iter(part))) for index, part in enumerate(self.parts)])
 
+    def mapPartitions(self, run: Callable[[Iterator[Any]], Iterable[Any]]) -> Partitions:
+        return self.mapPartitionsWithIndex(lambda index, part: run(part))
+
     def partitionBy(self, n: int, target_of: Callable[[Any], int]) -> Partitions:
         pairs = self.collect()
         return Partitions([[pair for pair in pairs if target_of(pair[0]) == target] for target in range(n)])
@@ -41,6 +44,7 @@ class OneProcessContext:
     """Replaces a `SparkContext` with one slot: all elements of a stage are one bundle, in their order."""
 
     defaultParallelism = 1  # noqa: N815  (Spark's name)
+    master = "local[1]"
 
     def broadcast(self, value: Any) -> Shipped:
         return Shipped(value)
