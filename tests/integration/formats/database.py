@@ -24,7 +24,7 @@ COLUMNS = {
     "Flag": "BOOL",
     "Raw": "BYTES(MAX)",
     "Day": "DATE",
-    "At": "TIMESTAMP",
+    "Moment": "TIMESTAMP",
     "Doc": "JSON",
     "Tags": "ARRAY<STRING(MAX)>",
     "Numbers": "ARRAY<INT64>",
@@ -133,7 +133,7 @@ def value_of(column: str, rng: random.Random) -> Any:
             return b64encode(rng.randbytes(rng.randrange(5)))
         case "Day":
             return date.fromordinal(rng.randrange(720_000, 738_000))
-        case "At":
+        case "Moment":
             return datetime.fromtimestamp(rng.randrange(10**9), UTC).replace(microsecond=rng.randrange(10**6))
         case "Doc":
             return JsonObject({"a": [text, None, rng.randrange(10**6)], "ü": rng.random() < 0.5})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from operator import itemgetter
@@ -23,6 +24,8 @@ from penstock.transforms import (
     AssembledTransaction,
     AssembleTransactions,
     Barriers,
+    Deduplicate,
+    OrderByKey,
     ShardByKey,
     ShardRecord,
     ToChangeEvents,
@@ -51,11 +54,12 @@ def build(
         project=PROJECT, instance=INSTANCE, database=database, change_stream="Changes", start=start, end=end
     )
     events = pipeline | source | ToChangeEvents(database=database)
-    transactions = events | AssembleTransactions() | "Sums" >> beam.Map(transaction_line)
-    _ = transactions | "WriteSums" >> WriteToJsonLines(
+    transactions = events | Deduplicate(horizon_seconds=60) | AssembleTransactions()
+    sums = transactions | "Sums" >> beam.Map(transaction_line)
+    _ = sums | "WriteSums" >> WriteToJsonLines(
         f"{output}/transactions", table="transactions", roll_seconds=0.5
     )
-    records = events | ShardByKey(SHARDS) | Barriers(shards=SHARDS, interval_seconds=0.2)
+    records = events | OrderByKey() | ShardByKey(SHARDS) | Barriers(shards=SHARDS, interval_seconds=0.2)
     _ = (
         records
         | "Records" >> beam.Map(shard_line)
@@ -104,6 +108,8 @@ class Bank:
         with self._database.batch() as batch:
             for table in TABLES:
                 batch.insert(table, ("Id", "Amount"), [(number, 100) for number in range(ACCOUNTS)])
+        self.opened = time.time()
+        """Before the first transfer, and after the first deposits, in seconds since the epoch."""
 
     @contextmanager
     def open(self, seed: int) -> Iterator[threading.Event]:
