@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from penstock.transforms.dead_letters import DeadLetter, DeadLetters
     from penstock.transforms.deduplicate import Deduplicate
+    from penstock.transforms.expression import RowExpression
     from penstock.transforms.filter import FilterEvents
     from penstock.transforms.flatten import FlattenAfter
     from penstock.transforms.formats.capture import check_capture
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from penstock.transforms.formats.debezium import DebeziumFormat
     from penstock.transforms.formats.debezium_parse import DebeziumParser
     from penstock.transforms.formats.dynamodb import DynamoDbFormat
-    from penstock.transforms.formats.format_events import FormatEvents
+    from penstock.transforms.formats.format_events import FormatEvents, FormatShardRecords
     from penstock.transforms.formats.formatted import FormattedRecord
     from penstock.transforms.formats.google_templates import BigtableChangeLogFormat, SpannerBigQueryFormat
     from penstock.transforms.formats.ydb import YdbFormat
@@ -68,6 +69,7 @@ __all__ = [
     "FilterEvents",
     "FlattenAfter",
     "FormatEvents",
+    "FormatShardRecords",
     "FormattedRecord",
     "Mask",
     "MaskColumns",
@@ -75,6 +77,7 @@ __all__ = [
     "OrderByKey",
     "RenameColumns",
     "RouteEvents",
+    "RowExpression",
     "SelectColumns",
     "ShardByKey",
     "ShardRecord",
@@ -105,6 +108,7 @@ _HOMES = {
     "FilterEvents": "filter",
     "FlattenAfter": "flatten",
     "FormatEvents": "formats.format_events",
+    "FormatShardRecords": "formats.format_events",
     "FormattedRecord": "formats.formatted",
     "Mask": "columns",
     "MaskColumns": "columns",
@@ -112,6 +116,7 @@ _HOMES = {
     "OrderByKey": "order_by_key",
     "RenameColumns": "columns",
     "RouteEvents": "routing",
+    "RowExpression": "expression",
     "SelectColumns": "columns",
     "ShardByKey": "routing",
     "ShardRecord": "virtual_timestamps",

@@ -1,4 +1,4 @@
-"""`FormatEvents`: applies a format to events in a pipeline."""
+"""`FormatEvents` and `FormatShardRecords`: apply a format in a pipeline."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any
 
 from penstock.transforms.element_transform import ElementTransform
 from penstock.transforms.formats.formatted import Format, FormattedRecord
+from penstock.transforms.formats.ydb import YdbFormat
+from penstock.transforms.virtual_timestamps import ShardRecord
 
 
 class FormatEvents(ElementTransform):
@@ -24,3 +26,28 @@ class FormatEvents(ElementTransform):
     def display_data(self) -> dict[str, Any]:
         # The class only: options of a format may hold the address of a schema registry with a password.
         return {"format": type(self._format).__name__}
+
+class FormatShardRecords(ElementTransform):
+    """Turns (shard, `ShardRecord`) into (shard, `FormattedRecord`): events, and barriers as `resolved` records.
+
+        shards = events | ShardByKey(8) | Barriers(shards=8, per_table=True)
+        records = shards | FormatShardRecords(YdbFormat("feed", virtual_timestamps=True))
+
+    The topic of a barrier is that of its table, so use `per_table=True` if a sink writes each table to a topic.
+
+    Order, repeats, watermark and state are those of `ElementTransform`. Raises ValueError as `FormatEvents` does.
+    """
+
+    def __init__(self, format: YdbFormat) -> None:
+        super().__init__(_OfShard(format), tuple[int, FormattedRecord])
+
+
+class _OfShard:
+    def __init__(self, format: YdbFormat) -> None:
+        self._format = format
+
+    def __call__(self, pair: tuple[int, ShardRecord]) -> list[tuple[int, FormattedRecord]]:
+        shard, record = pair
+        if record.event is not None:
+            return [(shard, each) for each in self._format(record.event)]
+        return [(shard, self._format.barrier(record.table, record.timestamp.step * 1_000_000))]

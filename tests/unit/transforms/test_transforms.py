@@ -14,12 +14,16 @@ from penstock.event import CellChange, ChangeEvent, Column, ColumnType, Kind, Op
 from penstock.event.coder import decode_event, encode_event
 from penstock.transforms import (
     FilterEvents,
+    FormatShardRecords,
     MaskColumns,
     RenameColumns,
     RouteEvents,
     SelectColumns,
     ShardByKey,
+    ShardRecord,
     ToChangeEvents,
+    VirtualTimestamp,
+    YdbFormat,
     hashed,
     redacted,
     truncated,
@@ -194,3 +198,12 @@ def test_a_column_of_bigtable_that_is_left_out_is_in_no_cell() -> None:
 def test_an_unknown_entry_of_bigtable_is_refused_because_it_may_hold_a_hidden_value(transform: Any) -> None:
     with pytest.raises(ValueError, match="a kind that this version does not know"):
         apply(transform, change_of_cells(CellChange("UNKNOWN", value=b"a@b")))
+
+
+def test_events_and_barriers_of_a_shard_become_records() -> None:
+    feed = YdbFormat("feed", virtual_timestamps=True)
+    event, at = order(State="open"), VirtualTimestamp(7, 0)
+    (found,) = FormatShardRecords(feed)._process((3, ShardRecord(at, event)))
+    assert found == (3, *feed(event))
+    ((shard, barrier),) = FormatShardRecords(feed)._process((3, ShardRecord(at, table="sales.Orders")))
+    assert (shard, barrier.topic, barrier.value) == (3, "sales.Orders/feed", b'{"resolved":[7,0]}')
