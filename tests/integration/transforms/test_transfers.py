@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -69,7 +70,7 @@ def run(spark: Any, bank: Bank, folder: Path, stop: threading.Event) -> int:
     pipeline = beam.Pipeline(runner=PySparkRunner(spark), options=options)
     times = {"start": rfc3339(begun), "end": rfc3339(begun + SECONDS)}
     build(pipeline, database=bank.name, output=str(folder / "out"), **times)
-    threading.Timer(SECONDS - 2, stop.set).start()
+    threading.Timer(begun + SECONDS - 2 - time.time(), stop.set).start()
     pipeline.run().wait_until_finish()
     return 0
 
@@ -89,7 +90,7 @@ def killed(emulator: Any, bank: Bank, folder: Path, stop: threading.Event, campa
         "spark_master": "local[2,4]",
     }
     flags = [f"--{name}={each}" for name, each in given.items()]
-    done = threading.Timer(seconds - 3, stop.set)
+    done = threading.Timer(begun + seconds - 3 - time.time(), stop.set)
     done.start()
     kills = kill.campaign(
         python("tests.integration.transforms.transfers", *flags),
