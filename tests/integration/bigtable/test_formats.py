@@ -119,13 +119,15 @@ def test_a_consumer_of_each_format_replays_the_table_exactly(
         table, folder = new_table(b"\x40", b"\x80", b"\xc0"), tmp_path / name
         folder.mkdir()
         table.control.churn(0.5, seed=campaign.seed, table=table.name)
+        spark, rng = None, campaign.random(f"formats of bigtable {name}")
+        if not campaign.full:
+            spark = request.getfixturevalue("spark")
+        begun = time.time()
         with writers(table, threads=2, pause=0.02) as writing:
             if campaign.full:
-                kills = killed(
-                    table, folder, choices, writing, campaign.random(f"formats of bigtable {name}")
-                )
+                kills = killed(table, folder, choices, writing, rng, begun)
             else:
-                kills = run(request.getfixturevalue("spark"), table, folder, choices, writing)
+                kills = run(spark, table, folder, choices, writing, begun)
         table.control.churn(0, table=table.name)
         lines = list(read_lines(folder / "out"))
         check(lines, table)
@@ -134,10 +136,9 @@ def test_a_consumer_of_each_format_replays_the_table_exactly(
     campaign.record("formats-bigtable", **figures)
 
 
-def run(spark: Any, table: Table, folder: Path, choices: dict[str, Any], writing: Any) -> int:
+def run(spark: Any, table: Table, folder: Path, choices: dict[str, Any], writing: Any, begun: float) -> int:
     """Run the pipeline in this process, without a kill."""
-    begun = time.time()
-    threading.Timer(SECONDS - 2, writing.stop).start()
+    threading.Timer(begun + SECONDS - 2 - time.time(), writing.stop).start()
     options = PipelineOptions([f"--checkpoint_dir={folder / 'checkpoint'}", "--spark_parallelism=2"])
     pipeline = beam.Pipeline(runner=PySparkRunner(spark), options=options)
     with pytest.MonkeyPatch.context() as environment:
@@ -160,10 +161,10 @@ def run(spark: Any, table: Table, folder: Path, choices: dict[str, Any], writing
     return 0
 
 
-def killed(table: Table, folder: Path, choices: dict[str, Any], writing: Any, rng: Any) -> int:
+def killed(table: Table, folder: Path, choices: dict[str, Any], writing: Any, rng: Any, begun: float) -> int:
     """Run the pipeline as a program, killed twice; return the number of kills."""
     moments = [("at random", After(8 + 4 * rng.random())) for _ in range(2)]
-    begun, seconds = time.time(), SECONDS_A_KILL * len(moments) + 6
+    seconds = SECONDS_A_KILL * len(moments) + 6
     given = {
         "project": PROJECT,
         "instance": INSTANCE,
@@ -183,7 +184,7 @@ def killed(table: Table, folder: Path, choices: dict[str, Any], writing: Any, rn
         },
     }
     sets = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
-    done = threading.Timer(seconds - 3, writing.stop)
+    done = threading.Timer(begun + seconds - 3 - time.time(), writing.stop)
     done.start()
     kills = kill.campaign(
         python(

@@ -22,7 +22,7 @@ from tests.oracle import kill
 from tests.oracle.kill import After, python
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-SECONDS = 8.0
+SECONDS = 9.0
 
 
 SERVICES: dict[str, Any] = {"simulated": SimulatedSpanner.start, "google": SpannerEmulator.start}

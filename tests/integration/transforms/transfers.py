@@ -164,7 +164,8 @@ def check_transactions(output: Path, bank: Bank) -> int:
     assert [line["sum"] for line in lines] == [0] * len(lines), "a transfer was split or doubled"
     found = {(line["timestamp"], line["events"]) for line in lines}
     lost, foreign = set(bank.commits) - found, found - set(bank.commits)
-    assert not lost and not foreign, f"{len(lost)} of {len(bank.commits)} lost, {len(foreign)} foreign"
+    assert not lost, f"{len(lost)} of {len(bank.commits)} transfers are lost"
+    assert not foreign, f"{len(foreign)} transactions are no transfer"
     assert len({line["id"] for line in lines}) == len(lines)
     assert {line["tables"] for line in lines} == {2}
     order = [(line["timestamp"], line["id"]) for line in lines]
