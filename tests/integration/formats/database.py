@@ -137,6 +137,7 @@ def value_of(column: str, rng: random.Random) -> Any:
             return datetime.fromtimestamp(rng.randrange(10**9), UTC).replace(microsecond=rng.randrange(10**6))
         case "Doc":
             return JsonObject({"a": [text, None, rng.randrange(10**6)], "ü": rng.random() < 0.5})
+        # Without NULL elements: Google's emulator 1.5.28 ends with "Check failed: !metadata_.is_null()" for them.
         case "Tags":
-            return [None if rng.random() < 0.2 else text for _ in range(rng.randrange(3))]
-    return [None if rng.random() < 0.2 else rng.randrange(-(2**63), 2**63) for _ in range(rng.randrange(3))]
+            return [text for _ in range(rng.randrange(3))]
+    return [rng.randrange(-(2**63), 2**63) for _ in range(rng.randrange(3))]
