@@ -27,6 +27,7 @@ class FormatEvents(ElementTransform):
         # The class only: options of a format may hold the address of a schema registry with a password.
         return {"format": type(self._format).__name__}
 
+
 class FormatShardRecords(ElementTransform):
     """Turns (shard, `ShardRecord`) into (shard, `FormattedRecord`): events, and barriers as `resolved` records.
 
@@ -40,6 +41,9 @@ class FormatShardRecords(ElementTransform):
 
     def __init__(self, format: YdbFormat) -> None:
         super().__init__(_OfShard(format), tuple[int, FormattedRecord])
+
+    def display_data(self) -> dict[str, Any]:
+        return {"format": "YdbFormat"}
 
 
 class _OfShard:

@@ -21,12 +21,14 @@ from penstock.transforms import (
     FilterEvents,
     FlattenAfter,
     FormatEvents,
+    FormatShardRecords,
     MaskColumns,
     RenameColumns,
     RouteEvents,
     SelectColumns,
     ShardByKey,
     ToChangeEvents,
+    YdbFormat,
     hashed,
 )
 from penstock.transforms.element_transform import ElementTransform
@@ -40,6 +42,7 @@ EXAMPLES: tuple[tuple[Any, dict[str, Any]], ...] = (
     (FilterEvents, {"tables": "a.*", "without_tables": "b", "ops": ["READ"], "without_tags": ["t"]}),
     (FlattenAfter, {"metadata": ["op"], "prefix": "x_", "deletes": "drop"}),
     (FormatEvents, {"format": DebeziumFormat("shop")}),
+    (FormatShardRecords, {"format": YdbFormat("feed")}),
     (MaskColumns, {"masks": {"Email": hashed(b"a secret that no one reads")}, "table": "Users"}),
     (RenameColumns, {"names": {"a": "b"}, "table": "Users"}),
     (RouteEvents, {"routes": {"Orders": "orders"}}),
