@@ -59,7 +59,7 @@ class StreamPool:
         """
         with self.ahead.changed:
             # A list and not a dict by position: a position changes with each claim, so it cannot be a key, and a worker
-            # has some ten streams.
+            # has at most `max_concurrent_partitions` streams.
             for number, (_, reader) in enumerate(self._parked):
                 if reader.position == opening:
                     del self._parked[number]

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 import apache_beam as beam
 from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 
+__all__ = ["preflight"]
+
 
 def preflight(pipeline: beam.Pipeline, *, resuming: bool = False) -> None:
     """Call the checks of every transform. The first error is raised unchanged.
