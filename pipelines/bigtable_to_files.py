@@ -17,7 +17,7 @@ import apache_beam as beam
 
 from penstock.errors import UsageError
 from penstock.io.bigtable import ReadFromBigtableChangeStream
-from penstock.pipelines.event_lines import EventLines, NativeLines, WriteLines, readable
+from penstock.pipelines.event_lines import EventLines, NativeLines, WriteLines, readable, with_lineage_log
 from penstock.pipelines.event_options import NATIVE, EventOptions
 from penstock.pipelines.parameters import takes
 from penstock.pipelines.program import run_program, run_script
@@ -41,6 +41,7 @@ def bigtable_to_files(
     base64: bool = False,
     shards: int = 1,
     roll_seconds: float = 10,
+    lineage_log: str | None = None,
 ) -> beam.PCollection:
     """Apply the whole pipeline to `pipeline`; returns the published files.
 
@@ -59,7 +60,8 @@ def bigtable_to_files(
         raise UsageError("shape and base64 are for native lines: leave them out, or leave out format")
     else:
         to_lines = EventLines(events, "bigtable", source.stream, str, shards)
-    lines = pipeline | "ReadChangeStream" >> readable(source, events) | "ToLines" >> to_lines
+    read = readable(with_lineage_log(source, lineage_log), events)
+    lines = pipeline | "ReadChangeStream" >> read | "ToLines" >> to_lines
     return lines | "WriteFiles" >> WriteLines(events, output, shards=shards, roll_seconds=roll_seconds)
 
 

@@ -130,6 +130,11 @@ def readable(source: Any, options: EventOptions) -> beam.PTransform:
     return source if options.dead_letters is None else source.with_exception_handling()
 
 
+def with_lineage_log(source: Any, folder: str | None) -> Any:
+    """Return a source that writes its lineage events to JSON Lines files below `folder`; None: no log."""
+    return source if folder is None else source.with_lineage(WriteToJsonLines(folder, table="lineage"))
+
+
 def _divided(records: Any) -> tuple[Any, list[Any]]:
     """Return the records of a `readable` source, and the dead letters of those that cannot be decoded."""
     if not isinstance(records, tuple):

@@ -17,7 +17,7 @@ from functools import partial
 import apache_beam as beam
 
 from penstock.io.spanner import ReadFromSpannerChangeStream
-from penstock.pipelines.event_lines import EventLines, NativeLines, WriteLines, readable
+from penstock.pipelines.event_lines import EventLines, NativeLines, WriteLines, readable, with_lineage_log
 from penstock.pipelines.event_options import NATIVE, EventOptions
 from penstock.pipelines.parameters import takes
 from penstock.pipelines.program import run_program, run_script
@@ -40,6 +40,7 @@ def spanner_to_files(
     output: str,
     shards: int = 1,
     roll_seconds: float = 10,
+    lineage_log: str | None = None,
 ) -> beam.PCollection:
     """Apply the whole pipeline to `pipeline`; returns the published files.
 
@@ -52,7 +53,8 @@ def spanner_to_files(
     to_lines: beam.PTransform = NativeLines(events, mod_lines)
     if events.format != NATIVE:
         to_lines = EventLines(events, "spanner", source.stream, source.capture_type, shards)
-    lines = pipeline | "ReadChangeStream" >> readable(source, events) | "ToLines" >> to_lines
+    read = readable(with_lineage_log(source, lineage_log), events)
+    lines = pipeline | "ReadChangeStream" >> read | "ToLines" >> to_lines
     return lines | "WriteFiles" >> WriteLines(events, output, shards=shards, roll_seconds=roll_seconds)
 
 

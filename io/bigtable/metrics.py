@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.io.bigtable.frontier import Closed, Finished, Frontier, Reopened, Step
+from penstock.io.bigtable.frontier import Closed, Finished, Reopened, Step
 from penstock.io.bigtable.keys import abbreviate
 from penstock.io.bigtable.record import ChangeStreamMutation, UnknownMutation, as_received
 from penstock.io.change_streams import metrics as names
 from penstock.io.change_streams.metrics import ReaderMetrics
-from penstock.io.change_streams.prefetch import Prefetcher
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -21,14 +20,6 @@ class BigtableMetrics(ReaderMetrics):
     """Counts the claimed steps of one `process` call."""
 
     namespace = "penstock.io.bigtable"
-
-    def __init__(self, prefetcher: Prefetcher) -> None:
-        super().__init__(prefetcher)
-        self._watermark = 0
-
-    def observe(self, frontier: Frontier) -> None:
-        super().observe(frontier)
-        self._watermark = frontier.watermark or 0
 
     def claimed(self, records: Sequence[ChangeStreamMutation], step: Step | Any) -> None:
         if records:
@@ -42,7 +33,7 @@ class BigtableMetrics(ReaderMetrics):
             _LOGGER.debug("%s waited for a merge that did not come and is read alone", abbreviate(step.range))
 
     def _emitted(self, records: Sequence[ChangeStreamMutation]) -> None:
-        low, entries, late = self._watermark, 0, 0
+        low, entries, late = self._watermark or 0, 0, 0
         for record in records:
             late += record.commit_timestamp < low
             change = as_received(record)

@@ -27,6 +27,7 @@ from penstock.io.bigtable import coder  # noqa: F401 - registers the coders of s
 from penstock.io.bigtable.filter import Column, Selection
 from penstock.io.bigtable.frontier import Frontier
 from penstock.io.bigtable.keys import KeyRange
+from penstock.io.bigtable.lineage import lineage_events
 from penstock.io.bigtable.metrics import BigtableMetrics
 from penstock.io.bigtable.pool import StreamPool
 from penstock.io.bigtable.prefetch import Limits
@@ -36,6 +37,7 @@ from penstock.io.bigtable.source import EMULATOR_VARIABLE, ChangeStream, Connect
 from penstock.io.bigtable.tracker import BigtableTracker, FrontierCoder
 from penstock.io.change_streams import settings
 from penstock.io.change_streams.arguments import in_range, named, period
+from penstock.io.change_streams.lineage import LineageEvent
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
 from penstock.timestamps import Timelike
 
@@ -93,6 +95,9 @@ class ReadBigtableFn(ReadChangeStreamFn):
     def first_time_after(self, end: int) -> int:
         # The service rounds timestamps down to microseconds: `end + 1` would be the same time again.
         return (end // 1000 + 1) * 1000
+
+    def lineage_events(self, step: Any, frontier: Any) -> Iterable[LineageEvent]:
+        return lineage_events(step, frontier)
 
     def first_frontier(self, stream: ChangeStream, said: list[KeyRange]) -> Frontier:
         """Return the present partitions, to be read from the start."""

@@ -7,7 +7,27 @@ others. It is the restriction of the splittable DoFn, so it is what a checkpoint
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
+
+
+class Slowest(NamedTuple):
+    """The partition that holds the watermark.
+
+    `name` is for messages, `timestamp` in nanoseconds. `waits_for` are the names of partitions that must be read before
+    it is; empty: it is being read.
+    """
+
+    name: str
+    timestamp: int
+    waits_for: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        more = len(self.waits_for) - _MOST_NAMED
+        named = [*self.waits_for[:_MOST_NAMED], *([f"{more} more"] if more > 0 else [])]
+        return f"{self.name}, which waits for {' and '.join(named)}" if named else self.name
+
+
+_MOST_NAMED = 2
 
 
 @runtime_checkable
@@ -15,7 +35,7 @@ class Partitioned(Protocol):
     """A restriction that reports its own progress. Telemetry knows restrictions by this protocol only.
 
     Partitions are reported by key and not by number: after a rebalance, the same partition may wait in several
-    parts of one frontier, and must be counted once.
+    parts of one frontier, and must be counted once. A restriction may also have a property `slowest`, a `Slowest`.
     """
 
     @property

@@ -24,12 +24,25 @@ SPLITS, MERGES, MOVES = "splits", "merges", "moves"
 PARTITIONS_CLOSED = "partitions_closed"
 REQUESTS, RETRIES = "requests", "retries"
 """Queries or streams that were started, and those that were lost for a temporary reason."""
-WAITING_PARTITIONS = "waiting_partitions"
-"""Gauge: partitions of one part of the frontier that wait for others."""
+OPEN_PARTITIONS, WAITING_PARTITIONS = "open_partitions", "waiting_partitions"
+"""Gauges: partitions of one part of the frontier that are read, and that wait for others."""
+REFUSED_PARTITIONS, REFUSED_SECONDS = "refused_partitions", "longest_refusal_seconds"
+"""Gauges: partitions that the service refuses one worker process, and how long the longest of them."""
+LAG_MS = "watermark_lag_ms"
+"""Distribution: how far the watermark of a part was behind the clock of its worker when a bundle ended."""
 
 LINEAGE = (SPLITS, MERGES, MOVES)
 COMMON = (RECORDS, CHANGES, *LINEAGE, PARTITIONS_CLOSED, REQUESTS, RETRIES)
 """The counters that every source has."""
+
+
+class _LastReport:
+    """The last gauges of this process."""
+
+    refused = False
+
+
+_LAST_REPORT = _LastReport()
 
 
 class ReaderMetrics:
@@ -44,11 +57,13 @@ class ReaderMetrics:
         self._prefetcher = prefetcher
         self._counts: Counter[str] = Counter()
         self._records = self._changes = 0  # plain integers, because they change with each record
-        self._waiting = 0
+        self._open = self._waiting = 0
+        self._watermark: int | None = None
 
     def observe(self, frontier: Any) -> None:
         """Look at the frontier, as it is after the steps that were claimed."""
-        self._waiting = len(frontier.waiting)
+        self._open, self._waiting = len(frontier.readable), len(frontier.waiting)
+        self._watermark = frontier.watermark
 
     def claimed(self, records: Sequence[Any], step: Any) -> None:
         """Count a step that the tracker granted, and the records to emit for it. A `Poll` counts nothing.
@@ -66,11 +81,28 @@ class ReaderMetrics:
         """Whether records were emitted."""
         return self._records > 0
 
-    def finish(self) -> tuple[Counter[str], int]:
-        """Return the counters, and the gauge of waiting partitions, at the end of the call."""
+    def gauges(self, refused: tuple[int, float]) -> dict[str, int]:
+        """Return the gauges at the end of the call; `refused` is what `refusals.refused_now` returned.
+
+        A runner keeps the latest value of all workers. So a worker that is refused nothing reports that only once,
+        after a refusal has ended: otherwise it would hide the refusals of the others.
+        """
+        found = {OPEN_PARTITIONS: self._open, WAITING_PARTITIONS: self._waiting}
+        count, seconds = refused
+        if count or _LAST_REPORT.refused:
+            found |= {REFUSED_PARTITIONS: count, REFUSED_SECONDS: round(seconds)}
+        _LAST_REPORT.refused = count > 0
+        return found
+
+    def lag_ms(self, now: int) -> int | None:
+        """Return how far the watermark is behind `now`, in nanoseconds since 1970; None: it is at the end of time."""
+        return None if self._watermark is None else max(0, now - self._watermark) // 1_000_000
+
+    def finish(self) -> Counter[str]:
+        """Return the counters at the end of the call."""
         requests, retries = self._prefetcher.uncounted()
         self._counts[RECORDS] += self._records
         self._counts[CHANGES] += self._changes
         self._counts[REQUESTS] += requests
         self._counts[RETRIES] += retries
-        return self._counts, self._waiting
+        return self._counts

@@ -14,6 +14,7 @@ and the watermark.
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -34,11 +35,13 @@ from penstock.attempt import current_attempt
 from penstock.errors import DecodeError, SetupError
 from penstock.io.change_streams import coders as shared_coders  # noqa: F401 - registers that of undecodable records
 from penstock.io.change_streams.arguments import check_end, require_same
-from penstock.io.change_streams.metrics import WAITING_PARTITIONS, ReaderMetrics
+from penstock.io.change_streams.lineage import LINEAGE_EVENTS, LineageEvent
+from penstock.io.change_streams.metrics import LAG_MS, ReaderMetrics
 from penstock.io.change_streams.prefetch import Batch, Prefetcher, StreamPool
 from penstock.io.change_streams.process_local import ProcessLocal
+from penstock.io.change_streams.refusals import refused_now
 from penstock.io.change_streams.settings import Settings
-from penstock.io.change_streams.tracker import FrontierTracker, rebalanced
+from penstock.io.change_streams.tracker import FrontierTracker, Poll, rebalanced
 from penstock.io.change_streams.turn import Turn
 from penstock.io.change_streams.undecodable import UNDECODABLE, UndecodableRecord
 from penstock.io.change_streams.watermark import FrontierWatermarkEstimatorProvider, beam_watermark
@@ -87,6 +90,13 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
         """
         raise NotImplementedError
 
+    def lineage_events(self, step: Any, frontier: Any) -> Iterable[LineageEvent]:
+        """Return the lineage events of a step other than a `Poll`; `frontier` is the one before it.
+
+        None for records and heartbeats. A source whose partitions never change need not implement it.
+        """
+        return ()
+
     def first_frontier(self, stream: Any, said: Any) -> Any:
         """Return all of the stream's work; `said` is what `ask_service` returned."""
         raise NotImplementedError
@@ -106,11 +116,13 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
         """Read until the stream's end, a split or the end of the turn, or until only other parts can advance."""
         frontier = tracker.current_restriction()
         watermark.set_watermark(beam_watermark(frontier.watermark))
-        output = self._output(element)
+        output, lineage = self._output(element), self._lineage(element, tracker)
         with self._prefetching(element, frontier) as prefetcher, self._counting(prefetcher) as metrics:
             for batch in self._batches_to_claim(prefetcher, tracker, watermark, metrics):
                 # Inline, and not in a generator: each element would pass through one more `yield`.
                 for count, records, step in batch.claims():
+                    # Before the claim, because the step may remove its partition from the frontier.
+                    events = lineage(step) if lineage is not None and not records else ()
                     if not tracker.try_claim(step):  # split: the residual holds the rest
                         return
                     batch.claimed += count
@@ -118,6 +130,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
                     if timeline.enabled:
                         timeline.mark("emitted", commits=_commits(records), epoch=current_attempt().epoch)
                     yield from map(output, records)
+                    yield from events
         frontier = tracker.current_restriction()
         if not frontier.done:
             # A part that can progress has only ended its turn, so it is due at once.
@@ -154,6 +167,21 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
 
         return output
 
+    def _lineage(self, stream: Any, tracker: Any) -> Callable[[Any], list[TaggedOutput]] | None:
+        """Return what turns a step into lineage outputs; None: they are not wanted."""
+        if not self._settings.lineage_output:
+            return None
+
+        def outputs(step: Any) -> list[TaggedOutput]:
+            if type(step) is Poll:
+                return []
+            return [
+                TaggedOutput(LINEAGE_EVENTS, _at(event.time, event.document(str(stream))))
+                for event in self.lineage_events(step, tracker.current_restriction())
+            ]
+
+        return outputs
+
     def start_bundle(self) -> None:
         self._close_checked_out()
 
@@ -184,10 +212,12 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
         try:
             yield metrics
         finally:
-            counters, waiting = metrics.finish()
-            for name, count in counters.items():
+            for name, count in metrics.finish().items():
                 Metrics.counter(metrics.namespace, name).inc(count)
-            Metrics.gauge(metrics.namespace, WAITING_PARTITIONS).set(waiting)
+            for name, value in metrics.gauges(refused_now()).items():
+                Metrics.gauge(metrics.namespace, name).set(value)
+            if (lag_ms := metrics.lag_ms(time.time_ns())) is not None:
+                Metrics.distribution(metrics.namespace, LAG_MS).update(lag_ms)
 
     def _pool(self, stream: Any) -> StreamPool:
         return _POOLS.get((type(self), stream, self._settings), lambda: self.open_pool(stream))
@@ -305,6 +335,7 @@ class ReadFromChangeStream(beam.PTransform):
         super().__init__()
         self._stream = stream
         self._settings = settings
+        self._lineage_log: beam.PTransform | None = None
 
     @property
     def stream(self) -> Any:
@@ -336,18 +367,34 @@ class ReadFromChangeStream(beam.PTransform):
         changed._settings = replace(self._settings, error_output=True)
         return changed
 
+    def with_lineage(self, log: beam.PTransform) -> Self:
+        """Return a copy that applies `log` to the lineage events; see `penstock.io.change_streams.lineage`.
+
+        The result of the transform stays the same. `log` takes dictionaries with JSON values, such as
+        `WriteToJsonLines` does.
+        """
+        changed = copy.copy(self)
+        changed._settings = replace(self._settings, lineage_output=True)
+        changed._lineage_log = log
+        return changed
+
     def expand(self, pbegin: beam.pvalue.PBegin) -> Any:
         """Read the stream. With exception handling the result is the pair (records, undecodable records)."""
         fn = self.unbounded_fn if self._stream.end is None else self.bounded_fn
         # Without the Reshuffle that Create adds by default: the one element would pass through an exchange for nothing.
         stream = pbegin | "Stream" >> beam.Create([self._stream], reshuffle=False)
         read = beam.ParDo(fn(self._settings)).with_output_types(
-            self.record_type, **{UNDECODABLE: UndecodableRecord}
+            self.record_type, **{UNDECODABLE: UndecodableRecord, LINEAGE_EVENTS: dict[str, Any]}
         )
-        if not self._settings.error_output:
+        tags = [UNDECODABLE] * self._settings.error_output + [LINEAGE_EVENTS] * self._settings.lineage_output
+        if not tags:
             return stream | "Read" >> read
-        outputs = stream | "Read" >> read.with_outputs(UNDECODABLE, main="records")
-        return outputs["records"], outputs[UNDECODABLE]
+        outputs = stream | "Read" >> read.with_outputs(*tags, main="records")
+        if self._lineage_log is not None:
+            _ = outputs[LINEAGE_EVENTS] | "Lineage" >> self._lineage_log
+        return (
+            (outputs["records"], outputs[UNDECODABLE]) if self._settings.error_output else outputs["records"]
+        )
 
     def display_data(self) -> dict[str, DisplayDataItem]:
         """Return the stream's identity and the limits. Credentials are not part of it."""
@@ -363,7 +410,11 @@ _POOLS: ProcessLocal[StreamPool] = ProcessLocal()
 
 def _timestamped(record: Any) -> TimestampedValue:
     # Rounded down to microseconds; `beam_watermark` rounds down further, so no record is below its watermark.
-    return TimestampedValue(record, Timestamp(micros=record.commit_timestamp // 1000))
+    return _at(record.commit_timestamp, record)
+
+
+def _at(nanos: int, value: Any) -> TimestampedValue:
+    return TimestampedValue(value, Timestamp(micros=nanos // 1000))
 
 
 def _commits(records: Iterable[Any]) -> list[int]:

@@ -9,12 +9,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 _LOGGER = logging.getLogger(__name__)
 _FORGOTTEN_SECONDS = 120.0
 """A partition that did not fail for so long was given to another worker, and may have been read there."""
+
+
+_OF_PROCESS: weakref.WeakSet[Refusals] = weakref.WeakSet()
+
+
+def refused_now() -> tuple[int, float]:
+    """Return how many partitions all readers of this process are refused, and the seconds of the longest refusal."""
+    found = [refusals.current() for refusals in list(_OF_PROCESS)]
+    return sum(count for count, _ in found), max((seconds for _, seconds in found), default=0.0)
 
 
 @dataclass(slots=True)
@@ -41,6 +51,7 @@ class Refusals:
         self._warn = warn
         self._lock = threading.Lock()
         self._refused: dict[Hashable, _Refusal] = {}
+        _OF_PROCESS.add(self)
 
     def failed(self, partition: Hashable, name: str, reason: str, after_seconds: float) -> None:
         """Note a failed request of `partition`; warn after that time, and then each time it has doubled."""
@@ -63,6 +74,13 @@ class Refusals:
         if self._refused:  # the usual case costs no lock
             with self._lock:
                 self._refused.pop(partition, None)
+
+    def current(self) -> tuple[int, float]:
+        """Return how many partitions are refused now, and for how many seconds the longest of them."""
+        with self._lock:
+            now = self._clock()
+            self._forget(now - _FORGOTTEN_SECONDS)
+            return len(self._refused), max((now - each.since for each in self._refused.values()), default=0.0)
 
     def _forget(self, before: float) -> None:
         for partition in [each for each, refusal in self._refused.items() if refusal.last < before]:

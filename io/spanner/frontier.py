@@ -49,15 +49,18 @@ one is not documented.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from penstock.errors import LineageError
+from penstock.io.change_streams.frontier import Slowest
 from penstock.io.spanner.query import ROOT, token_of
 from penstock.io.spanner.record import ChildPartitionsRecord, DataChangeRecord, PartitionStartRecord
 from penstock.timestamps import format_timestamp
+
+_Entry = TypeVar("_Entry")
 
 Runs: TypeAlias = tuple[tuple[int, int], ...]
 """Ascending, disjoint, not adjacent (first, last) runs of numbers, both inclusive."""
@@ -232,6 +235,18 @@ class Frontier:
             ),
             default=None,
         )
+
+    @property
+    def slowest(self) -> Slowest | None:
+        """The partition that holds the watermark, an open one if there are several."""
+        found = [
+            Slowest(abbreviate(key), at.timestamp) for key, at in _lowest(self.open, lambda at: at.timestamp)
+        ]
+        found += [
+            Slowest(abbreviate(key), child.start, tuple(map(abbreviate, sorted(self._missing(child)))))
+            for key, child in _lowest(self.waiting, lambda child: child.start)
+        ]
+        return min(found, key=lambda each: each.timestamp, default=None)
 
     def apply(self, step: Step) -> Frontier:
         """Return the frontier after one claimed step.
@@ -430,6 +445,11 @@ class Frontier:
             self.mutable,
             self.finished,
         )
+
+
+def _lowest(entries: Mapping[str, _Entry], time_of: Callable[[_Entry], int]) -> list[tuple[str, _Entry]]:
+    """Return the entry with the lowest time, or nothing."""
+    return [min(entries.items(), key=lambda item: time_of(item[1]))] if entries else []
 
 
 def abbreviate(key: str) -> str:

@@ -15,17 +15,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.errors import SetupError, UsageError
 from penstock.io.change_streams.arguments import check_end, in_range, named, period
+from penstock.io.change_streams.lineage import LineageEvent
 from penstock.io.change_streams.prefetch import ReadAhead
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
 from penstock.io.spanner import coder  # noqa: F401 - registers the coders of streams and records
 from penstock.io.spanner.filter import Selection
 from penstock.io.spanner.frontier import Frontier, abbreviate
+from penstock.io.spanner.lineage import lineage_events
 from penstock.io.spanner.metrics import SpannerMetrics
 from penstock.io.spanner.pool import StreamPool
 from penstock.io.spanner.prefetch import Limits, Prefetcher
@@ -111,6 +113,9 @@ class ReadSpannerFn(ReadChangeStreamFn):
         if tables:
             client, limit = self._client(stream), self._settings.limits.unavailable_seconds
             client.backoff.ask(lambda: check_tables(stream, client.rows, tables), limit)
+
+    def lineage_events(self, step: Any, frontier: Any) -> Iterable[LineageEvent]:
+        return lineage_events(step, frontier)
 
     def first_frontier(self, stream: ChangeStream, said: StreamFacts) -> Frontier:
         """Return the root partitions alone: their children are the partitions that are live at the start."""

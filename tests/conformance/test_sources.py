@@ -25,7 +25,9 @@ from penstock.errors import (
 from penstock.io.change_streams.frontier import Partitioned
 from penstock.io.change_streams.metrics import (
     CHANGES,
+    LAG_MS,
     NAMESPACE_PREFIX,
+    OPEN_PARTITIONS,
     RECORDS,
     REQUESTS,
     RETRIES,
@@ -283,10 +285,15 @@ def test_counters_have_the_common_names(source: Adapter, monkeypatch: pytest.Mon
         def gauge(namespace: str, name: str) -> Any:
             return SimpleNamespace(set=lambda value: gauges.add(name))
 
+        @staticmethod
+        def distribution(namespace: str, name: str) -> Any:
+            assert (namespace, name) == (source.namespace, LAG_MS)
+            return SimpleNamespace(update=lambda value: counted.update({LAG_MS: value >= 0}))
+
     monkeypatch.setattr("penstock.io.change_streams.read_fn.Metrics", Metrics)
     end = source.fill()
     read(source, source.transform(end=end))
     assert source.namespace.startswith(NAMESPACE_PREFIX)
     assert counted[RECORDS] == counted[CHANGES] == len(source.committed)
     assert {REQUESTS, RETRIES} <= counted.keys()
-    assert gauges == {WAITING_PARTITIONS}
+    assert gauges == {OPEN_PARTITIONS, WAITING_PARTITIONS}

@@ -210,6 +210,8 @@ def _wait(result: Any) -> None:
 
 
 def committed_counters(metrics: Any) -> list[tuple[str, str, int]]:
-    """Return (namespace, name, value) of each counter in Beam's MetricResults, as of the last commit."""
-    counters = metrics.query()["counters"]
-    return [(each.key.metric.namespace, each.key.metric.name, each.committed or 0) for each in counters]
+    """Return (namespace, name, value) of each counter and gauge in Beam's MetricResults, as of the last commit."""
+    found = metrics.query()
+    counters = [(each.key.metric, each.committed or 0) for each in found["counters"]]
+    gauges = [(each.key.metric, each.committed.value) for each in found.get("gauges", ()) if each.committed]
+    return [(metric.namespace, metric.name, value) for metric, value in (*counters, *gauges)]

@@ -11,13 +11,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from penstock.io.change_streams.frontier import Partitioned
-from penstock.io.change_streams.metrics import CHANGES, LINEAGE, NAMESPACE_PREFIX, RECORDS
+from penstock.io.change_streams.frontier import Partitioned, Slowest
+from penstock.io.change_streams.metrics import (
+    CHANGES,
+    LINEAGE,
+    NAMESPACE_PREFIX,
+    RECORDS,
+    REFUSED_PARTITIONS,
+    REFUSED_SECONDS,
+)
 
 _YEAR_9999_US = 253_370_764_800_000_000
 _SAME_TIME_SECONDS = 1.0
 """Two clocks that differ by less than this are shown as equal."""
-_SHOWN = (RECORDS, CHANGES, *LINEAGE)
+_SHOWN = (RECORDS, CHANGES, *LINEAGE, REFUSED_PARTITIONS, REFUSED_SECONDS)
+_LONG_SECONDS = 10.0
+"""From this lag on the progress line names the partition that holds the watermark."""
 
 
 class Residual(Protocol):
@@ -46,7 +55,8 @@ class Snapshot:
 
     `at`, `committed_at` and `watermark` are seconds since 1970; None means that nothing is committed yet, or that no
     source has reported a watermark. `epochs` counts the committed epochs since the first start. `open` and `waiting`
-    count partitions; they are None if no source has partitions.
+    count partitions; they are None if no source has partitions. `counters` are counters and gauges. `slowest` is the
+    partition that holds the watermark; None if no source tells it.
     """
 
     at: float
@@ -56,6 +66,7 @@ class Snapshot:
     open: int | None
     waiting: int | None
     counters: Mapping[str, int]
+    slowest: Slowest | None = None
 
     @property
     def lag(self) -> float | None:
@@ -69,7 +80,10 @@ class Snapshot:
 
 
 def take_snapshot(at: float, progress: Progress, counters: Iterable[tuple[str, str, int]]) -> Snapshot:
-    """Return the snapshot at time `at`, in seconds. `counters` are committed: (namespace, name, value)."""
+    """Return the snapshot at time `at`, in seconds. `counters` are committed: (namespace, name, value).
+
+    They are counters, and gauges of those names that are shown.
+    """
     parts = [part for residual in progress.residuals if (part := _partitions(residual.restriction))]
     return Snapshot(
         at=at,
@@ -79,6 +93,7 @@ def take_snapshot(at: float, progress: Progress, counters: Iterable[tuple[str, s
         open=len(set().union(*(part[0] for part in parts))) if parts else None,
         waiting=len(set().union(*(part[1] for part in parts))) if parts else None,
         counters=_sums(counters),
+        slowest=_slowest(progress.residuals),
     )
 
 
@@ -92,6 +107,11 @@ def as_line(before: Snapshot, now: Snapshot) -> str:
     """Return the progress line for people; its rate is that since `before`."""
     parts = [f"{rate(before, now):,.0f}/s", f"{now.changes:,} in all"]
     parts.append("watermark -" if now.lag is None else f"watermark {_distance(now.lag)}")
+    if now.slowest is not None and now.lag is not None and now.lag >= _LONG_SECONDS:
+        parts[-1] += f", held by {now.slowest}"
+    if refused := now.counters.get(REFUSED_PARTITIONS, 0):
+        seconds = now.counters.get(REFUSED_SECONDS, 0)
+        parts.append(f"the service has refused {refused} partitions, the first for {_span(seconds)}")
     if now.open is not None:
         parts.append(f"partitions {now.open} open, {now.waiting} waiting")
         parts.append(", ".join(f"{now.counters.get(name, 0)} {name}" for name in LINEAGE))
@@ -109,6 +129,10 @@ def as_fields(before: Snapshot, now: Snapshot) -> dict[str, Any]:
         "watermark_lag_seconds": None if now.lag is None else round(now.lag, 3),
         "open_partitions": now.open,
         "waiting_partitions": now.waiting,
+        "slowest_partition": None if now.slowest is None else now.slowest.name,
+        "slowest_partition_waits_for": [] if now.slowest is None else list(now.slowest.waits_for),
+        REFUSED_PARTITIONS: now.counters.get(REFUSED_PARTITIONS, 0),
+        REFUSED_SECONDS: now.counters.get(REFUSED_SECONDS, 0),
         "epochs": now.epochs,
         "last_checkpoint": _time(now.committed_at),
         "changes": now.changes,
@@ -126,6 +150,12 @@ def _partitions(restriction: Any) -> tuple[frozenset[Any], frozenset[Any]] | Non
     if not isinstance(restriction, Partitioned):
         return None
     return frozenset(restriction.readable), frozenset(restriction.waiting)
+
+
+def _slowest(residuals: Iterable[Residual]) -> Slowest | None:
+    """Return the slowest partition of all parts; of several, one that is being read."""
+    found = [each for part in residuals if (each := getattr(part.restriction, "slowest", None)) is not None]
+    return min(found, key=lambda each: (each.timestamp, bool(each.waits_for)), default=None)
 
 
 def _finite_us(watermark_us: int | None) -> int | None:

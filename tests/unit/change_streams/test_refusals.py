@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.io.change_streams.metrics import REFUSED_PARTITIONS, REFUSED_SECONDS, ReaderMetrics
 from penstock.io.change_streams.refusals import Refusals
 
 
@@ -66,3 +67,17 @@ def test_a_partition_that_came_back_from_another_worker_is_counted_from_its_retu
     told.now += 121
     told.fail("a", seconds=30)
     assert told.warnings == []
+
+
+def test_the_gauges_show_refusals_until_one_report_after_their_end(told: Told) -> None:
+    metrics = ReaderMetrics(None)  # type: ignore[arg-type]
+    assert REFUSED_PARTITIONS not in metrics.gauges((0, 0.0))
+    told.refusals.failed("p", "partition p", "no", 60)
+    told.now += 30
+    told.refusals.failed("p", "partition p", "no", 60)
+    assert told.refusals.current() == (1, 30.0)
+    found = metrics.gauges(told.refusals.current())
+    assert (found[REFUSED_PARTITIONS], found[REFUSED_SECONDS]) == (1, 30)
+    told.refusals.answered("p")
+    assert metrics.gauges(told.refusals.current())[REFUSED_PARTITIONS] == 0
+    assert REFUSED_PARTITIONS not in metrics.gauges((0, 0.0)), "another worker's refusals stay visible"

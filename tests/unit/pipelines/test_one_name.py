@@ -26,8 +26,8 @@ from penstock.transforms.formats.catalog import CATALOG
 DOCS = Path(__file__).parents[3] / "docs"
 SOURCES = [(ReadFromSpannerChangeStream, "spanner.md"), (ReadFromBigtableChangeStream, "bigtable.md")]
 PIPELINES = [
-    (spanner_to_files, ReadFromSpannerChangeStream, {"output"}),
-    (bigtable_to_files, ReadFromBigtableChangeStream, {"output", "shape", "base64"}),
+    (spanner_to_files, ReadFromSpannerChangeStream, {"output", "lineage_log"}),
+    (bigtable_to_files, ReadFromBigtableChangeStream, {"output", "lineage_log", "shape", "base64"}),
     (postgres_to_files, ReadFromPostgresChangeStream, {"output"}),
 ]
 FORMATS = {entry.name for entry in CATALOG}

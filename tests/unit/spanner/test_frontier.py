@@ -6,7 +6,17 @@ from typing import Any
 import pytest
 
 from penstock.errors import LineageError
-from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, Frontier, Position, Waiting
+from penstock.io.change_streams.frontier import Slowest
+from penstock.io.spanner.frontier import (
+    Advanced,
+    Announced,
+    Ended,
+    Finished,
+    Frontier,
+    Position,
+    Waiting,
+    abbreviate,
+)
 from penstock.io.spanner.query import ROOT
 from penstock.io.spanner.tracker import FrontierCoder
 
@@ -266,3 +276,12 @@ def test_in_step_a_dealt_part_opens_nothing_and_the_join_does(children: Any) -> 
         parts[parts.index(part)] = part.apply(Announced(token, child)).apply(Finished(token))
     assert not any(part.open for part in parts)
     assert Frontier.join(parts).open == {"aa": Position(20), "bb": Position(20)}
+
+
+def test_the_slowest_partition_is_named_with_those_that_it_waits_for() -> None:
+    a, b, m = "a" * 20, "b" * 20, "m" * 20
+    waiting = {m: Waiting(5, frozenset({a, b}))}
+    slowest = Frontier({a: Position(9), b: Position(7)}, waiting).slowest
+    assert slowest == Slowest(abbreviate(m), 5, (abbreviate(a), abbreviate(b)))
+    assert Frontier({a: Position(9), b: Position(4)}, waiting).slowest == Slowest(abbreviate(b), 4)
+    assert Frontier({}, {}).slowest is None

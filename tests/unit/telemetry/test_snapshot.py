@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.io.change_streams.frontier import Slowest
 from penstock.telemetry.snapshot import Snapshot, as_fields, as_json, as_line, rate, take_snapshot
 
 
@@ -15,6 +16,11 @@ from penstock.telemetry.snapshot import Snapshot, as_fields, as_json, as_line, r
 class FakeFrontier:
     readable: tuple[str, ...]
     waiting: tuple[str, ...]
+
+
+@dataclass
+class SlowFrontier(FakeFrontier):
+    slowest: Slowest
 
 
 @dataclass
@@ -133,6 +139,10 @@ def test_the_json_line_is_one_object_with_times_in_rfc_3339() -> None:
         "watermark_lag_seconds": 2.0,
         "open_partitions": 3,
         "waiting_partitions": 1,
+        "slowest_partition": None,
+        "slowest_partition_waits_for": [],
+        "refused_partitions": 0,
+        "longest_refusal_seconds": 0,
         "epochs": 7,
         "last_checkpoint": "1970-01-01T00:16:39.500Z",
         "changes": 2500,
@@ -151,6 +161,7 @@ def test_unknown_values_are_null_in_json() -> None:
         "watermark_lag_seconds",
         "open_partitions",
         "waiting_partitions",
+        "slowest_partition",
         "last_checkpoint",
     ]
 
@@ -165,3 +176,37 @@ def test_a_clock_that_was_set_back_is_shown_as_such() -> None:
 
 def test_clocks_that_differ_by_less_than_a_second_show_no_lag() -> None:
     assert "watermark 0.0 s behind" in as_line(snapshot(), snapshot(watermark=1000.5))
+
+
+def test_the_line_names_the_partition_that_holds_the_watermark_and_what_it_waits_for() -> None:
+    part = SlowFrontier(
+        ("a",), ("m",), Slowest("partition m", 5, ("partition a", "partition b", "partition c"))
+    )
+    other = SlowFrontier(("z",), (), Slowest("partition z", 9))
+    progress = FakeProgress(watermark_us=900_000_000, residuals=(FakeResidual(other), FakeResidual(part)))
+    seen = take_snapshot(1000.0, progress, [])
+    assert seen.slowest == part.slowest
+    held = "held by partition m, which waits for partition a and partition b and 1 more"
+    assert f"watermark 100.0 s behind, {held} |" in as_line(seen, seen)
+    assert as_fields(seen, seen)["slowest_partition_waits_for"] == [
+        "partition a",
+        "partition b",
+        "partition c",
+    ]
+    assert "held by" not in as_line(seen, replace(seen, watermark=995.0)), "a small lag needs no reason"
+
+
+def test_of_partitions_at_one_time_the_one_that_is_read_is_the_reason() -> None:
+    waiting = SlowFrontier((), ("m",), Slowest("m", 5, ("a",)))
+    read = SlowFrontier(("a",), (), Slowest("a", 5))
+    residuals = (FakeResidual(waiting), FakeResidual(read))
+    assert take_snapshot(1000.0, FakeProgress(residuals=residuals), []).slowest == Slowest("a", 5)
+
+
+def test_the_line_says_how_many_partitions_the_service_refuses() -> None:
+    counters = [
+        ("penstock.io.spanner", "refused_partitions", 2),
+        ("penstock.io.spanner", "longest_refusal_seconds", 75),
+    ]
+    seen = take_snapshot(1000.0, FakeProgress(), counters)
+    assert "the service has refused 2 partitions, the first for 75.0 s" in as_line(seen, seen)
