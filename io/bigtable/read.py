@@ -96,12 +96,12 @@ class ReadBigtableFn(ReadChangeStreamFn):
         # The service rounds timestamps down to microseconds: `end + 1` would be the same time again.
         return (end // 1000 + 1) * 1000
 
-    def lineage_events(self, step: Any, frontier: Any) -> Iterable[LineageEvent]:
-        return lineage_events(step, frontier)
-
     def first_frontier(self, stream: ChangeStream, said: list[KeyRange]) -> Frontier:
         """Return the present partitions, to be read from the start."""
         return Frontier.starting_at(stream.start, said, stream.row_range, stream.end)
+
+    def lineage_events(self, step: Any, frontier: Any) -> Iterable[LineageEvent]:
+        return lineage_events(step, frontier)
 
 
 class ReadBigtableUnboundedFn(Unbounded, ReadBigtableFn):
