@@ -43,6 +43,13 @@ PG_COLUMNS = {
     "t": "timestamptz",
     "j": "jsonb",
     "ns": "numeric[]",
+    "g": "real",
+    "u": "uuid",
+    "v": "interval",
+    "nums": "bigint[]",
+    "texts": "varchar[]",
+    "times": "timestamptz[]",
+    "floats": "double precision[]",
 }
 
 

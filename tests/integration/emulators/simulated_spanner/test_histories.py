@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -21,6 +22,7 @@ from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, bea
 from penstock.io.spanner import DataChangeRecord, ReadFromSpannerChangeStream
 from penstock.io.spanner.read import ReadSpannerFn
 from tests.conftest import Campaign
+from tests.epochs import Epochs
 from tests.integration.emulators.simulated_spanner.conftest import (
     GOOGLESQL,
     INSTANCE,
@@ -241,13 +243,24 @@ FUNCTIONS = {
 }
 
 
-def test_random_histories_with_errors_are_read_completely_in_any_message_layout(
+def read_in_epochs(history: History, rng: random.Random) -> tuple[list[DataChangeRecord], int]:
+    """Read as a runner does, in parts, with splits and crashes; return the committed records and the crashes."""
+    read = Epochs(reading(history, idle_stream_seconds=0.5), rng.choice((1, 2, 4)))
+    deadline = time.monotonic() + 120
+    while read.residuals:
+        assert time.monotonic() < deadline, "the read does not end"
+        read.run(rng.choice((0.0, 0.01, 0.05)), crash=rng.random() < 0.2)
+    return read.committed, read.crashes
+
+
+def test_random_histories_with_errors_and_crashes_are_read_completely_in_any_message_layout(
     new_history: Callable[..., History], campaign: Campaign
 ) -> None:
-    """Each history has its own mode, dialect, capture type, churn, sizes of messages and errors."""
+    """Each history has its own mode, dialect, capture type, churn, sizes of messages, errors, lag and crashes."""
+    figures: Counter[str] = Counter()
     for number in range(campaign.size(8, 1_000)):
         rng = campaign.random(f"histories/{number}")
-        dialect, mutable = rng.choice((GOOGLESQL, GOOGLESQL, POSTGRESQL)), rng.random() < 0.4
+        dialect, mutable = rng.choice((GOOGLESQL, GOOGLESQL, POSTGRESQL)), rng.random() < 0.5
         options = f"value_capture_type = '{rng.choice(CAPTURES)}'" + (f", {MUTABLE}" if mutable else "")
         history = new_history(
             rng.getrandbits(32),
@@ -272,12 +285,29 @@ def test_random_histories_with_errors_are_read_completely_in_any_message_layout(
         )
         for table in tables:
             assert replayed_keys(changes, table) == rows(history, table, key).keys(), number
+        control.clear_faults()
         add_faults(control, rng)
-        ours = as_changes(read_with_penstock(history))
+        stream = "Changes" if dialect == GOOGLESQL else "changes"
+        tokens = [each["token"] for each in control.partitions(history.path, stream)]
+        for token in rng.sample(tokens, len(tokens) // 4):  # grandparents lag while they are refused
+            control.add_fault(token=token, code="UNAVAILABLE", times=rng.choice((1, 3, 6)))
+        records, crashes = read_in_epochs(history, rng)
+        ours = as_changes(records)
         assert sorted(ours) == changes, number
         check_order(ours)
+        figures.update(
+            {
+                "histories": 1,
+                "histories of MUTABLE_KEY_RANGE": mutable,
+                "histories in PostgreSQL": dialect == POSTGRESQL,
+                "partitions": len(tokens),
+                "changes": len(changes),
+                "crashes": crashes,
+            }
+        )
         control.clear_faults()
         control.shape(chunk_bytes=1 << 20, rows_per_message=500, resume_every=1)
+    campaign.record("spanner-histories", **figures)
 
 
 def add_faults(control: Control, rng: random.Random) -> None:
