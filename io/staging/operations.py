@@ -13,6 +13,10 @@ from penstock.io.staging.errors import OutputError
 from penstock.io.staging.names import staged_in, staging_folder
 from penstock.io.staging.publication import Publication
 from penstock.io.staging.store import FileStore
+from penstock.object_stores.store import in_parallel
+
+HELD_BYTES = 64 << 20
+"""Content that a bundle holds in memory before it is sent to a store that answers late."""
 
 
 @dataclass(slots=True)
@@ -39,6 +43,42 @@ def stage(store: FileStore, name: str, content: Iterable[bytes]) -> StagedConten
     written = StagedContent()
     store.create(name, written.measured(content))
     return written
+
+
+class StagingBundle:
+    """The files that one bundle stages. They are staged for certain only when `finish` returns.
+
+    A store that answers late gets them together, so that many buckets take no longer than one. Until then their content
+    is in memory, at most about `HELD_BYTES` of it.
+    """
+
+    def __init__(self, store: FileStore) -> None:
+        self._store = store
+        self._names: list[str] = []
+        self._held: list[tuple[str, bytes]] = []
+        self._held_bytes = 0
+
+    def stage(self, name: str, content: Iterable[bytes]) -> StagedContent:
+        """Stage a file, now or in `finish`, and return what is written; see `stage`."""
+        self._names.append(name)
+        if not self._store.answers_late:
+            return stage(self._store, name, content)
+        written = StagedContent()
+        self._held.append((name, b"".join(written.measured(content))))
+        self._held_bytes += written.length
+        if self._held_bytes >= HELD_BYTES:
+            self._send()
+        return written
+
+    def finish(self) -> None:
+        """Make all files durable. The commit comes later."""
+        self._send()
+        # Once for all files, because most of them are in one folder.
+        self._store.sync(self._names)
+
+    def _send(self) -> None:
+        held, self._held, self._held_bytes = self._held, [], 0
+        in_parallel(lambda each: self._store.create(each[0], [each[1]]), held)
 
 
 def publish(store: FileStore, publication: Publication) -> bool:

@@ -22,7 +22,7 @@ from penstock.io.staging.coders import OpenFileCoder, RecordBlockCoder
 from penstock.io.staging.format import FileFormat
 from penstock.io.staging.metrics import NAMESPACE
 from penstock.io.staging.names import final_name, staged_name
-from penstock.io.staging.operations import stage
+from penstock.io.staging.operations import StagingBundle
 from penstock.io.staging.publication import Publication
 from penstock.io.staging.rolling import OpenFile, RollingPolicy
 from penstock.io.staging.store import FileStore
@@ -128,12 +128,12 @@ class RollFilesFn(beam.DoFn):
         self._format = format
         self._in_event_time_order = in_event_time_order
         self._clock = clock
-        self._staged: list[str] = []
+        self._bundle = StagingBundle(store)
         self._files = Metrics.counter(NAMESPACE, "staged_files")
         self._bytes = Metrics.counter(NAMESPACE, "staged_bytes")
 
     def start_bundle(self) -> None:
-        self._staged = []
+        self._bundle = StagingBundle(self._store)
 
     def process(
         self,
@@ -220,8 +220,7 @@ class RollFilesFn(beam.DoFn):
             yield self._close(bucket, file)
 
     def finish_bundle(self) -> None:
-        # Once for all files of the bundle, because most of them are in one folder. The commit comes after the bundle.
-        self._store.sync(self._staged)
+        self._bundle.finish()
 
     def _close(self, bucket: _Bucket, file: OpenFile) -> TimestampedValue:
         """Stage the whole open file and forget it."""
@@ -267,8 +266,7 @@ class RollFilesFn(beam.DoFn):
     def _stage(self, bucket: str, blocks: Iterable[RecordBlock], records: int) -> Publication:
         attempt, number = current_attempt(), next(_file_numbers)
         name = staged_name(self._sink, attempt, number)
-        content = stage(self._store, name, self._format.content(blocks))
-        self._staged.append(name)
+        content = self._bundle.stage(name, self._format.content(blocks))
         self._files.inc()
         self._bytes.inc(content.length)
         return Publication(

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import pytest
 
-from penstock.io.staging import publish, remote
+from penstock.io.staging import operations, publish, remote
 from penstock.io.staging.names import STAGING
 from penstock.io.staging.remote import RemoteStore
 from penstock.object_stores.location import Location
@@ -67,7 +67,8 @@ class Bucket:
 @pytest.fixture(params=[False, True], ids=["copies through the worker", "copies in the store"])
 def fresh(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
     # A thread that a crash has ended must not be followed by another one.
-    monkeypatch.setattr(publish, "in_parallel", lambda act, items: [act(item) for item in items])
+    for module in (publish, operations):
+        monkeypatch.setattr(module, "in_parallel", lambda act, items: [act(item) for item in items])
 
     def fresh(lose: float = 0.0, seed: int = 0) -> World:
         requests = CrashingRequests(copies_if_absent=request.param, rng=random.Random(seed), lose=lose)
