@@ -34,6 +34,10 @@ SWEEP_LIMIT = 1000
 """Maximum number of files that one sweep deletes."""
 
 
+IDLE_CHECK_US = 2_000_000
+"""How often an idle driver looks for a newer one, if a look costs money."""
+
+
 @dataclass(frozen=True, slots=True)
 class Swept:
     """Numbers of files that a sweep has deleted. `more`: it reached its limit, or could not delete everything."""
@@ -85,6 +89,7 @@ class Coordinator:
         self._keep_records = keep_records
         self._writer = writer or describe_writer(clock(), nonces())
         self._last_own: StoredRecord | None = None
+        self._checked_us = 0
 
     @property
     def record(self) -> CommitRecord:
@@ -182,6 +187,17 @@ class Coordinator:
         self._check_nothing_above(self._own.record.number, self._own)
         if self._store.lists_cheaply:
             self._require_own()
+
+    def check_superseded_while_idle(self) -> None:
+        """Check it as `check_superseded` does, but on an object store only from time to time: each check costs money.
+
+        An idle driver looks for work several times a second. It does no harm if it notices a newer one later.
+        """
+        now_us = self._clock()
+        # The absolute difference: the wall clock may be set back.
+        if self._store.lists_cheaply or abs(now_us - self._checked_us) >= IDLE_CHECK_US:
+            self.check_superseded()
+            self._checked_us = now_us
 
     def sweep(self, limit: int = SWEEP_LIMIT) -> Swept:
         """Delete at most `limit` files that are no longer needed, judged by this driver's last record.

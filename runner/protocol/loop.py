@@ -139,7 +139,7 @@ def _try_epoch(coordinator: Coordinator, epoch: Epoch) -> CommitRecord | None:
     state = epoch(coordinator.record, attempt)
     if state is None:
         # Only a commit finds out about a newer driver, and an idle driver makes none. So it must look.
-        coordinator.check_superseded()
+        coordinator.check_superseded_while_idle()
         return None
     return coordinator.commit(attempt, state)
 

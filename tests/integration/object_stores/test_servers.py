@@ -116,11 +116,27 @@ def test_a_checkpoint_is_created_committed_taken_over_and_swept(server, prefix):
     second.check_superseded()
 
 
+def test_an_epoch_costs_one_put_and_two_looks_and_an_idle_driver_only_the_looks_every_two_seconds(
+    server, prefix
+):
+    with FaultProxy(server.port) as proxy:
+        driver = Coordinator(Checkpoint.open(server.url(prefix, proxy.port)), clock=lambda: 10**15)
+        driver.take_over()
+        before = len(proxy.log)
+        for _ in range(10):
+            driver.commit(driver.begin(), EpochState())
+        assert proxy.counts(before) == {"put": 10, "head": 10, "get": 10}
+        before = len(proxy.log)
+        for _ in range(20):
+            driver.check_superseded_while_idle()
+        assert proxy.counts(before) == {"head": 1, "get": 1}
+
+
 def test_an_emptied_checkpoint_stops_its_driver(server, prefix, store):
     driver = Coordinator(Checkpoint.open(server.url(prefix)))
     driver.take_over()
     driver.commit(driver.begin(), EpochState())
-    store.delete(f"{folder}/{each.name}" for folder in ("records",) for each in store.list_objects(folder))
+    store.delete(f"records/{each.name}" for each in store.list_objects("records"))
     with pytest.raises(CheckpointError, match="no longer contains record 2"):
         driver.commit(driver.begin(), EpochState())
 
@@ -193,7 +209,9 @@ assert store.read("key") == b"x"
     assert done.stdout == "InvariantError\n"
 
 
-def test_a_store_that_ignores_the_condition_of_a_put_is_refused(tmp_path):
+def test_a_store_that_ignores_the_condition_of_a_put_is_refused(tmp_path, monkeypatch):
+    for name, value in MOTO.environment.items():
+        monkeypatch.setenv(name, value)
     # moto, because it does not check signatures: the proxy removes a header that is signed.
     with (
         MOTO.start(tmp_path) as running,
