@@ -1,6 +1,6 @@
 """The cost of an idle epoch with its checkpoint on an S3 server, against the same epoch on the local disk.
 
-    python benchmarks/object_store_epoch.py [--server versitygw] [--latency_ms 0 20] [--epochs 60] [--rounds 3]
+    python benchmarks/object_store_epoch.py [--server versitygw] [--latency_ms 0 20] [--evidence FILE]
 
 The stream is that of `idle_epoch.py`: it has nothing to read, and one epoch follows the other. The server runs on
 loopback, which has no latency of its own; `--latency_ms` adds it to each answer. Local disk and S3 take turns in one
@@ -10,6 +10,7 @@ run. Requests are counted by a proxy before the server, so the count does not de
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
@@ -36,13 +37,17 @@ def on_s3(spark: Any, server: RunningServer, port: int, options: argparse.Namesp
     return epochs(spark, keyed, options.tasks, options.epochs, url)
 
 
-def requests_of_an_epoch(spark: Any, server: RunningServer, options: argparse.Namespace, keyed: int) -> str:
-    """Return the requests of one epoch, as a text. Those of a start and of sweeps are part of it."""
+def requests_of_an_epoch(
+    spark: Any, server: RunningServer, options: argparse.Namespace, keyed: int
+) -> dict[str, float]:
+    """Return the number of requests of one epoch. Those of sweeps are part of it, those of the start are not."""
     with FaultProxy(server.port) as proxy:
         on_s3(spark, server, proxy.port, options, keyed)
-        commits = sum(r.operation == "put" and "/records/" in r.path for r in proxy.log)
-        counts: Counter[str] = proxy.counts()
-    return ", ".join(f"{count / commits:.2f} {operation}" for operation, count in sorted(counts.items()))
+        commits = [n for n, r in enumerate(proxy.log) if r.operation == "put" and "/records/" in r.path]
+        # From the second commit to the last one.
+        counted = Counter(request.operation for request in proxy.log[commits[1] : commits[-1]])
+        epochs_counted = len(commits) - 2
+    return {operation: round(count / epochs_counted, 3) for operation, count in sorted(counted.items())}
 
 
 def main() -> None:
@@ -53,6 +58,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tasks", type=int, default=2)
     parser.add_argument("--keyed", type=int, default=1, help="number of keyed stages")
+    parser.add_argument("--evidence", type=Path, help="write the figures to this JSON file")
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="penstock-s3-") as folder,
@@ -62,13 +68,23 @@ def main() -> None:
         spark = context("local[2,4]", {})
         print(f"{machine()}; {options.server}; {options.tasks} tasks a level, {options.keyed} keyed stages\n")
         print(heading("idle epoch", "S3, ms", "local disk, ms", "ratio"))
-        for latency in options.latency_ms:
-            tell(spark, server, options, latency)
-        print("\nrequests per epoch:", requests_of_an_epoch(spark, server, options, options.keyed))
+        figures = {f"{each:g} ms": tell(spark, server, options, each) for each in options.latency_ms}
+        requests = requests_of_an_epoch(spark, server, options, options.keyed)
+        print("\nrequests per epoch:", ", ".join(f"{n:g} {operation}" for operation, n in requests.items()))
+    if options.evidence:
+        facts = {
+            "machine": machine(),
+            "server": options.server,
+            "latency": figures,
+            "requests_per_epoch": requests,
+        }
+        options.evidence.write_text(json.dumps(facts, indent=2, sort_keys=True) + "\n")
 
 
-def tell(spark: Any, server: RunningServer, options: argparse.Namespace, latency: float) -> None:
-    """Measure both in turn with one latency, and print a row each for wall and CPU time."""
+def tell(
+    spark: Any, server: RunningServer, options: argparse.Namespace, latency: float
+) -> dict[str, dict[str, float]]:
+    """Measure both in turn with one latency, print a row each for wall and CPU time, and return the medians in ms."""
     costs: dict[str, list[Cost]] = {"s3": [], "local": []}
     with FaultProxy(server.port, latency_seconds=latency / 1000) as proxy:
         # Without latency the proxy is left out: it would cost more than the request.
@@ -81,12 +97,19 @@ def tell(spark: Any, server: RunningServer, options: argparse.Namespace, latency
                     cost = epochs(spark, options.keyed, options.tasks, options.epochs)
                 if number:  # the first round warms the JVM up
                     costs[where].append(cost)
+    medians = {}
     for what in ("wall", "cpu"):
         s3, local = (
             Spread.of(cost.wall if what == "wall" else cost.cpu for cost in costs[where])
             for where in ("s3", "local")
         )
         print(row(f"{latency:g} ms latency, {what}", s3.text(1, 1e-3), local.text(1, 1e-3), ratio(s3, local)))
+        medians[what] = {
+            "s3": round(s3.median * 1e3, 1),
+            "local": round(local.median * 1e3, 1),
+            "ratio": round(s3.median / local.median, 2),
+        }
+    return medians
 
 
 if __name__ == "__main__":
