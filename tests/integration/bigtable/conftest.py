@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
@@ -22,6 +21,7 @@ from tests.integration.emulators.bigtable.client import (
     delete_row,
     set_cell,
 )
+from tests.writers import WriterThreads
 
 PROJECT = INSTANCE = "penstock-test"
 SUM = {
@@ -107,45 +107,19 @@ def merge_to_cell(family: str, qualifier: bytes, amount: int) -> Any:
     return mutation
 
 
-class Writers:
+class Writers(WriterThreads):
     """Threads that change random rows with every kind of call, until stopped; `writes` counts the calls."""
 
     def __init__(self, table: Table, threads: int = 3, rows: int = 40, pause: float = 0.005) -> None:
+        super().__init__(threads, pause)
         self.writes = 0
-        self.errors: list[BaseException] = []
         self._table = table
         self._rows = rows
-        self._pause = pause
-        self._stop = threading.Event()
-        self._lock = threading.Lock()
-        self._threads = [threading.Thread(target=self._guarded, args=(seed,)) for seed in range(threads)]
 
-    def __enter__(self) -> Writers:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def stop(self) -> None:
-        """Stop the writers after their current call."""
-        self._stop.set()
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-        for thread in self._threads:
-            thread.join()
-        assert not self.errors, self.errors[0]
-
-    def _guarded(self, seed: int) -> None:
-        try:
-            rng = random.Random(seed)
-            for number in count():
-                if self._stop.wait(self._pause):
-                    return
-                write(self._table.client, rng, self._rows, b"%d/%d" % (seed, number))
-                with self._lock:
-                    self.writes += 1
-        except BaseException as error:
-            self.errors.append(error)
+    def write(self, rng: random.Random, seed: int, number: int) -> None:
+        write(self._table.client, rng, self._rows, b"%d/%d" % (seed, number))
+        with self._lock:
+            self.writes += 1
 
 
 def write(client: Client, rng: random.Random, rows: int, value: bytes) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -15,6 +14,7 @@ from penstock.emulators.simulated_spanner import SimulatedSpanner
 from penstock.emulators.spanner import SpannerEmulator
 from penstock.io.spanner import ReadFromSpannerChangeStream
 from tests.epochs import Epochs
+from tests.writers import WriterThreads
 
 PROJECT, INSTANCE = "penstock-test", "penstock-test"
 GOOGLESQL, POSTGRESQL = "GOOGLE_STANDARD_SQL", "POSTGRESQL"
@@ -126,7 +126,7 @@ def nanoseconds_of(committed: Any) -> int:
     return int(committed.timestamp()) * 1_000_000_000 + committed.nanosecond
 
 
-class Writers:
+class Writers(WriterThreads):
     """Threads that insert, update and delete random rows of both tables until stopped.
 
     `commits` are the commit timestamps (ns) of the transactions that wrote a row; a transaction that deletes
@@ -134,47 +134,21 @@ class Writers:
     """
 
     def __init__(self, database: Database, threads: int, keys: int, pause: float) -> None:
+        super().__init__(threads, pause)
         self.commits: list[int] = []
-        self.errors: list[BaseException] = []
         self._database = database
         self._keys = keys
-        self._pause = pause
-        self._stop = threading.Event()
-        self._lock = threading.Lock()
-        self._threads = [threading.Thread(target=self._guarded, args=(seed,)) for seed in range(threads)]
 
-    def __enter__(self) -> Writers:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def stop(self) -> None:
-        """Stop the threads after their current transaction."""
-        self._stop.set()
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-        for thread in self._threads:
-            thread.join()
-        assert not self.errors, self.errors[0]
-
-    def _guarded(self, seed: int) -> None:
-        try:
-            self._write(random.Random(seed))
-        except BaseException as error:
-            self.errors.append(error)
-
-    def _write(self, rng: random.Random) -> None:
+    def write(self, rng: random.Random, seed: int, number: int) -> None:
         from google.api_core.exceptions import Aborted
 
-        while not self._stop.wait(self._pause):
-            try:
-                committed = self._commit(rng)
-            except Aborted:  # by the emulator, which runs one transaction at a time; nothing was written
-                continue
-            if committed is not None:
-                with self._lock:
-                    self.commits.append(nanoseconds_of(committed))
+        try:
+            committed = self._commit(rng)
+        except Aborted:  # by the emulator, which runs one transaction at a time; nothing was written
+            return
+        if committed is not None:
+            with self._lock:
+                self.commits.append(nanoseconds_of(committed))
 
     def _commit(self, rng: random.Random) -> Any:
         """Commit a transaction; return its commit timestamp, or None when it may make no change record."""

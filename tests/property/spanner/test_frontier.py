@@ -32,6 +32,7 @@ def frontiers(draw: Any) -> Frontier:
     return frontier
 
 
+# The first two claims are word for word those of Bigtable's frontier: the runner relies on them in every source.
 @given(frontiers(), st.integers(1, 6))
 def test_deal_then_join_is_identity(frontier: Frontier, n: int) -> None:
     parts = frontier.deal(n)
