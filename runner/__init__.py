@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.runner.pipeline_runner import PySparkRunner
     from penstock.runner.planning.checks import UnsupportedPipelineError
     from penstock.runner.result import Progress, PySparkPipelineResult
+    from penstock.runner.spark.session import begin_session
 
 __all__ = [
     "Progress",
@@ -30,6 +31,7 @@ __all__ = [
     "PySparkRunner",
     "ResidualView",
     "UnsupportedPipelineError",
+    "begin_session",
 ]
 
 _HOMES = {
@@ -39,6 +41,7 @@ _HOMES = {
     "PySparkRunner": "pipeline_runner",
     "ResidualView": "driver.residuals",
     "UnsupportedPipelineError": "planning.checks",
+    "begin_session": "spark.session",
 }
 
 

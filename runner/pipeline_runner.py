@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +29,7 @@ from penstock.runner.planning.checks import refuse_unsupported
 from penstock.runner.planning.plan import Plan
 from penstock.runner.planning.worker_logging import worker_logging
 from penstock.runner.result import PySparkPipelineResult
-from penstock.runner.spark.session import context, context_of
+from penstock.runner.spark.session import begin_session, context_of
 from penstock.runner.store.checkpoint import Checkpoint
 from penstock.runner.store.keys import KEY_GROUPS
 
@@ -69,15 +70,18 @@ class PySparkRunner(PipelineRunner):
             UnsupportedPipelineError: the pipeline uses what this runner does not run.
             CheckpointError: the checkpoint cannot be used as asked.
         """
-        RuntimeValueProvider.set_runtime_options({})
-        # As Beam's own runners do: it gives the input of each GroupByKey the type of a pair, and refuses keys whose
-        # coder is not deterministic.
-        pipeline.visit(
-            group_by_key_input_visitor(not options.view_as(TypeOptions).allow_non_deterministic_key_coders)
-        )
-        with dofn_specs_cached():
-            proto = pipeline.to_runner_api(default_environment=self.default_environment(options))
-        return self.run_proto(proto, options)
+        with self._session(options) as session:
+            RuntimeValueProvider.set_runtime_options({})
+            # As Beam's own runners do: it gives the input of each GroupByKey the type of a pair, and refuses keys whose
+            # coder is not deterministic.
+            pipeline.visit(
+                group_by_key_input_visitor(
+                    not options.view_as(TypeOptions).allow_non_deterministic_key_coders
+                )
+            )
+            with dofn_specs_cached():
+                proto = pipeline.to_runner_api(default_environment=self.default_environment(options))
+            return self._run_proto(proto, options, session)
 
     def resumes(self, options: PipelineOptions) -> bool:
         """Return whether a pipeline with these options would continue from a checkpoint. Nothing is created.
@@ -95,17 +99,20 @@ class PySparkRunner(PipelineRunner):
 
     def run_proto(self, proto: api.Pipeline, options: PipelineOptions) -> PySparkPipelineResult:
         """Start a pipeline given as a proto; see `run_pipeline`."""
-        _check_beam()
+        with self._session(options) as session:
+            return self._run_proto(proto, options, session)
+
+    def _run_proto(
+        self, proto: api.Pipeline, options: PipelineOptions, session: Callable[[], Any]
+    ) -> PySparkPipelineResult:
         settings = options.view_as(PySparkOptions)
-        if wrong := problems(settings):
-            raise UsageError("; ".join(wrong))
         # Everything that can be checked without Spark comes first, so that a mistake is reported at once.
         plan = _plan(proto, settings, options)
         checkpoint = _compatible_checkpoint(plan, settings)
         packages = Packages.of(options.view_as(SetupOptions))
         # Made only for its checks: the master, which decides where the logs go, is not known before Spark runs.
         worker_logging(options, to_driver=False)
-        spark = self._context(settings)
+        spark = session()
         if plan.streaming and checkpoint is None and not plan.script:
             _check_temporary_checkpoint(spark)
         logs = worker_logging(options, to_driver=not str(spark.master).startswith("local"))
@@ -117,11 +124,26 @@ class PySparkRunner(PipelineRunner):
             result.wait_until_finish()
         return result
 
-    def _context(self, settings: PySparkOptions) -> Any:
+    @contextlib.contextmanager
+    def _session(self, options: PipelineOptions) -> Iterator[Callable[[], Any]]:
+        """Start Spark while the pipeline is translated and planned; yield a function that waits for its context.
+
+        If the pipeline is refused, a session that was started for it ends.
+        """
+        _check_beam()
+        settings = options.view_as(PySparkOptions)
+        if wrong := problems(settings):
+            raise UsageError("; ".join(wrong))
         if self._spark is not None:
-            return context_of(self._spark)
+            yield lambda: context_of(self._spark)
+            return
         conf = dict(setting.split("=", 1) for setting in settings.spark_conf or ())
-        return context(settings.spark_master, conf)
+        start = begin_session(settings.spark_master, conf)
+        try:
+            yield start.context
+        except BaseException:
+            start.release()
+            raise
 
 
 def _plan(proto: api.Pipeline, settings: PySparkOptions, options: PipelineOptions) -> Plan:

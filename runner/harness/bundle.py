@@ -469,13 +469,18 @@ def _delay_us(residual: Any) -> int:
 
 def _descriptor(context: PlanContext, stage: Stage) -> beam_fn_api_pb2.ProcessBundleDescriptor:
     components = context.components
+    transforms = {
+        name: beam_runner_api_pb2.PTransform.FromString(data) for name, data in stage.transforms.items()
+    }
+    # Only the PCollections of the stage: a graph of hundreds of stages would copy all of them for each stage.
+    named = {
+        pcoll for each in transforms.values() for pcoll in (*each.inputs.values(), *each.outputs.values())
+    }
     return beam_fn_api_pb2.ProcessBundleDescriptor(
         id=f"stage-{stage.index}",
-        transforms={
-            name: beam_runner_api_pb2.PTransform.FromString(data) for name, data in stage.transforms.items()
-        },
-        # All of the plan's components, not only those that the stage uses: coders and windowings refer to others by id.
-        pcollections=dict(components.pcollections.items()),
+        transforms=transforms,
+        pcollections={name: components.pcollections[name] for name in named & components.pcollections.keys()},
+        # All coders and windowings, not only those that the stage uses: they refer to others by id.
         coders=dict(components.coders.items()),
         windowing_strategies=dict(components.windowing_strategies.items()),
         environments=dict(components.environments.items()),

@@ -1,23 +1,28 @@
-"""Start PySpark's JVM and read what it writes to standard error.
+"""Start Spark's JVM, read what it writes to standard error, and connect PySpark to it.
 
-PySpark starts the JVM with `java_gateway.launch_gateway` (read in 4.3.0), lets it write to our standard error and
-raises `JAVA_GATEWAY_EXITED` without a reason if it ends. Here the JVM writes to a pipe. A thread copies the pipe to
-standard error and keeps the last lines, from which `diagnosis` says why the JVM ended. If the JVM does not start, its
-stack traces are not copied: the error says the same in one sentence.
+PySpark starts the JVM with `java_gateway.launch_gateway` (read in 4.3.0) and waits for it, lets it write to our standard
+error and raises `JAVA_GATEWAY_EXITED` without a reason if it ends. Here `launch_jvm` starts the same command and returns
+at once, before PySpark is imported: the import and much else takes place while the JVM starts. The JVM writes to a pipe.
+A thread copies the pipe to standard error and keeps the last lines, from which `diagnosis` says why the JVM ended. If the
+JVM does not start, its stack traces are not copied: the error says the same in one sentence.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import re
+import shlex
 import signal
+import struct
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
-from typing import IO, Any
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO
 
 from penstock.runner.spark.diagnosis import Limits, start_failure
 from penstock.runner.spark.errors import SparkStartError
@@ -68,6 +73,13 @@ class JvmProcess:
         """Copy nothing more: while Spark stops, its threads log tasks that they can no longer finish."""
         self._target = None
 
+    def kill(self) -> None:
+        """End the JVM at once, with the programs that start it."""
+        self.mute()
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
     def end(self, wait_seconds: float = 10.0) -> None:
         """Close the JVM's standard input, which ends it, and wait; kill it if it does not end."""
         self.mute()
@@ -112,75 +124,89 @@ def _standard_error() -> int | None:
         return None
 
 
-def start_jvm(conf: Any, environment: Mapping[str, str]) -> JvmProcess | None:
-    """Start the JVM of PySpark with a `SparkConf`, and with these environment variables besides ours.
+def launch_jvm(settings: Mapping[str, str], environment: Mapping[str, str], address: Path) -> JvmProcess:
+    """Start the JVM that serves PySpark and return at once; `connect` waits for it.
 
-    None if this process has a JVM of PySpark that another has started; it is used then.
+    `settings` are Spark's, `environment` is added to that of this process. The JVM writes to the file `address` how to
+    reach it. It ends when its standard input is closed, so it does not outlive this process.
+    """
+    conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    # As PySpark does it, with the same variables.
+    arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+    command = [str(spark_home() / "bin" / "spark-submit"), *conf, *arguments]
+    own = {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(address)}
+    return JvmProcess(start_process(command, {**os.environ, **own, **environment}))
+
+
+def spark_home() -> Path:
+    """Return Spark's home as PySpark finds it, without importing PySpark where it was installed by pip.
+
+    Raises:
+        ModuleNotFoundError: pyspark is missing.
+    """
+    if home := os.environ.get("SPARK_HOME"):
+        return Path(home)
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
+    package = Path(spec.origin).parent
+    if (package / "jars").is_dir():
+        return package
+    from pyspark.find_spark_home import _find_spark_home
+
+    return Path(_find_spark_home())
+
+
+def start_process(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a program that a signal to this program's group does not reach. Its two outputs are one pipe.
+
+    - It gets a new process group. GNU `timeout`, shells and service managers signal a whole group; a JVM that
+      gets SIGTERM shuts down at once, while this process still wants to end its epoch and commit. If this process
+      dies, the JVM sees the end of its standard input and ends.
+    - It ignores SIGINT (Ctrl-C), which it inherits from a shell.
+    - `Popen` gets no function for the child, as PySpark gives it one for SIGINT: then it does not call `fork()`. In a
+      process that reads from gRPC, the handlers that gRPC has put around fork() abort about every fourth child before
+      it is another program.
+    """
+    return subprocess.Popen(
+        ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh", *command],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,  # a JVM that cannot allocate its heap says so there
+        stderr=subprocess.STDOUT,
+        process_group=0,
+    )
+
+
+def connect(jvm: JvmProcess, address: Path) -> None:
+    """Wait until a JVM is ready, and make it PySpark's.
 
     Raises:
         SparkStartError: the JVM ended before it was ready; the message says why.
     """
     from pyspark import SparkContext
-    from pyspark.errors import PySparkRuntimeError
 
-    with pyspark_popen(environment) as started:
-        try:
-            SparkContext._ensure_initialized(conf=conf)
-        except PySparkRuntimeError as error:
-            if not started:
-                raise
-            jvm = started[0]
+    while not address.exists():
+        if jvm.exit_code(_POLL_SECONDS) is not None and not address.exists():
             jvm.mute()
-            why = start_failure(jvm.log, jvm.exit_code(5.0), Limits.of_this_process())
-            raise SparkStartError(why) from error
-    return started[0] if started else None
+            raise SparkStartError(start_failure(jvm.log, jvm.exit_code(), Limits.of_this_process()))
+    with _gateway_in_environment(address.read_bytes()):
+        SparkContext._ensure_initialized()
+
+
+_POLL_SECONDS = 0.02
 
 
 @contextlib.contextmanager
-def pyspark_popen(environment: Mapping[str, str]) -> Iterator[list[JvmProcess]]:
-    """While this lasts, PySpark starts its JVM with our `Popen`; yield the list that JVMs are added to.
+def _gateway_in_environment(address: bytes) -> Iterator[None]:
+    """Let PySpark connect to a JVM that runs, as it does in a program that spark-submit has started.
 
-    PySpark's `launch_gateway` takes arguments for `Popen`, but sets `env` and `preexec_fn` over them. So the name
-    in its module is replaced. Four things are different:
-
-    - Standard output and standard error are one pipe, and `environment` is added.
-    - The JVM gets a new process group. GNU `timeout`, shells and service managers signal a whole group; a JVM
-      that gets SIGTERM shuts down at once, while this process still wants to end its epoch and commit. If this
-      process dies, the JVM sees the end of its standard input and ends.
-    - In the main thread the JVM is started without `fork()`. In a process that reads from gRPC, the handlers that
-      gRPC has put around fork() abort about every fourth child before it is another program: "Java gateway process
-      exited before sending its port number". `Popen` forks only because PySpark gives it a function for the child,
-      which makes the JVM ignore SIGINT (Ctrl-C). A child also inherits that from a parent that ignores SIGINT
-      while it starts the child, and only the main thread may change what a process does with a signal.
+    `address` is the content of the file that `PythonGatewayServer` writes: the port, and the secret after its length.
     """
-    from pyspark import java_gateway
-
-    popen = java_gateway.Popen
-    started: list[JvmProcess] = []
-
-    def start(command: Any, preexec_fn: Any = None, env: Any = None, **options: Any) -> Any:
-        options["env"] = {**(os.environ if env is None else env), **environment}
-        # A JVM that cannot allocate its heap says so on standard output.
-        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "process_group": 0}
-        if _may_ignore_interrupts():
-            before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-            try:
-                process = popen(command, **options)
-            finally:
-                signal.signal(signal.SIGINT, before)
-        else:
-            process = popen(command, preexec_fn=preexec_fn, **options)
-        started.append(JvmProcess(process))
-        return process
-
-    java_gateway.Popen = start
+    port, length = struct.unpack_from(">ii", address)
+    os.environ["PYSPARK_GATEWAY_PORT"] = str(port)
+    os.environ["PYSPARK_GATEWAY_SECRET"] = address[8 : 8 + length].decode()
     try:
-        yield started
+        yield
     finally:
-        java_gateway.Popen = popen
-
-
-def _may_ignore_interrupts() -> bool:
-    """Whether this thread may set the handler of SIGINT, and set it back: Python cannot set a handler of C's."""
-    in_main = threading.current_thread() is threading.main_thread()
-    return in_main and signal.getsignal(signal.SIGINT) is not None
+        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]

@@ -1,5 +1,9 @@
 """The Spark context of a pipeline: that of a session that is given or active, or one that is started here.
 
+    start = begin_session(master, settings)  # returns at once
+    …                                        # plan the pipeline
+    spark = start.context()                  # or start.release(), if the pipeline is refused
+
 It is a bare `SparkContext`: the SQL half of a session takes four seconds to start and the runner does not use it.
 """
 
@@ -8,72 +12,25 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import secrets
+import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from penstock.runner.spark.diagnosis import context_failure
 from penstock.runner.spark.errors import SparkStartError
-from penstock.runner.spark.gateway import JvmProcess, start_jvm
-from penstock.runner.spark.java import find_java, launcher_home
-from penstock.runner.spark.python_check import check_python
-from penstock.runner.spark.scratch import PrivateFolder, make_private_folder, remove_abandoned
-from penstock.runner.spark.settings import (
-    DEFAULT_MASTER,
-    LOOPBACK,
-    SECRET,
-    SETTINGS,
-    is_local,
-    java_options,
-    local_folders,
-    network_settings,
-    unprotected,
-)
+from penstock.runner.spark.gateway import JvmProcess
+from penstock.runner.spark.own_session import OwnSession, has_gateway, started_session
+from penstock.runner.spark.warm_up import warm_up
 
 logger = logging.getLogger(__name__)
 
-_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-_LOG4J = Path(__file__).parent / "log4j2.properties"
-_LONGEST_SOCKET_FOLDER = 60
-"""Characters: the path of a Unix domain socket has at most 107, of which PySpark's file name takes 43."""
+_CANCEL_SECONDS = 10.0
+"""How long to wait for a session that is starting to end."""
 
-_starting = threading.Lock()
-_started: _Started | None = None
-
-
-class _Started:
-    """The session that this process has started: its JVM (None under spark-submit) and its private folders."""
-
-    def __init__(self, folders: list[PrivateFolder]) -> None:
-        self.folders = folders
-        self.jvm: JvmProcess | None = None
-
-    def end(self) -> None:
-        """End the session, if it still runs, and delete its folders."""
-        from pyspark import SparkContext
-
-        if self.jvm is not None:
-            self.jvm.mute()
-        active, SparkContext._active_spark_context = SparkContext._active_spark_context, None
-        try:
-            if active is not None:
-                active.stop()
-        except Exception as error:  # the JVM has ended before; py4j has several errors for that
-            logger.debug("the context had ended before: %s", type(error).__name__)
-        if self.jvm is not None:
-            # PySpark keeps the gateway for the next context of the process, and it may be one that does not work.
-            SparkContext._gateway, gateway = None, SparkContext._gateway
-            SparkContext._jvm = None
-            if gateway is not None:
-                gateway.shutdown()
-            self.jvm.end()
-        for folder in self.folders:
-            folder.remove()
-        self.folders = []
+_turn = threading.RLock()
+_beginning: SessionStart | None = None
+"""The session that is starting and that no pipeline has got yet."""
 
 
 def context_of(spark: Any) -> Any:
@@ -81,42 +38,180 @@ def context_of(spark: Any) -> Any:
     return getattr(spark, "sparkContext", spark)
 
 
-def context(master: str | None, settings: Mapping[str, str]) -> Any:
-    """Return the active `SparkContext`, or start one.
-
-    Under spark-submit the master and all settings are those of the submission. Our defaults apply to settings that it
-    leaves out. `master` and `settings` are ignored with a warning.
-
-    Raises:
-        SparkStartError: Spark cannot start; the message says what to do. `JavaNotFoundError` is one of these.
-        ModuleNotFoundError: pyspark is missing.
-    """
-    from pyspark import SparkContext
-
-    with _starting:
-        _end_if_dead()
-        if SparkContext._active_spark_context is not None:
-            return SparkContext._active_spark_context
-        if "PYSPARK_GATEWAY_PORT" not in os.environ:
-            return _start_own(master, settings)
-        if master or settings:
-            logger.warning(
-                "--spark_master and --spark_conf do not count under spark-submit: pass it --master and --conf"
-            )
-        return _start_submitted()
-
-
 def jvm_of(spark_context: Any) -> JvmProcess | None:
     """The JVM of a context that was started here, and not under spark-submit; otherwise None."""
-    from pyspark import SparkContext
-
-    ours = _started is not None and SparkContext._active_spark_context is spark_context
-    return _started.jvm if ours and _started is not None else None
+    session = started_session()
+    return session.jvm if session is not None and _active_context() is spark_context else None
 
 
 def slots(spark_context: Any) -> int:
     """How many tasks the context runs at once, according to Spark."""
     return max(1, int(spark_context.defaultParallelism))
+
+
+def context(master: str | None, settings: Mapping[str, str]) -> Any:
+    """Return the active `SparkContext`, or start one and wait for it."""
+    return begin_session(master, settings).context()
+
+
+def begin_session(master: str | None, settings: Mapping[str, str]) -> SessionStart:
+    """Begin to start a session in the background, and return at once.
+
+    If this process has an active context, or a session that is starting, that one is used; `master` and `settings` are
+    ignored then. Nothing starts before `SessionStart.context` is called if there is a JVM that others may use: that of
+    spark-submit, or that of a context which the program has stopped.
+    """
+    global _beginning
+    with _turn:
+        if _beginning is not None:
+            _beginning.share()
+            return _beginning
+        _end_if_dead()
+        start = SessionStart(master, settings)
+        if not (has_gateway() or "PYSPARK_GATEWAY_PORT" in os.environ):
+            _beginning = start
+            start.begin()
+        return start
+
+
+class SessionStart:
+    """The start of a session. Pipelines that begin at the same time share it.
+
+    The JVM starts at once, in a thread. On a local master the context and a first job follow, while the pipeline is
+    still being planned. On a cluster they wait for `context`, because an application takes resources there and the
+    pipeline may yet be refused.
+    """
+
+    def __init__(self, master: str | None, settings: Mapping[str, str]) -> None:
+        self._master = master
+        self._settings = settings
+        self._users = 1
+        self._thread: threading.Thread | None = None
+        self._needed = threading.Event()
+        self._cancelled = threading.Event()
+        self._session: OwnSession | None = None
+        self._context: Any = None
+        self._error: BaseException | None = None
+
+    def begin(self) -> None:
+        """Start the thread."""
+        # A daemon thread: the interpreter would wait for another one before it calls `cancel`.
+        self._thread = threading.Thread(target=self._run, name="penstock-spark-start", daemon=True)
+        atexit.register(self.cancel)
+        self._thread.start()
+
+    def share(self) -> None:
+        """Let one more pipeline use this session."""
+        self._users += 1
+
+    def context(self) -> Any:
+        """Wait for the session and return its `SparkContext`.
+
+        Under spark-submit the master and all settings are those of the submission. Our defaults apply to settings
+        that it leaves out. A warning says that `master` and `settings` are ignored.
+
+        Raises:
+            SparkStartError: Spark cannot start; the message says what to do. `JavaNotFoundError` is one of these.
+            ModuleNotFoundError: pyspark is missing.
+        """
+        if self._thread is None:
+            return self._present()
+        self._needed.set()
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        self._forget()
+        _cancel_jobs_on_interrupt(self._context)
+        return self._context
+
+    def release(self) -> None:
+        """Say that a pipeline does not use the session. If no other one may use it, and it is starting, it ends."""
+        with _turn:
+            self._users -= 1
+            unused = self._users == 0
+        if unused:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """End a session that no pipeline has got yet, and its JVM."""
+        if self._thread is None or not self._forget():
+            return
+        self._cancelled.set()
+        self._needed.set()
+        session = self._session
+        if session is not None and session.jvm is not None:
+            session.jvm.kill()
+        self._thread.join(_CANCEL_SECONDS)
+        if self._context is not None and session is not None:
+            session.end()
+
+    def _forget(self) -> bool:
+        """Let the next pipeline find or start a session itself. Return whether no pipeline had got this one."""
+        global _beginning
+        with _turn:
+            known = _beginning is self
+            if known:
+                _beginning = None
+                atexit.unregister(self.cancel)
+        return known
+
+    def _present(self) -> Any:
+        """Return the active context, or start one on the JVM that is there."""
+        with _turn:
+            active = _active_context()
+            if active is not None:
+                return active
+            session = self._on_present_jvm()
+            try:
+                return session.start_context()
+            except BaseException:
+                session.end()
+                raise
+
+    def _on_present_jvm(self) -> OwnSession:
+        if "PYSPARK_GATEWAY_PORT" not in os.environ:
+            return OwnSession.launch(self._master, self._settings)
+        if self._master or self._settings:
+            logger.warning(
+                "--spark_master and --spark_conf do not count under spark-submit: pass it --master and --conf"
+            )
+        return OwnSession.submitted()
+
+    # In the thread.
+
+    def _run(self) -> None:
+        """Start the session; after an error end the parts that have started."""
+        try:
+            self._session = OwnSession.launch(self._master, self._settings)
+            self._context = self._connected(self._session)
+        except BaseException as error:
+            self._error = error
+            self._forget()
+            if self._session is not None:
+                self._session.end()
+            return
+        if self._session.is_local and not self._needed.is_set():
+            warm_up(self._context)
+
+    def _connected(self, session: OwnSession) -> Any:
+        # `cancel` kills the JVM, which ends what this thread does with it. But the JVM may have started after `cancel`.
+        if self._cancelled.is_set() and session.jvm is not None:
+            session.jvm.kill()
+        session.connect()
+        if not session.is_local:
+            self._needed.wait()
+        if self._cancelled.is_set():
+            raise SparkStartError("Spark was not needed any more while it started")
+        return session.start_context()
+
+
+def _active_context() -> Any:
+    """PySpark's active context, or None. PySpark is not imported for this, which takes half a second."""
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context
 
 
 def _end_if_dead() -> None:
@@ -125,156 +220,24 @@ def _end_if_dead() -> None:
     PySpark continues to return its context after the JVM was killed, or has stopped the context because it ran out
     of memory.
     """
-    from pyspark import SparkContext
-
-    active = SparkContext._active_spark_context
-    if _started is None or active is None or _started.jvm is None:
+    active, session = _active_context(), started_session()
+    if session is None or active is None or session.jvm is None:
         return
-    if _started.jvm.exit_code() is not None or active._jsc is None or active._jsc.sc().isStopped():
-        _started.end()
-
-
-def _start_own(master: str | None, settings: Mapping[str, str]) -> Any:
-    """Start a JVM and a context on it; on a local master workers use this Python unless the user names one."""
-    from pyspark import SparkConf
-
-    chosen = {
-        "spark.app.name": "penstock",
-        "spark.master": DEFAULT_MASTER,
-        "spark.ui.enabled": "false",
-        **SETTINGS,
-        **settings,
-    }
-    if master:
-        chosen["spark.master"] = master
-    local = is_local(chosen["spark.master"])
-    if local:
-        _choose_python(chosen)
-    _check_spark_home()
-    session = _Started(_private_folders(chosen))
-    try:
-        environment = _jvm_environment(session.folders, chosen["spark.master"])
-        temporary = _socket_folder(session.folders)
-        options = java_options(_LOG4J.as_uri(), temporary)
-        chosen[_JAVA_OPTIONS] = f"{options} {settings.get(_JAVA_OPTIONS, '')}".strip()
-        # PySpark passes these on the JVM's command line, which every user of the machine can read.
-        public = {name: value for name, value in chosen.items() if name != SECRET}
-        jvm = start_jvm(SparkConf(loadDefaults=False).setAll(list(public.items())), environment)
-        # A program that stops our context keeps our JVM, and PySpark uses it again.
-        session.jvm = jvm or (_started.jvm if _started is not None else None)
-        conf = SparkConf()  # with what the JVM has read from spark-defaults.conf
-        if session.jvm is not None:
-            session.jvm.heap = conf.get("spark.driver.memory", "1g")
-        if SECRET in chosen:
-            conf.set(SECRET, chosen[SECRET])
-        return _start_context(conf, session)
-    except BaseException:
+    if session.jvm.exit_code() is not None or active._jsc is None or active._jsc.sc().isStopped():
         session.end()
-        raise
 
 
-def _start_submitted() -> Any:
-    """Start a context on the submission's JVM, with our settings where it says nothing."""
-    from pyspark import SparkConf, SparkContext
+def _cancel_jobs_on_interrupt(spark_context: Any) -> None:
+    """Let Ctrl-C cancel Spark's jobs, as PySpark does for a context that starts in the main thread.
 
-    SparkContext._ensure_initialized()  # only the submission's JVM knows its settings
-    conf = SparkConf()
-    for name, value in SETTINGS.items():
-        conf.setIfMissing(name, value)
-    known = dict(conf.getAll())
-    session = _Started([])
-    if is_local(known.get("spark.master", "")):
-        session.folders = _private_folders(known)
-        conf.set("spark.local.dir", _joined(session.folders))
-    try:
-        return _start_context(conf, session)
-    except BaseException:
-        session.end()
-        raise
+    The handler is that of `SparkContext._do_init` (read in 4.3), which sets it in no other thread.
+    """
 
-
-def _start_context(conf: Any, session: _Started) -> Any:
-    """Start the context with the network settings that `conf` lacks, and end it when this process ends."""
-    from py4j.protocol import Py4JJavaError
-    from pyspark import SparkContext
-
-    global _started
-    known = dict(conf.getAll())
-    for name, value in network_settings(known, secrets.token_hex(32)).items():
-        conf.set(name, value)
-    if unprotected(dict(conf.getAll())):
-        logger.warning(
-            "anybody who reaches the ports of this Spark driver can read its data, because spark.authenticate is "
-            "not set and Spark cannot make a secret for this cluster: set spark.authenticate and "
-            "spark.authenticate.secret as the cluster has them, or spark.authenticate=false to accept this"
-        )
-    try:
-        started = SparkContext.getOrCreate(conf)
-    except Py4JJavaError as error:
-        memory = known.get("spark.driver.memory", "1g")
-        raise SparkStartError(context_failure(str(error), memory)) from error
-    if session.jvm is not None:
-        session.jvm.copy_output()
-    # PySpark's accumulator server prints a traceback when the JVM dies; the error of the pipeline says more.
-    started._accumulatorServer.handle_error = lambda *request: None
-    _started = session
-    atexit.register(session.end)
-    return started
-
-
-def _choose_python(chosen: Mapping[str, str]) -> None:
-    """Name the Python of local workers: PySpark's default is the first `python3` on PATH."""
-    named = chosen.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
-    if named:
-        check_python(named)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-
-
-def _check_spark_home() -> None:
-    home = os.environ.get("SPARK_HOME")
-    if home and not os.access(Path(home, "bin", "spark-submit"), os.X_OK):
-        raise SparkStartError(
-            f"SPARK_HOME is {home!r}, which has no bin/spark-submit: unset it, and the Spark of the package pyspark "
-            "is used, or set it to the folder of a Spark 4.3"
-        )
-
-
-def _private_folders(settings: Mapping[str, str]) -> list[PrivateFolder]:
-    """Make a private folder in each folder for Spark's blocks, after removing those of drivers that were killed."""
-    folders = []
-    for base in map(Path, local_folders(os.environ, settings, tempfile.gettempdir())):
+    def interrupted(number: int, frame: Any) -> None:
         try:
-            remove_abandoned(base)
-            folders.append(make_private_folder(base))
-        except OSError as error:
-            logger.warning("Spark does not use the folder %s: %s", base, error)
-    if not folders:
-        raise SparkStartError(
-            "Spark has no folder for its blocks: set SPARK_LOCAL_DIRS or --spark_conf=spark.local.dir=… to a folder "
-            "that can be written to"
-        )
-    return folders
+            spark_context.cancelAllJobs()
+        finally:
+            raise KeyboardInterrupt
 
-
-def _socket_folder(folders: list[PrivateFolder]) -> str:
-    """Return the JVM's temporary folder: sockets are made there, and the path of a socket must be short."""
-    for folder in folders:
-        if len(str(folder.path)) <= _LONGEST_SOCKET_FOLDER:
-            return str(folder.path)
-    folders.append(make_private_folder(Path("/tmp")))
-    return str(folders[-1].path)
-
-
-def _jvm_environment(folders: list[PrivateFolder], master: str) -> dict[str, str]:
-    """Return the variables of the driver's JVM. Variables do not reach the executors of a cluster, settings do."""
-    environment = {"JAVA_HOME": launcher_home(find_java(), temporary=folders[0].path)}
-    if not master.startswith("k8s"):  # Spark would mount a volume at these paths in each executor
-        environment["SPARK_LOCAL_DIRS"] = _joined(folders)
-    if is_local(master):
-        environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", LOOPBACK)
-    return environment
-
-
-def _joined(folders: list[PrivateFolder]) -> str:
-    return ",".join(str(folder.path) for folder in folders)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, interrupted)

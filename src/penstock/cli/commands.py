@@ -25,7 +25,7 @@ from penstock.cli.describe import as_text, job_file
 from penstock.cli.inputs import Problem
 from penstock.cli.redaction import redacted, resume_command
 from penstock.cli.resolve import resolve
-from penstock.cli.runner_options import RUNNER
+from penstock.cli.runner_options import RUNNER, begin_session
 from penstock.launch.reporter import ignore_import_warnings, standard_error_reporter
 from penstock.launch.run import Continuation, ExitCode, run_pipeline
 from penstock.launch.signals import restore_defaults
@@ -136,7 +136,7 @@ def run(name_or_file: str, sets: Sequence[str], progress: str, debug: bool, **fl
     command = resume_command(sys.argv, secrets)
     continuation = Continuation(f"to continue, run:\n  {command}", command)
     with standard_error_reporter(progress) as reporter:
-        code = run_pipeline(lambda: build(configuration), reporter, continuation, debug=debug)
+        code = run_pipeline(lambda: start(configuration), reporter, continuation, debug=debug)
     sys.exit(code)
 
 
@@ -173,6 +173,12 @@ def bigtable_emulator(options: Sequence[str]) -> None:
 
     restore_defaults()  # the emulator handles signals itself
     start(options)
+
+
+def start(configuration: Configuration) -> Any:
+    """Begin to start Spark, and build the pipeline meanwhile: both take seconds."""
+    begin_session(configuration.runner)
+    return build(configuration)
 
 
 def build(configuration: Configuration) -> Any:

@@ -1,11 +1,13 @@
 """The runner's options as parameters, with the same rules and messages as a template's parameters.
 
-The command line never imports `PySparkRunner`: Beam imports it by name when a pipeline is made.
+The command line never imports the runner: it names it, as users of other runners do, and Beam imports it when a pipeline
+is made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import TypeAlias
 
 from penstock.templates.parameter import Parameter, Value, show
@@ -13,7 +15,8 @@ from penstock.templates.parameter import Parameter, Value, show
 Values: TypeAlias = Mapping[str, Value | tuple[Value, ...] | Mapping[str, Value]]
 """Values by name; a repeated parameter has a tuple, a mapping has its values by name."""
 
-RUNNER_NAME = "penstock.runner.PySparkRunner"
+RUNNER_PACKAGE = "penstock.runner"
+RUNNER_NAME = f"{RUNNER_PACKAGE}.PySparkRunner"
 
 ONE_SHOT_OPTIONS = frozenset({"fresh", "drop_state"})
 """Options that are valid for one start only. Flags can set them; job files and the environment cannot."""
@@ -90,3 +93,15 @@ def runner_arguments(values: Values) -> list[str]:
         elif value is not False and not isinstance(value, Mapping):  # the runner has no mappings
             arguments += [f"{flag}={show(one)}" for one in (value if isinstance(value, tuple) else (value,))]
     return arguments
+
+
+def begin_session(values: Values) -> None:
+    """Let the runner start Spark in the background, before Beam is imported. The pipeline will use that session.
+
+    If no pipeline uses it, it ends with this process.
+    """
+    settings = values.get("conf", ())
+    assert isinstance(settings, tuple)
+    conf = dict(str(setting).split("=", 1) for setting in settings)
+    master = values.get("master")
+    import_module(RUNNER_PACKAGE).begin_session(None if master is None else str(master), conf)

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from pyspark import java_gateway
 
-from penstock.runner.spark.gateway import pyspark_popen
+from penstock.runner.spark.gateway import start_process
 
 
 class Echo(grpc.GenericRpcHandler):
@@ -43,12 +42,12 @@ def main() -> None:
     echoed = grpc.insecure_channel(f"127.0.0.1:{port}").stream_stream("/echo/Echo")(ticks())
     next(echoed)
     threading.Thread(target=lambda: list(echoed), daemon=True).start()
-    with pyspark_popen({}):
-        for _ in range(int(sys.argv[1])):
-            # With a function for the child, as PySpark gives one.
-            child = java_gateway.Popen(["sleep", "0.01"], preexec_fn=lambda: None)
-            deaf = int(Path(f"/proc/{child.pid}/status").read_text().partition("SigIgn:\t")[2][:16], 16) & 2
-            print(child.wait(60) or ("deaf" if deaf else "heard"))
+    for _ in range(int(sys.argv[1])):
+        child = start_process(["/bin/sh", "-c", "echo started; sleep 0.01"], os.environ)
+        if child.stdout is not None:
+            child.stdout.readline()
+        deaf = int(Path(f"/proc/{child.pid}/status").read_text().partition("SigIgn:\t")[2][:16], 16) & 2
+        print(child.wait(60) or ("deaf" if deaf else "heard"))
     sys.stdout.flush()
     os._exit(0)
 

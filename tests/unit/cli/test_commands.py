@@ -37,6 +37,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Configuration]:
         return ExitCode.DONE
 
     monkeypatch.setattr(commands, "run_pipeline", run_pipeline)
+    monkeypatch.setattr(commands, "begin_session", lambda options: None)
     monkeypatch.setattr(commands, "build", started.append)
     monkeypatch.setattr(commands, "standard_error_reporter", contextlib.nullcontext)
     return started
@@ -49,6 +50,23 @@ def job(tmp_path: Path) -> Path:
     runner = "  checkpoint_dir: /tmp/c\n  conf: [a=b]"
     file.write_text(f"template: spanner-to-files\nparameters:\n{settings}\nrunner:\n{runner}\n")
     return file
+
+
+def test_run_begins_to_start_spark_before_it_imports_beam(
+    launched: list[Configuration], job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[tuple[int, object]] = []
+    monkeypatch.setattr(
+        commands, "begin_session", lambda options: begun.append((len(launched), options["conf"]))
+    )
+    assert penstock("run", str(job)).exit_code == ExitCode.DONE
+    assert begun == [(0, ("a=b",))]
+    assert len(launched) == 1
+
+
+def test_validate_starts_no_spark(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "begin_session", lambda options: pytest.fail("Spark was started"))
+    assert penstock("validate", str(job)).exit_code == ExitCode.DONE
 
 
 def test_the_version_is_that_of_the_package() -> None:

@@ -14,6 +14,7 @@ from penstock.runner.spark.java import (
     find_java,
     launcher,
     launcher_home,
+    parse_release,
     parse_settings,
 )
 
@@ -39,6 +40,23 @@ def test_the_feature_version_is_parsed_from_the_version_output_of_java(text: str
 
 def test_output_of_another_program_gives_no_version() -> None:
     assert parse_settings("The operation couldn't be completed. Unable to locate a Java Runtime.") is None
+
+
+@pytest.mark.parametrize(("line", "version"), [("17.0.15", 17), ("25", 25), ("1.8.0_402", 8), ("", None)])
+def test_the_feature_version_is_parsed_from_the_release_file(line: str, version: int | None) -> None:
+    assert parse_release(f'IMPLEMENTOR="Some"\nJAVA_VERSION="{line}"\n') == version
+
+
+def test_a_java_that_names_its_version_in_a_file_is_not_started(tmp_path: Path) -> None:
+    home = make_java(tmp_path / "home", "21")
+    (home / "release").write_text('JAVA_VERSION="17.0.1"\n')
+    (tmp_path / "java").symlink_to(home / "bin" / "java")
+
+    def describe(executable: str) -> str:
+        raise AssertionError("Java was started")
+
+    found = find_java({"PATH": str(tmp_path)}, describe=describe, bundled=False)
+    assert (found.home, found.version) == (str(home), 17)
 
 
 def test_java_home_wins_over_path(tmp_path: Path) -> None:

@@ -1,0 +1,120 @@
+"""The early daemon takes the place of the process that Spark starts. Both are small programs here."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.runner.spark.daemon_handoff import ADDRESS
+
+EARLY = """
+import os, socket, sys
+from penstock.runner.spark.daemon_handoff import take_over
+
+connection = take_over(socket.socket(fileno=int(sys.argv[1])))
+if connection is not None:
+    print(os.environ["ONLY_SPARK"], sys.argv[1:], os.getcwd(), "/of/spark" in sys.path, flush=True)
+    print(sys.stdin.readline(), end="", file=sys.stderr, flush=True)
+"""
+
+SPARKS = """
+import os, sys
+from penstock.runner.spark.daemon_handoff import hand_over
+
+sys.path.append("/of/spark")
+if hand_over():
+    os._exit(0)
+print("does the work", flush=True)
+"""
+
+StartEarly = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start_early(tmp_path: Path) -> Iterator[StartEarly]:
+    """Starts a program as the early daemon, on the socket `tmp_path`/daemon."""
+    started = []
+
+    def start(program: str = EARLY, **variables: str) -> subprocess.Popen[bytes]:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(str(tmp_path / "daemon"))
+            listener.listen()
+            started.append(
+                subprocess.Popen(
+                    [sys.executable, "-c", program, str(listener.fileno())],
+                    env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "YES", **variables},
+                    stdin=subprocess.PIPE,
+                    pass_fds=[listener.fileno()],
+                )
+            )
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def sparks(tmp_path: Path) -> subprocess.Popen[bytes]:
+    """The process that Spark starts."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    own = {ADDRESS: str(tmp_path / "daemon"), "ONLY_SPARK": "its variables"}
+    return subprocess.Popen(
+        [sys.executable, "-c", SPARKS, "pyspark.worker"],
+        env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "YES", **own},
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def test_the_early_daemon_gets_the_streams_variables_arguments_path_and_folder(
+    start_early: StartEarly, tmp_path: Path
+) -> None:
+    early = start_early()
+    out, err = sparks(tmp_path).communicate(b"a line\n", timeout=60)
+    assert out.decode() == f"its variables ['pyspark.worker'] {tmp_path / 'folder'} True\n"
+    assert err == b"a line\n"
+    assert early.wait(60) == 0
+
+
+def test_the_process_of_spark_ends_with_the_early_daemon(start_early: StartEarly, tmp_path: Path) -> None:
+    early, process = start_early(), sparks(tmp_path)
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    early.kill()
+    assert process.wait(60) == 0
+    process.communicate()
+
+
+def test_without_an_early_daemon_the_process_of_spark_does_the_work(tmp_path: Path) -> None:
+    assert sparks(tmp_path).communicate(timeout=60)[0] == b"does the work\n"
+
+
+def test_an_early_daemon_that_dies_while_it_imports_leaves_the_work_to_the_process_of_spark(
+    start_early: StartEarly, tmp_path: Path
+) -> None:
+    start_early("raise SystemExit")
+    assert sparks(tmp_path).communicate(timeout=60)[0] == b"does the work\n"
+
+
+def test_an_early_daemon_with_other_hashes_of_strings_is_not_used(
+    start_early: StartEarly, tmp_path: Path
+) -> None:
+    early = start_early(PYTHONHASHSEED="1")
+    assert sparks(tmp_path).communicate(timeout=60)[0] == b"does the work\n"
+    assert early.wait(60) == 0
+
+
+def test_an_early_daemon_ends_with_its_driver(start_early: StartEarly) -> None:
+    early = start_early()
+    early.communicate(timeout=60)
+    assert early.returncode == 0
