@@ -1,9 +1,10 @@
 """A worker daemon that starts beside the JVM, and takes the place of the one that Spark starts.
 
-Spark starts its Python daemon with the first job. The daemon imports Beam, which takes a second. So `EarlyDaemon` starts
-the same daemon while the JVM starts. When Spark starts its own, that process looks for the early one (`hand_over`) and
-passes it its standard streams, environment, arguments and path. From then on the early daemon answers to Spark, and
-Spark's process only waits for its end. If there is no early daemon, or it has died, Spark's process does the work.
+Spark starts its Python daemon with the first job. The daemon imports Beam, which takes a second. So `EarlyDaemon`
+starts the same daemon while the JVM starts. When Spark starts its own, that process looks for the early one
+(`hand_over`) and passes it its standard streams, environment, arguments and path. From then on the early daemon answers
+to Spark, and Spark's process only waits for its end. If there is no early daemon, or it has died, Spark's process does
+the work.
 
 The processes talk over a Unix domain socket in a private folder: one message with three descriptors, and one byte back
 when the daemon has taken them.
@@ -107,8 +108,8 @@ def take_over(listener: socket.socket) -> socket.socket | None:
     Returns the connection, which must stay open as long as this process lives: Spark's process waits for its end. None
     if the driver ended, or if Spark's process needs a Python that was started in another way.
     """
-    ready, _, _ = select.select([listener, 0], [], [])
-    if listener not in ready:
+    ready, _, _ = select.select([listener.fileno(), 0], [], [])
+    if listener.fileno() not in ready:
         return None
     connection, _ = listener.accept()
     data, descriptors, _, _ = socket.recv_fds(connection, _MAX_MESSAGE, 3)

@@ -1,10 +1,10 @@
 """Start Spark's JVM, read what it writes to standard error, and connect PySpark to it.
 
-PySpark starts the JVM with `java_gateway.launch_gateway` (read in 4.3.0) and waits for it, lets it write to our standard
-error and raises `JAVA_GATEWAY_EXITED` without a reason if it ends. Here `launch_jvm` starts the same command and returns
-at once, before PySpark is imported: the import and much else takes place while the JVM starts. The JVM writes to a pipe.
-A thread copies the pipe to standard error and keeps the last lines, from which `diagnosis` says why the JVM ended. If the
-JVM does not start, its stack traces are not copied: the error says the same in one sentence.
+PySpark starts the JVM with `java_gateway.launch_gateway` (read in 4.3.0) and waits for it, lets it write to our
+standard error and raises `JAVA_GATEWAY_EXITED` without a reason if it ends. Here `launch_jvm` starts the same command
+and returns at once, before PySpark is imported, so the driver can import and plan while the JVM starts. The JVM writes
+to a pipe. A thread copies the pipe to standard error and keeps the last lines, from which `diagnosis` says why the JVM
+ended. If the JVM does not start, its stack traces are not copied: the error says the same in one sentence.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def _of_version(how: str, home: str, version: int) -> Java | str:
 
 
 def _released(executable: str) -> tuple[str, int] | None:
-    """Return (home, feature version) as the file `release` says, which is faster than to start Java; None without it."""
+    """Return (home, feature version) as the file `release` of a Java says, or None. Starting Java takes longer."""
     try:
         home = Path(executable).resolve(strict=True).parents[1]
         version = parse_release((home / "release").read_text())

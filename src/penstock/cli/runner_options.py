@@ -1,7 +1,7 @@
 """The runner's options as parameters, with the same rules and messages as a template's parameters.
 
-The command line never imports the runner: it names it, as users of other runners do, and Beam imports it when a pipeline
-is made.
+The command line never imports the runner. It names the runner, as users of other runners do, and Beam imports it when a
+pipeline is made.
 """
 
 from __future__ import annotations
