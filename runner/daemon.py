@@ -1,7 +1,8 @@
 """PySpark's worker daemon, with Beam and PySpark's worker imported before it forks.
 
 A worker that imports Beam on its own costs 1.6 CPU seconds and 188 MB; forked from here, 8 MB.
-Set by `spark.python.daemon.module`, unless a submission names another.
+Set by `spark.python.daemon.module`, unless a submission names another. The driver may have started one beside the JVM,
+which then does the work: see `spark/daemon_handoff.py`.
 
 Workers log to standard error, at the levels of the pipeline that they run (`tasks/worker_logs.py`). Left out are Beam's
 messages about optional packages and about exceptions of DoFns. The exceptions reach the driver, and their text may
@@ -10,16 +11,22 @@ quote rows.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import importlib.util
 import logging
 import os
+import signal
 import sys
+from collections.abc import Iterable
 from typing import Any
 
-from penstock.runner.spark.daemon_handoff import hand_over
+from penstock.runner.spark.daemon_handoff import EARLY, hand_over, listen, take_over
 from penstock.runner.spark.worker_path import without_archives
 
 if __name__ == "__main__":
-    if hand_over():
+    _listener = listen(sys.argv[2]) if sys.argv[1:2] == [EARLY] else None
+    if _listener is None and hand_over():
         os._exit(0)
     # The JVM reads the path of the daemon's socket from this standard output: four bytes for the length, then the
     # path. If an import prints a line, four letters are taken for a length of more than a GB, the JVM runs out of
@@ -60,6 +67,26 @@ def worker(sock: Any, authenticated: bool) -> int:
 daemon.worker = worker  # `manager` looks the function up in its module
 
 
+def import_for_workers(modules: Iterable[str]) -> None:
+    """Import what the pipeline's tasks will need, and the clients of its sources and sinks.
+
+    By the house rule a module `client` talks to the service. Tasks import it when they first connect, which takes half
+    a second in each worker.
+    """
+    logging.disable(logging.WARNING)
+    for module in modules:
+        with contextlib.suppress(Exception):  # the task that needs it will say what is wrong
+            importlib.import_module(module)
+            root = module.partition(".")[0]
+            packages = [
+                n for n, m in sys.modules.items() if n.startswith(f"{root}.") and hasattr(m, "__path__")
+            ]
+            for package in packages:
+                if importlib.util.find_spec(f"{package}.client") is not None:
+                    importlib.import_module(f"{package}.client")
+    logging.disable(logging.NOTSET)
+
+
 def serve() -> None:
     """Be Spark's daemon: tell the JVM the path of a socket, and fork a worker for each connection to it."""
     # Spark starts Python unbuffered, so `print` writes a text and its newline one by one, and the lines of two
@@ -71,6 +98,13 @@ def serve() -> None:
 
 if __name__ == "__main__":
     sys.stdout.flush()
-    os.dup2(_pipe_to_jvm, 1)
+    if _listener is not None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        import_for_workers(sys.argv[3:])
+        _connection = take_over(_listener)
+        if _connection is None:
+            sys.exit(0)
+    else:
+        os.dup2(_pipe_to_jvm, 1)
     os.close(_pipe_to_jvm)
     serve()

@@ -46,10 +46,15 @@ class Template(BaseModel):
             object.__setattr__(self, "parameters", {**self.parameters, **event_parameters(self.events_of)})
         return self
 
+    @property
+    def module(self) -> str:
+        """The name of the module that builds the pipeline."""
+        return self.pipeline.partition(":")[0]
+
     def build_function(self) -> Callable[..., Any]:
         """Import and return the function that builds the pipeline."""
-        module, _, function = self.pipeline.partition(":")
-        built: Callable[..., Any] = getattr(importlib.import_module(module), function)
+        function = self.pipeline.partition(":")[2]
+        built: Callable[..., Any] = getattr(importlib.import_module(self.module), function)
         return built
 
 

@@ -1,13 +1,12 @@
 """A worker daemon that starts beside the JVM, and takes the place of the one that Spark starts.
 
-Spark starts its Python daemon with the first job. The daemon imports Beam, which takes a second. So `EarlyDaemon`
-starts the same daemon while the JVM starts. When Spark starts its own, that process looks for the early one
-(`hand_over`) and passes it its standard streams, environment, arguments and path. From then on the early daemon answers
-to Spark, and Spark's process only waits for its end. If there is no early daemon, or it has died, Spark's process does
-the work.
+Spark starts its Python daemon with the first job. The daemon imports Beam, which takes a second. So `early_daemon`
+starts while the JVM starts. When Spark starts its own, that process looks for the early one (`hand_over`) and passes it
+its standard streams, environment, arguments and path. From then on the early daemon answers to Spark, and Spark's
+process only waits for its end. If there is no early daemon, or it has died, Spark's process does the work.
 
-The processes talk over a Unix domain socket in a private folder: one message with three descriptors, and one byte back
-when the daemon has taken them.
+Both are children of the JVM, so the workers are where people look for them. The two processes talk over a Unix domain
+socket in a private folder: one message with three descriptors, and one byte back when the daemon has taken them.
 """
 
 from __future__ import annotations
@@ -17,57 +16,30 @@ import json
 import os
 import select
 import socket
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 
 from penstock.runner.spark.worker_path import without_archives
 
 ADDRESS = "PENSTOCK_EARLY_DAEMON"
-"""Environment variable with the path of the socket."""
+"""Environment variable of Spark's process with the path of the socket."""
+
+EARLY = "--early"
+"""First argument of an early daemon. The path of the socket follows, and the names of modules to import."""
 
 _TAKEN = b"t"
-_AT_START = ("PYTHONHASHSEED", "PYTHONUNBUFFERED")
+_AT_START = {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "YES"}
 """Variables that Python reads when it starts, with the values that Spark gives its daemon."""
 
 _MAX_MESSAGE = 1 << 20
+_LOOK_SECONDS = 1.0
 
 
-class EarlyDaemon:
-    """The driver's side: the process, which ends with the driver, or when Spark closes its standard input."""
-
-    def __init__(self, folder: Path, imports: Sequence[str] = ()) -> None:
-        """Start it. `folder` is private; `imports` are modules that it imports besides Beam."""
-        self.address = str(folder / "daemon")
-        environment = {**os.environ, "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")}
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-            listener.bind(self.address)
-            listener.listen()
-            command = [sys.executable, "-m", "penstock.runner.early_daemon", str(listener.fileno()), *imports]
-            self._process = subprocess.Popen(
-                command,
-                env={**environment, "PYTHONUNBUFFERED": "YES"},
-                stdin=subprocess.PIPE,
-                # If an import fails, Spark's process fails in the same way and says so.
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[listener.fileno()],
-                process_group=0,
-            )
-
-    def end(self, wait_seconds: float = 2.0) -> None:
-        """End it. Once it has taken Spark's place it ends with the JVM, so the JVM must have ended before."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(wait_seconds)
-        except subprocess.TimeoutExpired:  # still importing
-            self._process.kill()
-            self._process.wait()
-        with contextlib.suppress(OSError):
-            os.unlink(self.address)
+def early_daemon(address: str, imports: Sequence[str] = ()) -> list[str]:
+    """Return the command of an early daemon. It must become a child of the JVM, and ends with it."""
+    variables = {**_AT_START, "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")}
+    named = [f"{name}={value}" for name, value in variables.items()]
+    return ["env", *named, sys.executable, "-m", "penstock.runner.daemon", EARLY, address, *imports]
 
 
 def hand_over(environment: Mapping[str, str] = os.environ) -> bool:
@@ -102,15 +74,24 @@ def hand_over(environment: Mapping[str, str] = os.environ) -> bool:
     return True
 
 
-def take_over(listener: socket.socket) -> socket.socket | None:
+def listen(address: str) -> socket.socket:
+    """In the early daemon: be found by Spark's process, which waits until `take_over` answers."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(address)
+    listener.listen()
+    return listener
+
+
+def take_over(listener: socket.socket, parent: Callable[[], int] = os.getppid) -> socket.socket | None:
     """In the early daemon: wait for Spark's process, and take its streams, environment, arguments, path and folder.
 
     Returns the connection, which must stay open as long as this process lives: Spark's process waits for its end. None
-    if the driver ended, or if Spark's process needs a Python that was started in another way.
+    if the JVM has ended, or if Spark's process needs a Python that was started in another way.
     """
-    ready, _, _ = select.select([listener.fileno(), 0], [], [])
-    if listener.fileno() not in ready:
-        return None
+    jvm = parent()
+    while not select.select([listener.fileno()], [], [], _LOOK_SECONDS)[0]:
+        if parent() != jvm:
+            return None
     connection, _ = listener.accept()
     data, descriptors, _, _ = socket.recv_fds(connection, _MAX_MESSAGE, 3)
     while more := connection.recv(_MAX_MESSAGE):

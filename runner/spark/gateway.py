@@ -124,18 +124,24 @@ def _standard_error() -> int | None:
         return None
 
 
-def launch_jvm(settings: Mapping[str, str], environment: Mapping[str, str], address: Path) -> JvmProcess:
+def launch_jvm(
+    settings: Mapping[str, str],
+    environment: Mapping[str, str],
+    address: Path,
+    companion: Sequence[str] = (),
+) -> JvmProcess:
     """Start the JVM that serves PySpark and return at once; `connect` waits for it.
 
     `settings` are Spark's, `environment` is added to that of this process. The JVM writes to the file `address` how to
-    reach it. It ends when its standard input is closed, so it does not outlive this process.
+    reach it. It ends when its standard input is closed, so it does not outlive this process. `companion` is a command
+    that becomes a child of the JVM.
     """
     conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     # As PySpark does it, with the same variables.
     arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
     command = [str(spark_home() / "bin" / "spark-submit"), *conf, *arguments]
     own = {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(address)}
-    return JvmProcess(start_process(command, {**os.environ, **own, **environment}))
+    return JvmProcess(start_process(command, {**os.environ, **own, **environment}, companion))
 
 
 def spark_home() -> Path:
@@ -157,7 +163,9 @@ def spark_home() -> Path:
     return Path(_find_spark_home())
 
 
-def start_process(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def start_process(
+    command: Sequence[str], environment: Mapping[str, str], companion: Sequence[str] = ()
+) -> subprocess.Popen[bytes]:
     """Start a program that a signal to this program's group does not reach. Its two outputs are one pipe.
 
     - It gets a new process group. GNU `timeout`, shells and service managers signal a whole group; a JVM that
@@ -167,9 +175,12 @@ def start_process(command: Sequence[str], environment: Mapping[str, str]) -> sub
     - `Popen` gets no function for the child, as PySpark gives it one for SIGINT: then it does not call `fork()`. In a
       process that reads from gRPC, the handlers that gRPC has put around fork() abort about every fourth child before
       it is another program.
+
+    `companion` starts first, without streams. The program replaces the shell that has started it, so it is the parent.
     """
+    beside = f"{shlex.join(companion)} >/dev/null 2>&1 &" if companion else ""
     return subprocess.Popen(
-        ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh", *command],
+        ["/bin/sh", "-c", f'trap "" INT; {beside} exec "$@"', "sh", *command],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,  # a JVM that cannot allocate its heap says so there

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.runner.spark.daemon_handoff import ADDRESS, EarlyDaemon
+from penstock.runner.spark.daemon_handoff import ADDRESS, early_daemon
 from penstock.runner.spark.diagnosis import context_failure
 from penstock.runner.spark.errors import SparkStartError
 from penstock.runner.spark.gateway import JvmProcess, connect, launch_jvm
@@ -59,7 +59,6 @@ class OwnSession:
         self.folders = folders
         self.jvm: JvmProcess | None = None
         self._address: Path | None = None
-        self._daemon: EarlyDaemon | None = None
 
     @property
     def is_local(self) -> bool:
@@ -167,9 +166,6 @@ class OwnSession:
             self._end_context()
         if self.jvm is not None:
             self.jvm.end()
-        if self._daemon is not None:
-            self._daemon.end()
-            self._daemon = None
         for folder in self.folders:
             folder.remove()
         self.folders = []
@@ -203,10 +199,11 @@ class OwnSession:
         # These are on the JVM's command line, which every user of the machine can read.
         public = {name: value for name, value in self.settings.items() if name != SECRET}
         self._address = self.folders[0].path / "gateway"
+        companion = []
         if _has_plain_workers(self.settings):
-            self._daemon = EarlyDaemon(Path(temporary), imports)
-            environment[ADDRESS] = self._daemon.address
-        self.jvm = launch_jvm(public, environment, self._address)
+            environment[ADDRESS] = f"{temporary}/daemon"
+            companion = early_daemon(environment[ADDRESS], imports)
+        self.jvm = launch_jvm(public, environment, self._address, companion)
 
 
 def _stop_in_background(context: Any) -> None:

@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.runner.spark.errors import SparkStartError
@@ -54,8 +54,12 @@ def context(master: str | None, settings: Mapping[str, str]) -> Any:
     return begin_session(master, settings).context()
 
 
-def begin_session(master: str | None, settings: Mapping[str, str]) -> SessionStart:
+def begin_session(
+    master: str | None, settings: Mapping[str, str], imports: Sequence[str] = ()
+) -> SessionStart:
     """Begin to start a session in the background, and return at once.
+
+    `imports` are modules that the pipeline's workers need: on a local master they are imported beforehand.
 
     If this process has an active context, or a session that is starting, that one is used; `master` and `settings` are
     ignored then. Nothing starts before `SessionStart.context` is called if there is a JVM that others may use: that of
@@ -67,7 +71,7 @@ def begin_session(master: str | None, settings: Mapping[str, str]) -> SessionSta
             _beginning.share()
             return _beginning
         _end_if_dead()
-        start = SessionStart(master, settings)
+        start = SessionStart(master, settings, imports)
         if not (has_gateway() or "PYSPARK_GATEWAY_PORT" in os.environ):
             _beginning = start
             start.begin()
@@ -82,9 +86,10 @@ class SessionStart:
     pipeline may yet be refused.
     """
 
-    def __init__(self, master: str | None, settings: Mapping[str, str]) -> None:
+    def __init__(self, master: str | None, settings: Mapping[str, str], imports: Sequence[str]) -> None:
         self._master = master
         self._settings = settings
+        self._imports = imports
         self._users = 1
         self._thread: threading.Thread | None = None
         self._needed = threading.Event()
@@ -182,7 +187,7 @@ class SessionStart:
     def _run(self) -> None:
         """Start the session; after an error end the parts that have started."""
         try:
-            self._session = OwnSession.launch(self._master, self._settings)
+            self._session = OwnSession.launch(self._master, self._settings, self._imports)
             self._context = self._connected(self._session)
         except BaseException as error:
             self._error = error

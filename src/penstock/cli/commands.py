@@ -177,7 +177,7 @@ def bigtable_emulator(options: Sequence[str]) -> None:
 
 def start(configuration: Configuration) -> Any:
     """Begin to start Spark, and build the pipeline meanwhile: both take seconds."""
-    begin_session(configuration.runner)
+    begin_session(configuration.runner, [configuration.template.module])
     return build(configuration)
 
 

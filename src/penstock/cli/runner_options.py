@@ -6,7 +6,7 @@ pipeline is made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TypeAlias
 
@@ -95,13 +95,13 @@ def runner_arguments(values: Values) -> list[str]:
     return arguments
 
 
-def begin_session(values: Values) -> None:
+def begin_session(values: Values, imports: Sequence[str]) -> None:
     """Let the runner start Spark in the background, before Beam is imported. The pipeline will use that session.
 
-    If no pipeline uses it, it ends with this process.
+    `imports` are modules that its workers need. If no pipeline uses the session, it ends with this process.
     """
     settings = values.get("conf", ())
     assert isinstance(settings, tuple)
     conf = dict(str(setting).split("=", 1) for setting in settings)
     master = values.get("master")
-    import_module(RUNNER_PACKAGE).begin_session(None if master is None else str(master), conf)
+    import_module(RUNNER_PACKAGE).begin_session(None if master is None else str(master), conf, imports)

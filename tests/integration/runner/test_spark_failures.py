@@ -146,7 +146,13 @@ sys.meta_path.insert(0, Finder())
 def test_a_daemon_that_dies_at_its_start_is_replaced_after_any_output(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(DIES_ONCE)
     marker = tmp_path / "died"
-    error = told("well", environment={"DIED_ONCE": str(marker)}, extra_path=str(tmp_path))
+    # With variables of their own, workers get a daemon that Spark starts.
+    error = told(
+        "well",
+        "--spark_conf=spark.executorEnv.ANY=1",
+        environment={"DIED_ONCE": str(marker)},
+        extra_path=str(tmp_path),
+    )
     assert marker.exists()
     assert error.text == ""
 

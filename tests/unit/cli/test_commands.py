@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Configuration]:
         return ExitCode.DONE
 
     monkeypatch.setattr(commands, "run_pipeline", run_pipeline)
-    monkeypatch.setattr(commands, "begin_session", lambda options: None)
+    monkeypatch.setattr(commands, "begin_session", lambda options, imports: None)
     monkeypatch.setattr(commands, "build", started.append)
     monkeypatch.setattr(commands, "standard_error_reporter", contextlib.nullcontext)
     return started
@@ -55,17 +55,19 @@ def job(tmp_path: Path) -> Path:
 def test_run_begins_to_start_spark_before_it_imports_beam(
     launched: list[Configuration], job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun: list[tuple[int, object]] = []
-    monkeypatch.setattr(
-        commands, "begin_session", lambda options: begun.append((len(launched), options["conf"]))
-    )
+    begun: list[object] = []
+
+    def begin_session(options: Mapping[str, object], imports: Sequence[str]) -> None:
+        begun.append((len(launched), options["conf"], imports))
+
+    monkeypatch.setattr(commands, "begin_session", begin_session)
     assert penstock("run", str(job)).exit_code == ExitCode.DONE
-    assert begun == [(0, ("a=b",))]
+    assert begun == [(0, ("a=b",), ["penstock.pipelines.spanner_to_files"])]
     assert len(launched) == 1
 
 
 def test_validate_starts_no_spark(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "begin_session", lambda options: pytest.fail("Spark was started"))
+    monkeypatch.setattr(commands, "begin_session", lambda *_: pytest.fail("Spark was started"))
     assert penstock("validate", str(job)).exit_code == ExitCode.DONE
 
 

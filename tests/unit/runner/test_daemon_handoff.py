@@ -14,10 +14,11 @@ import pytest
 from penstock.runner.spark.daemon_handoff import ADDRESS
 
 EARLY = """
-import os, socket, sys
+import itertools, os, socket, sys
 from penstock.runner.spark.daemon_handoff import take_over
 
-connection = take_over(socket.socket(fileno=int(sys.argv[1])))
+parents = itertools.chain([1], itertools.repeat(int(sys.argv[2])))
+connection = take_over(socket.socket(fileno=int(sys.argv[1])), parent=lambda: next(parents))
 if connection is not None:
     print(os.environ["ONLY_SPARK"], sys.argv[1:], os.getcwd(), "/of/spark" in sys.path, flush=True)
     print(sys.stdin.readline(), end="", file=sys.stderr, flush=True)
@@ -41,15 +42,14 @@ def start_early(tmp_path: Path) -> Iterator[StartEarly]:
     """Starts a program as the early daemon, on the socket `tmp_path`/daemon."""
     started = []
 
-    def start(program: str = EARLY, **variables: str) -> subprocess.Popen[bytes]:
+    def start(program: str = EARLY, parent: int = 1, **variables: str) -> subprocess.Popen[bytes]:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(str(tmp_path / "daemon"))
             listener.listen()
             started.append(
                 subprocess.Popen(
-                    [sys.executable, "-c", program, str(listener.fileno())],
+                    [sys.executable, "-c", program, str(listener.fileno()), str(parent)],
                     env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "YES", **variables},
-                    stdin=subprocess.PIPE,
                     pass_fds=[listener.fileno()],
                 )
             )
@@ -114,7 +114,5 @@ def test_an_early_daemon_with_other_hashes_of_strings_is_not_used(
     assert early.wait(60) == 0
 
 
-def test_an_early_daemon_ends_with_its_driver(start_early: StartEarly) -> None:
-    early = start_early()
-    early.communicate(timeout=60)
-    assert early.returncode == 0
+def test_an_early_daemon_ends_with_its_jvm(start_early: StartEarly) -> None:
+    assert start_early(parent=2).wait(60) == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -56,7 +56,9 @@ class Launcher:
         self.error: Exception | None = None
         self.launched: list[FakeSession] = []
 
-    def launch(self, master: str | None, settings: Mapping[str, str]) -> FakeSession:
+    def launch(
+        self, master: str | None, settings: Mapping[str, str], imports: Sequence[str] = ()
+    ) -> FakeSession:
         assert self.launching.wait(WAIT_SECONDS)
         if self.error:
             raise self.error
