@@ -175,10 +175,11 @@ def _launcher_home(
 ) -> Path:
     script = launcher(executable)
     name = f"java-{version}-{hashlib.sha256(script.encode()).hexdigest()[:8]}"
-    return _private_home(script, _cache(environment) / name, temporary)
+    return _private_home(script, cache_folder(environment) / name, temporary)
 
 
-def _cache(environment: Mapping[str, str]) -> Path:
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Return the folder of this user for files that can be made again."""
     base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "~"), ".cache").expanduser()
     return Path(base, "penstock")
 

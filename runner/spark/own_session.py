@@ -14,11 +14,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from penstock.runner.spark.archive import find_archive
 from penstock.runner.spark.daemon_handoff import ADDRESS, early_daemon
 from penstock.runner.spark.diagnosis import context_failure
 from penstock.runner.spark.errors import SparkStartError
 from penstock.runner.spark.gateway import JvmProcess, connect, launch_jvm
-from penstock.runner.spark.java import find_java, launcher_home
+from penstock.runner.spark.java import Java, find_java, launcher_home
 from penstock.runner.spark.python_check import check_python
 from penstock.runner.spark.scratch import PrivateFolder, make_private_folder, remove_abandoned
 from penstock.runner.spark.settings import (
@@ -189,13 +190,16 @@ class OwnSession:
 
     def _launch_jvm(self, java_options_of_user: str, imports: Sequence[str]) -> None:
         temporary = _socket_folder(self.folders)
-        options = java_options(_LOG4J.as_uri(), temporary)
+        java = find_java()
+        # The user's options come last, so that one about the archive wins.
+        archive = None if "ArchiveClassesAtExit" in java_options_of_user else find_archive(java)
+        options = java_options(_LOG4J.as_uri(), temporary, str(archive) if archive else None)
         self.settings = {**self.settings, _JAVA_OPTIONS: f"{options} {java_options_of_user}".strip()}
         if has_gateway():
             # A program that stops our context keeps our JVM, and PySpark uses it again.
             self.jvm = _started.jvm if _started is not None else None
             return
-        environment = _jvm_environment(self.folders, self.settings["spark.master"])
+        environment = _jvm_environment(java, self.folders, self.settings["spark.master"])
         # These are on the JVM's command line, which every user of the machine can read.
         public = {name: value for name, value in self.settings.items() if name != SECRET}
         self._address = self.folders[0].path / "gateway"
@@ -282,9 +286,9 @@ def _socket_folder(folders: list[PrivateFolder]) -> str:
     return str(folders[-1].path)
 
 
-def _jvm_environment(folders: list[PrivateFolder], master: str) -> dict[str, str]:
+def _jvm_environment(java: Java, folders: list[PrivateFolder], master: str) -> dict[str, str]:
     """Return the variables of the driver's JVM. Variables do not reach the executors of a cluster, settings do."""
-    environment = {"JAVA_HOME": launcher_home(find_java(), temporary=folders[0].path)}
+    environment = {"JAVA_HOME": launcher_home(java, temporary=folders[0].path)}
     if not master.startswith("k8s"):  # Spark would mount a volume at these paths in each executor
         environment["SPARK_LOCAL_DIRS"] = _joined(folders)
     if is_local(master):
