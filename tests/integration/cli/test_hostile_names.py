@@ -20,7 +20,7 @@ TEXTS = [
     "..",
     "../../etc",
     "a/b\\c",
-    "it's \"quoted\" `so`",
+    'it\'s "quoted" `so`',
     "two\nlines\r\n",
     "\x00\x1b[31m\x7f",
     "Zürich 東京 🛢 \u2028 \u202e",
