@@ -139,8 +139,10 @@ def launch_jvm(
     conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     # As PySpark does it, with the same variables.
     arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
-    command = [str(spark_home() / "bin" / "spark-submit"), *conf, *arguments]
-    own = {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(address)}
+    home = str(spark_home())
+    command = [f"{home}/bin/spark-submit", *conf, *arguments]
+    # Without SPARK_HOME the script starts a Python to find it.
+    own = {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(address), "SPARK_HOME": home}
     return JvmProcess(start_process(command, {**os.environ, **own, **environment}, companion))
 
 
