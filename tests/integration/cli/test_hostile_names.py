@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ TEXTS = [
 ]
 LONGEST = "T" * 128
 FOLDER = "o'u\"t ü?#%41;$(true)\nx"
+CHECKPOINT = f"checkpoint {FOLDER}"
 
 
 @pytest.fixture
@@ -36,11 +38,17 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Program]]:
     """Starts `penstock run` with hostile folders, and kills it after the test."""
     started: list[Program] = []
 
-    def start(command: list[str], environment: dict[str, str], template: str, **parameters: str) -> Program:
+    def start(
+        command: list[str],
+        environment: dict[str, str],
+        template: str,
+        checkpoint: Path = tmp_path / CHECKPOINT,
+        **parameters: str,
+    ) -> Program:
         given = {"project": PROJECT, "instance": INSTANCE, "output": str(tmp_path / FOLDER), **parameters}
         sets = [f"--set={name}={value}" for name, value in given.items()]
-        checkpoint = ("--checkpoint-dir", str(tmp_path / f"checkpoint {FOLDER}"), "--master", "local[2,4]")
-        started.append(Program([*command, "run", template, *sets, *checkpoint], environment, tmp_path))
+        flags = ("--checkpoint-dir", str(checkpoint), "--master", "local[2,4]")
+        started.append(Program([*command, "run", template, *sets, *flags], environment, tmp_path))
         return started[-1]
 
     yield start
@@ -54,7 +62,7 @@ def lines_of(output: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for file in files for line in file.read_bytes().decode().split("\n") if line]
 
 
-def test_spanner_keys_and_names_of_any_form_are_published_as_they_are(
+def test_spanner_keys_and_names_of_any_form_are_published_once_also_from_a_copied_checkpoint(
     emulator: Any, run: Callable[..., Program], penstock: list[str], tmp_path: Path
 ) -> None:
     from google.auth.credentials import AnonymousCredentials
@@ -81,14 +89,23 @@ def test_spanner_keys_and_names_of_any_form_are_published_as_they_are(
         with database.batch() as batch:
             batch.insert("Select", ("From", "Order"), [(text, b"\x00\xff/..\n") for text in TEXTS])
             batch.insert(LONGEST, ("Id",), [(text,) for text in TEXTS])
-    output = tmp_path / FOLDER
-    program.until(lambda: len(lines_of(output)) >= 2 * len(TEXTS))
-    assert program.interrupt(2) == 130
+        output = tmp_path / FOLDER
+        program.until(lambda: len(lines_of(output)) >= 2 * len(TEXTS))
+        assert program.interrupt(2) == 130
+        # While no pipeline uses the checkpoint it may be copied, and one of the copies may be continued.
+        copy = tmp_path / f"a copy of {FOLDER}"
+        shutil.copytree(tmp_path / CHECKPOINT, copy)
+        with database.batch() as batch:
+            batch.insert(LONGEST, ("Id",), [("later",)])
+        again = run(penstock, emulator.environment(), "spanner-to-files", copy, **names)
+        again.until(lambda: len(lines_of(output)) > 2 * len(TEXTS))
+        assert again.interrupt(2) == 130
     lines = lines_of(output)
     of_select = [line["keys"] for line in lines if line["table_name"] == "Select"]
     assert sorted(keys["From"] for keys in of_select) == sorted(TEXTS)
     assert {keys["Order"] for keys in of_select} == {"AP8vLi4K"}
-    assert sorted(line["keys"]["Id"] for line in lines if line["table_name"] == LONGEST) == sorted(TEXTS)
+    of_longest = sorted(line["keys"]["Id"] for line in lines if line["table_name"] == LONGEST)
+    assert of_longest == sorted([*TEXTS, "later"])
     assert {path.name for path in output.iterdir() if path.name[0] != "."} == {"Select", LONGEST}
 
 
