@@ -29,7 +29,7 @@ TEXTS = [
     "x" * 4000,
 ]
 LONGEST = "T" * 128
-FOLDER = "o'u\"t ü?#%41;$(true)\nx"
+FOLDER = "o'u\"t ü?#%41;$(true) x"
 CHECKPOINT = f"checkpoint {FOLDER}"
 
 
