@@ -118,9 +118,13 @@ def _refuse_folder_conflict(
 
 
 def _flag_type(annotation: Any) -> dict[str, Any]:
-    """Return the arguments for argparse that read a flag of this type. `X | None` is read as X."""
+    """Return the arguments for argparse that read a flag of this type.
+
+    `X | None` is read as X, and a union with `str` as text.
+    """
     if isinstance(annotation, types.UnionType):
-        (annotation,) = (each for each in typing.get_args(annotation) if each is not types.NoneType)
+        members = [each for each in typing.get_args(annotation) if each is not types.NoneType]
+        annotation = str if str in members else members[0]
     if typing.get_origin(annotation) is Sequence:
         return {"action": "append"}
     if typing.get_origin(annotation) is Mapping:

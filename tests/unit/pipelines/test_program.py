@@ -16,6 +16,7 @@ import pytest
 
 from penstock.launch.run import ExitCode
 from penstock.pipelines.program import run_program, with_runner
+from penstock.templates.template import Template, templates
 
 ON_BEAM = "--runner=apache_beam.runners.direct.DirectRunner"
 
@@ -85,6 +86,17 @@ def test_a_flag_that_neither_the_pipeline_nor_beam_knows_is_refused(
     assert f"there is no flag {wrong.partition('=')[0]}" in said
     assert right is None or f"did you mean '{right}'?" in said
     assert "/secret" not in said
+
+
+@pytest.mark.parametrize("template", templates().values(), ids=lambda each: each.name)
+def test_the_pipeline_of_each_template_has_flags(
+    template: Template, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run_program(template.build_function(), ["--help"])
+    assert caught.value.code == 0
+    flags = capsys.readouterr().out
+    assert all(f"--{name}" in flags for name in template.parameters)
 
 
 def test_our_runner_is_the_default_and_any_other_can_be_named() -> None:
