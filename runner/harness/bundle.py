@@ -421,7 +421,7 @@ def dofn_specs_cached() -> Iterator[None]:
         method = getattr(obj, name, None)
         # `_inspect_process` and its like answer for a single DoFn, and so may a function that is an attribute of one.
         if not isinstance(method, types.MethodType) or hasattr(obj, f"_inspect_{name}"):
-            return arguments(obj, name)  # type: ignore[no-any-return]
+            return arguments(obj, name)
         found = _arguments.get(method.__func__)
         if found is None:
             found = _arguments[method.__func__] = arguments(obj, name)
