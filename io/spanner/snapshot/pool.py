@@ -53,6 +53,9 @@ class SnapshotPool:
             self._parked = [each for each in self._parked if not each.ended]
             best = max(self._parked, key=lambda each: each.matches(frontier.ranges), default=None)
             if best is None or not best.matches(frontier.ranges):
+                # Another worker reads the parked ranges now, and what was read ahead of it takes memory.
+                for each in self._parked:
+                    each.discard()
                 return None
             self._parked.remove(best)
         if best.resume(frontier.ranges):

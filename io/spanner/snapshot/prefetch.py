@@ -222,13 +222,17 @@ class SnapshotPrefetcher:
             self._changed.notify_all()
             return True
 
-    def close(self) -> None:
-        """End the read and all its threads; batches that were not claimed are dropped. May be called again."""
+    def discard(self) -> None:
+        """End a parked read soon, without waiting for its threads: no bundle will ask for it."""
         with self._changed:
             self._closed = True
             for state in list(self._ranges.values()):
                 self._drop(state)
             self._changed.notify_all()
+
+    def close(self) -> None:
+        """End the read and all its threads; batches that were not claimed are dropped. May be called again."""
+        self.discard()
         for thread in self._threads:
             thread.join()
 

@@ -6,6 +6,7 @@ change stream ends like any bundle: the residual is the frontier of the change s
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,8 @@ from penstock.io.spanner.snapshot.pool import BothPools, SnapshotPool
 from penstock.io.spanner.snapshot.prefetch import Piece, SnapshotPrefetcher
 from penstock.io.spanner.snapshot.tracker import SnapshotCoder, SnapshotTracker
 from penstock.timestamps import NANOS, format_timestamp
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +76,13 @@ class SnapshotReading:
         client = self.snapshot_client(element)
         frontier: SnapshotFrontier = client.backoff.ask(
             lambda: make(client), self._settings.limits.unavailable_seconds
+        )
+        _LOGGER.info(
+            "snapshot of %s at %s: %d tables in %d key ranges",
+            element,
+            format_timestamp(frontier.timestamp),
+            len(frontier.tables),
+            len(frontier.ranges),
         )
         Metrics.counter(SpannerMetrics.namespace, SNAPSHOT_RANGES).inc(len(frontier.ranges))
         return frontier

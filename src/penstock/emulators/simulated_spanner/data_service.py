@@ -30,7 +30,11 @@ from penstock.emulators.simulated_spanner.messages import (
     transaction_message,
     typed_params,
 )
-from penstock.emulators.simulated_spanner.partitioned_read import partition_tokens, rows_of_token
+from penstock.emulators.simulated_spanner.partitioned_read import (
+    partition_tokens,
+    read_number,
+    rows_of_token,
+)
 from penstock.emulators.simulated_spanner.record_encoding import (
     encoder,
     python_value,
@@ -234,7 +238,7 @@ class SpannerService:
         """Divide a read in partitions, to be read with their tokens."""
         session, transaction, response = await self._partitioned(request)
         table = session.database.schema.table(request.table)
-        rows = _rows(table, key_set(table, request.key_set), transaction)
+        rows = _partitioned_rows(table, request, transaction)
         for token in partition_tokens(request, transaction.id, len(rows)):
             response.partitions.add().partition_token = token
         return response
@@ -262,11 +266,12 @@ class SpannerService:
         table = session.database.schema.table(request.table)
         columns = [table.columns[table.index(name)] for name in request.columns]
         fill_row_type(metadata, [(each.name, each.kind) for each in columns])
-        rows = _rows(table, key_set(table, request.key_set), transaction)
         if request.data_boost_enabled and not request.partition_token:
             raise invalid("Data Boost can only be used for reads with a partition token.")
-        if request.partition_token:
-            rows = rows_of_token(request, transaction.id, rows)
+        if request.partition_token and isinstance(transaction, Snapshot):
+            rows = rows_of_token(request, transaction.id, _partitioned_rows(table, request, transaction))
+        else:
+            rows = _rows(table, key_set(table, request.key_set), transaction)
         found = ([row.get(each.name) for each in columns] for row in rows)
         return metadata, islice(found, request.limit or None)
 
@@ -340,6 +345,14 @@ def _rows(table: Table, keys: KeySet, transaction: AnyTransaction) -> list[Row]:
         for order, row in transaction.scan(table)
         if order in single or next(keys.matching([(order, row)]), None) is not None
     ]
+
+
+def _partitioned_rows(table: Table, request: Any, transaction: Snapshot) -> list[Row]:
+    """As `_rows`, once for all tokens of a partitioned read."""
+    read = read_number(request)
+    if transaction.partitioned[0] != read:
+        transaction.partitioned = read, _rows(table, key_set(table, request.key_set), transaction)
+    return transaction.partitioned[1]
 
 
 def _rows_of_range(table: Table, keys: KeySet, transaction: Snapshot) -> list[Row]:

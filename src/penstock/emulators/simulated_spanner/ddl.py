@@ -1,8 +1,9 @@
 """DDL statements applied to a schema.
 
 Understood: CREATE, ALTER and DROP of TABLE and CHANGE STREAM, CREATE SCHEMA, CREATE PLACEMENT and CREATE PROTO
-BUNDLE. Statements about what the simulation has no part of (indexes, roles, database options) are accepted and
-have no effect. Refused as unimplemented: generated columns and ON DELETE CASCADE, because they would write.
+BUNDLE, and the option version_retention_period of a database. Statements about what the simulation has no part of
+(indexes, roles, other options) are accepted and have no effect. Refused as unimplemented: generated columns and ON
+DELETE CASCADE, because they would write.
 """
 
 from __future__ import annotations

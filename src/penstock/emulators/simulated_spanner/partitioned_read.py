@@ -33,7 +33,7 @@ def partition_tokens(request: Any, transaction: bytes, rows: int) -> list[bytes]
     count = max(1, min(wanted, rows // _FEWEST_ROWS))
     bounds = [rows * number // count for number in range(count + 1)]
     tokens = [
-        json.dumps([transaction.decode(), _read_of(request), low, high]).encode()
+        json.dumps([transaction.decode(), read_number(request), low, high]).encode()
         for low, high in pairwise(bounds)
     ]
     random.Random(rows).shuffle(tokens)
@@ -50,13 +50,13 @@ def rows_of_token(request: Any, transaction: bytes, rows: Sequence[Item]) -> lis
         owner, read, low, high = json.loads(request.partition_token)
     except ValueError:
         raise invalid("Invalid partition token.") from None
-    if (owner, read) != (transaction.decode(), _read_of(request)):
+    if (owner, read) != (transaction.decode(), read_number(request)):
         raise invalid("Invalid partition token.")
     middle = (low + high) // 2
     return [*rows[middle:high], *rows[low:middle]]
 
 
-def _read_of(request: Any) -> int:
+def read_number(request: Any) -> int:
     """Return a number that stands for the table, the columns and the keys of a read."""
     return zlib.crc32(
         repr((request.table, list(request.columns), request.key_set.SerializeToString())).encode()

@@ -1,7 +1,7 @@
 """The rows of one table with all their versions, ordered by key.
 
-Every version stays, so a read at a timestamp gives what was there, however long ago. (The service keeps versions
-for one hour unless told otherwise. Source: Spanner documentation, "Point-in-time recovery".)
+Every version stays, so a read at a timestamp gives what was there. `transaction` refuses reads before the
+version_retention_period, when the service would have deleted versions.
 """
 
 from __future__ import annotations

@@ -24,6 +24,8 @@ class Snapshot:
     database: Database
     timestamp: int
     id: bytes = b""
+    partitioned: tuple[int, list[Row]] = (0, [])
+    """The rows of the last partitioned read and a number that stands for it: each of its tokens needs them again."""
 
     def row(self, table: Table, order: SortKey) -> Row | None:
         """Return one row."""
