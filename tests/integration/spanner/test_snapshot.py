@@ -241,7 +241,8 @@ def test_every_type_is_equal_in_a_row_and_in_the_change_that_wrote_it(
     )
     assert [event.op for event in read] == [Op.READ] * 3
     for change, row in zip(sorted(written, key=_id), sorted(read, key=_id), strict=True):
-        assert repr(row.after) == repr(change.after)
+        # By their text: NaN is not equal to itself, and 0 equals -0.0.
+        assert repr(sorted(row.after.items())) == repr(sorted(change.after.items()))
         assert row.schema == change.schema
         assert row.source == change.source
 
