@@ -172,8 +172,8 @@ class Driver:
     def finalize_bundles(self, record: CommitRecord) -> None:
         """Run the bundle finalizers of the last epoch now, if it is committed.
 
-        Tasks of the next epoch would run them. This is for when there is none: the pipeline ends, or has nothing to
-        do. Best effort, as in Beam: a worker process that is gone runs nothing, and an error is only logged.
+        Tasks of the next epoch would run them. Call this if there is no next epoch, because the pipeline ends or has
+        nothing to do. Best effort, as in Beam: a worker process that is gone runs nothing, and an error is only logged.
         """
         last = self._last
         if last.number != record.number or not last.unfinalized:
@@ -193,7 +193,7 @@ class Driver:
             logger.warning("bundle finalizers of the last epoch failed: %s", type(error).__name__)
 
     def _next_event(self, state: EpochState, due: Sequence[Residual]) -> TestStreamEvent | None:
-        """The event of a TestStream to apply in this epoch: only once earlier epochs left no work."""
+        """Return the event of a TestStream to apply in this epoch; None while earlier epochs have left work."""
         clock_us = self._test_stream.clock_us(state)
         if clock_us is None or self._schedule.is_busy(state, due, clock_us):
             return None

@@ -16,7 +16,7 @@ from penstock.runner.tasks.epoch import BEGINNING_US, CarriedElement, TaskReport
 
 
 class NextStates:
-    """Makes the state after each epoch of a plan. `schemas` says how its steps encode what the record holds."""
+    """Makes the state after each epoch of a plan. `schemas` describe the state that its steps store."""
 
     def __init__(
         self,
@@ -44,12 +44,13 @@ class NextStates:
     ) -> EpochState:
         """Return the state after the epoch that started from `state`; `waiting` are the residuals it did not read.
 
-        `input_complete` says that nothing new could reach the carried steps in this epoch. The pipeline is done
-        if then nothing is left over either.
+        `input_complete` says that nothing new could reach the carried steps in this epoch. If so,
+        and if no work remains, the pipeline is done.
         """
         carried = [element for report in reports for element in report.carried]
         new = self._new_residuals(state, attempt, [each for each in carried if each.step in self._readers])
-        # A drain reads new elements of unbounded sources not at all: the Impulse may have fired in the same epoch.
+        # In a drain, new elements of unbounded sources are not read. There are some if an Impulse fires in the epoch in
+        # which the drain begins.
         if state.draining:
             new = self._residuals.truncate(new)
         residuals = (*waiting, *self._reported_residuals(reports), *new)

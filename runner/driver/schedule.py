@@ -30,9 +30,9 @@ def residuals_due_until_us(now_us: int, committed_us: int) -> int:
 def timers_set_back_us(state: EpochState, now_us: int, committed_us: int) -> int:
     """Return by how much the tasks must move pending processing-time timers back; 0: not at all.
 
-    If the wall clock was set back since the last commit, timers would wait as much longer. They keep the delay
-    that they had left instead. An epoch must move them at once, because the next commit has the time of the new
-    clock: after it the step is no longer known.
+    If the wall clock was set back since the last commit, timers would wait longer by that step. Instead they keep
+    their remaining delay. An epoch must move them at once: the next commit has the time of the new clock, and after
+    it the step is no longer known.
     """
     return max(0, committed_us - now_us) if _processing_times(state) else 0
 

@@ -134,7 +134,7 @@ class PanesRun(StoredRun):
 
 
 class CompleteRun(StageRun):
-    """The reading half of a GroupByKey in batch, with the default trigger: one pane a window, with all of it.
+    """The reading half of a GroupByKey in batch, with the default trigger: one pane per window, with all its values.
 
     As on Beam's Python runners, only the pane of the default windowing says that it is the last.
     """

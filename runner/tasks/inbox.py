@@ -35,7 +35,7 @@ class Inbox:
         """Output watermarks by stage and partition, from the reports that have come so far."""
 
     def passes_on(self, frame: Frame) -> bool:
-        """Whether the level below needs a frame, too or only."""
+        """Whether to send a frame on to the level below: a lower level consumes it, or the driver."""
         if frame.kind is Kind.REPORT:
             return self._plan.last_level_fed_by(frame.level) > self._level
         return frame.kind is Kind.CONTROL or self._plan.edges[frame.edge].level > self._level

@@ -48,7 +48,7 @@ class SideInputs:
         self._held_us: dict[str, int] = {}
 
     def of(self, edge: Edge) -> SideInput:
-        """Return the side input that an edge brings."""
+        """Return the side input of an edge."""
         known = self._sides.get(edge.index)
         if known is None:
             known = self._sides[edge.index] = self._panes(edge) if self._plan.streaming else self._whole(edge)

@@ -67,7 +67,7 @@ class StageRuns:
             return run.read(element, budget)
 
     def complete_side_inputs(self) -> None:
-        """From now on stages with side inputs run: nothing more comes for a side input in this epoch."""
+        """Let stages with side inputs run: everything that this epoch makes of side inputs has come."""
         self._side_inputs_complete = True
 
     def resume_blocked(self, stage: Stage) -> None:

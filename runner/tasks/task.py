@@ -134,7 +134,7 @@ class Task:
         self._runs.feed(stage, block)
 
     def _complete_side_inputs(self) -> None:
-        """Run what waited for side inputs: elements of earlier epochs first, then the blocks of this one."""
+        """Run the input that waited for side inputs: elements of earlier epochs first, then the blocks of this one."""
         self._runs.complete_side_inputs()
         for stage in self._stages:
             # In the order of the plan: a stage may put out elements for a later stage that has side inputs too.
@@ -146,7 +146,7 @@ class Task:
                     self._feed(stage, block)
 
     def _start_inputs(self) -> None:
-        """Run what this epoch starts with. Publications come first: their epoch is already committed."""
+        """Run the inputs that start this epoch. Publications come first: their epoch is already committed."""
         given = self._scope.input
         for publication in given.publications:
             self._feed(self._started[Origin.PUBLISH, publication.transform], publication.element)
@@ -195,7 +195,7 @@ class Task:
             self._report.records_read += result.records_read
             self._report.dropped += result.dropped
             if result.timers is not None:
-                # The stage has opened its state: what it says replaces what the record says, the hold included.
+                # The stage has opened its state, so its timers and its hold replace those of the record.
                 event, processing = result.timers
                 timers = EarliestTimers(
                     stage.state, *self._scope.key_groups, event, processing, result.hold_us

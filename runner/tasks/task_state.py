@@ -1,4 +1,4 @@
-"""The state that one task has open: one store a stateful transform, sealed together when the task ends."""
+"""The state that one task has open: one store per stateful transform, sealed together when the task ends."""
 
 from __future__ import annotations
 

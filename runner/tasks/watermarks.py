@@ -42,7 +42,10 @@ class Watermarks:
         return max(known, self.edge_us(edge))
 
     def edge_us(self, edge: Edge) -> int:
-        """The lowest watermark of the producers of an edge; of those in the same partition only our own counts."""
+        """Return the lowest watermark of the producers of an edge.
+
+        If the edge stays in its partition, only the producers in this partition count.
+        """
         return min((self._producer_us(edge, producer) for producer in edge.producers), default=MAX_US)
 
     def _producer_us(self, edge: Edge, producer: int) -> int:
