@@ -23,6 +23,7 @@ from penstock.coders import VersionedCoder
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent, Version
 from penstock.event.coder import ChangeEventCoder, decode_event, encode_event
+from penstock.transforms.element_transform import StatefulTransform
 from penstock.transforms.release import ReleaseInOrderFn, release_time, require_global_window
 
 IfIncomplete = Literal["fail", "output", "emit"]
@@ -71,7 +72,7 @@ coders.registry.register_coder(AssembledTransaction, AssembledTransactionCoder)
 _decode = msgspec.msgpack.Decoder(tuple[str, int, list[bytes], str]).decode
 
 
-class AssembleTransactions(beam.PTransform):  # type: ignore[misc, unused-ignore]
+class AssembleTransactions(StatefulTransform):
     """Emits one `AssembledTransaction` for each transaction, across partitions and tables.
 
         transactions = events | AssembleTransactions()
@@ -97,7 +98,7 @@ class AssembleTransactions(beam.PTransform):  # type: ignore[misc, unused-ignore
     waits longer than others would break the commit order.
 
     Raises ValueError while running for an event without a transaction, such as any event of Bigtable or a snapshot:
-    filter such events before. Beam's `with_exception_handling` does not cover timers; the second output replaces it.
+    filter such events before, or take the last output of `with_exception_handling`.
     """
 
     def __init__(
@@ -120,11 +121,13 @@ class AssembleTransactions(beam.PTransform):  # type: ignore[misc, unused-ignore
         self._grace_seconds, self._max_events, self._ordered = grace_seconds, max_events, ordered
 
     def expand(self, pcoll: beam.PCollection[ChangeEvent]) -> Any:
-        """Apply the transform to events in the global window; with "output" the result has two outputs."""
+        """Apply the transform to events in the global window.
+
+        With "output" the result has a second output, and with exception handling one more.
+        """
         require_global_window(self, pcoll)
-        keyed = pcoll | "TransactionOfEvent" >> beam.Map(_with_transaction).with_output_types(
-            tuple[bytes, ChangeEvent]
-        )
+        first = beam.Map(_with_transaction)
+        keyed, failed = self._enter(pcoll, "TransactionOfEvent", first, tuple[bytes, ChangeEvent])
         assemble = _AssembleFn(self._if_incomplete, round(self._grace_seconds * 1_000_000), self._max_events)
         outputs = keyed | "AssembleFn" >> beam.ParDo(assemble).with_outputs(
             INCOMPLETE, main="transactions"
@@ -138,7 +141,8 @@ class AssembleTransactions(beam.PTransform):  # type: ignore[misc, unused-ignore
             transactions = pairs | "CommitOrderFn" >> beam.ParDo(release).with_output_types(
                 AssembledTransaction
             )
-        return (transactions, outputs[INCOMPLETE]) if self._if_incomplete == "output" else transactions
+        further = (outputs[INCOMPLETE], *failed) if self._if_incomplete == "output" else failed
+        return (transactions, *further) if further else transactions
 
     def display_data(self) -> dict[str, Any]:
         return {

@@ -13,11 +13,12 @@ from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec
 
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent
+from penstock.transforms.element_transform import StatefulTransform
 from penstock.transforms.release import release_time, require_global_window
 from penstock.transforms.routing import key_bytes
 
 
-class Deduplicate(beam.PTransform):  # type: ignore[misc, unused-ignore]
+class Deduplicate(StatefulTransform):
     """Drops an event if one with the same source, table, key and version came before it.
 
         events | Deduplicate(horizon_seconds=3600)
@@ -29,8 +30,7 @@ class Deduplicate(beam.PTransform):  # type: ignore[misc, unused-ignore]
     - State: a mark for each event. It is removed when the watermark is `horizon_seconds` after the event, so it grows
       with the number of events in the horizon.
 
-    Beam's `with_exception_handling` does not cover timers, so this transform does not offer it; its own code has no
-    input that makes it fail.
+    `with_exception_handling` sends an event whose key cannot be encoded to a second output.
     """
 
     def __init__(self, *, horizon_seconds: float) -> None:
@@ -39,14 +39,14 @@ class Deduplicate(beam.PTransform):  # type: ignore[misc, unused-ignore]
             raise UsageError(f"Deduplicate needs a horizon of more than 0 seconds, not {horizon_seconds}")
         self._horizon_seconds = horizon_seconds
 
-    def expand(self, pcoll: beam.PCollection[ChangeEvent]) -> beam.PCollection[ChangeEvent]:
-        """Apply the transform to events in the global window."""
+    def expand(self, pcoll: beam.PCollection[ChangeEvent]) -> Any:
+        """Apply the transform to events in the global window; with exception handling it has two outputs."""
         require_global_window(self, pcoll)
-        keyed = pcoll | "IdentityOfEvent" >> beam.Map(_with_identity).with_output_types(
-            tuple[bytes, ChangeEvent]
-        )
+        identified = beam.Map(_with_identity)
+        keyed, failed = self._enter(pcoll, "IdentityOfEvent", identified, tuple[bytes, ChangeEvent])
         mark = _DeduplicateFn(round(self._horizon_seconds * 1_000_000))
-        return keyed | "DeduplicateFn" >> beam.ParDo(mark).with_output_types(ChangeEvent)
+        first = keyed | "DeduplicateFn" >> beam.ParDo(mark).with_output_types(ChangeEvent)
+        return (first, *failed) if failed else first
 
     def display_data(self) -> dict[str, Any]:
         return {"horizon_seconds": self._horizon_seconds}

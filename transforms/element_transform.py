@@ -1,10 +1,10 @@
-"""The base of transforms that look at one element at a time: they share Beam's exception handling."""
+"""The bases of transforms, which share Beam's exception handling."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import apache_beam as beam
 
@@ -51,6 +51,39 @@ class ElementTransform(beam.PTransform):
             return result | raising
         good, *rest = result
         return (good | raising, *rest)
+
+
+class StatefulTransform(beam.PTransform):  # type: ignore[misc, unused-ignore]
+    """Base of transforms with state and timers, whose first step looks at one element at a time.
+
+    Beam's exception handling covers no timers. It is applied to the first step, which checks each element and finds its
+    key; so no element that passes it makes a later step fail.
+    """
+
+    _handling: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+
+    def with_exception_handling(self, *args: Any, **options: Any) -> Self:
+        """Return a copy that sends elements which its first step rejects to a further, last output.
+
+        Arguments and the form of dead letters are those of `ElementTransform.with_exception_handling`.
+        """
+        changed = copy.copy(self)
+        changed._handling = (args, options)
+        return changed
+
+    def _enter(
+        self, pcoll: Any, name: str, first: beam.ParDo, output_type: Any
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """Apply the first step; return its output, and a tuple of the output for dead letters, if there is one."""
+        first = first.with_output_types(output_type)
+        if self._handling is None:
+            return pcoll | name >> first, ()
+        args, options = self._handling
+        result = pcoll | name >> first.with_exception_handling(*args, **options)
+        if isinstance(result, beam.PCollection):  # with an `error_handler` there is one output
+            return result, ()
+        good, *rest = result
+        return good, tuple(rest)
 
 
 class _ServiceErrorsAsElements:

@@ -18,11 +18,12 @@ from apache_beam.transforms.window import TimestampedValue
 
 from penstock.event import ChangeEvent, Image, Op, Source, TableSchema, Version
 from penstock.event.coder import ChangeEventCoder, decode_event, encode_event
+from penstock.transforms.element_transform import StatefulTransform
 from penstock.transforms.order_by_key import in_version_order, with_key
 from penstock.transforms.release import BUFFER, hold, released, require_global_window
 
 
-class MaterializeRows(beam.PTransform):  # type: ignore[misc, unused-ignore]
+class MaterializeRows(StatefulTransform):
     """Fills the images of each event with the values that earlier events of its key have sent.
 
         events | MaterializeRows()
@@ -47,17 +48,16 @@ class MaterializeRows(beam.PTransform):  # type: ignore[misc, unused-ignore]
     Preconditions: those of `OrderByKey`, and a change of the primary key comes as a DELETE and a CREATE, as in Spanner.
 
     Raises ValueError while running for TRUNCATE, which names no rows, and for events of Bigtable, whose
-    deletions of cells an image cannot express. Beam's `with_exception_handling` does not cover timers, so this
-    transform does not offer it: filter such events before.
+    deletions of cells an image cannot express. `with_exception_handling` sends them to a second output.
     """
 
-    def expand(self, pcoll: beam.PCollection[ChangeEvent]) -> beam.PCollection[ChangeEvent]:
-        """Apply the transform to events in the global window."""
+    def expand(self, pcoll: beam.PCollection[ChangeEvent]) -> Any:
+        """Apply the transform to events in the global window; with exception handling it has two outputs."""
         require_global_window(self, pcoll)
-        keyed = pcoll | "KeyOfEvent" >> beam.Map(_checked_with_key).with_output_types(
-            tuple[bytes, ChangeEvent]
-        )
-        return keyed | "MaterializeRowsFn" >> beam.ParDo(_MaterializeRowsFn()).with_output_types(ChangeEvent)
+        checked = beam.Map(_checked_with_key)
+        keyed, failed = self._enter(pcoll, "KeyOfEvent", checked, tuple[bytes, ChangeEvent])
+        rows = keyed | "MaterializeRowsFn" >> beam.ParDo(_MaterializeRowsFn()).with_output_types(ChangeEvent)
+        return (rows, *failed) if failed else rows
 
 
 def materialize(row: ChangeEvent | None, event: ChangeEvent) -> tuple[ChangeEvent | None, ChangeEvent | None]:

@@ -9,11 +9,12 @@ import apache_beam as beam
 
 from penstock.event import ChangeEvent
 from penstock.event.coder import ChangeEventCoder
+from penstock.transforms.element_transform import StatefulTransform
 from penstock.transforms.release import ReleaseInOrderFn, require_global_window
 from penstock.transforms.routing import key_bytes
 
 
-class OrderByKey(beam.PTransform):  # type: ignore[misc, unused-ignore]
+class OrderByKey(StatefulTransform):
     """Emits the events of each key in the order of their versions.
 
         events | OrderByKey()
@@ -31,16 +32,16 @@ class OrderByKey(beam.PTransform):  # type: ignore[misc, unused-ignore]
     Precondition: the timestamps of elements grow with the version, as those of all sources do. An event that is already
     late when it arrives is emitted at once and stays late.
 
-    Beam's `with_exception_handling` does not cover timers, so this transform does not offer it; its own code has no
-    input that makes it fail.
+    `with_exception_handling` sends an event whose key cannot be encoded to a second output.
     """
 
-    def expand(self, pcoll: beam.PCollection[ChangeEvent]) -> beam.PCollection[ChangeEvent]:
-        """Apply the transform to events in the global window."""
+    def expand(self, pcoll: beam.PCollection[ChangeEvent]) -> Any:
+        """Apply the transform to events in the global window; with exception handling it has two outputs."""
         require_global_window(self, pcoll)
-        keyed = pcoll | "KeyOfEvent" >> beam.Map(with_key).with_output_types(tuple[bytes, ChangeEvent])
+        keyed, failed = self._enter(pcoll, "KeyOfEvent", beam.Map(with_key), tuple[bytes, ChangeEvent])
         release = ReleaseInOrderFn(ChangeEventCoder(), in_version_order)
-        return keyed | "OrderByKeyFn" >> beam.ParDo(release).with_output_types(ChangeEvent)
+        ordered = keyed | "OrderByKeyFn" >> beam.ParDo(release).with_output_types(ChangeEvent)
+        return (ordered, *failed) if failed else ordered
 
 
 def in_version_order(events: Iterable[ChangeEvent]) -> list[ChangeEvent]:

@@ -28,7 +28,7 @@ from penstock.coders import VersionedCoder
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent, Version
 from penstock.event.coder import decode_event, encode_event
-from penstock.transforms.element_transform import ElementTransform
+from penstock.transforms.element_transform import ElementTransform, StatefulTransform
 from penstock.transforms.formats.ydb_position import VirtualTimestamp, virtual_timestamp
 from penstock.transforms.release import BUFFER, END, MILLISECOND, hold, released, require_global_window
 from penstock.transforms.tables import table_name
@@ -92,7 +92,7 @@ class VirtualTimestamps(ElementTransform):
         super().__init__(_stamp, ShardRecord)
 
 
-class Barriers(beam.PTransform):  # type: ignore[misc, unused-ignore]
+class Barriers(StatefulTransform):
     """Orders the events of each shard by their virtual timestamps, and adds barriers: (shard, `ShardRecord`).
 
         records = events | ShardByKey(8) | Barriers(shards=8, interval_seconds=1)
@@ -116,7 +116,7 @@ class Barriers(beam.PTransform):  # type: ignore[misc, unused-ignore]
 
     Raises ValueError while running for an event that comes after a barrier that covers it. That happens if
     the source's watermark is wrong, or if a step before it delays elements by more than 10 milliseconds against
-    their commit times. Beam's `with_exception_handling` does not cover timers, so this transform does not offer it.
+    their commit times. `with_exception_handling` sends events of a shard that does not exist to a second output.
     """
 
     def __init__(self, *, shards: int, interval_seconds: float = 1, per_table: bool = False) -> None:
@@ -132,10 +132,12 @@ class Barriers(beam.PTransform):  # type: ignore[misc, unused-ignore]
         require_global_window(self, pcoll)
         interval_ms = round(self._interval_seconds * 1000)
         requests = beam.ParDo(_RequestBarriersFn(self._shards, interval_ms, self._per_table))
-        records = pcoll | "RequestBarriersFn" >> requests.with_output_types(
-            tuple[tuple[str, int], ShardRecord]
+        output_type = tuple[tuple[str, int], ShardRecord]
+        records, failed = self._enter(pcoll, "RequestBarriersFn", requests, output_type)
+        ordered = records | "BarriersFn" >> beam.ParDo(_BarriersFn()).with_output_types(
+            tuple[int, ShardRecord]
         )
-        return records | "BarriersFn" >> beam.ParDo(_BarriersFn()).with_output_types(tuple[int, ShardRecord])
+        return (ordered, *failed) if failed else ordered
 
     def display_data(self) -> dict[str, Any]:
         return {
