@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 import apache_beam as beam
 
-from penstock.errors import ServiceError
+from penstock.errors import DecodeError, ServiceError
 
 
 class ElementTransform(beam.PTransform):
@@ -96,6 +96,8 @@ class _ServiceErrorsAsElements:
         try:
             # A list, because an iterator would raise outside of this block.
             return list(self._process(element))
+        except DecodeError:  # the element is what cannot be decoded
+            raise
         except ServiceError as error:
             return [_Failure(error)]
 

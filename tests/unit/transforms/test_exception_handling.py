@@ -10,6 +10,7 @@ import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
 from penstock import transforms
+from penstock.errors import DecodeError, ServiceError
 from penstock.event import ChangeEvent, Kind, Op
 from penstock.transforms import (
     AssembleTransactions,
@@ -118,3 +119,17 @@ def test_the_dead_letter_of_a_format_has_reason_position_and_the_event() -> None
         events = pipeline | beam.Create([EVENT, truncate])
         _, failed = events | FormatEvents(YdbFormat("feed")).with_exception_handling()
         assert_that(failed | DeadLetters(attempt=2), check)
+
+
+def test_a_record_that_cannot_be_decoded_is_the_elements_fault_and_a_service_is_not() -> None:
+    def handled(error: Exception) -> None:
+        def fail(_: Any) -> list[Any]:
+            raise error
+
+        with beam.Pipeline() as pipeline:
+            _, failed = pipeline | beam.Create([1]) | ElementTransform(fail, int).with_exception_handling()
+            assert_that(failed | beam.Map(lambda failure: failure[0]), equal_to([1]))
+
+    handled(DecodeError("not a record"))
+    with pytest.raises(ServiceError, match="not there"):
+        handled(ServiceError("not there"))
