@@ -67,7 +67,9 @@ class RemoteStore:
     def create(self, name: str, content: Iterable[bytes]) -> None:
         folder, _, _ = name.rpartition("/")
         with _as_output_errors():
+            # First: a staged file without a marker in its folder could not be proved to be published.
             self._mark(folder, marker_name(name))
+            # In one piece: a put has a length, and a multipart upload would leave parts behind.
             if not self._objects.create(name, b"".join(content)):
                 raise OutputError(
                     f"cannot stage {name} in {self.location.url}: the name exists, with another content."
@@ -91,6 +93,7 @@ class RemoteStore:
                     f"will not overwrite {self.location.url}/{target}, which this pipeline did not write: "
                     "move it away, then resume the pipeline."
                 )
+            # Last: the staged object is the only proof that the publication is not complete.
             self._objects.delete([source])
             return True
 
@@ -100,6 +103,7 @@ class RemoteStore:
         A missing object alone proves nothing: the bucket may be missing or another one.
         """
         folder, _, staged = source.rpartition("/")
+        # Only after a crash or a lost answer, so the listing costs nothing on the usual path.
         with _as_output_errors():
             names = [each.name for each in self._objects.list_objects(folder)]
         created, origin = created_in(names), staged_in(staged)

@@ -2,7 +2,7 @@
 
 Spark runs the tasks of the same keys in different processes, and each would read its runs from the object store again.
 A run never changes and its name is never used twice, so a copy is never stale. Every process checks the checksum of a
-run when it opens the run. Whatever happens to the copies, the pipeline only reads more from the store.
+run when it opens the run. If a copy is lost or damaged, the run is read from the store again.
 """
 
 from __future__ import annotations

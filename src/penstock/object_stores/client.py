@@ -33,10 +33,13 @@ from penstock.object_stores.store import ObjectStore, in_parallel
 
 CONNECT_SECONDS = 5
 REQUEST_SECONDS = 10
-"""Time-out of a request with a small body."""
+"""Time-out of a request with a small body, and of a download that makes no progress."""
+
+DOWNLOAD_SECONDS = 3600
+"""Time-out of a whole download, whose size is not known before."""
 
 BYTES_PER_SECOND = 1 << 20
-"""The slowest upload that is still awaited. A time-out counts the whole request with its body."""
+"""The slowest upload that is still awaited. The time-out of an upload counts the whole request with its body."""
 
 EXTRAS = {"s3": "s3", "gs": "gcs", "az": "azure"}
 
@@ -85,7 +88,7 @@ class ObstoreRequests:
     def get(self, key: str) -> bytes:
         obstore = _library(self._location)
         with _translated_errors():
-            return bytes(obstore.get(self._client(), key).bytes())
+            return bytes(obstore.get(self._client(download=True), key).bytes())
 
     def size(self, key: str) -> int:
         obstore = _library(self._location)
@@ -132,8 +135,10 @@ class ObstoreRequests:
     def copies_if_absent(self) -> bool:
         return self._location.scheme in ("gs", "az")
 
-    def _client(self, upload_bytes: int = 0) -> Any:
+    def _client(self, upload_bytes: int = 0, download: bool = False) -> Any:
         _refuse_after_fork()
+        if download:
+            return _client_of(self._location, DOWNLOAD_SECONDS)
         # Powers of two, so that there are few clients: each has its own connections.
         seconds = REQUEST_SECONDS
         while seconds < upload_bytes // BYTES_PER_SECOND:
@@ -176,6 +181,9 @@ def _client_of(location: Location, seconds: int) -> Any:
         "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
         "user_agent": "penstock",
     }
+    if seconds == DOWNLOAD_SECONDS:
+        # Between two packets. Not for uploads: nothing is read while a body is sent.
+        options["read_timeout"] = timedelta(seconds=REQUEST_SECONDS)
     if endpoint and endpoint.startswith("http://"):
         options["allow_http"] = True
     kinds = {"s3": library.store.S3Store, "gs": library.store.GCSStore, "az": library.store.AzureStore}
