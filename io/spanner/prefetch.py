@@ -40,6 +40,8 @@ from penstock.timestamps import NANOS
 
 _LATE = NANOS
 """A partition that is further behind than this expects data soon."""
+_GATHER_SECONDS = 0.002
+"""How long a consumer that has waited for a batch lets more messages come."""
 _GRACE = NANOS // 2
 """How long after its end_timestamp a query may still run when the bundle ends."""
 
@@ -117,15 +119,21 @@ class Prefetcher:
         state = self._state
         with self._changed:
             self._settle()
+            waited = False
             while not state.ready and state.error is None:
                 remaining = deadline - time.monotonic()
                 # `arrived` and not `changed`: only a batch or an error is news for the consumer.
                 if remaining <= 0:
                     return None
-                state.arrived.wait(remaining)
+                waited = state.arrived.wait(remaining)
+        # The threads are faster than the service sends small messages, so this one would be woken for each of them.
+        # In a short pause they gather in the queue, as one batch.
+        if waited:
+            time.sleep(_GATHER_SECONDS)
+        with self._changed:
             if state.error is not None:
                 raise state.error
-            self._in_hand = state.ready.take()
+            self._in_hand = state.ready.take() if state.ready else None
             return self._in_hand
 
     @property
