@@ -188,7 +188,7 @@ class _Consumer:
         """Read one window; return whether the partition ended in it."""
         decoder, ended = Decoder(), False
         for message in self.client.ask(
-            change_stream_query(STREAM, token, position, until, 1000), "benchmark", 5
+            change_stream_query(f"READ_{STREAM}", token, position, until, 1000), "benchmark", 5
         ):
             now = time.time_ns()
             for record in decoder.feed(message):

@@ -118,7 +118,7 @@ def raw(workload: Workload) -> int:
     client = raw_client(workload)
 
     def read(token: str, start: int) -> tuple[int, list[tuple[str, int]]]:
-        query = change_stream_query("Changes", token, start, workload.stream.end or 0, 1000)
+        query = change_stream_query("READ_Changes", token, start, workload.stream.end or 0, 1000)
         mods, children, pending = 0, [], None
         for message in map(PartialResultSet.FromString, client.ask(query, "benchmark", 60)):
             rows = list(message.values)

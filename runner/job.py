@@ -139,7 +139,13 @@ class Job:
             self._engine,
             Residuals(PlanContext(self._plan)),
             partitions=min(settings.spark_parallelism or slots(self._spark), KEY_GROUPS),
-            limits=EpochLimits(settings.epoch_seconds, settings.epoch_max_records, settings.epoch_max_bytes),
+            limits=EpochLimits(
+                settings.epoch_seconds,
+                settings.epoch_max_records,
+                settings.epoch_max_bytes,
+                # In an object store each epoch costs money and some 100 ms: many small epochs would not be sooner.
+                may_end_early="://" not in state_folder,
+            ),
             state_folder=state_folder,
             name="penstock",
             dropped=dropped,

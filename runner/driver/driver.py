@@ -117,7 +117,7 @@ class Driver:
             plan, self._schedule, residuals, state_schemas(residuals.context), now_us
         )
         self._last = _LastEpoch()
-        self._pacing = Pacing(limits.seconds)
+        self._pacing = Pacing(limits.seconds, hurried=limits.may_end_early)
 
     def __call__(self, record: CommitRecord, attempt: Attempt) -> EpochState | None:
         """Run one try of the epoch that follows `record`; None if there is no work yet.

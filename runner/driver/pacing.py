@@ -16,11 +16,12 @@ class Pacing:
     not. It is no part of a record: it changes only when an epoch ends, and not what it contains.
     """
 
-    def __init__(self, longest_seconds: float) -> None:
+    def __init__(self, longest_seconds: float, *, hurried: bool = True) -> None:
+        """`hurried` False: every epoch is as long as it may be."""
         self._longest = longest_seconds
+        self._shortest = min(_SHORTEST_SECONDS, longest_seconds) if hurried else longest_seconds
         self.idle_seconds = longest_seconds
 
     def observe(self, records_read: int) -> None:
         """Take in how many records an epoch has read."""
-        shortest = min(_SHORTEST_SECONDS, self._longest)
-        self.idle_seconds = shortest if records_read else min(2 * self.idle_seconds, self._longest)
+        self.idle_seconds = self._shortest if records_read else min(2 * self.idle_seconds, self._longest)

@@ -97,13 +97,14 @@ class Budget:
     """When to split a read: at `deadline`, or when its output reaches `records` or `bytes`.
 
     A read that has written nothing is split at `idle_deadline`. Both are times of `time.monotonic`. Bytes are counted
-    as encoded for the exchange.
+    as encoded for the exchange. `may_end_early`: the reader gets a pace (`penstock.pace`).
     """
 
     deadline: float
     idle_deadline: float
     records: int
     bytes: int
+    may_end_early: bool = True
 
 
 class StageProcessor:
@@ -215,7 +216,7 @@ class StageProcessor:
         """
         # One restriction at a time: a split applies to the element that the operation processes at that moment.
         (element,) = self.elements(block)
-        pace = Pace(min(budget.deadline, budget.idle_deadline))
+        pace = Pace(min(budget.deadline, budget.idle_deadline)) if budget.may_end_early else None
         with _SplitTimer(self._read, budget, self.output_size) as timer, reading_at(pace):
             self.process(element)
         # A DoFn that defers leaves its residuals in the execution context; those of a split are the timer's.

@@ -76,13 +76,14 @@ class EpochLimits:
     """When a reading task ends its part of an epoch: after `seconds`, `max_records` or `max_bytes` (encoded).
 
     A task stops at whichever limit it reaches first; one that has read nothing stops after `idle_seconds`. The limits
-    are per task, not per epoch.
+    are per task, not per epoch. `may_end_early`: readers end when they have emitted records and have no more at hand.
     """
 
     seconds: float
     max_records: int
     max_bytes: int
     idle_seconds: float = math.inf
+    may_end_early: bool = True
 
 
 @dataclass(frozen=True, slots=True)

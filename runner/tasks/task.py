@@ -165,7 +165,7 @@ class Task:
         # was slow takes from them, not from the length of the epoch.
         share = max(0.0, self._begun + limits.seconds - now) / remaining
         idle = max(0.0, self._begun + limits.idle_seconds - now) / remaining
-        budget = Budget(now + share, now + idle, limits.max_records, limits.max_bytes)
+        budget = Budget(now + share, now + idle, limits.max_records, limits.max_bytes, limits.may_end_early)
         stage = self._started[Origin.RESIDUAL, residual.transform]
         for rest in self._runs.read(stage, residual.element_id, residual.element, budget):
             # A reader without a watermark estimator reports none. One that reports an earlier watermark than before is

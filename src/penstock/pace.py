@@ -34,8 +34,8 @@ def current_pace() -> Pace | None:
 
 
 @contextmanager
-def reading_at(pace: Pace) -> Iterator[None]:
-    """Set the pace for this thread (for runners and tests)."""
+def reading_at(pace: Pace | None) -> Iterator[None]:
+    """Set the pace for this thread, or none (for runners and tests)."""
     previous = current_pace()
     _thread.pace = pace
     try:
