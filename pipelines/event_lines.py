@@ -12,7 +12,7 @@ import apache_beam as beam
 from penstock.errors import UsageError
 from penstock.io.files import WriteToJsonLines
 from penstock.pipelines.event_options import EventOptions
-from penstock.pipelines.event_steps import column_steps, row_steps
+from penstock.pipelines.event_steps import column_steps, row_steps, secret_key
 from penstock.transforms import (
     Barriers,
     DeadLetters,
@@ -22,7 +22,7 @@ from penstock.transforms import (
 )
 from penstock.transforms.dead_letters import letter_fields
 from penstock.transforms.element_transform import ElementTransform
-from penstock.transforms.formats.capture import check_capture
+from penstock.transforms.formats.capture import MODES, check_capture
 from penstock.transforms.formats.lines import Line, RecordLines
 from penstock.transforms.formats.ydb import YdbFormat
 
@@ -66,19 +66,24 @@ class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
         self._steps = [*row_steps(options), *column_steps(options)]
         if options.barrier_seconds and not isinstance(self._format, YdbFormat):
             raise UsageError(f"barrier_seconds is for format ydb; format {options.format} has no barriers")
-        if system == "bigtable":
-            self.check()  # nothing has to be asked for
+        if system == "bigtable":  # nothing has to be asked for
+            self._check_capture()
 
     def check(self) -> None:
-        """Check before the start that the source can satisfy the format.
+        """Check before the start that the source can satisfy the format, and that the secret key can be read.
 
         Raises:
-            UsageError: it cannot; the message names the capture types that can.
+            UsageError: it cannot; the message names the capture types that can, or the missing secret.
         """
+        self._check_capture()
+        if any(kind == "hash" for _, _, kind, _ in self._options.chosen_masks()):
+            secret_key(self._options.mask_key or "")
+
+    def _check_capture(self) -> None:
         mode = getattr(self._format, "required_mode", None)
         if mode and not self._options.materialize_rows:
             try:
-                check_capture(mode, self._capture())
+                check_capture(mode, self._capture(), modes=getattr(self._format, "modes", MODES))
             except UsageError as error:
                 remedy = "; or set materialize_rows=true" if self._capture() else ""
                 raise UsageError(f"format {self._options.format}: {error}{remedy}") from None

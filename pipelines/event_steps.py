@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import apache_beam as beam
 
 from penstock.errors import UsageError
@@ -18,6 +20,7 @@ from penstock.transforms import (
     redacted,
     truncated,
 )
+from penstock.transforms.columns import checked_key
 from penstock.transforms.expression import RowExpression
 
 Steps = list[tuple[str, beam.PTransform]]
@@ -63,10 +66,19 @@ def column_steps(options: EventOptions) -> Steps:
     return [*steps, *((f"RenameColumns({t})", RenameColumns(each, table=t)) for t, each in names.items())]
 
 
+def secret_key(reference: str) -> bytes:
+    """Return the key of hashes that a reference names.
+
+    Raises:
+        UsageError: there is no such secret, or it is too short.
+    """
+    return checked_key(read_secret(reference).encode())
+
+
 def _mask(kind: str, length: int, key: str | None) -> Mask:
     match kind:
         case "hash":
-            return hashed(read_secret(key or "").encode())
+            return hashed(partial(secret_key, key or ""))
         case "truncate":
             return truncated(length)
     return redacted()

@@ -102,16 +102,26 @@ class Mask(msgspec.Struct, frozen=True):
         return "<mask>"
 
 
-def hashed(key: bytes) -> Mask:
+def hashed(key: bytes | Callable[[], bytes]) -> Mask:
     """Return a mask that replaces a value by the HMAC-SHA-256 of its text, 64 hexadecimal digits.
 
     Equal values have equal hashes, so the column can still be joined on. The `key` is secret and has at least 16
-    bytes; without it a reader cannot guess values. Integers, decimals, texts and bytes are hashed as text or bytes,
-    everything else by its `repr`.
+    bytes; without it a reader cannot guess values. It may be a function that returns the key; the function is called
+    when the mask is pickled, on the computer that submits the pipeline. Integers, decimals, texts and bytes are hashed
+    as text or bytes, everything else by its `repr`.
+    """
+    return Mask(_Hash(key if callable(key) else checked_key(key)))
+
+
+def checked_key(key: bytes) -> bytes:
+    """Return the key of a hash.
+
+    Raises:
+        UsageError: it has fewer than 16 bytes.
     """
     if len(key) < 16:
         raise UsageError(f"hashed() needs a secret key of at least 16 bytes; this one has {len(key)}")
-    return Mask(_Hash(key))
+    return key
 
 
 def redacted(text: str = "***") -> Mask:
@@ -127,11 +137,25 @@ def truncated(length: int) -> Mask:
 
 
 class _Hash:
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes | Callable[[], bytes]) -> None:
         self._key = key
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Workers may not have the file or the variable that the function reads, so the key itself goes to them.
+        try:
+            return {"_key": self._secret()}
+        except UsageError:
+            # Beam pickles a function already when it is applied (`ParDo.__init__`, 2.77), also if the pipeline is only
+            # validated. A pipeline that runs has read the key before, in its preflight.
+            return {"_key": self._key}
+
     def __call__(self, value: Any) -> str:
-        return hmac.new(self._key, _as_bytes(value), hashlib.sha256).hexdigest()
+        return hmac.new(self._secret(), _as_bytes(value), hashlib.sha256).hexdigest()
+
+    def _secret(self) -> bytes:
+        if callable(self._key):
+            self._key = checked_key(self._key())
+        return self._key
 
 
 class _Constant:

@@ -1,6 +1,6 @@
 """Secrets that a configuration names instead of containing them: ``${env:NAME}`` and ``${file:/path}``. Pure.
 
-A reference may be shown and stored; its value may not. It is read when the pipeline is built.
+A reference may be shown and stored; its value may not. It is read when the pipeline starts.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ from penstock.event import ChangeEvent, Source
 Mode = Literal["KEYS_ONLY", "UPDATES", "NEW_IMAGE", "OLD_IMAGE", "NEW_AND_OLD_IMAGES"]
 """What the records of a change show of a row: the modes of YDB, and without UPDATES those of DynamoDB Streams."""
 
+MODES: tuple[str, ...] = get_args(Mode)
+
 _PARTIAL = frozenset({"KEYS_ONLY", "UPDATES"})
 _NEW_ROW = _PARTIAL | {"NEW_IMAGE"}
 _EVERYTHING = frozenset(get_args(Mode))
@@ -38,11 +40,11 @@ _SYSTEMS = (
 )
 
 
-def check_capture(mode: Mode, capture_type: str) -> None:
+def check_capture(mode: Mode, capture_type: str, *, modes: tuple[str, ...] = MODES) -> None:
     """Check before the pipeline starts that a capture type can satisfy a mode.
 
     `capture_type` is Spanner's value capture type, PostgreSQL's replica identity, the mode of a YDB changefeed, or
-    empty for Bigtable, as `Source.capture` has it.
+    empty for Bigtable, as `Source.capture` has it. `modes` are those that the format has, for the message.
 
     Raises:
         UsageError: it cannot; the message names the capture types that can. Or one of the two is unknown.
@@ -60,7 +62,7 @@ def check_capture(mode: Mode, capture_type: str) -> None:
     remedy = f"use capture type {' or '.join(able)}" if able else "use a source that sends whole rows"
     raise UsageError(
         f"mode {mode} cannot be made from {capture_type or 'Bigtable'}, which does not send what it needs: {remedy}, "
-        f"or mode {' or '.join(name for name in get_args(Mode) if name in satisfied)}"
+        f"or mode {' or '.join(name for name in modes if name in satisfied)}"
     )
 
 

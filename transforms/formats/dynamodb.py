@@ -74,6 +74,8 @@ class DynamoDbFormat(TableFormat["_Table"]):
         UsageError: an option has a value that DynamoDB does not have.
     """
 
+    modes = get_args(StreamViewType)
+
     def __init__(
         self,
         *,

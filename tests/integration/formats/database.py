@@ -126,15 +126,16 @@ def value_of(column: str, rng: random.Random) -> Any:
         case "Exact":
             return Decimal(rng.randrange(-(10**30), 10**30)).scaleb(-9)
         case "Ratio":
-            return rng.choice([0.0, -0.5, 1e300, rng.random()])
+            return rng.choice([0.0, -0.5, 1e100, rng.random()])
         case "Flag":
             return rng.random() < 0.5
         case "Raw":
             return b64encode(rng.randbytes(rng.randrange(5)))
         case "Day":
             return date.fromordinal(rng.randrange(720_000, 738_000))
+        # Whole seconds: the change records of Google's emulator 1.5.28 leave the fraction out.
         case "Moment":
-            return datetime.fromtimestamp(rng.randrange(10**9), UTC).replace(microsecond=rng.randrange(10**6))
+            return datetime.fromtimestamp(rng.randrange(10**9), UTC)
         case "Doc":
             return JsonObject({"a": [text, None, rng.randrange(10**6)], "ü": rng.random() < 0.5})
         # Without NULL elements: Google's emulator 1.5.28 ends with "Check failed: !metadata_.is_null()" for them.

@@ -22,7 +22,6 @@ from tests.oracle import kill
 from tests.oracle.kill import After, python
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-SECONDS = 9.0
 
 
 SERVICES: dict[str, Any] = {"simulated": SimulatedSpanner.start, "google": SpannerEmulator.start}
@@ -47,15 +46,16 @@ def test_every_transfer_is_whole_once_and_behind_no_barrier(
         with service(name, campaign.seed) as emulator:
             spark = None if campaign.full else request.getfixturevalue("spark")
             bank = Bank(emulator, "transfers")
+            end = bank.opened + campaign.size(9, 90)
             with bank.open(campaign.seed) as stop:
+                threading.Timer(end - 2 - time.time(), stop.set).start()
                 if campaign.full:
-                    kills = killed(emulator, bank, folder, stop, campaign)
+                    kills = killed(emulator, bank, folder, end, campaign.random("transfers"))
                 else:
-                    kills = run(spark, bank, folder, stop)
-        transactions, barriers = (
-            check_transactions(folder / "out", bank),
-            check_barriers(folder / "out", bank),
-        )
+                    kills = run(spark, bank, folder, end)
+        commits = bank.committed_until(end)
+        transactions = check_transactions(folder / "out", commits)
+        barriers = check_barriers(folder / "out", commits)
         assert transactions > 20
         assert barriers > 5
         campaign.record(
@@ -63,43 +63,36 @@ def test_every_transfer_is_whole_once_and_behind_no_barrier(
         )
 
 
-def run(spark: Any, bank: Bank, folder: Path, stop: threading.Event) -> int:
+def run(spark: Any, bank: Bank, folder: Path, end: float) -> int:
     """Run the pipeline in this process, without a kill."""
-    begun = bank.opened
     options = PipelineOptions([f"--checkpoint_dir={folder / 'checkpoint'}", "--spark_parallelism=2"])
     pipeline = beam.Pipeline(runner=PySparkRunner(spark), options=options)
-    times = {"start": rfc3339(begun), "end": rfc3339(begun + SECONDS)}
+    times = {"start": rfc3339(bank.opened), "end": rfc3339(end)}
     build(pipeline, database=bank.name, output=str(folder / "out"), **times)
-    threading.Timer(begun + SECONDS - 2 - time.time(), stop.set).start()
     pipeline.run().wait_until_finish()
     return 0
 
 
-def killed(emulator: Any, bank: Bank, folder: Path, stop: threading.Event, campaign: Any) -> int:
+def killed(emulator: Any, bank: Bank, folder: Path, end: float, rng: Any) -> int:
     """Run the pipeline as a program, killed six times; return the number of kills."""
-    rng = campaign.random("transfers")
     moments = [("at random", After(8 + 5 * rng.random())) for _ in range(6)]
-    begun, seconds = bank.opened, 14.0 * len(moments) + 6
     folder.mkdir()
     given = {
         "database": bank.name,
         "output": folder / "out",
-        "start": rfc3339(begun),
-        "end": rfc3339(begun + seconds),
+        "start": rfc3339(bank.opened),
+        "end": rfc3339(end),
         "checkpoint_dir": folder / "checkpoint",
         "spark_master": "local[2,4]",
     }
     flags = [f"--{name}={each}" for name, each in given.items()]
-    done = threading.Timer(begun + seconds - 3 - time.time(), stop.set)
-    done.start()
     kills = kill.campaign(
         python("tests.integration.transforms.transfers", *flags),
         moments,
         log=folder / "log",
-        seconds=seconds + 180,
+        seconds=end - bank.opened + 180,
         environment=emulator.environment(),
     )
-    done.join()
     assert len(kills) == len(moments)
     return len(kills)
 

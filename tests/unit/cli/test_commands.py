@@ -275,3 +275,24 @@ def test_urls_that_are_not_supported_are_refused_without_their_secrets(template:
     assert done.exit_code == ExitCode.CONFIGURATION, done.output
     assert "out has" in done.output or "out must name a bucket" in done.output
     assert "tiger" not in done.output
+
+
+FORMATTED = [
+    *("--set", "project=my-project", "--set", "instance=main", "--set", "database=shop"),
+    *("--set", "change_stream=Orders", "--set", "output=/tmp/out", "--checkpoint-dir", "/tmp/checkpoint"),
+    *("--set", "format=debezium", "--set", "debezium.schemas_enable=true"),
+]
+
+
+def test_validate_shows_the_options_of_a_format_and_does_not_need_its_secret() -> None:
+    mask = ["--set", "mask_columns.Email=hash", "--set", "mask_key=${env:PENSTOCK_TEST_NO_SUCH_SECRET}"]
+    shown = CliRunner().invoke(cli, ["validate", "spanner-to-files", *FORMATTED, *mask])
+    assert shown.exit_code == 0, shown.output
+    assert "debezium.schemas_enable: True" in shown.output
+    assert "mask_key: ${env:PENSTOCK_TEST_NO_SUCH_SECRET}" in shown.output
+
+
+def test_describe_shows_the_options_of_each_format_from_its_class() -> None:
+    text = CliRunner().invoke(cli, ["describe", "spanner-to-files"]).output
+    assert "debezium.decimal_handling_mode (string, default precise, one of precise double string)" in text
+    assert "Whether each key and value contains its Connect schema" in text

@@ -141,3 +141,35 @@ def test_runner_options_become_arguments_with_beams_names() -> None:
 def test_no_template_has_a_parameter_that_is_also_an_option_of_the_runner() -> None:
     for each in templates().values():
         assert not set(each.parameters) & set(RUNNER), each.name
+
+
+FLAG, SIZE = Parameter(help="A flag.", type="boolean"), Parameter(help="A size.")
+MAPPING = template(
+    names=Parameter(help="New names.", mapping=True),
+    options=Parameter(help="Options.", mapping=True, entries={"flag": FLAG, "size": SIZE}),
+)
+
+
+def given(texts: dict[str, str]) -> Mapping[str, RawValue]:
+    return layer("--set", **texts)
+
+
+def test_each_entry_of_a_mapping_comes_from_the_first_layer_that_has_it() -> None:
+    flags, file = given({"names.a": "x"}), given({"names.a": "y", "names.b": "z", "options.flag": "true"})
+    values = {"names": {"a": "x", "b": "z"}, "options": {"flag": True}}
+    assert configure(MAPPING, [flags, file], []).parameters == values
+    assert configure(MAPPING, [], []).parameters == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("options", "'options' takes values by name: set options.NAME=VALUE"),
+        ("options.flga", "'options.flga' is unknown; did you mean 'options.flag'?"),
+        ("options.flag", "'options.flag': 'x' is not true or false"),
+        ("option.flag", "'option.flag' is unknown"),
+    ],
+)
+def test_a_wrong_entry_of_a_mapping_is_named(name: str, complaint: str) -> None:
+    (problem,) = problems_of(MAPPING, [given({name: "x"})], [])
+    assert complaint in problem

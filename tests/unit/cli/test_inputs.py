@@ -55,6 +55,16 @@ def test_a_list_in_a_job_file_is_a_list_even_of_one() -> None:
     assert job.runner["drop_state"].texts == ("Old", "Older")
 
 
+def test_a_mapping_in_a_job_file_is_one_value_for_each_name() -> None:
+    job = read_job(
+        "template: t\nparameters:\n  debezium:\n    server: shop\n    schemas_enable: true\n", "job.yaml"
+    )
+    assert job.problems == ()
+    assert job.parameters["debezium.schemas_enable"].texts == ("true",)
+    assert job.parameters["debezium.server"].where == "job.yaml:4:13"
+    assert "debezium" not in job.parameters
+
+
 def test_a_name_without_a_value_is_not_given() -> None:
     assert read_job("template: t\nparameters:\n  start:\n  end: null\n", "job.yaml").parameters == {}
 

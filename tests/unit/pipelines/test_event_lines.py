@@ -105,6 +105,20 @@ def test_a_change_that_cannot_be_shown_goes_to_the_dead_letters(tmp_path: Path) 
     assert b64decode(letter["data"]) == registry.get_coder(DataChangeRecord).encode(bad)
 
 
+def test_a_secret_is_read_before_the_start_but_not_needed_to_validate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hash_ = {"format": "ydb", "mask_columns": {"Email": "hash"}, "mask_key": "${env:MASK_KEY}"}
+    made = transform(**hash_)
+    with pytest.raises(UsageError, match="MASK_KEY is not set"):
+        made.check()
+    monkeypatch.setenv("MASK_KEY", "short")
+    with pytest.raises(UsageError, match="at least 16 bytes"):
+        made.check()
+    monkeypatch.setenv("MASK_KEY", "a secret of 16 bytes")
+    made.check()
+
+
 @pytest.mark.parametrize(
     ("choices", "complaint"),
     [
@@ -149,6 +163,11 @@ def test_the_preflight_asks_for_the_capture_type_only_if_the_format_depends_on_i
         _ = pipeline | beam.Create([change()]) | EventLines(options, "spanner", SHOP, capture, 1)
         preflight(pipeline)
     assert asked == ["asked"]
+
+
+def test_the_remedy_names_modes_of_the_format_only() -> None:
+    with pytest.raises(UsageError, match="or mode KEYS_ONLY; or set materialize_rows"):
+        transform(format="dynamodb").check()
 
 
 def test_bigtable_refuses_an_image_when_the_pipeline_is_built(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import apache_beam as beam
@@ -129,6 +130,19 @@ def test_a_masked_value_is_hidden_and_null_and_unsent_stay() -> None:
 def test_a_masked_key_is_masked_in_key_and_images() -> None:
     masked = apply(MaskColumns({"Id": truncated(2)}), order(1234, Op.DELETE))
     assert (masked.key, masked.before) == ({"Id": "12"}, {"Id": "12"})
+
+
+def test_a_key_that_a_function_returns_is_read_when_the_mask_is_pickled() -> None:
+    asked: list[int] = []
+
+    def key() -> bytes:
+        asked.append(1)
+        return SECRET
+
+    mask = hashed(key)
+    assert asked == []
+    assert pickle.loads(pickle.dumps(mask)).apply("x") == hashed(SECRET).apply("x")
+    assert asked == [1]
 
 
 def test_a_mask_shows_its_secret_nowhere() -> None:
