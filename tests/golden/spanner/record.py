@@ -100,7 +100,7 @@ def messages(client: Client, stream: str, start: int, end: int) -> dict[str, lis
     """Return the messages of the root query and of each partition that is live at `start`."""
 
     def ask(token: str, start: int, end: int) -> list[bytes]:
-        return list(client.ask(change_stream_query(stream, token, start, end, 1000), ""))
+        return list(client.ask(change_stream_query(f"READ_{stream}", token, start, end, 1000), ""))
 
     answers = {"root": ask(ROOT, start, start)}
     tokens = [

@@ -17,7 +17,7 @@ from penstock.io.spanner import PositionLostError, SetupError
 from penstock.io.spanner.decode import Decoder
 from penstock.io.spanner.frontier import Frontier, Position
 from penstock.io.spanner.query import ROOT, change_stream_query
-from tests.integration.spanner.conftest import nanoseconds_of
+from tests.integration.spanner.conftest import POSTGRESQL, nanoseconds_of
 
 pytestmark = [pytest.mark.emulator, pytest.mark.slow]
 SECOND = 1_000_000_000
@@ -105,7 +105,7 @@ def test_start_exactly_at_the_moment_of_a_split_or_merge(database: Any, epochs: 
     spanner = client.fn._client(client.stream)
 
     def children(token: str, since: int, until: int) -> list[Any]:
-        query = change_stream_query("Changes", token, since, until, 1000)
+        query = change_stream_query("READ_Changes", token, since, until, 1000)
         decoder = Decoder()
         rows = [row for message in spanner.ask(query, "test", 5) for row in decoder.feed(message)]
         return [row for row in rows if hasattr(row, "child_partitions")]
@@ -141,17 +141,24 @@ def test_unknown_stream_and_database_are_refused_before_anything_is_read(databas
         database.reading(change_stream="Nothing").check()
     with pytest.raises(SetupError, match="the project, instance or database does not exist"):
         database.reading(database="nowhere").check()
-    assert database.reading().check()["value_capture_type"] == "OLD_AND_NEW_VALUES"
+    assert database.reading().check().options["value_capture_type"] == "OLD_AND_NEW_VALUES"
 
 
-def test_postgresql_database_is_refused(emulator: SpannerEmulator, database: Any) -> None:
-    from google.cloud.spanner_admin_database_v1.types import DatabaseDialect
-
-    instance = database.client._instance
-    name = f"{database.name}-pg"
-    instance.database(name, database_dialect=DatabaseDialect.POSTGRESQL).create().result(60)
-    with pytest.raises(SetupError, match="dialect POSTGRESQL"):
-        database.reading(database=name).check()
+def test_a_postgresql_stream_is_found_by_its_spelling_and_its_drop_is_a_clear_error(
+    emulator: SpannerEmulator, new_database: Any, epochs: Any
+) -> None:
+    database = new_database(emulator, dialect=POSTGRESQL)
+    with pytest.raises(SetupError, match=r"no change stream 'nothing' .*there are: Changes.* WITH \("):
+        database.reading(change_stream="nothing").check()
+    facts = database.reading(change_stream="changes").check()
+    assert (facts.dialect, facts.functions) == (POSTGRESQL, ("read_json_Changes",))
+    assert facts.options["value_capture_type"] == "OLD_AND_NEW_VALUES"
+    driver = epochs(database.reading(change_stream="changes"))
+    driver.run_until(insert(database, 1))
+    assert [record.table_name for record in driver.committed] == ["Accounts"]
+    database.client.update_ddl(['DROP CHANGE STREAM "Changes"']).result(30)
+    with pytest.raises(SetupError, match="the change stream does not exist"):
+        driver.run(2)
 
 
 def test_stream_dropped_while_it_is_read_is_a_clear_error(database: Any, epochs: Any) -> None:
