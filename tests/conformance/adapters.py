@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any
 
 from penstock.io.change_streams.read_fn import ReadFromChangeStream
@@ -38,6 +37,10 @@ class Adapter(ABC):
     def commit(self, timestamp: int, key: str) -> None:
         """Commit one change; timestamps rise."""
 
+    def commit_damaged(self, timestamp: int) -> None:
+        """Commit one change that the source can place but not decode. Sources with an error output implement it."""
+        raise NotImplementedError
+
     @abstractmethod
     def transform(self, **options: Any) -> ReadFromChangeStream:
         """Return the source's transform, which reads from this service; `start` is this adapter's unless given."""
@@ -55,7 +58,7 @@ class Adapter(ABC):
         """
 
 
-def adapters() -> list[Callable[[], Adapter]]:
+def adapters() -> list[type[Adapter]]:
     """Return what makes the adapter of each source."""
     from tests.conformance.bigtable import BigtableAdapter
     from tests.conformance.spanner import SpannerAdapter

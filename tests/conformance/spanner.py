@@ -23,8 +23,8 @@ STATUSES = {
 }
 
 
-def data(timestamp: int, number: int, key: str) -> Any:
-    """Return a message with one data change record."""
+def data(timestamp: int, number: int, key: str | None) -> Any:
+    """Return a message with one data change record; without a key it cannot be decoded."""
     message = PartialResultSet()
     kinds = message.values.add().list_value.values.add().list_value.values
     for _ in range(3):
@@ -36,7 +36,8 @@ def data(timestamp: int, number: int, key: str) -> Any:
     fields.add().string_value = "T"
     fields.add().list_value.SetInParent()
     mod = fields.add().list_value.values.add().list_value.values
-    for side in (f'{{"K":"{key}"}}', "{}", "{}"):
+    sides = ("{}",) if key is None else (f'{{"K":"{key}"}}', "{}", "{}")
+    for side in sides:
         mod.add().string_value = side
     for text in ("INSERT", "NEW_VALUES", "1", "1", ""):
         fields.add().string_value = text
@@ -51,7 +52,7 @@ class Service:
         self.backoff = Backoff("Spanner", UnavailableError)
         self.clock = ServiceClock(time.time_ns)
         self.start = start
-        self.changes: dict[str, list[tuple[int, int, str]]] = {"low": [], "high": []}
+        self.changes: dict[str, list[tuple[int, int, str | None]]] = {"low": [], "high": []}
         self.failure = ""
         self.damaged = False
 
@@ -126,6 +127,9 @@ class SpannerAdapter(Adapter):
     def commit(self, timestamp: int, key: str) -> None:
         partition = self._service.changes["low" if key < "n" else "high"]
         partition.append((timestamp, len(self.committed), key))
+
+    def commit_damaged(self, timestamp: int) -> None:
+        self._service.changes["low"].append((timestamp, 1_000, None))
 
     def transform(self, **options: Any) -> ReadFromSpannerChangeStream:
         names = {"project": "p", "instance": "i", "database": "d", "change_stream": "S"}

@@ -33,6 +33,7 @@ from penstock.io.change_streams.metrics import (
     RETRIES,
     WAITING_PARTITIONS,
 )
+from penstock.io.change_streams.undecodable import UndecodableRecord
 from penstock.io.change_streams.watermark import beam_watermark
 from tests.conformance.adapters import SECOND, Adapter, adapters
 from tests.epochs import Epochs
@@ -260,6 +261,38 @@ def test_a_failure_during_the_read_is_raised_in_the_bundle(
 
 
 # Progress and metrics.
+
+
+DAMAGED = [make for make in adapters() if make.commit_damaged is not Adapter.commit_damaged]
+
+
+@pytest.fixture(params=DAMAGED, ids=lambda make: make.name)
+def damaged(request: pytest.FixtureRequest) -> Iterator[Adapter]:
+    """A source with a change that it cannot decode, between others."""
+    source: Adapter = request.param()
+    source.commit_damaged(source.fill(10) + 1)
+    source.commit(source.start + 10 * SECOND, "a after it")
+    yield source
+    wait_until(lambda: not reader_threads(), "threads of a parked stream do not end")
+
+
+def test_a_change_that_cannot_be_decoded_fails_a_read_without_an_error_output(damaged: Adapter) -> None:
+    with pytest.raises(DecodeError, match=r"cannot be decoded: .*with_exception_handling\(\)"):
+        Epochs(damaged.transform(end=damaged.start + 12 * SECOND)).run_to_the_end(0.05)
+
+
+def test_with_an_error_output_a_change_that_cannot_be_decoded_comes_once_and_so_do_all_others(
+    damaged: Adapter,
+) -> None:
+    transform = damaged.transform(end=damaged.start + 12 * SECOND).with_exception_handling()
+    outputs = Epochs(transform, 2).run_to_the_end(0.05)
+    (bad,) = [each for each in outputs if isinstance(each, UndecodableRecord)]
+    assert bad.stream == str(transform.stream)
+    assert bad.partition
+    assert bad.position
+    assert bad.reason
+    read = Counter(damaged.identity(each) for each in outputs if each is not bad)
+    assert read == Counter([*damaged.committed, (damaged.start + 10 * SECOND, "a after it")])
 
 
 def test_a_frontier_reports_its_partitions_to_telemetry(source: Adapter) -> None:

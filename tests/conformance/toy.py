@@ -5,6 +5,7 @@ from typing import Any
 
 from penstock.errors import DecodeError, PositionLostError
 from penstock.io.change_streams.status import UnreachableError
+from penstock.io.change_streams.undecodable import UndecodableRecord
 from tests.conformance.adapters import Adapter
 from tests.conformance.toy_source import LISTS, Lists, ReadFromLists, Record
 
@@ -27,6 +28,17 @@ class ToyAdapter(Adapter):
 
     def commit(self, timestamp: int, key: str) -> None:
         self._lists.lists["low" if key < "n" else "high"].append(Record(timestamp, key))
+
+    def commit_damaged(self, timestamp: int) -> None:
+        damaged = UndecodableRecord(
+            commit_timestamp=timestamp,
+            partition="low",
+            position="1",
+            reason="no key",
+            data=b"",
+            format="none",
+        )
+        self._lists.lists["low"].append(damaged)  # type: ignore[arg-type]
 
     def transform(self, **options: Any) -> ReadFromLists:
         return ReadFromLists(**{"name": self._name, "start": self.start, **options})
