@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -147,3 +148,11 @@ def test_a_numeric_has_the_bounds_of_its_dialect() -> None:
     assert (column_type('{"code":"NUMERIC"}').precision, column_type('{"code":"NUMERIC"}').scale) == (38, 9)
     postgres = column_type('{"code":"NUMERIC","type_annotation":"PG_NUMERIC"}')
     assert (postgres.kind, postgres.native, postgres.precision) == (Kind.DECIMAL, "PG_NUMERIC", None)
+
+
+def test_a_capture_type_that_is_altered_in_mid_stream_is_the_source_s_from_then_on() -> None:
+    convert, mod = EventConverter(), Mod(KEY, '{"Name":"a"}', "{}")
+    first = record(mod)
+    second = replace(first, value_capture_type="NEW_ROW")
+    captures = [event.source.capture for each in (first, second, first) for event in convert(each)]
+    assert captures == [first.value_capture_type, "NEW_ROW", first.value_capture_type]
