@@ -1,0 +1,147 @@
+"""What cannot be read is refused with the fix, before or instead of a loss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import psycopg
+import pytest
+
+from penstock.errors import PositionLostError, SetupError, UnavailableError
+from penstock.io.postgres import ReadFromPostgresChangeStream
+from tests.epochs import Epochs
+
+pytestmark = pytest.mark.slow
+
+TABLE = "create table t (id int primary key)"
+
+
+def test_a_missing_publication_is_named_with_the_known_ones(database):
+    database.publish()
+    with pytest.raises(
+        SetupError, match=r"no publication 'other' \(there are: changes\).*CREATE PUBLICATION other"
+    ):
+        database.source(publication="other").check()
+
+
+@pytest.mark.parametrize("protocol", ["stream", "pull"])
+def test_a_publication_that_was_dropped_while_the_slot_was_behind_loses_nothing_silently(database, protocol):
+    database.execute(TABLE)
+    database.publish()
+    epochs = Epochs(database.source(protocol=protocol, heartbeat_seconds=0.1))
+    database.execute("drop publication changes", "insert into t values (1)")
+    with pytest.raises(SetupError, match="publication does not exist"):
+        for _ in range(40):
+            epochs.run(0.1)
+    assert epochs.committed == []
+
+
+def test_a_missing_slot_says_how_to_make_one(database):
+    database.execute(TABLE, "create publication changes for all tables")
+    with pytest.raises(PositionLostError, match="create_slot=True"):
+        database.source().check()
+
+
+def test_create_slot_makes_the_slot_once(database):
+    database.execute(TABLE, "create publication changes for all tables")
+    source = database.source(create_slot=True)
+    source.check()
+    database.execute("insert into t values (1)")
+    source.check()
+    assert [record.new for record in database.read()] == [("1",)]
+
+
+def test_a_slot_that_was_made_again_fails_instead_of_losing_changes(database):
+    database.execute(TABLE)
+    database.publish()
+    epochs = Epochs(database.source(heartbeat_seconds=0.1, idle_stream_seconds=0))
+    epochs.run_until(database.clock())
+    database.execute(
+        f"select pg_drop_replication_slot('{database.slot}')",
+        "insert into t values (1)",
+        f"select pg_create_logical_replication_slot('{database.slot}', 'pgoutput')",
+    )
+    with pytest.raises(PositionLostError, match="dropped and created again"):
+        for _ in range(40):
+            epochs.run(0.1)
+
+
+def test_the_position_of_another_cluster_is_refused(database):
+    database.execute(TABLE)
+    database.publish()
+    epochs = Epochs(database.source())
+    ((frontier, state),) = epochs.residuals
+    position = frontier.positions["slot"]
+    other = position._replace(at=[position.at[0], 0, "7000000000000000000"])
+    epochs.residuals = [(replace(frontier, positions={"slot": other}), state)]
+    with pytest.raises(PositionLostError, match="another database cluster"):
+        for _ in range(40):
+            epochs.run(0.1)
+
+
+def test_a_slot_that_the_server_has_invalidated_is_lost(database):
+    database.execute(TABLE)
+    database.publish()
+    database.execute("alter system set max_slot_wal_keep_size = '1MB'", "select pg_reload_conf()")
+    try:
+        for _ in range(3):  # the server removes whole files of its log, at a checkpoint
+            database.execute(
+                "insert into t select coalesce((select max(id) from t), 0) + i from generate_series(1, 200000) i",
+                "select pg_switch_wal()",
+            )
+        database.execute("checkpoint")
+        with pytest.raises(PositionLostError, match="max_slot_wal_keep_size"):
+            database.source().check()
+    finally:
+        database.execute("alter system reset max_slot_wal_keep_size", "select pg_reload_conf()")
+
+
+def test_a_slot_of_prepared_transactions_or_of_another_database_is_refused(database):
+    database.execute("create publication changes for all tables")
+    database.execute(f"select pg_create_logical_replication_slot('{database.slot}', 'pgoutput', false, true)")
+    with pytest.raises(SetupError, match="two_phase"):
+        database.source().check()
+    elsewhere = ReadFromPostgresChangeStream(
+        dsn=database.server.dsn(), publication="changes", slot=database.slot
+    )
+    with psycopg.connect(database.server.dsn(), autocommit=True) as session:
+        session.execute("create publication changes for all tables")
+        try:
+            with pytest.raises(SetupError, match=f"belongs to the database {database.name}"):
+                elsewhere.check()
+        finally:
+            session.execute("drop publication changes")
+
+
+def test_a_role_without_the_right_to_read_the_log_is_told_so(database):
+    database.publish()
+    role = f"reader_{database.name}"
+    database.execute(f"create role {role} login")
+    source = ReadFromPostgresChangeStream(
+        dsn=database.server.dsn(database.name, role), publication="changes", slot=database.slot
+    )
+    with pytest.raises(SetupError, match=f"ALTER ROLE {role} REPLICATION"):
+        source.check()
+    database.execute(f"alter role {role} replication")
+    source.check()
+
+
+def test_a_server_that_does_not_answer_is_unavailable_and_the_password_is_not_shown():
+    source = ReadFromPostgresChangeStream(
+        dsn="host=127.0.0.1 port=1 dbname=shop user=u password=hunter2",
+        publication="p",
+        slot="s",
+        unavailable_seconds=1,
+    )
+    with pytest.raises(UnavailableError, match="has not answered") as error:
+        source.check()
+    assert "hunter2" not in f"{error.value}{source.display_data()}{source._settings!r}"
+
+
+def test_a_slot_in_use_is_waited_for(database):
+    database.execute(TABLE)
+    database.publish()
+    other = Epochs(database.source(idle_stream_seconds=1))
+    other.run(0.5)  # parks its connection for a second
+    database.execute("insert into t values (1)")
+    assert [record.new for record in database.read(idle_stream_seconds=0)] == [("1",)]
