@@ -1,0 +1,190 @@
+"""The reader of a slot: positions, repeats of the server, lost connections, budget and end."""
+
+from __future__ import annotations
+
+import random
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from penstock.errors import UnavailableError
+from penstock.io.change_streams.backoff import Backoff
+from penstock.io.change_streams.flat import Ended
+from penstock.io.change_streams.prefetch import ReadAhead
+from penstock.io.change_streams.status import UnreachableError
+from penstock.io.postgres.log_reader import CaughtUp, LogPosition, LogReader
+from penstock.io.postgres.record import ChangeKind, LogRecord, LogTransaction
+from penstock.io.postgres.transactions import TransactionEnd
+
+START = LogPosition(0, 0, "system")
+
+
+def records(number, size):
+    """Return transaction `number` as the server sends it: its records, then its end."""
+    commit = 100 * number
+    transaction = LogTransaction(number, commit, commit)
+    found = [
+        LogRecord(ChangeKind.INSERT, commit, transaction, n, commit - 10 + n, n == size)
+        for n in range(1, size + 1)
+    ]
+    return [*found, TransactionEnd(commit + 8, commit)]
+
+
+def ends_after(item, lsn):
+    if isinstance(item, LogRecord):
+        return item.transaction is None or item.transaction.commit_lsn + 8 > lsn
+    return item.lsn > lsn
+
+
+class Server:
+    """A log in memory. It sends the whole of each transaction that ends after the position, as a real one does."""
+
+    def __init__(self, log, draw=None):
+        self.log, self.draw = log, draw
+        self.backoff = Backoff("PostgreSQL", UnavailableError)
+        self.acknowledged = []
+        self.opened = []
+        self.released = threading.Event()
+
+    @contextmanager
+    def open(self, position, watermark):
+        self.opened.append(position)
+        pending = [item for item in self.log if ends_after(item, position.lsn)]
+        server = self
+
+        class Log:
+            def acknowledge(self, lsn):
+                server.acknowledged.append(lsn)
+
+            def read(self, most):
+                if server.draw is not None and server.draw.random() < 0.05:
+                    raise UnreachableError("lost")
+                count = server.draw.randrange(1, 30) if server.draw else most
+                taken, pending[:] = pending[:count], pending[count:]
+                if not taken:
+                    server.released.wait(0.01)
+                return [(item, 1) for item in taken]
+
+        yield Log()
+
+
+def reader(server, position=START, end=None, buffer_bytes=1 << 20):
+    return LogReader(
+        server,
+        position,
+        0,
+        wanted=lambda record: True,
+        end=end,
+        unavailable_seconds=60,
+        ahead=ReadAhead(buffer_bytes),
+    )
+
+
+def claim(reading, batch, most=None):
+    """Claim up to `most` runs of a batch; return their records and the last claimed step."""
+    found, last = [], None
+    for number, (count, emitted, step) in enumerate(batch.claims()):
+        if most is not None and number >= most:
+            break
+        batch.claimed += count
+        found += emitted
+        last = step
+    reading.settle(batch)
+    return found, last
+
+
+def read_all(reading):
+    found = []
+    while True:
+        batch = reading.take(10)
+        assert batch is not None
+        emitted, last = claim(reading, batch)
+        found += emitted
+        if isinstance(last, Ended):
+            return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_record_once_in_order_over_lost_connections_and_restarts(seed):
+    draw = random.Random(seed)
+    log = [item for number in range(1, 12) for item in records(number, draw.randrange(0, 60))]
+    log.append(CaughtUp(5000, 10_000))
+    expected = [item for item in log if isinstance(item, LogRecord)]
+    server, position, found = Server(log, draw), START, []
+    while True:
+        reading = reader(server, position, end=9_999)
+        finished = False
+        for _ in range(draw.randrange(1, 6)):
+            batch = reading.take(10)
+            assert batch is not None
+            emitted, last = claim(reading, batch, draw.randrange(0, 4))
+            found += emitted
+            if finished := isinstance(last, Ended):
+                break
+        position = reading.position
+        reading.stop()
+        if finished:
+            break
+    assert found == expected
+
+
+def test_a_heartbeat_does_not_skip_the_rest_of_a_transaction():
+    # The connection begins at the position, so its first keepalive may come before the transaction is sent again.
+    server = Server([CaughtUp(150, 50), *records(2, 5), CaughtUp(5000, 10_000)])
+    reading = reader(server, LogPosition(108, 3, "system"), end=9_999)
+    assert [record.sequence for record in read_all(reading)] == [4, 5]
+    reading.stop()
+
+
+def test_a_message_between_transactions_is_not_repeated():
+    message = LogRecord(ChangeKind.MESSAGE, 5, None, 1, 50, True, prefix="p")
+    log = [message, TransactionEnd(51, 5), CaughtUp(5000, 10_000)]
+    reading = reader(Server(log), end=9_999)
+    batch = reading.take(10)
+    (count, emitted, step), *_ = batch.claims()
+    assert emitted == [message]
+    assert step.position.at[0] >= 51
+    batch.claimed = count
+    reading.settle(batch)
+    reading.stop()
+
+
+def test_the_reader_stops_receiving_over_its_budget():
+    log = [item for number in range(1, 200) for item in records(number, 20)]
+    server = Server(log, None)
+    ahead = ReadAhead(10_000)
+    reading = LogReader(
+        server, START, 0, wanted=lambda record: True, end=None, unavailable_seconds=60, ahead=ahead
+    )
+    batch = reading.take(10)
+    assert batch is not None
+    # One read of at most 256 items may pass the budget, and no more are received until steps are claimed.
+    assert ahead.queued_bytes <= 10_000 + 256 * 201
+    reading.settle(batch)
+    reading.stop()
+    assert ahead.queued_bytes == 0
+
+
+def test_an_error_of_the_thread_is_raised_by_the_consumer():
+    server = Server([])
+
+    @contextmanager
+    def broken(position, watermark):
+        raise ValueError("broken")
+        yield
+
+    server.open = broken
+    reading = reader(server)
+    with pytest.raises(ValueError, match="broken"):
+        reading.take(10)
+    reading.stop()
+
+
+def test_an_older_position_acknowledges_nothing():
+    server = Server([])
+    reading = reader(server, LogPosition(100, 0, "system"))
+    reading.acknowledge(50)
+    reading.take(0.2)
+    reading.stop()
+    assert set(server.acknowledged) == {100}
