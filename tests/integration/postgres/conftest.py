@@ -13,6 +13,7 @@ from penstock.emulators.postgres import PostgresServer, installed_servers
 from penstock.io.postgres import ReadFromPostgresChangeStream
 from tests.conftest import CAMPAIGN
 from tests.epochs import Epochs
+from tests.waiting import wait_until
 
 VERSIONS = sorted(installed_servers()) if CAMPAIGN else [max(installed_servers(), default=18)]
 _NUMBERS = itertools.count()
@@ -67,6 +68,11 @@ class Database:
     def read(self, **options: Any) -> list[Any]:
         """Return all records up to now, read in short epochs as a runner reads."""
         return Epochs(self.source(end=self.clock(), **options)).run_to_the_end()
+
+    def wait_for_free_slot(self) -> None:
+        """Wait until the server has noticed that the last reader closed its connection."""
+        free = f"select from pg_replication_slots where slot_name = '{self.slot}' and not active"
+        wait_until(lambda: bool(self.rows(free)), "the slot stays in use")
 
     def drop(self) -> None:
         self.session.close()

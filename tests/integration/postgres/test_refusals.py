@@ -56,6 +56,7 @@ def test_a_slot_that_was_made_again_fails_instead_of_losing_changes(database):
     database.publish()
     epochs = Epochs(database.source(heartbeat_seconds=0.1, idle_stream_seconds=0))
     epochs.run_until(database.clock())
+    database.wait_for_free_slot()
     database.execute(
         f"select pg_drop_replication_slot('{database.slot}')",
         "insert into t values (1)",
