@@ -252,9 +252,9 @@ class LogReader:
                 max(watermark, item.event_timestamp),
             )
         else:
-            # In the middle of a transaction, after a new connection: the transaction itself is still to come.
-            if item.lsn < position.lsn or position.claimed:
+            if item.lsn < position.lsn:
                 return None
+            # `claimed` stays: after a new connection the rest of a transaction, which ends later, is still to come.
             position, watermark = position._replace(lsn=item.lsn), max(watermark, item.timestamp)
         if self._end is not None and watermark > self._end:
             self._ended = True
