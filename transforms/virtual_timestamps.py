@@ -100,7 +100,7 @@ class Barriers(StatefulTransform):
     Barriers have the whole multiples of `interval_seconds` as timestamps. Each shard gets one barrier for each interval
     in which any shard has an event, also a shard without events. Intervals without events have no barrier: the barrier
     after the last event already covers them. Barriers come from the watermark, never from the clock. With `per_table` a
-    shard of each table is a shard of its own, as each changefeed of YDB has its own partitions: order and barriers are
+    shard of each table is a separate shard, as each changefeed of YDB has its own partitions: order and barriers are
     those of the table, and `ShardRecord.table` names the table of a barrier.
 
     - Order: within a shard, events have the order of their virtual timestamps, then of their versions. No event follows

@@ -34,9 +34,9 @@ class UndecodableRecord:
     - `stream`: the change stream, as in messages.
     - `partition`, `position`: where it is in the stream, in the words of the source, such as a partition token and
       ``transaction/record sequence``. Together with `commit_timestamp` they identify the record.
-    - `reason`: what is wrong, without values of the row.
+    - `reason`: the fault, without values of the row.
     - `data`: the bytes of the record as the service sent them. They contain the values of the row.
-    - `format`: what the bytes are, usually the name of a protobuf message, such as ``google.protobuf.Value``.
+    - `format`: the type of the bytes, usually the name of a protobuf message, such as ``google.protobuf.Value``.
     """
 
     commit_timestamp: int

@@ -128,7 +128,7 @@ class Decoder:
             raise DecodeError("the query ended with status OK in the middle of a row")
 
     def _decode_rows(self, partial: Any) -> list[ChangeRecord]:
-        """Decode row by row: what is not data alone, and rows that are cut."""
+        """Decode row by row: messages with other records than data, and rows that are cut."""
         records: list[ChangeRecord] = []
         for row in self._whole_rows(partial):
             for struct in row.list_value.values:

@@ -128,8 +128,9 @@ class _Table:
     def rows(self, record: DataChangeRecord) -> list[ChangeEvent]:
         """Return the READ events of a record of a snapshot.
 
-        A row belongs to no transaction. Its version is the time of the snapshot and its table, whatever record it came
-        in, so that its id is the same when it is read again. It sorts before the changes of the same time.
+        A row belongs to no transaction. Its version is the time of the snapshot and its table. It does not depend on
+        the record that the row came in, so the id of the event is the same when the row is read again. It sorts before
+        the changes of the same time.
         """
         version = Version(record.commit_timestamp, "", record.table_name)
         return [

@@ -175,7 +175,7 @@ class Frontier:
     `open` maps the tokens that may be read now to their positions, `waiting` those that may not.
     `dealt` says that this is one part of several and knows nothing of the others; `globally_ordered` says that keys
     move between lineages (the emulator). `mutable` says that key ranges move between partitions that live on; then
-    `finished` maps ended partitions to their ends, as far as they are still needed.
+    `finished` maps those ended partitions that are still needed to their ends.
     """
 
     open: Mapping[str, Position]

@@ -1,4 +1,4 @@
-"""The checks before a read: the database answers, and the stream exists; what the reader must know about both."""
+"""The checks before a read, that the database answers and the stream exists, and the facts that the reader needs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MODES = {"IMMUTABLE_KEY_RANGE": False, "MUTABLE_KEY_RANGE": True}
 
 @dataclass(frozen=True, slots=True)
 class StreamFacts:
-    """What the service says about a change stream.
+    """The properties of a change stream, as the service names them.
 
     - `dialect`: of its database.
     - `functions`: its read functions: one, or one for each placement with per_placement_tvf.

@@ -1,4 +1,4 @@
-"""Publishes right after a commit what its record names, beside the epoch that will do so officially.
+"""Publishes the Publications of a record right after its commit, before the next epoch does so again.
 
 An epoch publishes in its first tasks, and a Spark job needs a while to start them. This module only makes publications
 visible sooner. The epoch still decides whether they ran: it repeats them, takes their output and reports their errors.

@@ -1,4 +1,4 @@
-"""A worker daemon that starts beside the JVM, and takes the place of the one that Spark starts.
+"""A worker daemon that starts together with the JVM, and takes the place of the one that Spark starts.
 
 Spark starts its Python daemon with the first job. The daemon imports Beam, which takes a second. So `early_daemon`
 starts while the JVM starts. When Spark starts its own, that process looks for the early one (`hand_over`) and passes it

@@ -222,7 +222,7 @@ def _stop_in_background(context: Any) -> None:
 
 
 def _has_plain_workers(settings: Mapping[str, str]) -> bool:
-    """Whether workers run here, with this Python, our daemon, and no variables of their own."""
+    """Whether workers run here, with this Python and our daemon, and without variables that only they have."""
     python = settings.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON", "")
     return (
         is_local(settings["spark.master"])

@@ -1,4 +1,4 @@
-"""A first job that nobody waits for, so that the first job of a pipeline finds workers and a JVM that has run one.
+"""A first job in the background, so that the first job of a pipeline finds workers and a JVM that has run a job.
 
 The first Python job of a session starts the worker daemon, which imports Beam, and loads much of Spark's code.
 """

@@ -16,7 +16,7 @@ _ARCHIVES = os.path.join(os.sep, "python", "lib")
 def without_archives(path: Sequence[str], is_file: Callable[[str], bool] = os.path.isfile) -> list[str]:
     """Return `path`, a `sys.path`, without Spark's archives of modules that can be imported from folders.
 
-    A Spark distribution has the folder `python/` beside `python/lib/`; it takes the place of the archive. In the
+    A Spark distribution has the folder `python/` next to `python/lib/`; it takes the place of the archive. In the
     package that pip installs, Spark's home is the package `pyspark` itself; the archive is left out if `path` leads to
     that package. Any other archive stays, and so does the order of the other entries.
     """

@@ -72,7 +72,7 @@ class PublishesEarly(Protocol):
 
         The driver calls it right after the commit that names them. It may run at the same time as the step, before or
         after it, once or not at all. The step repeats it and reports its errors, so it must be a publication that costs
-        little when it is repeated, such as a rename. What it does need not be durable.
+        little when it is repeated, such as a rename. Its effect need not be durable.
         """
 
 

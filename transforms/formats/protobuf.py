@@ -125,7 +125,7 @@ class _Reader:
 
 
 def _message_class(file: Any) -> Any:
-    """Return the class of the first message of a file, in a pool of its own: two versions have the same names."""
+    """Return the class of the first message of a file, in a separate pool: two versions have the same names."""
     from confluent_kafka.schema_registry.confluent import meta_pb2
     from confluent_kafka.schema_registry.confluent.type import decimal_pb2
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory

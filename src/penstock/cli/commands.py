@@ -176,7 +176,7 @@ def bigtable_emulator(options: Sequence[str]) -> None:
 
 
 def start(configuration: Configuration) -> Any:
-    """Begin to start Spark, and build the pipeline meanwhile: both take seconds."""
+    """Begin to start Spark, and build the pipeline while it starts: both take seconds."""
     begin_session(configuration.runner, [configuration.template.module])
     return build(configuration)
 

@@ -28,7 +28,7 @@ _FEWEST_ROWS = 100
 
 
 def partition_tokens(request: Any, transaction: bytes, rows: int) -> list[bytes]:
-    """Return the tokens of a PartitionRead of so many rows."""
+    """Return the tokens of a PartitionRead of a table with `rows` rows."""
     wanted = request.partition_options.max_partitions or _PARTITIONS
     count = max(1, min(wanted, rows // _FEWEST_ROWS))
     bounds = [rows * number // count for number in range(count + 1)]
