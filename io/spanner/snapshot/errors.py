@@ -39,6 +39,12 @@ def classify_read(code: str, details: str, where: str) -> Reaction | ChangeStrea
             f"created later than the time of the snapshot has no rows at it (Spanner said {code}: "
             f"{first_line(details)})"
         )
+    if code == "PERMISSION_DENIED":
+        return SetupError(
+            f"{where}: the credentials may not read it. Grant roles/spanner.databaseReader on the database, or, with "
+            "fine-grained access control, SELECT on the tables to the database_role that you pass (Spanner said "
+            f"{code}: {first_line(details)})"
+        )
     if (code == "NOT_FOUND" and "transaction not found" in text) or (
         code in ("INVALID_ARGUMENT", "FAILED_PRECONDITION")
         and ("partition token" in text or "transaction" in text)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from penstock.errors import PositionLostError
-from penstock.io.change_streams.prefetch import StreamPool
+from penstock.io.change_streams.prefetch import Prefetcher, StreamPool
 from penstock.io.spanner.snapshot.frontier import SnapshotFrontier
 from penstock.io.spanner.snapshot.prefetch import SnapshotPrefetcher
 from penstock.timestamps import format_timestamp
@@ -74,7 +74,7 @@ class BothPools:
         self._stream: StreamPool | None = None
         self._lock = threading.Lock()
 
-    def checkout(self, frontier: Any) -> AbstractContextManager[Any]:
+    def checkout(self, frontier: Any) -> AbstractContextManager[Prefetcher]:
         """Lend a prefetcher for this kind of frontier."""
         if isinstance(frontier, SnapshotFrontier):
             return self._snapshot.checkout(frontier)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from apache_beam.metrics import Metrics
 from apache_beam.utils.timestamp import Timestamp
 
 from penstock.errors import SetupError
+from penstock.io.change_streams.lineage import LineageEvent
 from penstock.io.change_streams.metrics import ReaderMetrics
 from penstock.io.change_streams.prefetch import Prefetcher, StreamPool
 from penstock.io.change_streams.settings import Settings
@@ -96,6 +97,12 @@ class SnapshotReading:
 
     def new_metrics(self, prefetcher: Prefetcher) -> ReaderMetrics:
         return metrics_of(prefetcher)
+
+    def lineage_events(self, step: Any, frontier: Any) -> Iterable[LineageEvent]:
+        if isinstance(frontier, SnapshotFrontier):
+            return ()  # key ranges are no partitions of the change stream
+        events: Iterable[LineageEvent] = super().lineage_events(step, frontier)  # type: ignore[misc]
+        return events
 
     def create_tracker(self, restriction: Any) -> RestrictionTracker:
         restriction = restriction.settled()

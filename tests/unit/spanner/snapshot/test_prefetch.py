@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import DecodeError, PositionLostError, UnavailableError
+from penstock.errors import DecodeError, PositionLostError, SetupError, UnavailableError
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner.snapshot.errors import ExpiredError, classify_read
@@ -280,6 +280,7 @@ def test_pool_refuses_a_snapshot_whose_changes_are_gone() -> None:
             "retention",
         ),
         ("PERMISSION_DENIED", "missing spanner.databases.useDataBoost", Exception, "useDataBoost"),
+        ("PERMISSION_DENIED", "Role r may not", SetupError, "SELECT on the tables"),
         ("NOT_FOUND", "Table not found: T", Exception, "does not exist at this time"),
         ("INVALID_ARGUMENT", "Invalid partition token.", ExpiredError, "token"),
         ("NOT_FOUND", "Transaction not found: 7", ExpiredError, "Transaction"),
