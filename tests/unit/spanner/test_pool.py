@@ -173,6 +173,8 @@ def test_two_bundles_at_once_have_two_prefetchers(pool: Make) -> None:
         assert again is second
         with kept.checkout(Frontier(at_a, {})) as other:
             assert other is first
+            with kept.checkout(Frontier(at_a, {})) as third:
+                assert third is not first, "a second read of the same partitions has its own prefetcher"
 
 
 def test_a_bundle_of_another_part_discards_parked_prefetchers(pool: Make) -> None:
