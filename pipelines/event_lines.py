@@ -24,7 +24,6 @@ from penstock.transforms.dead_letters import letter_fields
 from penstock.transforms.element_transform import ElementTransform
 from penstock.transforms.formats.capture import MODES, check_capture
 from penstock.transforms.formats.lines import Line, RecordLines
-from penstock.transforms.formats.ydb import YdbFormat
 
 
 class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
@@ -64,8 +63,8 @@ class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
             table=getattr(stream, "table", ""),
         )
         self._steps = [*row_steps(options), *column_steps(options)]
-        if options.barrier_seconds and not isinstance(self._format, YdbFormat):
-            raise UsageError(f"barrier_seconds is for format ydb; format {options.format} has no barriers")
+        if options.barrier_seconds:
+            self._lines.barrier("", 0)  # refuses a format without barriers
         if system == "bigtable":  # nothing has to be asked for
             self._check_capture()
 

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from penstock.launch.folders import folder_conflict
+from penstock.launch.folders import any_folder_conflict
 from penstock.launch.reporter import standard_error_reporter
 from penstock.launch.run import Continuation, run_pipeline
 from penstock.launch.streams import open_missing_streams
@@ -46,7 +46,9 @@ def run_program(build: Callable[..., Any], arguments: Sequence[str] | None = Non
         parser.error("; ".join(unknown))
     values = {name: value for name, value in vars(ours).items() if value is not None}
     debug, progress = values.pop("debug"), values.pop("progress")
-    _refuse_folder_conflict(parser, values.get("output"), options.get_all_options().get("checkpoint_dir"))
+    checkpoint = {"checkpoint_dir": options.get_all_options().get("checkpoint_dir")}
+    if conflict := any_folder_conflict({**values, **checkpoint}):
+        parser.error(conflict)
 
     def built() -> beam.Pipeline:
         build(pipeline, **values)
@@ -108,13 +110,6 @@ def _unknown_flags(ours: argparse.ArgumentParser, arguments: Sequence[str]) -> l
     # it would also log a warning about the unknown ones.
     PipelineOptions(list(arguments)).get_all_options(add_extra_args_fn=check, retain_unknown_options=True)
     return problems
-
-
-def _refuse_folder_conflict(
-    parser: argparse.ArgumentParser, output: str | None, checkpoint_dir: str | None
-) -> None:
-    if output and checkpoint_dir and (conflict := folder_conflict(output, checkpoint_dir)):
-        parser.error(conflict)
 
 
 def _flag_type(annotation: Any) -> dict[str, Any]:

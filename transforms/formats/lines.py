@@ -68,7 +68,7 @@ class RecordLines:
         """
         barrier = getattr(self._format, "barrier", None)
         if barrier is None:
-            raise UsageError("only format ydb has barriers")
+            raise UsageError("barriers are for format ydb only: leave them out, or choose it")
         return Line(table, None, self.line(barrier(table, watermark)) or b"")
 
     def line(self, record: FormattedRecord) -> bytes | None:

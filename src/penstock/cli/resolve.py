@@ -17,7 +17,7 @@ from penstock.cli.inputs import (
     read_job,
 )
 from penstock.cli.runner_options import ONE_SHOT_OPTIONS, RUNNER
-from penstock.launch.folders import folder_conflict
+from penstock.launch.folders import any_folder_conflict
 from penstock.templates.template import Template, UnknownTemplateError, template_named
 
 
@@ -49,14 +49,9 @@ def resolve(
         ],
         problems,
     )
-    if conflict := _folder_conflict(configuration):
+    if conflict := any_folder_conflict({**configuration.parameters, **configuration.runner}):
         raise ConfigurationError([Problem("", conflict)])
     return configuration
-
-
-def _folder_conflict(configuration: Configuration) -> str | None:
-    output, checkpoint = configuration.parameters.get("output"), configuration.runner.get("checkpoint_dir")
-    return folder_conflict(str(output), str(checkpoint)) if output and checkpoint else None
 
 
 def _read_job_or_name(name_or_file: str) -> Job:

@@ -63,5 +63,5 @@ def test_a_barrier_belongs_to_its_table() -> None:
     line = RecordLines(YdbFormat("feed"), "messages").barrier("sales.Orders", 7_000_000)
     assert json.loads(line.line)["topic"] == "sales.Orders/feed"
     assert (line.table, json.loads(line.line)["value"]) == ("sales.Orders", {"resolved": [7, 0]})
-    with pytest.raises(UsageError, match="only format ydb has barriers"):
+    with pytest.raises(UsageError, match="barriers are for format ydb only"):
         RecordLines(DebeziumFormat("shop")).barrier("Orders", 0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.launch.folders import folder_conflict
+from penstock.launch.folders import any_folder_conflict, folder_conflict
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,20 @@ def test_a_link_to_the_other_folder_is_resolved(tmp_path: Path) -> None:
 )
 def test_sibling_folders_are_accepted(output: str, checkpoint_dir: str) -> None:
     assert folder_conflict(output, checkpoint_dir) is None
+
+
+def test_every_pair_of_folders_must_be_separate() -> None:
+    values = {
+        "output": "/data/out",
+        "dead_letters": "/data/dead",
+        "checkpoint_dir": "/data/ck",
+        "project": "/data",
+    }
+    assert any_folder_conflict(values) is None
+    assert any_folder_conflict({"output": "/data/out"}) is None
+    assert any_folder_conflict(values | {"dead_letters": "/data/out/dead"}) == (
+        "dead_letters /data/out/dead is inside output /data/out; choose two separate folders"
+    )
+    assert any_folder_conflict(values | {"dead_letters": "/data/ck"}) == (
+        "dead_letters and checkpoint_dir are the same folder, /data/ck; choose two separate folders"
+    )

@@ -130,7 +130,11 @@ def test_a_secret_is_read_before_the_start_but_not_needed_to_validate(
         ({"format": "ydb", "mask_columns": {"Email": "hash"}}, "needs a secret key: set mask_key"),
         ({"format": "ydb", "mask_columns": {"Email": "hide"}}, "use hash, redact or truncate:N"),
         ({"format": "ydb", "mask_columns": {"Email": "truncate"}}, "use hash, redact or truncate:N"),
-        ({"format": "debezium", "barrier_seconds": 1}, "format debezium has no barriers"),
+        ({"format": "debezium", "barrier_seconds": 1}, "barriers are for format ydb only"),
+        (
+            {"format": "ydb", "ydb": {"mode": "NEW_IMAGE", "format": "DEBEZIUM_JSON"}, "barrier_seconds": 1},
+            "DEBEZIUM_JSON has no barriers",
+        ),
         ({"format": "ydb", "only_columns": ["Orders.State", "Id"]}, "every column with its table"),
         ({"format": "ydb", "lines": "rows"}, "lines 'rows' does not exist"),
     ],
