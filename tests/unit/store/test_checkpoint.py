@@ -200,3 +200,27 @@ def test_a_state_run_that_was_cut_off_is_found_at_the_start(tmp_path):
     os.truncate(f"{checkpoint.state_folder}/{run.name}", 2)
     with pytest.raises(CheckpointError, match=r"of 'Count' is damaged: 2 bytes instead of 3"):
         checkpoint.check_runs([run])
+
+
+class LaggingFileSystem(LocalFileSystem):
+    """A store whose listings cost much and do not show the newest records yet."""
+
+    hidden = 0
+
+    @property
+    def lists_cheaply(self) -> bool:
+        return False
+
+    def list(self, folder: str) -> list[str]:
+        return super().list(folder)[: -self.hidden or None]
+
+
+def test_a_record_of_a_newer_driver_is_found_although_no_listing_shows_it_yet(tmp_path):
+    files = LaggingFileSystem()
+    checkpoint = Checkpoint.open(str(tmp_path), filesystem=files)
+    Coordinator(checkpoint).take_over()
+    known = checkpoint.last()
+    Coordinator(checkpoint).take_over()
+    files.hidden = 1
+    assert checkpoint.record_numbers() == [1]
+    assert checkpoint.record_above(1, known) == 2
