@@ -280,6 +280,15 @@ class Frontier:
         """Open each partition that waits for nothing any more and, in a whole frontier, orphans (rules 3 to 5)."""
         if not self.waiting:  # almost always, and this runs after every claim of lineage
             return self._without_old_ends() if self.finished and not self.dealt else self
+        ready = self._ready()
+        if not ready:
+            return self
+        opened = {token: Position(child.start, child.seen) for token, child in ready.items()}
+        waiting = {token: child for token, child in self.waiting.items() if token not in ready}
+        return replace(self, open={**self.open, **opened}, waiting=waiting)
+
+    def _ready(self) -> dict[str, Waiting]:
+        """Return the waiting partitions that may be opened now."""
         ready = {token: child for token, child in self.waiting.items() if not self._missing(child)}
         if self.mutable and self.dealt:
             ready = {token: child for token, child in ready.items() if child.seen}
@@ -294,11 +303,7 @@ class Frontier:
             ready = {
                 token: child for token, child in ready.items() if not self.dealt and child.start == lowest
             }
-        if not ready:
-            return self
-        opened = {token: Position(child.start, child.seen) for token, child in ready.items()}
-        waiting = {token: child for token, child in self.waiting.items() if token not in ready}
-        return replace(self, open={**self.open, **opened}, waiting=waiting)
+        return ready
 
     def deal(self, n: int) -> list[Frontier]:
         """Return at most `n` frontiers, none empty, that can be read in parallel; `join` is the exact inverse.

@@ -54,7 +54,7 @@ class StreamFacts:
 def check_source(
     stream: ChangeStream, rows: Callable[[Query], list[list[str]]], dialect: str | None = None
 ) -> StreamFacts:
-    """Return what the service says about the change stream.
+    """Return the facts about the change stream.
 
     `rows` runs a query and returns its rows as lists of text. `dialect`: that of the database; None: the service is
     asked. Only a read tells whether the start is within the retention period. The first query reports that, before a
