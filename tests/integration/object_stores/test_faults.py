@@ -65,9 +65,14 @@ class Job:
         operation, part, nth = MOMENTS[moment]
         since, deadline = len(self.proxy.log), time.monotonic() + seconds
         while sum(r.operation == operation and part in r.path for r in self.proxy.log[since:]) < nth:
-            assert run.alive(), f"the pipeline ended; read {self.root / 'log'}"
-            assert time.monotonic() < deadline, f"{moment} has not come within {seconds:g} s"
+            assert run.alive(), f"the pipeline ended; {self.story()}"
+            assert time.monotonic() < deadline, f"{moment} has not come within {seconds:g} s; {self.story()}"
             time.sleep(POLL_SECONDS)
+
+    def story(self) -> str:
+        """Return the last requests and the last lines of the log, for a failure."""
+        requests = "\n".join(map(str, self.proxy.log[-12:]))
+        return f"the last requests:\n{requests}\nthe log:\n{(self.root / 'log').read_text()[-3000:]}"
 
     def lines(self) -> list[Line]:
         return list(read_lines(self.bucket.download("output", self.root / "downloaded")))
