@@ -57,3 +57,25 @@ def test_every_pair_of_folders_must_be_separate() -> None:
     assert any_folder_conflict(values | {"dead_letters": "/data/ck"}) == (
         "dead_letters and checkpoint_dir are the same folder, /data/ck; choose two separate folders"
     )
+
+
+@pytest.mark.parametrize(
+    ("output", "checkpoint", "conflict"),
+    [
+        ("s3://b/x", "s3://b/x?region=r", "the same folder"),
+        ("s3://b/x/out", "s3a://b/x", "is inside checkpoint_dir s3://b/x"),
+        ("gs://b", "gs://b/checkpoint", "is inside output gs://b"),
+        ("s3://key:tiger@b/x", "/data", "must name a bucket"),
+    ],
+)
+def test_urls_are_compared_without_their_options(output, checkpoint, conflict):
+    found = folder_conflict(output, checkpoint)
+    assert conflict in found
+    assert "tiger" not in found
+
+
+@pytest.mark.parametrize(
+    ("output", "checkpoint"), [("s3://b/xy", "s3://b/x"), ("s3://b/x", "gs://b/x"), ("s3://b/x", "/data")]
+)
+def test_separate_urls_do_not_conflict(output, checkpoint):
+    assert folder_conflict(output, checkpoint) is None
