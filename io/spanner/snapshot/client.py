@@ -106,6 +106,7 @@ class SnapshotClient:
 
     def read(self, table: Table, each: KeyRange, timestamp: int) -> Read:
         """Start to read a range, in the order of the primary key."""
+        # Without a partition token the default of ReadRequest.order_by is ORDER_BY_PRIMARY_KEY.
         return self._rows(
             table, _key_set(each), f"table {table.name} at {format_timestamp(timestamp)}", timestamp
         )

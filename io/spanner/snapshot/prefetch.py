@@ -258,6 +258,7 @@ class SnapshotPrefetcher:
 
     def _next_range(self) -> RangeState | None:
         """Return a range with a batch: that of the last batch if possible, so that ranges end one after another."""
+        # Few ranges that are begun are better than many: a finished one leaves the checkpoint.
         if self._current is not None:
             current = self._ranges[self._current]
             if current.batches:
@@ -321,6 +322,7 @@ class SnapshotPrefetcher:
 
     def _read_range(self, state: RangeState) -> None:
         while not self._unwanted(state):
+            # `queued` is replaced by each batch, so identity says whether rows of this attempt were queued.
             before = state.queued
             try:
                 for piece in self._pieces(state.queued):
@@ -357,6 +359,7 @@ class SnapshotPrefetcher:
         """Queue the rows of a read; False: they are unwanted."""
         with self._changed:
             self._requests += 1
+            # Known to `_drop`, which cancels it: a thread that waits for the service sees no flag.
             state.read = read
         try:
             for message in read:

@@ -128,6 +128,7 @@ class SnapshotReading:
         As Beam says for all bounded work. Half a snapshot would be of no use.
         """
         if isinstance(restriction, SnapshotFrontier):
+            # Each part decides for itself, so the part that holds the stream drops it, whatever the others have left.
             return replace(restriction, stream=None) if restriction.ranges else None
         return super().truncate(element, restriction)  # type: ignore[misc]
 
