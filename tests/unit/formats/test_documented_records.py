@@ -31,6 +31,8 @@ from penstock.transforms import (
     SpannerBigQueryFormat,
     YdbFormat,
 )
+from penstock.transforms.formats.avro import AvroConverter
+from penstock.transforms.formats.schema_registry import SchemaRegistry
 
 PAGES = Path(__file__).resolve().parents[3] / "docs" / "formats"
 AT = 1_795_263_118_775_981_000
@@ -82,9 +84,16 @@ def made_by(*formats: Callable[[ChangeEvent], Any], events: list[ChangeEvent] = 
     return {part.decode() for record in records for part in (record.key, record.value) if part}
 
 
+def registered_schemas() -> set[str]:
+    registry = SchemaRegistry("mock://documented")
+    DebeziumFormat("srv", converter=AvroConverter(registry))(EVENTS[0])
+    return {registry.schema(id_, "AVRO") for id_ in (1, 2)}
+
+
 FEED = YdbFormat("feed")
 MADE = {
     "debezium.md": made_by(DebeziumFormat("srv")),
+    "avro-protobuf.md": registered_schemas(),
     "ydb.md": made_by(
         FEED,
         YdbFormat("feed", mode="NEW_AND_OLD_IMAGES", virtual_timestamps=True),
