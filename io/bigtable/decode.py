@@ -29,6 +29,7 @@ from penstock.io.bigtable.record import (
     ChangeStreamMutation,
     CloseStream,
     Continuation,
+    DamagedMutation,
     DeleteCells,
     DeleteFamily,
     Entry,
@@ -61,6 +62,9 @@ class Decoder:
         self._head: _Head | None = None
         self._entries: list[Entry] = []
         self._cell: _Cell | None = None
+        # Of a record that comes in several messages: the messages, and why its entries cannot be decoded.
+        self._messages: list[Any] = []
+        self._damage = ""
 
     def feed(self, response: Any) -> ChangeRecord | None:
         """Return the record that is complete with this ReadChangeStreamResponse, or None.
@@ -88,7 +92,7 @@ class Decoder:
         """
         self._refuse_in_mid_record("end of the stream with status OK")
 
-    def _data_change(self, change: Any, whole_cells: bool) -> ChangeStreamMutation | None:
+    def _data_change(self, change: Any, whole_cells: bool) -> ChangeStreamMutation | DamagedMutation | None:
         head = self._head
         if head is None:
             head = _head(change)
@@ -96,17 +100,32 @@ class Decoder:
                 tail = _tail(head, change)
                 if whole_cells:
                     return received_mutation(*head, *tail, change)
-                return ChangeStreamMutation(*head, *tail, tuple(_entries_of_one_message(change.chunks)))
+                try:
+                    return ChangeStreamMutation(*head, *tail, tuple(_entries_of_one_message(change.chunks)))
+                except DecodeError as error:
+                    return _damaged(head, tail, str(error), [change])
             self._head = head
         else:
             _check_continuation(change, head)
-        self._take_chunks(change.chunks)
-        if not change.done:
-            return None
-        if self._cell is not None:
-            raise DecodeError(f"the record {_at(head)} is done in the middle of a chunked value")
+        # Bad entries damage one record: its end, token and watermark do not depend on them.
+        self._messages.append(change)
+        try:
+            if not self._damage:
+                self._take_chunks(change.chunks)
+            if change.done and self._cell is not None:
+                raise DecodeError("the record is done in the middle of a chunked value")
+        except DecodeError as error:
+            self._damage, self._cell = str(error), None
+        return self._finished(head, change) if change.done else None
+
+    def _finished(self, head: _Head, change: Any) -> ChangeStreamMutation | DamagedMutation:
+        """Return the record whose last message is `change`."""
+        tail, damage = _tail(head, change), self._damage
         entries, self._head, self._entries = self._entries, None, []
-        return ChangeStreamMutation(*head, *_tail(head, change), tuple(entries))
+        messages, self._messages, self._damage = self._messages, [], ""
+        if damage:
+            return _damaged(head, tail, damage, messages)
+        return ChangeStreamMutation(*head, *tail, tuple(entries))
 
     def _take_chunks(self, chunks: Sequence[Any]) -> None:
         last = len(chunks) - 1
@@ -127,6 +146,13 @@ class Decoder:
     def _refuse_in_mid_record(self, what: str) -> None:
         if self._head is not None:
             raise DecodeError(f"{what} in the middle of the record {_at(self._head)}")
+
+
+def _damaged(head: _Head, tail: _Tail, reason: str, messages: Sequence[Any]) -> DamagedMutation:
+    row_key, _, _, commit_timestamp, tiebreaker = head
+    encoded = [message.SerializeToString(deterministic=True) for message in messages]
+    data = b"".join([len(each).to_bytes(4, "big") + each for each in encoded])
+    return DamagedMutation(row_key, commit_timestamp, tiebreaker, *tail, reason, data)
 
 
 class _Cell:

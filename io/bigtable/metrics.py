@@ -12,6 +12,7 @@ from penstock.io.bigtable.keys import abbreviate
 from penstock.io.bigtable.record import ChangeStreamMutation, UnknownMutation, as_received
 from penstock.io.change_streams import metrics as names
 from penstock.io.change_streams.metrics import ReaderMetrics
+from penstock.io.change_streams.undecodable import UndecodableRecord
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -21,7 +22,7 @@ class BigtableMetrics(ReaderMetrics):
 
     namespace = "penstock.io.bigtable"
 
-    def claimed(self, records: Sequence[ChangeStreamMutation], step: Step | Any) -> None:
+    def claimed(self, records: Sequence[ChangeStreamMutation | UndecodableRecord], step: Step | Any) -> None:
         if records:
             self._emitted(records)
         elif isinstance(step, Closed):
@@ -32,10 +33,12 @@ class BigtableMetrics(ReaderMetrics):
             self._counts["reopened"] += 1
             _LOGGER.debug("%s waited for a merge that did not come and is read alone", abbreviate(step.range))
 
-    def _emitted(self, records: Sequence[ChangeStreamMutation]) -> None:
+    def _emitted(self, records: Sequence[ChangeStreamMutation | UndecodableRecord]) -> None:
         low, entries, late = self._watermark or 0, 0, 0
         for record in records:
             late += record.commit_timestamp < low
+            if isinstance(record, UndecodableRecord):
+                continue
             change = as_received(record)
             if change is None:
                 entries += len(record.entries)

@@ -22,8 +22,14 @@ from typing import Any, Protocol, TypeAlias
 from penstock.io.bigtable.decode import Decoder
 from penstock.io.bigtable.frontier import Advanced, Opening, Step
 from penstock.io.bigtable.keys import abbreviate
-from penstock.io.bigtable.record import ChangeRecord, ChangeStreamMutation, CloseStream, Heartbeat
-from penstock.io.bigtable.steps import PendingStep, advanced, to_steps
+from penstock.io.bigtable.record import (
+    ChangeRecord,
+    ChangeStreamMutation,
+    CloseStream,
+    DamagedMutation,
+    Heartbeat,
+)
+from penstock.io.bigtable.steps import PendingStep, advanced, to_steps, undecodable
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.prefetch import Claim, ReadAhead
 from penstock.io.change_streams.refusals import Refusals
@@ -74,13 +80,15 @@ class Batch:
     The consumer counts in `claimed` how many of them it has claimed.
     """
 
-    __slots__ = ("claimed", "key_filter", "reader", "sizes", "steps")
+    __slots__ = ("_has_damage", "claimed", "key_filter", "reader", "sizes", "steps")
 
     def __init__(self, reader: StreamReader, steps: list[PendingStep], sizes: list[int]) -> None:
         self.reader = reader
         self.steps = steps
         self.sizes = sizes
         self.claimed = 0
+        # Only a damaged change has both. To look for one in each run would cost more.
+        self._has_damage = any(record is not None and step is not None for record, step in steps)
         self.key_filter: KeyFilter | None = None
         """Says by the row key whether a record is emitted; None: all are."""
 
@@ -117,7 +125,11 @@ class Batch:
             records = [record for record, _ in run if record is not None]
             if key_filter is not None:
                 records = [record for record in records if key_filter(record.row_key)]
-            yield len(run), records, step
+            yield len(run), list(map(self._emitted, records)) if self._has_damage else records, step
+
+    def _emitted(self, record: ChangeStreamMutation | DamagedMutation) -> Any:
+        partition = self.reader.position.partition
+        return undecodable(partition, record) if type(record) is DamagedMutation else record
 
 
 class StreamReader:
@@ -144,7 +156,7 @@ class StreamReader:
         self._streams = self._retries = 0
         self._opening = opening
         self._refusal = id(source), opening.partition
-        self._last: ChangeStreamMutation | Heartbeat | None = None
+        self._last: ChangeStreamMutation | DamagedMutation | Heartbeat | None = None
         self._source = source
         # Any answer of the service resets the shared back-off. This one grows while this partition alone is refused.
         self._own_backoff = Backoff("Bigtable", UnreachableError)
@@ -306,6 +318,9 @@ class StreamReader:
             emitted = record if self._select is None else self._select(record)
             return emitted, None if emitted is not None else advanced(self._opening.partition, record)
         step = to_steps(self._opening.partition, record, bounded=self._bounded)
+        if type(record) is DamagedMutation:  # no selection: it is not known what it changes
+            self._last = record
+            return record, step
         if type(record) is Heartbeat:
             self._last = record
         elif step is None:

@@ -230,4 +230,21 @@ class CloseStream:
     continuations: tuple[Continuation, ...]
 
 
-ChangeRecord: TypeAlias = ChangeStreamMutation | Heartbeat | CloseStream
+@dataclass(frozen=True, slots=True)
+class DamagedMutation:
+    """A change whose entries cannot be decoded, but whose place in its partition is readable.
+
+    `data` are the messages of the change as the service sent them, each a `DataChange` after its length in 4 bytes,
+    big-endian. `reason` shows no values.
+    """
+
+    row_key: bytes
+    commit_timestamp: int
+    tiebreaker: int
+    token: str
+    estimated_low_watermark: int
+    reason: str
+    data: bytes
+
+
+ChangeRecord: TypeAlias = ChangeStreamMutation | Heartbeat | CloseStream | DamagedMutation

@@ -7,12 +7,13 @@ from typing import TypeAlias
 from penstock.errors import LineageError
 from penstock.io.bigtable.frontier import Advanced, Closed, Finished, Step
 from penstock.io.bigtable.keys import KeyRange, abbreviate
-from penstock.io.bigtable.record import ChangeRecord, ChangeStreamMutation, Heartbeat
+from penstock.io.bigtable.record import ChangeRecord, ChangeStreamMutation, DamagedMutation, Heartbeat
+from penstock.io.change_streams.undecodable import UndecodableRecord
 
-PendingStep: TypeAlias = tuple[ChangeStreamMutation | None, Step | None]
+PendingStep: TypeAlias = tuple[ChangeStreamMutation | DamagedMutation | None, Step | None]
 """A step to claim, with the record to emit when the claim is granted (None: nothing to emit).
 
-A record that is emitted comes without its step, which `Batch.step` makes: most of them are never claimed one by one.
+A change that is emitted comes without its step, which `Batch.step` makes: most of them are never claimed one by one.
 """
 
 
@@ -25,7 +26,7 @@ def to_steps(partition: KeyRange, record: ChangeRecord, *, bounded: bool) -> Ste
     Raises:
         LineageError: a heartbeat of another partition.
     """
-    if isinstance(record, ChangeStreamMutation):
+    if isinstance(record, ChangeStreamMutation | DamagedMutation):
         return advanced(partition, record)
     if isinstance(record, Heartbeat):
         if record.partition != partition:
@@ -38,6 +39,18 @@ def to_steps(partition: KeyRange, record: ChangeRecord, *, bounded: bool) -> Ste
     return Finished(partition) if record.code == 0 and bounded else None
 
 
-def advanced(partition: KeyRange, record: ChangeStreamMutation | Heartbeat) -> Advanced:
+def undecodable(partition: KeyRange, record: DamagedMutation) -> UndecodableRecord:
+    """Return what is emitted for a change that cannot be decoded."""
+    return UndecodableRecord(
+        commit_timestamp=record.commit_timestamp,
+        partition=abbreviate(partition),
+        position=f"{record.token}/{record.tiebreaker}",
+        reason=record.reason,
+        data=record.data,
+        format="google.bigtable.v2.ReadChangeStreamResponse.DataChange, each after its length in 4 bytes",
+    )
+
+
+def advanced(partition: KeyRange, record: ChangeStreamMutation | DamagedMutation | Heartbeat) -> Advanced:
     """Return the step that a record or heartbeat of the stream of `partition` means."""
     return Advanced(partition, record.token, record.estimated_low_watermark)

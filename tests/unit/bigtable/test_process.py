@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.errors import DecodeError
 from penstock.io.bigtable.frontier import Advanced, Closed, Frontier, Step
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
 from penstock.io.bigtable.pool import StreamPool
@@ -119,4 +120,44 @@ def test_records_outside_the_row_range_are_claimed_and_not_emitted(source: Any, 
     )
     tracker = Cutting(Frontier.starting_at(0, [EVERYTHING], LOW), lambda steps: steps[-1].token == "c")
     assert [output.value.token for output in process(fn, tracker)] == ["b"]
+    assert tracker.residual.segments[0].token == "c"
+
+
+def damaged(message: Any) -> Any:
+    """Return the message with an entry that a change stream never sends."""
+    message.data_change.chunks[0].Clear()
+    message.data_change.chunks[0].mutation.delete_from_row.SetInParent()
+    return message
+
+
+def test_a_record_that_cannot_be_decoded_fails_the_read_after_the_records_before_it(
+    source: Any, say: Any, fn: Any
+) -> None:
+    source.will_say(EVERYTHING, say.change("a"), damaged(say.change("b")), say.change("c"))
+    outputs = process(fn, Cutting(Frontier.starting_at(0, [EVERYTHING]), lambda steps: False))
+    assert next(outputs).value.token == "a"
+    with pytest.raises(DecodeError, match=r"b/0 cannot be decoded.*delete_from_row.*with_exception_handling"):
+        next(outputs)
+
+
+def test_with_an_error_output_it_is_claimed_and_emitted_there_and_the_read_continues(
+    source: Any, say: Any, pool: Any
+) -> None:
+    transform = ReadFromBigtableChangeStream(project="p", instance="i", table="t").with_exception_handling()
+    fn = ReadBigtableFn(transform._settings)
+    fn._pool = lambda element: pool  # type: ignore[method-assign]
+    bad, outside = damaged(say.change("b", seconds=7)), damaged(say.change("d", row=b"x"))
+    source.will_say(EVERYTHING, say.change("a"), bad, outside, say.change("c"))
+    tracker = Cutting(
+        Frontier.starting_at(0, [EVERYTHING], KeyRange(b"", b"s")), lambda steps: steps[-1].token == "c"
+    )
+    first, undecodable, last = process(fn, tracker)
+    assert [first.value.token, last.value.token] == ["a", "c"]
+    record = undecodable.value.value
+    assert (undecodable.tag, record.commit_timestamp, record.position) == (
+        "undecodable",
+        7_000_000_000,
+        "b/0",
+    )
+    assert bad.data_change.SerializeToString() in record.data
     assert tracker.residual.segments[0].token == "c"
