@@ -27,11 +27,14 @@ from penstock.event.arrow import arrow_batches
 from penstock.event.coder import decode_event, encode_event
 from penstock.io.spanner.events import EventConverter
 from penstock.io.spanner.record import ColumnType, DataChangeRecord, Mod, Mods
+from penstock.transforms.formats.avro import AvroConverter
 from penstock.transforms.formats.cloudevents import CloudEventsFormat
 from penstock.transforms.formats.debezium import DebeziumFormat
 from penstock.transforms.formats.debezium_parse import DebeziumParser
 from penstock.transforms.formats.dynamodb import DynamoDbFormat
 from penstock.transforms.formats.google_templates import SpannerBigQueryFormat
+from penstock.transforms.formats.protobuf import ProtobufConverter
+from penstock.transforms.formats.schema_registry import SchemaRegistry
 from penstock.transforms.formats.ydb import YdbFormat
 from penstock.transforms.formats.ydb_parse import YdbParser
 
@@ -85,6 +88,10 @@ def contenders(count: int) -> dict[str, Work]:
         "DynamoDB Streams": DynamoDbFormat(),
         "Spanner to BigQuery": SpannerBigQueryFormat(),
         "CloudEvents of YDB": CloudEventsFormat(YdbFormat("feed")),
+        "Debezium in Avro": DebeziumFormat("shop", converter=AvroConverter(SchemaRegistry("mock://avro"))),
+        "Debezium in Protobuf": DebeziumFormat(
+            "shop", converter=ProtobufConverter(SchemaRegistry("mock://protobuf"))
+        ),
     }
     schema, source = events[0].schema, events[0].source
     debezium_parser, ydb_parser = DebeziumParser(schema), YdbParser(schema, source)

@@ -23,7 +23,7 @@ Source: Debezium documentation 3.x, "Debezium connector for PostgreSQL", Data ch
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -73,6 +73,7 @@ class _Envelope(msgspec.Struct):
 
 
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_decode_absent = msgspec.json.Decoder(dict[str, list[str]]).decode
 _decode_key = msgspec.json.Decoder(_Raws).decode
 
 
@@ -147,9 +148,14 @@ class DebeziumParser:
     ) -> list[ChangeEvent]:
         has_row = op not in (Op.TRUNCATE, Op.MESSAGE)
         key = columns.image(raw_key) if raw_key is not None and has_row else None
-        absent = msgspec.json.decode(headers.get(UNAVAILABLE_HEADER, b"{}"), type=dict[str, list[str]])
-        before = columns.image(envelope.before, absent.get("before", ()))
-        after = columns.image(envelope.after, absent.get("after", ()))
+        before = None if envelope.before is None else columns.image(envelope.before)
+        after = None if envelope.after is None else columns.image(envelope.after)
+        if UNAVAILABLE_HEADER in headers:
+            absent = _decode_absent(headers[UNAVAILABLE_HEADER])
+            before, after = (
+                image and {name: value for name, value in image.items() if name not in absent.get(which, ())}
+                for which, image in (("before", before), ("after", after))
+            )
         if self._join and "__debezium.newkey" in headers and op is Op.DELETE:
             return []
         if self._join and "__debezium.oldkey" in headers and op is Op.CREATE:
@@ -225,15 +231,11 @@ class _Columns:
     ) -> None:
         self.schema, self._parsers, self._placeholders = schema, parsers, placeholders
 
-    def image(self, raws: _Raws | None, absent: Sequence[str] = ()) -> Image | None:
-        """Return an image; a column of `absent` and one that holds the placeholder were not sent."""
-        if raws is None:
-            return None
+    def image(self, raws: _Raws) -> Image:
+        """Return an image; a column that holds the placeholder was not sent."""
         image: Image = {}
         for name, raw in raws.items():
             text = bytes(raw)
-            if name in absent:
-                continue
             if text == b"null":
                 image[name] = None
             elif text not in self._placeholders:
