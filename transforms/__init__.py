@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from penstock.transforms.formats.debezium import DebeziumFormat
     from penstock.transforms.formats.debezium_parse import DebeziumParser
     from penstock.transforms.formats.dynamodb import DynamoDbFormat
+    from penstock.transforms.formats.event_envelope import EventFormat, EventParser
     from penstock.transforms.formats.format_events import FormatEvents, FormatShardRecords
     from penstock.transforms.formats.formatted import FormattedRecord
     from penstock.transforms.formats.google_templates import BigtableChangeLogFormat, SpannerBigQueryFormat
@@ -66,6 +67,8 @@ __all__ = [
     "DebeziumParser",
     "Deduplicate",
     "DynamoDbFormat",
+    "EventFormat",
+    "EventParser",
     "FilterEvents",
     "FlattenAfter",
     "FormatEvents",
@@ -105,6 +108,8 @@ _HOMES = {
     "DebeziumParser": "formats.debezium_parse",
     "Deduplicate": "deduplicate",
     "DynamoDbFormat": "formats.dynamodb",
+    "EventFormat": "formats.event_envelope",
+    "EventParser": "formats.event_envelope",
     "FilterEvents": "filter",
     "FlattenAfter": "flatten",
     "FormatEvents": "formats.format_events",

@@ -6,6 +6,8 @@
 | `debezium_parse`, `debezium_transaction` | the way back; transaction metadata records, both ways |
 | `ydb`, `ydb_parse` | YDB changefeed: five modes, JSON and its Debezium flavour; and back |
 | `dynamodb` | DynamoDB Streams JSON, of AWS and of YDB's document tables |
+| `event_envelope` | events with all their parts |
+| `avro`, `protobuf` | converters: the binary forms of `debezium` and `event_envelope`, with a schema registry |
 | `cloudevents` | CloudEvents in structured JSON around any other format (extra `cloudevents`) |
 | `google_templates` | rows of Google's templates: Spanner to BigQuery, Bigtable change log |
 | `spanner_lines`, `bigtable_change_log` | lines of JSON from native records, for `penstock run` |

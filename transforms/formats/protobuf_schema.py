@@ -184,11 +184,9 @@ class _File:
         if is_plain_array(schema):
             inner: Any = DescriptorProto()
             self._add(inner, "x", {**schema["items"], "field": "x"}, outer, inner_path)
-            field.label, field.type, field.type_name = (
-                _F.LABEL_REPEATED,
-                inner.field[0].type,
-                inner.field[0].type_name,
-            )
+            field.label, field.type = _F.LABEL_REPEATED, inner.field[0].type
+            if inner.field[0].type_name:
+                field.type_name = inner.field[0].type_name
             return
         element = {
             "type": "struct",

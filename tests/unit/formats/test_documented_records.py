@@ -28,6 +28,7 @@ from penstock.transforms import (
     CloudEventsFormat,
     DebeziumFormat,
     DynamoDbFormat,
+    EventFormat,
     SpannerBigQueryFormat,
     YdbFormat,
 )
@@ -94,6 +95,7 @@ FEED = YdbFormat("feed")
 MADE = {
     "debezium.md": made_by(DebeziumFormat("srv")),
     "avro-protobuf.md": registered_schemas(),
+    "event-envelope.md": made_by(EventFormat("srv")),
     "ydb.md": made_by(
         FEED,
         YdbFormat("feed", mode="NEW_AND_OLD_IMAGES", virtual_timestamps=True),
