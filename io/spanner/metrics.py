@@ -26,9 +26,9 @@ class SpannerMetrics(ReaderMetrics):
 
     def claimed(self, records: Sequence[DataChangeRecord | UndecodableRecord], step: Step) -> None:
         if records:
+            self._records += len(records)
             for record in records:
-                self._records += 1
-                if not isinstance(record, UndecodableRecord):
+                if isinstance(record, DataChangeRecord):
                     self._changes += len(record.mods)
         elif isinstance(step, Announced):
             self._counts.update(lineage_events(step.token, step.record))

@@ -45,7 +45,9 @@ def to_steps(
     steps: list[PendingStep] = []
     for record in records:
         if isinstance(record, DataChangeRecord):
-            after = position.after(record)
+            after = position.after_sequence(
+                record.commit_timestamp, record.server_transaction_id, record.record_sequence
+            )
             if after is not None:
                 emitted = record if wanted is None or wanted(record) else None
                 steps.append((emitted, Advanced(key, after)))
@@ -139,7 +141,7 @@ def next_span(span: int, received_bytes: int) -> int:
     it had not claimed. So a backlog is read in pieces: longer ones after few bytes, shorter ones after many.
     """
     if received_bytes < _FEW_BYTES:
-        return min(2 * span, _SPANS[1])
+        return min(4 * span, _SPANS[1])
     return max(span // 2, _SPANS[0]) if received_bytes > _MANY_BYTES else span
 
 
