@@ -10,8 +10,8 @@ such message whose content is repeated. So the parser itself collects the string
 Python reads in one call: 0.4 µs a mod, where an object for each value costs 1.5 µs. They lose which kind of value came
 at which place, so they are only for lists whose kinds are known, and only if nothing in them is NULL.
 
-`Row` and the types in it lose nothing: what they do not declare stays unknown fields, so a row can be encoded again and
-parsed as a Value.
+`Row` and the types in it lose nothing: fields that they do not declare stay unknown fields, so a row can be encoded
+again and parsed as a Value.
 
 Source: protobuf.dev, "Encoding", "Last One Wins".
 """

@@ -30,7 +30,7 @@ def test_no_epoch_waits_longer_than_the_user_allows(records: int) -> None:
     assert pacing.idle_seconds == 0.01
 
 
-def test_where_epochs_are_dear_they_are_never_cut_short() -> None:
+def test_where_epochs_are_expensive_they_are_never_cut_short() -> None:
     pacing = Pacing(0.5, hurried=False)
     pacing.observe(3)
     assert pacing.idle_seconds == 0.5
