@@ -43,6 +43,11 @@ class StreamFacts:
         """Whether key ranges move between partitions (partition_mode MUTABLE_KEY_RANGE)."""
         return _MODES[self.options.get("partition_mode", "IMMUTABLE_KEY_RANGE")]
 
+    @property
+    def capture_type(self) -> str:
+        """Which values the change stream sends, such as ``NEW_ROW``."""
+        return self.options.get("value_capture_type", "OLD_AND_NEW_VALUES")
+
     def roots(self, change_stream: str) -> tuple[str, ...]:
         """Return the keys of the root partitions, one for each function."""
         usual = f"READ_{change_stream}"

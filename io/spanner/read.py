@@ -331,5 +331,5 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
         Raises:
             ChangeStreamError: the stream cannot be read; the message says why and what to do.
         """
-        said: dict[str, str] = self.check()
-        return said.get("value_capture_type", "OLD_AND_NEW_VALUES")
+        facts: StreamFacts = self.check()
+        return facts.capture_type

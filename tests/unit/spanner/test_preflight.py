@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import SetupError
+from penstock.io.spanner import ReadFromSpannerChangeStream
 from penstock.io.spanner.preflight import StreamFacts, check_source, check_tables
 from penstock.io.spanner.query import DIALECT, ROUTINES, STREAMS, TABLES, Query
 from penstock.io.spanner.source import ChangeStream
@@ -111,3 +112,15 @@ def test_a_table_that_does_not_exist_is_refused_with_a_similar_name() -> None:
     check_tables(STREAM, service(), {"Orders", "sales.Orders", "lines"})
     with pytest.raises(SetupError, match=r"no table 'orders' .*; did you mean '(sales.)?Orders'\?"):
         check_tables(STREAM, service(), {"orders"})
+
+
+@pytest.mark.parametrize(
+    ("options", "capture"), [({}, "OLD_AND_NEW_VALUES"), ({"value_capture_type": "NEW_ROW"}, "NEW_ROW")]
+)
+def test_the_transform_tells_formats_the_capture_type_of_its_stream(
+    options: dict[str, str], capture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = StreamFacts("GOOGLE_STANDARD_SQL", ("READ_S",), options)
+    source = ReadFromSpannerChangeStream(project="p", instance="i", database="d", change_stream="S")
+    monkeypatch.setattr(source.bounded_fn, "check", lambda self, stream: facts)
+    assert source.capture_type() == capture
