@@ -30,7 +30,8 @@ MOMENTS = {
     "while staging": ("put", "/.penstock-staging/", 2),
     "at a commit": ("put", "/checkpoint/records/", 3),
     "while publishing": ("put", "/output/counts/", 2),
-    "after publishing": ("delete", "/.penstock-staging/", 2),
+    # One request for several objects, so the path names none.
+    "after publishing": ("delete", "", 3),
     "while state is sealed": ("put", "/checkpoint/state/", 3),
     "while looking for a newer driver": ("head", "/checkpoint/records/", 3),
 }
