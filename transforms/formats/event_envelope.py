@@ -88,7 +88,7 @@ class EventFormat(TableFormat["_Table"]):
 
 
 class EventParser:
-    """Parses the records of `EventFormat`. `schema` describes the table if records have no schema of their own."""
+    """Parses the records of `EventFormat`. `schema` describes the table, for records that contain no schema."""
 
     def __init__(self, schema: TableSchema | None = None, *, converter: Converter | None = None) -> None:
         self._given, self._converter = schema, converter or JsonConverter()

@@ -47,7 +47,7 @@ class RecordRow(NamedTuple):
 
 
 class ErrorRow(NamedTuple):
-    """What a transform could not process; see `DeadLetter`. `data` holds the values of the row."""
+    """An element that a transform could not process; see `DeadLetter`. `data` holds the values of the row."""
 
     reason: str
     table: str

@@ -1,6 +1,6 @@
 """What `providers.yaml` names: functions from the `config` of a transform in Beam YAML to the transform.
 
-The arguments are those of Penstock's transforms, as far as YAML can express them. As in Beam's own YAML transforms,
+The arguments are those of Penstock's transforms that YAML can express. As in Beam's own YAML transforms,
 `error_handling: {output: NAME}` sends what cannot be processed to the output NAME; here as `ErrorRow`s.
 """
 
