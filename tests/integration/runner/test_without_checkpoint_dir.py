@@ -46,6 +46,7 @@ class _Cluster:
 
 def test_on_a_cluster_the_checkpoint_needs_a_shared_folder(tmp_path: Path) -> None:
     with pytest.raises(
-        UsageError, match="spark://head:7077 needs --checkpoint_dir: a folder that the driver and"
+        UsageError,
+        match="spark://head:7077 needs --checkpoint_dir: a URL of an object store or a folder that",
     ):
         _pipeline(_Cluster(), tmp_path).run()
