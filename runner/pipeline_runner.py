@@ -70,7 +70,7 @@ class PySparkRunner(PipelineRunner):
             UnsupportedPipelineError: the pipeline uses what this runner does not run.
             CheckpointError: the checkpoint cannot be used as asked.
         """
-        with self._session(options) as session:
+        with self._session(options):
             RuntimeValueProvider.set_runtime_options({})
             # As Beam's own runners do: it gives the input of each GroupByKey the type of a pair, and refuses keys whose
             # coder is not deterministic.
@@ -81,7 +81,8 @@ class PySparkRunner(PipelineRunner):
             )
             with dofn_specs_cached():
                 proto = pipeline.to_runner_api(default_environment=self.default_environment(options))
-            return self._run_proto(proto, options, session)
+            # It shares the session that starts. The public method, because subclasses override it.
+            return self.run_proto(proto, options)
 
     def resumes(self, options: PipelineOptions) -> bool:
         """Return whether a pipeline with these options would continue from a checkpoint. Nothing is created.

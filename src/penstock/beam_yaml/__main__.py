@@ -2,4 +2,5 @@
 
 from penstock.beam_yaml import PROVIDERS
 
-print(PROVIDERS)
+if __name__ == "__main__":
+    print(PROVIDERS)

@@ -26,8 +26,8 @@ from penstock.emulators.server_process import EmulatorStartError, free_port
 
 _SETTINGS = {
     "wal_level": "logical",
-    "max_wal_senders": "20",
-    "max_replication_slots": "20",
+    "max_wal_senders": "50",
+    "max_replication_slots": "200",
     "max_prepared_transactions": "10",
     # Tests kill the processes and not the machine, so nothing is lost without fsync. synchronous_commit stays on:
     # without it an immediate shutdown loses commits that were acknowledged.

@@ -18,7 +18,7 @@ BROKEN = """\
 --- a/src/penstock/__init__.py
 +++ b/src/penstock/__init__.py
 @@ -1,3 +1,3 @@
- \"\"\"Penstock: database change streams through Apache Beam (Python) pipelines that run on Spark.\"\"\"
+ \"\"\"A package.\"\"\"
  
 -__version__ = "0.1.0"
 +__version__ = {version}
@@ -57,7 +57,7 @@ def tree(tmp_path: Path, runner: ModuleType, monkeypatch: pytest.MonkeyPatch) ->
     """A small project with one package and three tests."""
     files = {
         "setup.cfg": "[options]\npackages =\n    penstock\npackage_dir =\n    penstock = src/penstock\n",
-        "src/penstock/__init__.py": (ROOT / "src" / "penstock" / "__init__.py").read_text(),
+        "src/penstock/__init__.py": '"""A package."""\n\n__version__ = "0.1.0"\n',
         "tests/test_version.py": TESTS,
     }
     tree = tmp_path / "tree"
