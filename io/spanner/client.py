@@ -29,7 +29,7 @@ from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner.clock import ServiceClock
 from penstock.io.spanner.decode import merge_chunk
 from penstock.io.spanner.errors import Reaction, classify_status
-from penstock.io.spanner.query import CURRENT_TIME, Query
+from penstock.io.spanner.query import CURRENT_TIME, WHOLE_COMMITS, Query
 from penstock.io.spanner.source import EMULATOR_VARIABLE, Connection, InDatabase
 from penstock.timestamps import parse_timestamp
 
@@ -38,12 +38,13 @@ _PATIENCE_SECONDS = 60.0
 """How long after its end_timestamp a query may send rows before it counts as hung."""
 _SESSION_SECONDS = 10.0
 """How long the creation of a session may take. All threads wait for it, and a bundle that is split waits for them."""
-_EMULATOR_BEHIND = 50_000_000
-"""How far behind an emulator's time queries are planned, in nanoseconds.
+_EMULATOR_BEHIND = 500_000_000
+"""How far behind the time of Google's emulator queries are planned, in nanoseconds.
 
-Spanner answers a query up to a moment only when no commit before it can still appear. Google's emulator (June 2025)
-gives no such promise: a query that ends while a large transaction is being written was seen to return the records of
-one table without those of the other. The reader would not ask for that time again.
+Spanner answers a query up to a moment only when no commit before it can still appear. Google's emulator (1.5.28) gives
+no such promise: a query that ends while a transaction is being written was seen to return the records of one table
+without those of the other, and on a busy machine to miss the transaction. The reader would not ask for that time again.
+50 ms were not enough on a machine with six times as many runnable processes as cores.
 """
 _CLOCK_SECONDS = 5.0
 """How long the service's time may take to come: the bundle that asks for it waits."""
@@ -96,7 +97,8 @@ class Client:
 
     def __init__(self, stream: InDatabase, connection: Connection) -> None:
         self.backoff = Backoff("Spanner", UnavailableError)
-        self.clock = ServiceClock(self._time, behind=_EMULATOR_BEHIND if connection.emulator_host else 0)
+        self._emulated = connection.emulator_host is not None
+        self.clock = ServiceClock(self._time, behind=_EMULATOR_BEHIND if self._emulated else 0)
         self._stream = stream
         self._role = connection.database_role
         self.options = _request_options(connection)
@@ -161,6 +163,8 @@ class Client:
         return [texts[i : i + columns] for i in range(0, len(texts), columns)]
 
     def _time(self) -> int:
+        if self._emulated and self.rows(Query(WHOLE_COMMITS), _CLOCK_SECONDS):
+            self.clock.behind = 0
         ((text,),) = self.rows(Query(CURRENT_TIME), _CLOCK_SECONDS)
         return parse_timestamp(text)
 

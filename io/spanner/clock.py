@@ -39,7 +39,7 @@ class ServiceClock:
         `behind`: nanoseconds by which `now` stays behind the service's time.
         """
         self._ask = ask
-        self._behind = behind
+        self.behind = behind
         self._monotonic = monotonic
         self._offset = wall() - monotonic()
         self._next_ask = monotonic()
@@ -47,7 +47,7 @@ class ServiceClock:
 
     def now(self) -> int:
         """Return the service's time, minus `behind`."""
-        return self._offset + self._monotonic() - self._behind
+        return self._offset + self._monotonic() - self.behind
 
     def synchronize(self) -> None:
         """Ask the service for its time if the last answer is old.

@@ -27,6 +27,11 @@ DIALECT = (
 )
 """One row: GOOGLE_STANDARD_SQL or POSTGRESQL. The statement is legal in both."""
 
+WHOLE_COMMITS = (
+    "SELECT option_value FROM information_schema.database_options WHERE option_name = 'answers_whole_commits'"
+)
+"""One row from Penstock's simulated service; none from Google's emulator."""
+
 CURRENT_TIME = "SELECT CURRENT_TIMESTAMP"
 """One row: the service's time. Without parentheses, which PostgreSQL refuses."""
 

@@ -124,3 +124,10 @@ def test_a_clock_stays_behind_the_service_by_the_time_asked_for() -> None:
     clock = ServiceClock(lambda: 1_000, behind=50, wall=lambda: 0, monotonic=lambda: 0)
     clock.synchronize()
     assert clock.now() == 950
+
+
+def test_the_margin_ends_when_the_service_says_that_it_answers_whole_commits() -> None:
+    clock = ServiceClock(lambda: 1_000, behind=50, wall=lambda: 0, monotonic=lambda: 0)
+    clock.behind = 0
+    clock.synchronize()
+    assert clock.now() == 1_000
