@@ -71,6 +71,7 @@ _KNOWN: dict[tuple[str, str], tuple[type[ChangeStreamError], str]] = {
         "the service does not know the partition token that the checkpoint holds: the change stream or the "
         "database was dropped and created again. Start with a new checkpoint folder",
     ),
+    ("NOT_FOUND", "function spanner.read_"): _NO_STREAM,  # the PostgreSQL dialect, after it was dropped
     ("NOT_FOUND", ""): (
         SetupError,
         "the project, instance or database does not exist. Check the three names; an emulator forgets "

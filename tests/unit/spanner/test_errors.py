@@ -64,6 +64,12 @@ def test_a_forgotten_session_is_replaced() -> None:
             "dropped and created again",
         ),
         ("NOT_FOUND", "Change Stream not found: S", SetupError, "the change stream does not exist"),
+        (
+            "NOT_FOUND",
+            "[ERROR] function spanner.read_json_S(text) does not exist",
+            SetupError,
+            "the change stream does not exist",
+        ),
         ("NOT_FOUND", "Instance not found: projects/p/instances/i", SetupError, "an emulator forgets"),
         ("PERMISSION_DENIED", "Caller is missing IAM permission", SetupError, "roles/spanner.databaseReader"),
         ("UNAUTHENTICATED", "Request had invalid authentication", SetupError, "application-default login"),
