@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,20 @@ pytestmark = pytest.mark.parametrize("emulator", ["simulated"], indirect=True, s
 
 ROWS = 4000
 seen: list[tuple[str, int]] = []
+fast = threading.Event()
+"""Until it is set each row takes a millisecond, so that an epoch ends in the middle of the rows."""
 
 
 def note(record: DataChangeRecord) -> None:
     """Remember each row and change; the pipeline runs in this process."""
+    fast.wait(0.001)
     seen.extend((record.mod_type, int(json.loads(mod.keys)["Id"])) for mod in record.mods)
 
 
 @pytest.fixture
 def filled(database: Any) -> Any:
     seen.clear()
+    fast.clear()
     for start in range(0, ROWS, 500):
         insert(database, "Accounts", dict.fromkeys(range(start, start + 500), "a" * 2000))
     return database
@@ -47,6 +52,7 @@ def test_a_pipeline_that_stops_in_the_middle_finishes_the_same_snapshot(filled: 
     run_stream(build, folder=tmp_path, stop=some_rows)
     before = len(seen)
     assert 0 < before < ROWS, "the stop was not in the middle"
+    fast.set()
     insert(filled, "Accounts", {7: "after it"})
     run_stream(build, folder=tmp_path, stop=lambda _: ("UPDATE", 7) in seen)
     assert keys("READ") == list(range(ROWS))
@@ -65,6 +71,7 @@ def test_a_drain_in_the_middle_reads_all_rows_and_no_changes(filled: Any) -> Non
     def draining() -> bool:
         if seen and not changed:
             changed.append(insert(filled, "Accounts", {7: "after it"}))
+            fast.set()
         return bool(seen)
 
     run_stream(build, draining=draining)
