@@ -1,4 +1,4 @@
-"""Requests to a PostgreSQL server: what the catalogue says, and the log by pull and by streaming.
+"""Requests to a PostgreSQL server: questions to its catalogue, and the log by pull and by streaming.
 
 Two connections: an ordinary one for questions, and for streaming one of the replication protocol. Each thread has its
 own client; a client is not thread-safe.

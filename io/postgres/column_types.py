@@ -2,8 +2,8 @@
 
 Built-in types are known by their fixed object ids (`pg_type.dat`). Types that users or extensions defined (enums,
 domains, composites, ranges, hstore, citext, their arrays) have another id in each database; a `TypeCatalog`, read from
-`pg_type`, describes them. Without an entry a type is OTHER: its values stay as the server's text. So do types that
-have no logical type of their own: ranges, network addresses, geometry, bit strings, money, times with a time zone.
+`pg_type`, describes them. Without an entry a type is OTHER: its values stay as the server's text. So do types without
+a logical type: ranges, network addresses, geometry, bit strings, money, times with a time zone.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class Truncate(msgspec.Struct, frozen=True, tag=True):
 
 
 class LogicalMessage(msgspec.Struct, frozen=True, tag=True):
-    """What an application wrote with `pg_logical_emit_message`. A message without a transaction is not rolled back."""
+    """A message that an application wrote with `pg_logical_emit_message`. A message without a transaction is not rolled back."""
 
     transactional: bool
     lsn: int
