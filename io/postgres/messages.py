@@ -127,7 +127,7 @@ class Truncate(msgspec.Struct, frozen=True, tag=True):
 
 
 class LogicalMessage(msgspec.Struct, frozen=True, tag=True):
-    """A message that an application wrote with `pg_logical_emit_message`. A message without a transaction is not rolled back."""
+    """A message of an application (`pg_logical_emit_message`). One without a transaction is not rolled back."""
 
     transactional: bool
     lsn: int
