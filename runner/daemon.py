@@ -25,6 +25,7 @@ from penstock.runner.spark.daemon_handoff import EARLY, hand_over, listen, take_
 from penstock.runner.spark.worker_path import without_archives
 
 if __name__ == "__main__":
+    _jvm = os.getppid()
     _listener = listen(sys.argv[2]) if sys.argv[1:2] == [EARLY] else None
     if _listener is None and hand_over():
         os._exit(0)
@@ -101,7 +102,7 @@ if __name__ == "__main__":
     if _listener is not None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         import_for_workers(sys.argv[3:])
-        _connection = take_over(_listener)
+        _connection = take_over(_listener, jvm=_jvm)
         if _connection is None:
             sys.exit(0)
     else:

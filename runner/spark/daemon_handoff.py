@@ -82,13 +82,16 @@ def listen(address: str) -> socket.socket:
     return listener
 
 
-def take_over(listener: socket.socket, parent: Callable[[], int] = os.getppid) -> socket.socket | None:
+def take_over(
+    listener: socket.socket, parent: Callable[[], int] = os.getppid, jvm: int | None = None
+) -> socket.socket | None:
     """In the early daemon: wait for Spark's process, and take its streams, environment, arguments, path and folder.
 
     Returns the connection, which must stay open as long as this process lives: Spark's process waits for its end. None
-    if the JVM has ended, or if Spark's process needs a Python that was started in another way.
+    if the JVM has ended, or if Spark's process needs a Python that was started in another way. `jvm` is the process id
+    of the parent when this process started: the JVM may have ended since, while modules were imported.
     """
-    jvm = parent()
+    jvm = parent() if jvm is None else jvm
     while not select.select([listener.fileno()], [], [], _LOOK_SECONDS)[0]:
         if parent() != jvm:
             return None

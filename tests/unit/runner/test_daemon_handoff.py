@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.runner.spark.daemon_handoff import ADDRESS
+from penstock.runner.spark.daemon_handoff import ADDRESS, listen, take_over
 
 EARLY = """
 import itertools, os, socket, sys
@@ -116,3 +116,9 @@ def test_an_early_daemon_with_other_hashes_of_strings_is_not_used(
 
 def test_an_early_daemon_ends_with_its_jvm(start_early: StartEarly) -> None:
     assert start_early(parent=2).wait(60) == 0
+
+
+def test_an_early_daemon_ends_if_the_jvm_ended_while_modules_were_imported(tmp_path: Path) -> None:
+    with listen(str(tmp_path / "d")) as listener:
+        # The process that had started this one was 7; it has been adopted by 1 since.
+        assert take_over(listener, parent=lambda: 1, jvm=7) is None
