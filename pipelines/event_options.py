@@ -20,7 +20,9 @@ NATIVE = "native"
 
 # A Bigtable change stream has one table, no tags, and no full rows.
 # PostgreSQL's transactions have no tags either, and its source has the filter `tables` itself.
+# The source of Spanner filters by `mod_types` and `exclude_transaction_tags` itself.
 _NOT_FOR = {
+    "spanner": ("operations", "without_tags"),
     "bigtable": ("tables", "without_tables", "without_tags", "materialize_rows"),
     "postgres": ("tables", "without_tags"),
 }

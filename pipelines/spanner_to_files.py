@@ -12,11 +12,15 @@ as lines with the mod_type READ. Materialized rows and barriers keep more state.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import apache_beam as beam
 
+from penstock.event import Op
 from penstock.io.spanner import ReadFromSpannerChangeStream
+from penstock.io.spanner.events import OPS
+from penstock.io.spanner.filter import Selection
 from penstock.pipelines.event_lines import EventLines, NativeLines, WriteLines, readable, with_lineage_log
 from penstock.pipelines.event_options import NATIVE, EventOptions
 from penstock.pipelines.parameters import takes
@@ -50,12 +54,29 @@ def spanner_to_files(
     Raises:
         UsageError: an argument is malformed or out of range; the message names it.
     """
+    if events.materialize_rows:
+        source, events = filtering_after_rows(source, events)
     to_lines: beam.PTransform = NativeLines(events, mod_lines)
     if events.format != NATIVE:
         to_lines = EventLines(events, "spanner", source.stream, source.capture_type, shards)
     read = readable(with_lineage_log(source, lineage_log), events)
     lines = pipeline | "ReadChangeStream" >> read | "ToLines" >> to_lines
     return lines | "WriteFiles" >> WriteLines(events, output, shards=shards, roll_seconds=roll_seconds)
+
+
+def filtering_after_rows(
+    source: ReadFromSpannerChangeStream, events: EventOptions
+) -> tuple[ReadFromSpannerChangeStream, EventOptions]:
+    """Move the filters `mod_types` and `exclude_transaction_tags` from the source to the step after `MaterializeRows`.
+
+    That step completes a row from all of its earlier changes, also from those that are not written.
+    """
+    selection = source.selection
+    operations = [OPS[mod_type].value for mod_type in sorted(selection.mod_types)]
+    if operations:
+        operations.append(Op.READ.value)  # mod_types does not concern the rows of a snapshot
+    later = replace(events, operations=operations, without_tags=sorted(selection.excluded_tags))
+    return source.with_selection(Selection(selection.tables)), later
 
 
 main = partial(run_program, spanner_to_files)

@@ -16,7 +16,6 @@ _EXAMPLES = {
     "tables": "Orders",
     "without_tables": "audit_*",
     "operations": "UPDATE",
-    "without_tags": "backfill",
     "where": "op != 'DELETE'",
     "only_columns": "Orders.State",
     "without_columns": "Note",

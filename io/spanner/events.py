@@ -29,7 +29,8 @@ from penstock.io.spanner import record as native
 from penstock.io.spanner.record import DataChangeRecord
 from penstock.io.spanner.values import RowDecoder, column_type
 
-_OPS = {"INSERT": Op.CREATE, "UPDATE": Op.UPDATE, "DELETE": Op.DELETE, "READ": Op.READ}
+OPS = {"INSERT": Op.CREATE, "UPDATE": Op.UPDATE, "DELETE": Op.DELETE, "READ": Op.READ}
+"""Operations of events, by mod_type."""
 
 
 class EventConverter:
@@ -63,7 +64,7 @@ class EventConverter:
             "",
             record.is_system_transaction,
         )
-        op = _OPS[record.mod_type]
+        op = OPS[record.mod_type]
         return table.rows(record) if op is Op.READ else table.events(record, op, transaction)
 
     def _find_table(self, record: DataChangeRecord) -> _Table:

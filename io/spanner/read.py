@@ -15,9 +15,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from penstock.errors import SetupError, UsageError
 from penstock.io.change_streams.arguments import check_end, in_range, named, period
@@ -324,6 +325,18 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
                 snapshot=SnapshotOptions(data_boost=snapshot_data_boost),
             ),
         )
+
+    @property
+    def selection(self) -> Selection:
+        """Which records are emitted."""
+        found: Selection = self._settings.selection
+        return found
+
+    def with_selection(self, selection: Selection) -> Self:
+        """Return a copy that emits the records of another selection."""
+        changed = copy.copy(self)
+        changed._settings = replace(self._settings, selection=selection)
+        return changed
 
     def capture_type(self) -> str:
         """Ask the service, from this process, which values the change stream sends, such as ``NEW_ROW``.

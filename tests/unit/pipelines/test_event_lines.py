@@ -15,11 +15,13 @@ from apache_beam.coders import registry
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from penstock.errors import UsageError
+from penstock.io.spanner import ReadFromSpannerChangeStream
+from penstock.io.spanner.filter import Selection
 from penstock.io.spanner.record import DataChangeRecord, Mod
 from penstock.pipelines.bigtable_to_files import bigtable_to_files
 from penstock.pipelines.event_lines import EventLines
 from penstock.pipelines.event_options import EventOptions
-from penstock.pipelines.spanner_to_files import spanner_to_files
+from penstock.pipelines.spanner_to_files import filtering_after_rows, spanner_to_files
 from penstock.preflight import preflight
 from penstock.transforms.formats.lines import Line
 from tests.unit.events.test_spanner_events import KEY, record
@@ -86,6 +88,34 @@ def test_a_row_is_complete_although_its_first_change_is_not_written() -> None:
         *records, format="ydb", ydb={"mode": "NEW_IMAGE"}, materialize_rows=True, operations=["UPDATE"]
     )
     assert line["newImage"] == {"Name": "b", "Price": "1"}
+
+
+def test_filters_of_the_source_run_after_rows_are_complete() -> None:
+    """Otherwise the source would hide changes that a row consists of."""
+    source = ReadFromSpannerChangeStream(
+        **SPANNER, tables=["Orders"], mod_types=["UPDATE", "DELETE"], exclude_transaction_tags=["backfill"]
+    )
+    events = EventOptions(format="ydb", materialize_rows=True)
+    source, events = filtering_after_rows(source, events)
+    assert source.selection == Selection(tables=frozenset({"Orders"}))
+    assert events.operations == ["DELETE", "UPDATE", "READ"]
+    assert events.without_tags == ["backfill"]
+
+
+@pytest.mark.parametrize("materialize_rows", [False, True])
+def test_a_pipeline_filters_in_the_source_unless_rows_are_materialized(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, materialize_rows: bool
+) -> None:
+    read: list[Selection] = []
+    expand = ReadFromSpannerChangeStream.expand
+    monkeypatch.setattr(
+        ReadFromSpannerChangeStream,
+        "expand",
+        lambda self, begin: read.append(self.selection) or expand(self, begin),
+    )
+    choices = {"format": "ydb", "mod_types": ["UPDATE"], "materialize_rows": materialize_rows}
+    spanner_to_files(beam.Pipeline(), **SPANNER, output=str(tmp_path), **choices)
+    assert read == [Selection(mod_types=frozenset() if materialize_rows else frozenset({"UPDATE"}))]
 
 
 def one_later(change: Any) -> Any:

@@ -123,3 +123,11 @@ def test_names_that_reach_users_are_exported(package: Any) -> None:
     record = {spanner: "DataChangeRecord", bigtable: "ChangeStreamMutation"}[package]
     assert {record, f"{record}Coder", "ChangeStream"} <= names
     assert not hasattr(change_streams, "__all__"), "the shared parts are internal"
+
+
+def test_a_filter_has_one_name() -> None:
+    """The source of Spanner filters by mod_types and exclude_transaction_tags, also with format=native."""
+    filters = {"mod_types", "exclude_transaction_tags", "operations", "without_tags"}
+    assert filters & parameters(spanner_to_files).keys() == {"mod_types", "exclude_transaction_tags"}
+    assert filters & parameters(bigtable_to_files).keys() == {"operations"}
+    assert filters & parameters(postgres_to_files).keys() == {"operations"}
