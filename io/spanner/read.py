@@ -243,6 +243,7 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
     bounded_fn = ReadSnapshotAndStreamFn
     unbounded_fn = ReadSnapshotAndStreamUnboundedFn
     record_type = DataChangeRecord
+    _settings: SpannerSettings
 
     # Sources repeat the parameters that they share: a signature is what editors, the docs and the tests read. A test
     # compares names, types and defaults.
@@ -329,8 +330,7 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
     @property
     def selection(self) -> Selection:
         """Which records are emitted."""
-        found: Selection = self._settings.selection
-        return found
+        return self._settings.selection
 
     def with_selection(self, selection: Selection) -> Self:
         """Return a copy that emits the records of another selection."""
