@@ -16,6 +16,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from penstock.extras import extra_packages
+
 if TYPE_CHECKING:
     from penstock.runner.driver.residuals import ResidualView
     from penstock.runner.options import PySparkOptions
@@ -48,4 +50,5 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    with extra_packages("runner"):
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import UsageError
+from penstock.extras import extra_packages
 from penstock.io.bigtable import coder  # noqa: F401 - registers the coders of streams and records
 from penstock.io.bigtable.filter import Column, Selection
 from penstock.io.bigtable.frontier import Frontier
@@ -64,7 +65,8 @@ class ReadBigtableFn(ReadChangeStreamFn):
 
     def connect(self, stream: ChangeStream) -> Client:
         # The client imports google-cloud-bigtable, which only a running pipeline needs.
-        from penstock.io.bigtable.client import client_for
+        with extra_packages("bigtable"):
+            from penstock.io.bigtable.client import client_for
 
         return client_for(stream, self._settings.connection, self._settings.heartbeat_ms)
 

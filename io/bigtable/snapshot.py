@@ -22,6 +22,7 @@ from apache_beam import coders
 from apache_beam.transforms.display import DisplayDataItem
 
 from penstock.coders import VersionedCoder
+from penstock.extras import extra_packages
 from penstock.io.bigtable.coder import ChangeStreamMutationCoder, entry_by_entry
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange
 from penstock.io.bigtable.record import ChangeStreamMutation, MutationType, SetCell
@@ -114,7 +115,8 @@ class ReadFromBigtableTable(beam.PTransform):
             UnavailableError: the service did not answer for `unavailable_seconds`.
         """
         # The client imports google-cloud-bigtable, which only a running pipeline needs.
-        from penstock.io.bigtable.client import check_table
+        with extra_packages("bigtable"):
+            from penstock.io.bigtable.client import check_table
 
         check_table(str(self._source), self._source.connection, self._unavailable_seconds)
 

@@ -22,6 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import SetupError, UnavailableError, UsageError
+from penstock.extras import extra_packages
 from penstock.io.change_streams.arguments import check_end, in_range, named, period
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.flat import FlatFrontier, Position
@@ -215,11 +216,9 @@ def _slot(name: str) -> str:
 
 def _database(dsn: str) -> str:
     """Return the name of the database, which is part of the stream's identity; host and user may change."""
-    try:
+    with extra_packages("postgres"):
+        from psycopg import ProgrammingError
         from psycopg.conninfo import conninfo_to_dict
-    except ImportError:
-        raise UsageError("psycopg is not installed. Run: pip install 'penstock[postgres]'") from None
-    from psycopg import ProgrammingError
 
     try:
         parts = conninfo_to_dict(dsn)

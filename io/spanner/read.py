@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from penstock.errors import SetupError, UsageError
+from penstock.extras import extra_packages
 from penstock.io.change_streams.arguments import check_end, in_range, named, period
 from penstock.io.change_streams.lineage import LineageEvent
 from penstock.io.change_streams.prefetch import ReadAhead
@@ -80,7 +81,8 @@ class ReadSpannerFn(ReadChangeStreamFn):
 
     def connect(self, stream: ChangeStream) -> Client:
         # The client imports google-cloud-spanner, which only a running pipeline needs.
-        from penstock.io.spanner.client import client_for
+        with extra_packages("spanner"):
+            from penstock.io.spanner.client import client_for
 
         return client_for(stream, self._settings.connection)
 

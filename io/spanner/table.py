@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import apache_beam as beam
 
 from penstock.errors import UsageError
+from penstock.extras import extra_packages
 from penstock.io.change_streams.arguments import named, whole_in_range
 from penstock.io.change_streams.coders import ChangeStreamCoder
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream
@@ -109,7 +110,8 @@ class ReadSpannerTableFn(SnapshotReading, ReadChangeStreamFn):
 
     def connect(self, snapshot: TableSnapshot) -> Client:
         # The client imports google-cloud-spanner, which only a running pipeline needs.
-        from penstock.io.spanner.client import client_for
+        with extra_packages("spanner"):
+            from penstock.io.spanner.client import client_for
 
         return client_for(snapshot, self._settings.connection)
 

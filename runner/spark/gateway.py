@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from penstock.extras import require_extra
 from penstock.runner.spark.diagnosis import Limits, start_failure
 from penstock.runner.spark.errors import SparkStartError
 
@@ -150,14 +151,13 @@ def spark_home() -> Path:
     """Return Spark's home as PySpark finds it, without importing PySpark where it was installed by pip.
 
     Raises:
-        ModuleNotFoundError: pyspark is missing.
+        MissingExtraError: pyspark is missing.
     """
     if home := os.environ.get("SPARK_HOME"):
         return Path(home)
+    require_extra("spark", "pyspark")
     spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
-    package = Path(spec.origin).parent
+    package = Path(spec.origin).parent if spec and spec.origin else Path()
     if (package / "jars").is_dir():
         return package
     from pyspark.find_spark_home import _find_spark_home

@@ -77,7 +77,7 @@ class OwnSession:
 
         Raises:
             SparkStartError: Spark cannot start like this; the message says what to do.
-            ModuleNotFoundError: pyspark is missing.
+            MissingExtraError: pyspark is missing.
         """
         chosen = {
             "spark.app.name": "penstock",

@@ -117,7 +117,7 @@ class SessionStart:
 
         Raises:
             SparkStartError: Spark cannot start; the message says what to do. `JavaNotFoundError` is one of these.
-            ModuleNotFoundError: pyspark is missing.
+            MissingExtraError: pyspark is missing.
         """
         if self._thread is None:
             return self._present()

@@ -149,6 +149,100 @@ def test_public_packages_are_imported_without_clients_or_spark(
     assert [name for name in loaded if name.startswith(HEAVY)] == []
 
 
+NEEDS = {
+    "penstock.cli.commands": "cli",
+    "penstock.launch.live_line": "cli",
+    "penstock.runner.pipeline_runner": "spark",
+    "penstock.runner.tasks.handover": "runner",
+    "penstock.runner.daemon": "spark",
+    "penstock.io.spanner.client": "spanner",
+    "penstock.io.bigtable.client": "bigtable",
+    "penstock.io.postgres.client": "postgres",
+}
+"""A module that needs an extra, and which."""
+
+WITHOUT_EXTRAS = (
+    "penstock.event.coder",
+    "penstock.io.bigtable",
+    "penstock.io.bigtable.read",
+    "penstock.io.files",
+    "penstock.io.files.write",
+    "penstock.io.postgres",
+    "penstock.io.postgres.read",
+    "penstock.io.spanner",
+    "penstock.io.spanner.read",
+    "penstock.launch.run",
+    "penstock.object_stores.store",
+    "penstock.pipelines.bigtable_to_files",
+    "penstock.pipelines.postgres_to_files",
+    "penstock.pipelines.spanner_to_files",
+    "penstock.telemetry.snapshot",
+    "penstock.transforms",
+)
+
+IMPORTED_WITH = r"""
+import importlib, importlib.abc, importlib.metadata as metadata, json, re, sys
+from packaging.requirements import Requirement
+
+def installed_by(name, extra, seen):
+    if (name, extra) in seen:
+        return
+    seen.add((name, extra))
+    try:
+        requirements = metadata.requires(name) or []
+    except metadata.PackageNotFoundError:
+        return  # for another platform
+    for requirement in map(Requirement, requirements):
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+            for each in {"", *requirement.extras}:
+                installed_by(re.sub(r"[-_.]+", "-", requirement.name).lower(), each, seen)
+
+found = set()
+for extra in json.loads(sys.argv[1]):
+    installed_by("penstock", extra, found)
+allowed = {name for name, _ in found}
+owners = {}  # module path without suffix: the distributions that have files below it
+for distribution in metadata.distributions():
+    name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"]).lower()
+    for file in distribution.files or ():
+        if file.suffix in (".py", ".so"):
+            parts = [*file.parts[:-1], file.name.partition(".")[0]]
+            for end in range(1, len(parts) + 1):
+                owners.setdefault(".".join(parts[:end]), set()).add(name)
+
+class OnlyAllowed(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name in owners and not owners[name] & allowed:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return None
+
+sys.meta_path.insert(0, OnlyAllowed())
+failed = {}
+for name in json.loads(sys.argv[2]):
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        failed[name] = str(error)
+print(json.dumps(failed))
+"""
+"""Imports modules in a process that sees only what the base install and some extras bring."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", ["", *sorted(set(NEEDS.values()))])
+def test_each_part_imports_with_its_extra_alone(
+    extra: str, installed: Mapping[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "imported.py").write_text(IMPORTED_WITH)
+    modules = [*(WITHOUT_EXTRAS if not extra else ()), *NEEDS]
+    arguments = [json.dumps(["", extra]), json.dumps(modules)]
+    failed = json.loads(run(sys.executable, "imported.py", *arguments, folder=tmp_path, **installed))
+    with_runner = {"runner"} if extra == "spark" else set()
+    assert sorted(failed) == sorted(
+        name for name, needed in NEEDS.items() if needed not in {extra} | with_runner
+    ), failed
+
+
 @pytest.mark.slow
 def test_the_package_itself_imports_nothing_but_the_standard_library(
     installed: Mapping[str, str], tmp_path: Path

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.extras import require_extra
 from penstock.transforms.formats.avro_schema import (
     ORIGINAL_NAME,
     AvroSchema,
@@ -24,7 +25,7 @@ from penstock.transforms.formats.avro_schema import (
 from penstock.transforms.formats.connect_json import json_values
 from penstock.transforms.formats.converter import Encode, Opened, Part
 from penstock.transforms.formats.debezium_types import Schema
-from penstock.transforms.formats.schema_registry import Registration, SchemaRegistry, require, schema_id
+from penstock.transforms.formats.schema_registry import Registration, SchemaRegistry, schema_id
 
 Rename = Callable[[Any], Any] | None
 
@@ -39,8 +40,8 @@ class AvroConverter:
     as_json = False
 
     def __init__(self, registry: SchemaRegistry) -> None:
-        require("avro", "fastavro")
-        require("schema-registry", "confluent_kafka.schema_registry")
+        require_extra("avro", "fastavro")
+        require_extra("schema-registry", "confluent_kafka.schema_registry")
         self._registry = registry
         self._readers: dict[int, _Reader] = {}
 

@@ -9,6 +9,7 @@ docstring.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import UsageError
+from penstock.extras import extra_packages
 from penstock.signatures import EMPTY, Argument, arguments_of
 from penstock.suggestions import did_you_mean
 from penstock.transforms.formats.formatted import Format
@@ -63,14 +65,8 @@ class FormatEntry:
 
     def _class(self) -> Any:
         module, _, name = self.home.partition(":")
-        try:
+        with extra_packages(self.extra) if self.extra else nullcontext():
             return getattr(import_module(f"{_PACKAGE}.{module}"), name)
-        except ModuleNotFoundError as error:
-            if not self.extra:
-                raise
-            raise UsageError(
-                f"format {self.name} needs the package {error.name}: pip install 'penstock[{self.extra}]'"
-            ) from None
 
 
 CATALOG = (

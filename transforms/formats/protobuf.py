@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from penstock.extras import require_extra
 from penstock.transforms.formats.connect_json import json_values
 from penstock.transforms.formats.converter import Encode, Opened, Part
 from penstock.transforms.formats.debezium_types import Schema
-from penstock.transforms.formats.schema_registry import Registration, SchemaRegistry, require, schema_id
+from penstock.transforms.formats.schema_registry import Registration, SchemaRegistry, schema_id
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
@@ -41,8 +42,8 @@ class ProtobufConverter:
     as_json = False
 
     def __init__(self, registry: SchemaRegistry) -> None:
-        require("protobuf", "google.protobuf")
-        require("schema-registry", "confluent_kafka.schema_registry")
+        require_extra("protobuf", "google.protobuf")
+        require_extra("schema-registry", "confluent_kafka.schema_registry")
         self._registry = registry
         self._readers: dict[int, _Reader] = {}
 

@@ -198,22 +198,6 @@ def schema_id(data: bytes) -> int:
     return int.from_bytes(data[1:5], "big")
 
 
-def require(extra: str, module: str) -> None:
-    """Check that the package of an extra is installed.
-
-    Raises:
-        UsageError: it is not; the message names the extra.
-    """
-    from importlib.util import find_spec
-
-    try:
-        found = find_spec(module)
-    except ModuleNotFoundError:  # a parent package is missing
-        found = None
-    if found is None:
-        raise UsageError(f"{module} is not installed: pip install 'penstock[{extra}]'")
-
-
 @lru_cache(maxsize=64)
 def _client(process: int, settings: tuple[tuple[str, Any], ...]) -> SchemaRegistryClient:
     # One client for each process: its connections must not cross a fork, and it keeps what it looked up.

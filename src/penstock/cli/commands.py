@@ -14,7 +14,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
 import click
@@ -26,6 +27,7 @@ from penstock.cli.inputs import Problem
 from penstock.cli.redaction import redacted, resume_command
 from penstock.cli.resolve import resolve
 from penstock.cli.runner_options import RUNNER, begin_session
+from penstock.extras import MissingExtraError, extra_packages
 from penstock.launch.reporter import ignore_import_warnings, standard_error_reporter
 from penstock.launch.run import Continuation, ExitCode, run_pipeline
 from penstock.launch.signals import restore_defaults
@@ -155,10 +157,11 @@ _UNKNOWN_OPTIONS = {"ignore_unknown_options": True, "allow_extra_args": True}
 def spanner_emulator(simulated: bool, options: Sequence[str]) -> None:
     """Google's Spanner emulator, or with --simulated a service that needs only Python; `--help` shows the options."""
     ignore_import_warnings()
-    if simulated:
-        from penstock.emulators.simulated_spanner.cli import main as start
-    else:
-        from penstock.emulators.spanner_command import main as start
+    with _extra("spanner"):
+        if simulated:
+            from penstock.emulators.simulated_spanner.cli import main as start
+        else:
+            from penstock.emulators.spanner_command import main as start
 
     restore_defaults()  # the server handles signals itself
     start(options)
@@ -169,10 +172,20 @@ def spanner_emulator(simulated: bool, options: Sequence[str]) -> None:
 def bigtable_emulator(options: Sequence[str]) -> None:
     """A Bigtable emulator with change streams; `--help` shows its options."""
     ignore_import_warnings()
-    from penstock.emulators.bigtable.cli import main as start
+    with _extra("bigtable"):
+        from penstock.emulators.bigtable.cli import main as start
 
     restore_defaults()  # the emulator handles signals itself
     start(options)
+
+
+@contextmanager
+def _extra(name: str) -> Iterator[None]:
+    try:
+        with extra_packages(name):
+            yield
+    except MissingExtraError as error:
+        _refuse(error)
 
 
 def start(configuration: Configuration) -> Any:

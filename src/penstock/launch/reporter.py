@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sys
 import time
 import warnings
@@ -17,14 +16,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from enum import StrEnum
 from types import TracebackType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
-
+from penstock.extras import extra_packages
 from penstock.launch.streams import MessageStream, message_stream, redirect_standard_error
 from penstock.telemetry.snapshot import Snapshot, as_json, as_line
+
+if TYPE_CHECKING:
+    from penstock.launch.live_line import LiveLine
 
 
 class Style(StrEnum):
@@ -68,16 +67,15 @@ class Reporter(AbstractContextManager["Reporter"]):
         self._clock = clock
         self._recent: deque[Snapshot] = deque()
         self._shown_at = float("-inf")
-        self._console = Console(file=stream)
-        self._live: Live | None = None
+        self._live: LiveLine | None = None
 
     def __enter__(self) -> Reporter:
         if self._style is Style.LIVE:
-            # File descriptor 2 is redirected to `message` as a whole, so Rich need not replace sys.stderr.
-            self._live = Live(
-                Text("starting"), console=self._console, auto_refresh=False, redirect_stderr=False
-            )
-            self._live.start(refresh=True)
+            # Rich is an extra, which pipelines on clusters do without.
+            with extra_packages("cli"):
+                from penstock.launch.live_line import LiveLine
+
+            self._live = LiveLine(self._stream)
         return self
 
     def __exit__(
@@ -101,8 +99,7 @@ class Reporter(AbstractContextManager["Reporter"]):
         """Show `now`, whether it is due or not."""
         before = self._rate_start(now)
         if self._live:
-            self._fit_to_terminal()
-            self._live.update(Text(as_line(before, now), no_wrap=True, overflow="ellipsis"), refresh=True)
+            self._live.show(as_line(before, now))
         elif self._style is Style.LINE:
             self._write(as_line(before, now))
         elif self._style is Style.JSON:
@@ -112,7 +109,7 @@ class Reporter(AbstractContextManager["Reporter"]):
     def message(self, event: str, text: str, **fields: Any) -> None:
         """Show a message in the reporter's style. In JSON it is an event of that name with `fields`."""
         if self._live:
-            self._console.print(Text(_printable(text)), soft_wrap=True)
+            self._live.print_above(_printable(text))
         else:
             self._write(self._formatted(event, text, fields))
 
@@ -139,13 +136,6 @@ class Reporter(AbstractContextManager["Reporter"]):
             self._recent.popleft()
         self._recent.append(now)
         return self._recent[0]
-
-    def _fit_to_terminal(self) -> None:
-        """Tell Rich the width of the terminal. Rich asks descriptors 0 to 2, which may all be files or pipes."""
-        try:
-            self._console.width = os.get_terminal_size(self._stream.fileno()).columns or self._console.width
-        except OSError:  # the terminal has gone, or the stream of a test has no descriptor
-            return
 
     def _write(self, line: str) -> None:
         self._stream.write(line + "\n")

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import InvariantError, UsageError
+from penstock.extras import extra_packages
 from penstock.object_stores.location import Location
 from penstock.object_stores.requests import (
     Listed,
@@ -148,14 +149,8 @@ class ObstoreRequests:
 
 def _library(location: Location) -> Any:
     """Return obstore, which is an extra. The import takes 30 ms, so pipelines on local disks do without it."""
-    try:
+    with extra_packages(EXTRAS[location.scheme]):
         import obstore.store
-    except ImportError:
-        extra = EXTRAS[location.scheme]
-        raise UsageError(
-            f"{location.url} needs the extra penstock[{extra}]: pip install 'penstock[{extra}]' on the driver and on "
-            "all workers."
-        ) from None
     return obstore
 
 

@@ -1,0 +1,72 @@
+"""Missing optional packages are named with the extra that brings them."""
+
+from __future__ import annotations
+
+import configparser
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.extras import MissingExtraError, extra_packages, require_extra
+
+SETUP = Path(__file__).resolve().parent.parent.parent / "setup.cfg"
+
+
+def extras() -> dict[str, str]:
+    configuration = configparser.ConfigParser()
+    configuration.read(SETUP)
+    return dict(configuration["options.extras_require"])
+
+
+def test_a_missing_package_is_reported_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rich", None)
+    message = r"module rich is missing: pip install 'penstock\[cli\]'"
+    with pytest.raises(MissingExtraError, match=message), extra_packages("cli"):
+        import rich  # noqa: F401
+
+
+def test_a_missing_name_of_a_namespace_package_is_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "google.cloud.bigtable", None)
+    message = r"google\.cloud\.bigtable is missing: .*penstock\[bigtable\]"
+    with pytest.raises(MissingExtraError, match=message), extra_packages("bigtable"):
+        import google.cloud.bigtable  # noqa: F401
+
+
+def test_a_missing_module_of_penstock_is_not_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "penstock.launch.live_line", None)
+    with pytest.raises(ImportError, match="live_line"), extra_packages("cli"):
+        from penstock.launch import live_line  # noqa: F401
+
+
+def test_a_package_is_looked_for_without_an_import() -> None:
+    with pytest.raises(MissingExtraError, match=r"no_such_package\.part is missing: .*penstock\[spark\]"):
+        require_extra("spark", "no_such_package.part")
+    require_extra("spark", "json")
+
+
+def test_the_command_says_which_extra_it_needs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from penstock.cli import main
+
+    monkeypatch.setattr(main, "exit_at_once", lambda: None)
+    monkeypatch.setattr(main, "open_missing_streams", lambda: None)
+    monkeypatch.delitem(sys.modules, "penstock.cli.commands", raising=False)
+    monkeypatch.setitem(sys.modules, "click", None)
+    with pytest.raises(SystemExit) as stopped:
+        main.main()
+    assert stopped.value.code == 2
+    assert "pip install 'penstock[cli]'" in capsys.readouterr().err
+
+
+def test_the_extra_all_brings_every_extra_for_users() -> None:
+    found = extras()
+    listed = found.pop("all").strip().removeprefix("penstock[").removesuffix("]").split(",")
+    included = {"runner"}  # in `spark`
+    assert sorted(listed) == sorted(found.keys() - {"java", "test", "lint"} - included)
+
+
+def test_every_extra_for_users_is_documented() -> None:
+    documented = (SETUP.parent / "docs" / "install.md").read_text()
+    assert [name for name in extras().keys() - {"test", "lint"} if f"`{name}`" not in documented] == []
