@@ -18,6 +18,7 @@ from apache_beam.transforms.window import TimestampedValue
 
 from penstock.event import ChangeEvent, Image, Op, Source, TableSchema, Version
 from penstock.event.coder import ChangeEventCoder, decode_event, encode_event
+from penstock.event.schema_changes import merged_schema
 from penstock.transforms.element_transform import StatefulTransform
 from penstock.transforms.order_by_key import in_version_order, with_key
 from penstock.transforms.release import BUFFER, hold, released, require_global_window
@@ -112,14 +113,6 @@ def _marked(event: ChangeEvent) -> ChangeEvent:
 @lru_cache(maxsize=1024)
 def _materialized(source: Source) -> Source:
     return msgspec.structs.replace(source, materialized=True)
-
-
-def merged_schema(old: TableSchema, new: TableSchema) -> TableSchema:
-    """Return the columns of both; the definitions of `new` count, and columns of `old` keep their places."""
-    if old == new:
-        return new
-    columns = {column.name: column for column in old} | {column.name: column for column in new}
-    return TableSchema(tuple(columns.values()))
 
 
 def _first(event: ChangeEvent) -> tuple[ChangeEvent | None, ChangeEvent]:
