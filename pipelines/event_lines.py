@@ -69,12 +69,15 @@ class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
             self._check_capture()
 
     def check(self) -> None:
-        """Check before the start that the source can satisfy the format, and that the secret key can be read.
+        """Check before the start that the source satisfies the format, and that secrets and schema registry can be read.
 
         Raises:
             UsageError: it cannot; the message names the capture types that can, or the missing secret.
+            SchemaRegistryError: the schema registry does not answer, or denies access.
         """
         self._check_capture()
+        if check := getattr(self._format, "check", None):
+            check()
         if any(kind == "hash" for _, _, kind, _ in self._options.chosen_masks()):
             secret_key(self._options.mask_key or "")
 

@@ -34,7 +34,7 @@ GIVEN = {
 }
 """Options of formats whose default is a name of the change stream, a parameter of the pipeline."""
 
-SECRETS = frozenset({"mask_key"})
+SECRETS = frozenset({"mask_key", "registry_login"})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,8 @@ _EXAMPLES = {
     "rename_columns": "State=state",
     "mask_columns": "Email=hash",
     "mask_key": "${env:MASK_KEY}",
+    "registry_url": "http://registry:8081",
+    "registry_login": "${env:REGISTRY_LOGIN}",
     "dead_letters": "/data/dead-letters",
 }
 

@@ -38,6 +38,8 @@ _PLAIN = {
     "string": "string",
     "bytes": "bytes",
 }
+PRIMITIVE = frozenset({"null", *_PLAIN.values()})
+"""Types that a text names without a definition."""
 _CONNECT = {"int": "int32", "long": "int64"}
 _DATA = "org.apache.kafka.connect.data."
 _LOGICAL = {f"{_DATA}Date": "date", f"{_DATA}Time": "time-millis", f"{_DATA}Timestamp": "timestamp-millis"}

@@ -20,12 +20,15 @@ from penstock.errors import UsageError
 from penstock.extras import extra_packages
 from penstock.signatures import EMPTY, Argument, arguments_of
 from penstock.suggestions import did_you_mean
+from penstock.transforms.formats.converter_options import make_converter
 from penstock.transforms.formats.formatted import Format
 
 Options = Mapping[str, Any]
 
 _SCALARS = (bool, int, float, str)
 """Types of the options that a text can give; arguments of other types are for programs."""
+
+_CONVERTER_OPTIONS = arguments_of(make_converter)
 
 _PACKAGE = "penstock.transforms.formats"
 
@@ -36,6 +39,7 @@ class FormatEntry:
 
     `home` is ``module:class``. `systems` are the sources that can satisfy the format. `inner` is the default of the
     argument `data_format` of a format that wraps another one. `extra` is the extra of the package that it needs.
+    `converters` is True if keys and values can also be Avro or Protobuf; see `make_converter`.
     """
 
     name: str
@@ -44,9 +48,13 @@ class FormatEntry:
     systems: tuple[str, ...] = ("spanner", "bigtable", "postgres")
     inner: str = ""
     extra: str = ""
+    converters: bool = False
 
     def make(self, **arguments: Any) -> Format:
         """Return the format."""
+        if self.converters:
+            chosen = {name: arguments.pop(name) for name in _CONVERTER_OPTIONS if name in arguments}
+            arguments["converter"] = make_converter(**chosen)
         return self._class()(**arguments)
 
     def options(self, system: str) -> dict[str, Argument]:
@@ -61,7 +69,7 @@ class FormatEntry:
             inner = tuple(name for name, each in formats_of(system).items() if not each.inner)
             described = replace(found["data_format"], type=str, default=self.inner, choices=inner)
             found["data_format"] = described
-        return found
+        return found | _CONVERTER_OPTIONS if self.converters else found
 
     def _class(self) -> Any:
         module, _, name = self.home.partition(":")
@@ -70,7 +78,15 @@ class FormatEntry:
 
 
 CATALOG = (
-    FormatEntry("debezium", "Debezium JSON", "debezium:DebeziumFormat"),
+    FormatEntry(
+        "debezium", "Debezium's records in JSON, Avro or Protobuf", "debezium:DebeziumFormat", converters=True
+    ),
+    FormatEntry(
+        "envelope",
+        "events with all their parts in JSON, Avro or Protobuf",
+        "event_envelope:EventFormat",
+        converters=True,
+    ),
     FormatEntry("ydb", "records of a YDB changefeed", "ydb:YdbFormat"),
     FormatEntry("dynamodb", "DynamoDB Streams JSON", "dynamodb:DynamoDbFormat"),
     FormatEntry(

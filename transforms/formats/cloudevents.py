@@ -36,7 +36,7 @@ from penstock.errors import UsageError
 from penstock.event import ChangeEvent
 from penstock.timestamps import EPOCH
 from penstock.transforms.formats.capture import Mode
-from penstock.transforms.formats.formatted import Format, FormattedRecord
+from penstock.transforms.formats.formatted import Format, FormattedRecord, value_encoding
 
 _write = JSONFormat().write
 _CONTENT_TYPE = (("content-type", b"application/cloudevents+json; charset=UTF-8"),)
@@ -53,7 +53,7 @@ class CloudEventsFormat:
         type: The attribute `type`. Default: ``io.penstock.`` and the operation in lower case.
 
     Raises:
-        UsageError: `source` or `type` is empty text.
+        UsageError: `source` or `type` is empty text, or `data_format` is not JSON.
     """
 
     def __init__(self, data_format: Format, *, source: str | None = None, type: str | None = None) -> None:
@@ -62,6 +62,8 @@ class CloudEventsFormat:
                 raise UsageError(
                     f"CloudEventsFormat: {name} is empty, which CloudEvents do not allow: leave it out"
                 )
+        if value_encoding(data_format) != "json":
+            raise UsageError("CloudEventsFormat: data are JSON, so data_format needs converter json")
         self._data_format, self._source, self._type = data_format, source, type
 
     @property

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from penstock.transforms.formats.debezium_types import Schema
+from penstock.transforms.formats.formatted import Encoding
 
 Encode = Callable[[Any], bytes]
 Part = Literal["key", "value"]
@@ -38,6 +39,9 @@ class Converter(Protocol):
         """True: payloads are for a JSON encoder. False: they consist of dicts and lists, and a column that is not
         sent must be null."""
 
+    def check(self) -> None:
+        """Check before the pipeline starts that the converter can work; see `SchemaRegistry.check`."""
+
     def encoder(self, topic: str, part: Part, schema: Schema) -> Encode:
         """Return the function that encodes payloads of a schema, for the keys or the values of a topic.
 
@@ -59,6 +63,9 @@ class JsonConverter:
 
     def __init__(self, *, schemas_enable: bool = False) -> None:
         self._schemas = schemas_enable
+
+    def check(self) -> None:
+        """Do nothing: JSON needs no registry."""
 
     def encoder(self, topic: str, part: Part, schema: Schema) -> Encode:
         """Return the function that encodes payloads of a schema."""
@@ -90,3 +97,8 @@ class _Outer(msgspec.Struct):
 
 _encode = msgspec.json.Encoder().encode
 _decode_outer = msgspec.json.Decoder(_Outer).decode
+
+
+def encoding_of(converter: Converter) -> Encoding:
+    """Return what the bytes of a converter are."""
+    return "json" if converter.as_json else "binary"

@@ -34,10 +34,10 @@ import msgspec
 
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent, Image, Op, Source, TableSchema
-from penstock.transforms.formats.converter import Converter, JsonConverter
+from penstock.transforms.formats.converter import Converter, JsonConverter, encoding_of
 from penstock.transforms.formats.debezium_table import DebeziumTable, Options
 from penstock.transforms.formats.debezium_types import TypeModes
-from penstock.transforms.formats.formatted import FormattedRecord
+from penstock.transforms.formats.formatted import Encoding, FormattedRecord
 from penstock.transforms.formats.table_format import TableFormat
 
 PLACEHOLDER = "__debezium_unavailable_value"
@@ -60,6 +60,8 @@ class DebeziumFormat(TableFormat[DebeziumTable]):
         time_precision_mode: How dates and times are shown.
         binary_handling_mode: How bytes are shown; bytes and base64 are equal in JSON.
         interval_handling_mode: How intervals are shown: numeric (microseconds) or string (ISO 8601).
+        nullable_keys: Whether fields of keys may be null if the source does not say whether their columns may be
+            NULL. Avro and Protobuf need it for a Spanner table with NULL in its primary key.
         debezium_exact: Whether to make the choices of Debezium's own connectors also where they lose the difference
             between a column that was not sent and NULL.
 
@@ -83,6 +85,7 @@ class DebeziumFormat(TableFormat[DebeziumTable]):
         ] = "adaptive",
         binary_handling_mode: Literal["bytes", "base64", "base64-url-safe", "hex"] = "bytes",
         interval_handling_mode: Literal["numeric", "string"] = "numeric",
+        nullable_keys: bool = False,
         debezium_exact: bool = False,
     ) -> None:
         super().__init__()
@@ -108,7 +111,28 @@ class DebeziumFormat(TableFormat[DebeziumTable]):
             raise UsageError(f"DebeziumFormat: {error}") from None
         values = converter or JsonConverter(schemas_enable=schemas_enable)
         placeholder = unavailable_value_placeholder
-        self._options = Options(server, checked, placeholder, debezium_exact, key_converter or values, values)
+        keys = key_converter or values
+        self._options = Options(server, checked, placeholder, debezium_exact, nullable_keys, keys, values)
+
+    @property
+    def key_encoding(self) -> Encoding:
+        """JSON, or the binary form of a converter."""
+        return encoding_of(self._options.key_converter)
+
+    @property
+    def value_encoding(self) -> Encoding:
+        """JSON, or the binary form of a converter."""
+        return encoding_of(self._options.value_converter)
+
+    def check(self) -> None:
+        """Check before the pipeline starts that the schema registry, if there is one, answers.
+
+        Raises:
+            UsageError: a secret of the registry cannot be read.
+            SchemaRegistryError: the registry does not answer, or denies access.
+        """
+        self._options.key_converter.check()
+        self._options.value_converter.check()
 
     def __call__(self, event: ChangeEvent) -> list[FormattedRecord]:
         """Return the records of an event, in their order.

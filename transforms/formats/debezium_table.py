@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.event import ChangeEvent, ColumnType, Image, Kind, Op, Source, TableSchema
+from penstock.event import ChangeEvent, Column, ColumnType, Image, Kind, Op, Source, TableSchema
 from penstock.transforms.formats.converter import Converter, Encode
 from penstock.transforms.formats.debezium_envelope import (
     MESSAGE_KEY_SCHEMA,
@@ -32,6 +32,7 @@ class Options(msgspec.Struct, frozen=True):
     modes: TypeModes
     placeholder: str
     exact: bool
+    nullable_keys: bool
     key_converter: Converter
     value_converter: Converter
 
@@ -59,12 +60,18 @@ class DebeziumTable:
         self.key_schema = {
             "type": "struct",
             "fields": [
-                field_schema(column, keys[column.name].schema, optional=False)
+                field_schema(column, keys[column.name].schema, optional=self._optional_key(column))
                 for column in schema.key_columns
             ],
             "optional": False,
             "name": f"{row_name}.Key",
         }
+        # Binary keys only: in JSON a null is a null whatever the schema says.
+        self._required_keys = (
+            ()
+            if options.key_converter.as_json
+            else tuple(column.name for column in schema.key_columns if not self._optional_key(column))
+        )
         self.envelope_schema = envelope_schema(f"{name}.Envelope", f"{row_name}.Value", row, source.system)
         self._encode_key = options.key_converter.encoder(self.topic, "key", self.key_schema)
         self._encode_value = options.value_converter.encoder(self.topic, "value", self.envelope_schema)
@@ -82,11 +89,14 @@ class DebeziumTable:
             field_schema(
                 column,
                 shown[column.name].schema,
-                optional=None if column.key_position is not None else optional,
+                optional=optional if column.key_position is None else self._optional_key(column),
             )
             for column in schema
         ]
         return shown, row
+
+    def _optional_key(self, column: Column) -> bool:
+        return column.nullable is True or (column.nullable is None and self._options.nullable_keys)
 
     def record(
         self, event: ChangeEvent, key: bytes | None, value: bytes | None, headers: Headers = ()
@@ -98,7 +108,17 @@ class DebeziumTable:
         """Return the encoded key, or None for a table without a primary key."""
         if key is None:
             return None
+        if self._required_keys and None in key.values():
+            self._refuse_null(key)
         return self._encode_key(self._shown_key(key) if self._key_converters else key)
+
+    def _refuse_null(self, key: Image) -> None:
+        null = [name for name in self._required_keys if key.get(name) is None]
+        if null:
+            raise ValueError(
+                f"column {null[0]} in the key of {self.topic} is NULL, and the source does not say that it may be: set "
+                "nullable_keys=True"
+            )
 
     def _shown_key(self, key: Image) -> dict[str, Any]:
         shown = key.copy()

@@ -105,10 +105,13 @@ def mapping(type_: ColumnType, modes: TypeModes, as_json: bool = True) -> Mappin
 
 
 def field_schema(column: Column, type_schema: Schema, *, optional: bool | None = None) -> Schema:
-    """Return the Connect schema of a column from that of its type, with the members in the order of JsonConverter."""
+    """Return the Connect schema of a column from that of its type, with the members in the order of JsonConverter.
+
+    A column of the key is optional only if the source says that it may be NULL.
+    """
     schema = dict(type_schema)
     kind = schema.pop("type")
-    nullable = column.nullable is not False and column.key_position is None
+    nullable = column.nullable is True or (column.nullable is None and column.key_position is None)
     return {
         "type": kind,
         "optional": nullable if optional is None else optional,

@@ -35,10 +35,10 @@ from penstock.event import (
     Transaction,
     Version,
 )
-from penstock.transforms.formats.converter import Converter, JsonConverter
+from penstock.transforms.formats.converter import Converter, JsonConverter, encoding_of
 from penstock.transforms.formats.debezium_types import Mapping, Schema, TypeModes, field_schema, mapping
 from penstock.transforms.formats.debezium_values import column_type, value_parser
-from penstock.transforms.formats.formatted import FormattedRecord
+from penstock.transforms.formats.formatted import Encoding, FormattedRecord
 from penstock.transforms.formats.table_format import TableFormat
 
 _MODES = TypeModes(time_precision_mode="nanoseconds", interval_handling_mode="string")
@@ -46,7 +46,13 @@ _Raws = dict[str, msgspec.Raw]
 
 
 class EventFormat(TableFormat["_Table"]):
-    """Formats events with all their parts. `server` is the first part of topics and of the names of schemas."""
+    """Formats events with all their parts.
+
+    Args:
+        server: The first part of topics and of the names of schemas.
+        converter: What writes Avro or Protobuf instead of JSON.
+        key_converter: The same for keys only. Default: `converter`.
+    """
 
     def __init__(
         self, server: str, *, converter: Converter | None = None, key_converter: Converter | None = None
@@ -55,6 +61,26 @@ class EventFormat(TableFormat["_Table"]):
         self._server = server
         self._converter = converter or JsonConverter()
         self._key_converter = key_converter or self._converter
+
+    @property
+    def key_encoding(self) -> Encoding:
+        """JSON, or the binary form of a converter."""
+        return encoding_of(self._key_converter)
+
+    @property
+    def value_encoding(self) -> Encoding:
+        """JSON, or the binary form of a converter."""
+        return encoding_of(self._converter)
+
+    def check(self) -> None:
+        """Check before the pipeline starts that the schema registry, if there is one, answers.
+
+        Raises:
+            UsageError: a secret of the registry cannot be read.
+            SchemaRegistryError: the registry does not answer, or denies access.
+        """
+        self._key_converter.check()
+        self._converter.check()
 
     def __call__(self, event: ChangeEvent) -> list[FormattedRecord]:
         """Return the record of an event.
@@ -278,7 +304,9 @@ def _mappings(schema: TableSchema, as_json: bool) -> dict[str, Mapping]:
 
 
 def _field(column: Column, shown: dict[str, Mapping], in_row: bool) -> Schema:
-    return field_schema(column, shown[column.name].schema, optional=in_row)
+    # A key column may be NULL unless the source says otherwise: Spanner allows it, and its records do not say.
+    optional = in_row or column.nullable is not False
+    return field_schema(column, shown[column.name].schema, optional=optional)
 
 
 def _struct(name: str, fields: list[Schema]) -> Schema:

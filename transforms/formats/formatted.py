@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Literal
 
 import msgspec
 
 from penstock.event import ChangeEvent, Version
 
-__all__ = ["Format", "FormattedRecord", "Headers"]
+__all__ = ["Encoding", "Format", "FormattedRecord", "Headers", "key_encoding", "value_encoding"]
 
 Headers = tuple[tuple[str, bytes], ...]
 
@@ -29,4 +30,19 @@ class FormattedRecord(msgspec.Struct, frozen=True, gc=False):
     headers: Headers = ()
 
 
+Encoding = Literal["json", "text", "binary"]
+"""What the bytes of a key or a value are; text: UTF-8, or any bytes that the source has as a key."""
+
 Format = Callable[[ChangeEvent], Iterable[FormattedRecord]]
+
+
+def key_encoding(format: Format) -> Encoding:
+    """Return what the keys of a format are. A format whose keys are no JSON has the attribute `key_encoding`."""
+    encoding: Encoding = getattr(format, "key_encoding", "json")
+    return encoding
+
+
+def value_encoding(format: Format) -> Encoding:
+    """Return what the values of a format are. A format whose values are no JSON has the attribute `value_encoding`."""
+    encoding: Encoding = getattr(format, "value_encoding", "json")
+    return encoding

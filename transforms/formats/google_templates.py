@@ -25,7 +25,7 @@ import msgspec
 
 from penstock.event import CellChange, ChangeEvent, ColumnType, Image, Kind, Op, Source, TableSchema
 from penstock.timestamps import format_timestamp
-from penstock.transforms.formats.formatted import FormattedRecord
+from penstock.transforms.formats.formatted import Encoding, FormattedRecord
 from penstock.transforms.formats.table_format import TableFormat
 from penstock.transforms.formats.value_text import interval_text, time_text
 from penstock.transforms.tables import table_name
@@ -104,7 +104,7 @@ class BigtableChangeLogFormat:
         base64: Whether all row keys, qualifiers and values are base64 text.
     """
 
-    json_keys = False
+    key_encoding: Encoding = "text"
     """The key of a record is the row key itself."""
 
     def __init__(self, instance: str, *, base64: bool = False) -> None:

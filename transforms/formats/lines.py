@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
@@ -11,7 +12,13 @@ from penstock.errors import UsageError
 from penstock.event import ChangeEvent
 from penstock.timestamps import format_timestamp
 from penstock.transforms.formats.capture import check_choice
-from penstock.transforms.formats.formatted import Format, FormattedRecord
+from penstock.transforms.formats.formatted import (
+    Encoding,
+    Format,
+    FormattedRecord,
+    key_encoding,
+    value_encoding,
+)
 from penstock.transforms.tables import table_name
 
 LineContent = Literal["values", "messages"]
@@ -38,6 +45,8 @@ class RecordLines:
     ``messages``: an object with the topic, the key, the value, the headers and the timestamp of the record, for
     consumers that need keys or tombstones.
 
+    A binary value, such as Avro, is a line of base64. In a message, binary keys and values are ``{"base64":"…"}``.
+
     Raises:
         UsageError: `content` does not exist.
     """
@@ -45,7 +54,8 @@ class RecordLines:
     def __init__(self, format: Format, content: LineContent = "values") -> None:
         check_choice("lines", content, get_args(LineContent))
         self._format, self._messages = format, content == "messages"
-        self._json_keys = getattr(format, "json_keys", True)
+        self._show_key, self._show_value = _SHOW[key_encoding(format)], _SHOW[value_encoding(format)]
+        self._binary = value_encoding(format) == "binary"
 
     def __call__(self, event: ChangeEvent) -> list[Line]:
         """Return the lines of an event, in the order of its records.
@@ -74,11 +84,13 @@ class RecordLines:
     def line(self, record: FormattedRecord) -> bytes | None:
         """Return the line of a record; None for a tombstone, unless lines are messages."""
         if not self._messages:
-            return None if record.value is None else _one_line(record.value)
+            if record.value is None:
+                return None
+            return b64encode(record.value) if self._binary else _one_line(record.value)
         message = {
             "topic": record.topic,
-            "key": _embedded(record.key) if self._json_keys else _text(record.key),
-            "value": _embedded(record.value),
+            "key": self._show_key(record.key),
+            "value": self._show_value(record.value),
             "headers": {name: _text(value) for name, value in record.headers},
             "timestamp": format_timestamp(record.timestamp),
         }
@@ -104,4 +116,11 @@ def _text(data: bytes | None) -> Any:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        return {"base64": b64encode(data).decode()}
+        return _base64(data)
+
+
+def _base64(data: bytes | None) -> Any:
+    return None if data is None else {"base64": b64encode(data).decode()}
+
+
+_SHOW: dict[Encoding, Callable[[bytes | None], Any]] = {"json": _embedded, "text": _text, "binary": _base64}

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.extras import require_extra
 from penstock.transforms.formats.connect_json import json_values
+from penstock.transforms.formats.connect_payload import refusal
 from penstock.transforms.formats.converter import Encode, Opened, Part
 from penstock.transforms.formats.debezium_types import Schema
-from penstock.transforms.formats.schema_registry import Registration, SchemaRegistry, schema_id
+from penstock.transforms.formats.registry_converter import RegistryConverter
+from penstock.transforms.formats.schema_registry import Registration, SchemaRegistry
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
@@ -29,7 +30,7 @@ _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _DEFAULT_PRECISION = 64
 
 
-class ProtobufConverter:
+class ProtobufConverter(RegistryConverter):
     """Converts payloads of Kafka Connect to Protobuf.
 
     The schema is made when the first record of a table comes, because its field numbers depend on the versions that the
@@ -39,33 +40,14 @@ class ProtobufConverter:
         UsageError: an extra is missing.
     """
 
-    as_json = False
+    extra = ("protobuf", "google.protobuf")
+    schema_type = "PROTOBUF"
 
-    def __init__(self, registry: SchemaRegistry) -> None:
-        require_extra("protobuf", "google.protobuf")
-        require_extra("schema-registry", "confluent_kafka.schema_registry")
-        self._registry = registry
-        self._readers: dict[int, _Reader] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_readers": {}}
-
-    def encoder(self, topic: str, part: Part, schema: Schema) -> Encode:
-        """Return the function that encodes payloads of a schema."""
+    def _writer(self, topic: str, part: Part, schema: Schema) -> Encode:
         return _Writer(self._registry, topic, part, schema)
 
-    def open(self, data: bytes) -> Opened:
-        """Return schema and payload of a record.
-
-        Raises:
-            ValueError: not in Confluent's wire format, or not a message of its schema.
-            SchemaRegistryError: the registry does not have the schema, or does not answer.
-        """
-        id_ = schema_id(data)
-        reader = self._readers.get(id_)
-        if reader is None:
-            reader = self._readers[id_] = _Reader(self._registry.schema(id_, "PROTOBUF"))
-        return reader(data)
+    def _reader(self, text: str) -> Callable[[bytes], Opened]:
+        return _Reader(text)
 
 
 class _Writer:
@@ -89,10 +71,7 @@ class _Writer:
             message = self._class(**(self._show(payload) if self._show else payload))
             return self._prefix + message.SerializeToString(deterministic=True)
         except (ValueError, TypeError, OverflowError, UnicodeError):
-            field = _misfit(self._class, self._show(payload) if self._show else payload) or "a field"
-            raise ValueError(
-                f"{field} in {self._what} has a value that its Protobuf type cannot hold"
-            ) from None
+            raise refusal(self._schema, payload, self._what, "Protobuf") from None
 
     def _text(self) -> str:
         from penstock.transforms.formats.protobuf_schema import as_text, file_descriptor, from_text
@@ -142,20 +121,11 @@ def _message_class(file: Any) -> Any:
 
 def _to_message(schema: Schema) -> Rule | None:
     """Return the function from a payload that is not null to the arguments of its message; None: no change."""
-    from penstock.transforms.formats.protobuf_schema import is_plain_array, protobuf_name
+    from penstock.transforms.formats.protobuf_schema import is_plain_array
 
     kind = schema["type"]
     if kind == "struct":
-        rules = [
-            (field["field"], protobuf_name(field["field"]), _to_message(field)) for field in schema["fields"]
-        ]
-        if all(rule is None and name == original for original, name, rule in rules):
-            return None
-        return lambda payload: {
-            name: value if rule is None else rule(value)
-            for original, name, rule in rules
-            if (value := payload.get(original)) is not None
-        }
+        return _struct_to_message(schema)
     if kind == "array":
         element = _to_message(schema["items"])
         if is_plain_array(schema):
@@ -172,6 +142,33 @@ def _to_message(schema: Schema) -> Rule | None:
         scale = int(parameters["scale"])
         return lambda unscaled: {"value": unscaled, "precision": precision, "scale": scale}
     return None
+
+
+def _struct_to_message(schema: Schema) -> Rule | None:
+    from penstock.transforms.formats.protobuf_schema import protobuf_name
+
+    fields = [
+        (field["field"], protobuf_name(field["field"]), _to_message(field)) for field in schema["fields"]
+    ]
+    required = [field["field"] for field in schema["fields"] if not field.get("optional")]
+    same = all(rule is None and name == original for original, name, rule in fields)
+    if same and not required:
+        return None
+
+    def to_message(payload: Any) -> dict[str, Any]:
+        for name in required:
+            if payload.get(name) is None:
+                # proto3 would write nothing, and every reader would take that for 0 or an empty text.
+                raise ValueError("a required field is null")
+        if same:
+            return payload
+        return {
+            name: value if rule is None else rule(value)
+            for original, name, rule in fields
+            if (value := payload.get(original)) is not None
+        }
+
+    return to_message
 
 
 def _struct_from_message(schema: Schema) -> Rule:
@@ -211,17 +208,3 @@ def _from_message(schema: Schema) -> Rule:
     if schema.get("name") == _DECIMAL:
         return lambda decimal: decimal.value
     return lambda value: value
-
-
-def _misfit(message_class: Any, payload: dict[str, Any]) -> str | None:
-    """Return the path of the first field whose value its type cannot hold: protobuf's own messages show the value."""
-    for name, value in payload.items():
-        if value is None:
-            continue
-        try:
-            message_class(**{name: value})
-        except (ValueError, TypeError, OverflowError, UnicodeError):
-            inner = getattr(message_class(), name, None)
-            found = _misfit(type(inner), value) if isinstance(value, dict) and inner is not None else None
-            return f"{name}.{found}" if found else str(name)
-    return None

@@ -75,6 +75,15 @@ class SchemaRegistry:
     def __repr__(self) -> str:  # no settings: they hold secrets
         return f"SchemaRegistry({self._url!r})"
 
+    def check(self) -> None:
+        """Check before the pipeline starts that the registry answers and accepts the login.
+
+        Raises:
+            UsageError: a secret of the settings cannot be read.
+            SchemaRegistryError: the registry does not answer, or denies access.
+        """
+        self._ask("", lambda client: client.get_subjects())
+
     def subject(self, topic: str, part: str, record_name: str) -> str:
         """Return the subject of the keys or the values (`part`) of a topic."""
         if self._strategy == "RecordName":

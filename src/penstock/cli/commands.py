@@ -24,7 +24,7 @@ from penstock import __version__
 from penstock.cli.configuration import Configuration, ConfigurationError, runner_flag
 from penstock.cli.describe import as_text, job_file
 from penstock.cli.inputs import Problem
-from penstock.cli.redaction import redacted, resume_command
+from penstock.cli.redaction import redacted, resume_command, secret_names
 from penstock.cli.resolve import resolve
 from penstock.cli.runner_options import RUNNER, begin_session
 from penstock.extras import MissingExtraError, extra_packages
@@ -134,7 +134,7 @@ def run(name_or_file: str, sets: Sequence[str], progress: str, debug: bool, **fl
     except ConfigurationError as error:
         _refuse(error)
     ignore_import_warnings()
-    secrets = [name for name, known in configuration.template.parameters.items() if known.secret]
+    secrets = secret_names(configuration.template.parameters)
     command = resume_command(sys.argv, secrets)
     continuation = Continuation(f"to continue, run:\n  {command}", command)
     with standard_error_reporter(progress) as reporter:

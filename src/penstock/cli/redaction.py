@@ -12,6 +12,7 @@ from typing import Any
 from penstock.cli.configuration import Configuration, runner_flag
 from penstock.cli.runner_options import ONE_SHOT_OPTIONS, RUNNER
 from penstock.secrets import is_reference
+from penstock.templates.parameter import Parameter
 
 HIDDEN = "(hidden)"
 
@@ -52,15 +53,27 @@ def redacted_pair(flag: str, pair: str, secrets: Collection[str] = ()) -> str:
     return f"{name}={HIDDEN}" if equals and secret else pair
 
 
+def secret_names(parameters: Mapping[str, Parameter]) -> list[str]:
+    """Return the names of secret parameters, those of a mapping as ``parameter.name``."""
+    names = [name for name, each in parameters.items() if each.secret]
+    for name, each in parameters.items():
+        names += [f"{name}.{inner}" for inner in secret_names(each.entries or {})]
+    return names
+
+
 def redacted(configuration: Configuration) -> dict[str, dict[str, Any]]:
     """Return the values of a configuration as they may be shown, under `parameters` and `runner`."""
-    known = configuration.template.parameters
-    parameters: dict[str, Any] = {}
+    secret = secret_names(configuration.template.parameters)
+    given: dict[str, Any] = {}
     for name, each in configuration.parameters.items():
-        if isinstance(each, Mapping):
-            parameters |= {f"{name}.{entry}": value for entry, value in each.items()}
-        else:
-            parameters[name] = HIDDEN if known[name].secret and not is_reference(str(each)) else each
+        inner = (
+            {f"{name}.{entry}": value for entry, value in each.items()} if isinstance(each, Mapping) else {}
+        )
+        given |= inner or {name: each}
+    parameters = {
+        name: HIDDEN if name in secret and not is_reference(str(each)) else each
+        for name, each in given.items()
+    }
     runner = dict(configuration.runner)
     if isinstance(conf := runner.get("conf"), tuple):
         runner["conf"] = tuple(redacted_pair("--conf", str(pair)) for pair in conf)

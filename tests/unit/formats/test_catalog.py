@@ -48,7 +48,7 @@ def test_the_data_format_of_cloudevents_has_its_own_options() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "complaint"),
     [
-        ("debezum", {}, "format 'debezum' does not exist for spanner: use one of debezium, ydb"),
+        ("debezum", {}, "format 'debezum' does not exist for spanner: use one of debezium, envelope, ydb"),
         ("ydb", {"ydb": {"moed": "UPDATES"}}, "has no option 'moed'; did you mean 'mode'"),
         ("ydb", {"ydb": {"mode": "IMAGE"}}, "mode 'IMAGE' does not exist: use one of KEYS_ONLY"),
         ("debezium", {"debezium": {"schemas_enable": "maybe"}}, "schemas_enable 'maybe' is not of type bool"),
@@ -57,7 +57,11 @@ def test_the_data_format_of_cloudevents_has_its_own_options() -> None:
             {"ydb": {"mode": "UPDATES"}},
             "options of format ydb have no effect with format debezium",
         ),
-        ("cloudevents", {"cloudevents": {"data_format": "cloudevents"}}, "use one of debezium, ydb"),
+        (
+            "cloudevents",
+            {"cloudevents": {"data_format": "cloudevents"}},
+            "use one of debezium, envelope, ydb",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused(name: str, options: dict[str, Any], complaint: str) -> None:
