@@ -69,7 +69,7 @@ class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
             self._check_capture()
 
     def check(self) -> None:
-        """Check before the start that the source satisfies the format, and that secrets and schema registry can be read.
+        """Check before the start that the source satisfies the format, and that secrets and registry can be read.
 
         Raises:
             UsageError: it cannot; the message names the capture types that can, or the missing secret.
