@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from importlib import import_module
 from typing import Literal
 
 from penstock.errors import UsageError
@@ -10,6 +11,8 @@ from penstock.secrets import is_reference, read_secret
 from penstock.transforms.formats.capture import check_choice
 from penstock.transforms.formats.converter import Converter
 from penstock.transforms.formats.schema_registry import SchemaRegistry, SubjectNameStrategy
+
+_HOMES = {"avro": "avro:AvroConverter", "protobuf": "protobuf:ProtobufConverter"}
 
 
 def make_converter(
@@ -47,14 +50,10 @@ def make_converter(
         subject_name_strategy=registry_subjects,
         settings=partial(_login, registry_login) if registry_login else None,
     )
-    # Each of the two needs an extra, so it is imported only if it is chosen.
-    if converter == "avro":
-        from penstock.transforms.formats.avro import AvroConverter
-
-        return AvroConverter(registry)
-    from penstock.transforms.formats.protobuf import ProtobufConverter
-
-    return ProtobufConverter(registry)
+    # By name: each of the two needs packages of an extra, which this module and its importers do not need.
+    module, _, name = _HOMES[converter].partition(":")
+    made: Converter = getattr(import_module(f"penstock.transforms.formats.{module}"), name)(registry)
+    return made
 
 
 def _login(reference: str) -> dict[str, str]:
