@@ -66,10 +66,10 @@ def redacted(configuration: Configuration) -> dict[str, dict[str, Any]]:
     secret = secret_names(configuration.template.parameters)
     given: dict[str, Any] = {}
     for name, each in configuration.parameters.items():
-        inner = (
-            {f"{name}.{entry}": value for entry, value in each.items()} if isinstance(each, Mapping) else {}
-        )
-        given |= inner or {name: each}
+        if isinstance(each, Mapping):
+            given |= {f"{name}.{entry}": value for entry, value in each.items()}
+        else:
+            given[name] = each
     parameters = {
         name: HIDDEN if name in secret and not is_reference(str(each)) else each
         for name, each in given.items()
