@@ -6,6 +6,9 @@ green.
 A test that needs Google's emulators (marker `emulator`) fails too where PENSTOCK_REQUIRE_EMULATORS=1 or CI=true is set,
 and in a campaign. Elsewhere such tests are left out if an emulator is missing, and the last lines of the run tell how
 many and how to get the emulators.
+
+The marker `campaign` is for a second representative of a claim. `make campaign` runs such a test, and so does a command
+that names its file or the test itself.
 """
 
 from __future__ import annotations
@@ -103,7 +106,18 @@ def campaign() -> Campaign:
 # Last, so that the count has only tests that the options -m and -k select.
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what this machine cannot run; run quick tests first, so that failures show early."""
+    """Leave out second representatives and what this machine cannot run; run quick tests first, so that failures
+    show early.
+    """
+    if not CAMPAIGN:
+        named = {
+            (config.invocation_params.dir / str(each).partition("::")[0]).resolve() for each in config.args
+        }
+        left_out = [
+            item for item in items if item.get_closest_marker("campaign") and item.path.resolve() not in named
+        ]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     needy = [item for item in items if item.get_closest_marker("emulator")]
     if needy and not _emulators_required() and _missing_emulator():
         config.hook.pytest_deselected(items=needy)

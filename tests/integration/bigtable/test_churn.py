@@ -33,7 +33,7 @@ def check(driver: Epochs, table: Any) -> None:
     assert replayed(driver.committed) == table.cells()
 
 
-@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.campaign), 3])
 def test_replay_equals_the_table_through_churn_and_crashes(
     table: Any, writers: Callable[..., Any], parts: int, campaign: Any
 ) -> None:

@@ -109,6 +109,7 @@ def test_spanner_keys_and_names_of_any_form_are_published_once_also_from_a_copie
     assert {path.name for path in output.iterdir() if path.name[0] != "."} == {"Select", LONGEST}
 
 
+@pytest.mark.campaign
 def test_bigtable_row_keys_and_names_of_any_form_are_published_as_they_are(
     run: Callable[..., Program], penstock: list[str], tmp_path: Path
 ) -> None:

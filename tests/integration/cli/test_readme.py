@@ -24,7 +24,7 @@ def example() -> str:
 
 @pytest.mark.parametrize(
     "emulator",
-    [pytest.param("google", marks=pytest.mark.emulator), "simulated"],
+    [pytest.param("google", marks=[pytest.mark.emulator, pytest.mark.campaign]), "simulated"],
     indirect=True,
     scope="module",
 )

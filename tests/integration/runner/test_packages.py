@@ -63,7 +63,14 @@ def test_without_the_option_a_worker_does_not_find_the_package(toy: Path, tmp_pa
     assert "No module named 'penstock_toy'" in done.stderr
 
 
-@pytest.mark.parametrize("option", ["setup_file", "extra_package", "requirements_file"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "setup_file",
+        pytest.param("extra_package", marks=pytest.mark.campaign),
+        pytest.param("requirements_file", marks=pytest.mark.campaign),
+    ],
+)
 def test_workers_of_a_local_master_import_the_package(option: str, toy: Path, tmp_path: Path) -> None:
     requirements = tmp_path / "requirements.txt"
     requirements.write_text(f"click\n{toy}\n")  # click is installed here already

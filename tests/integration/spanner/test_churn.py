@@ -48,7 +48,7 @@ def assert_order_of_each_key(records: list[DataChangeRecord]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.campaign), 3])
 def test_a_read_without_an_end_continues_a_bounded_one_under_churn(
     database: Any, writers: Callable[..., Any], epochs: Callable[..., Any], parts: int
 ) -> None:
@@ -74,7 +74,14 @@ def test_a_read_without_an_end_continues_a_bounded_one_under_churn(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("parts", "dialect"), [(1, GOOGLESQL), (3, GOOGLESQL), (3, POSTGRESQL)])
+@pytest.mark.parametrize(
+    ("parts", "dialect"),
+    [
+        pytest.param(1, GOOGLESQL, marks=pytest.mark.campaign),
+        pytest.param(3, GOOGLESQL, marks=pytest.mark.campaign),
+        (3, POSTGRESQL),
+    ],
+)
 def test_replay_equals_the_tables_through_churn_and_crashes(
     emulator: Any,
     new_database: Callable[..., Any],
