@@ -12,7 +12,7 @@ from typing import Any
 
 from apache_beam.runners.runner import PipelineState
 
-from penstock.attempt import Attempt
+from penstock.attempt import Attempt, offering_staging
 from penstock.runner.driver.cleanup import clean_ups
 from penstock.runner.driver.compatibility import state_for_plan
 from penstock.runner.driver.driver import Driver
@@ -57,9 +57,9 @@ class Job:
     def run_batch(self) -> str:
         """Run a batch pipeline. Its records are kept in memory: a batch starts from its beginning."""
         self._name = "batch-" + uuid.uuid4().hex[:12]
-        driver = self._driver(state_folder="")
         record = _in_memory(1, EpochState())
-        with contextlib.closing(self._engine):
+        with contextlib.closing(self._engine), self._batch_staging() as staging:
+            driver = self._driver("", staging)
             while not record.state.done and not self._result.stopping:
                 state = self._try_batch_epoch(driver, record)
                 # None: nothing was due, and the driver has paused.
@@ -67,6 +67,15 @@ class Job:
                     record = _in_memory(record.number + 1, state)
                     self._result.committed(record, driver.measured(record.number))
         return str(PipelineState.DONE if record.state.done else PipelineState.CANCELLED)
+
+    @contextlib.contextmanager
+    def _batch_staging(self) -> Iterator[str | None]:
+        """A temporary folder that sinks are offered; None on a cluster, whose workers would not see it."""
+        if not str(self._spark.master).startswith("local"):
+            yield None
+            return
+        with tempfile.TemporaryDirectory(prefix="penstock-", ignore_cleanup_errors=True) as folder:
+            yield folder
 
     def run_test_stream(self) -> str:
         """Run a TestStream without a checkpoint folder. It ends, so a failure is final, as in a batch."""
@@ -103,7 +112,7 @@ class Job:
                 "end of its source, or give --checkpoint_dir another folder",
                 checkpoint.folder,
             )
-        driver = self._driver(checkpoint.state_location, dropped)
+        driver = self._driver(checkpoint.state_location, checkpoint.staging_location, dropped)
         early = EarlyPublisher(self._plan)
         with contextlib.closing(self._engine), contextlib.closing(early):
             record = run_epochs(
@@ -112,7 +121,7 @@ class Job:
                 retries=self._settings.epoch_retries if retries is None else retries,
                 stop=lambda last: self._result.stopping,
                 on_commit=lambda last: self._committed(last, driver, early),
-                on_sweep=lambda last, swept: self._clean_up(last),
+                on_sweep=lambda last, swept: self._clean_up(last, checkpoint.staging_location),
                 on_failure=lambda last, failures, error: self._no_retry_after_cancel(error),
             )
             if not self._result.cancelling:
@@ -132,7 +141,7 @@ class Job:
         if self._result.cancelling:
             raise error
 
-    def _driver(self, state_folder: str, dropped: Collection[str] = ()) -> Driver:
+    def _driver(self, state_folder: str, staging: str | None, dropped: Collection[str] = ()) -> Driver:
         settings = self._settings
         return Driver(
             self._plan,
@@ -147,6 +156,7 @@ class Job:
                 may_end_early="://" not in state_folder,
             ),
             state_folder=state_folder,
+            staging=staging,
             name="penstock",
             dropped=dropped,
             draining=lambda: self._result.draining,
@@ -166,10 +176,11 @@ class Job:
             f"the batch was aborted {tries} times, the last time because {aborted}"
         ) from aborted
 
-    def _clean_up(self, record: CommitRecord) -> None:
+    def _clean_up(self, record: CommitRecord, staging: str) -> None:
         """Let sinks delete what failed epochs staged. This driver has committed `record` itself."""
-        for clean in clean_ups(self._plan, record):
-            clean(self._name)
+        with offering_staging(staging):
+            for clean in clean_ups(self._plan, record):
+                clean(self._name)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from penstock.event import ChangeEvent, Source, Version
 from penstock.event.coder import decode_event, encode_event
 from penstock.io.change_streams.coders import UndecodableRecordCoder
 from penstock.io.change_streams.undecodable import UndecodableRecord
+from penstock.io.staging.refused import RefusedEvent
 from penstock.transforms.element_transform import ElementTransform
 
 Failure = tuple[Any, tuple[type[BaseException], str, Sequence[str]]]
@@ -80,11 +81,11 @@ class DeadLetters(ElementTransform):
         events, failures = records | ToChangeEvents().with_exception_handling()
         failures | DeadLetters() | WriteToFiles(...)
 
-    Input: the second output of any transform with Beam's `with_exception_handling`, or the `UndecodableRecord`s of a
-    source, whose reasons are kept because they show no values. `attempt` is the number to note; a
-    pipeline that processes dead letters again passes the next one. An event in a pair, such as (shard, event), is
-    found. Errors of Penstock's transforms name tables and columns but show no values, so `with_text=True` is safe
-    if the pipeline's own functions do the same.
+    Input: the second output of any transform with Beam's `with_exception_handling`, the `UndecodableRecord`s of a
+    source, or the `RefusedEvent`s of a sink. The reasons of the last two are kept, because they show no values.
+    `attempt` is the number to note; a pipeline that processes dead letters again passes the next one. An event in a
+    pair, such as (shard, event), is found. Errors of Penstock's transforms name tables and columns but show no values,
+    so `with_text=True` is safe if the pipeline's own functions do the same.
 
     Order, repeats, watermark and state are as in all transforms over single elements: a letter keeps its timestamp.
     """
@@ -100,18 +101,23 @@ class DeadLetters(ElementTransform):
 
 
 def dead_letter(
-    failure: Failure | UndecodableRecord, attempt: int = 1, with_text: bool = False
+    failure: Failure | UndecodableRecord | RefusedEvent, attempt: int = 1, with_text: bool = False
 ) -> DeadLetter:
     """Return the dead letter of one failure."""
     if isinstance(failure, UndecodableRecord):
         data = UndecodableRecordCoder().encode(failure)
         return DeadLetter(failure.reason, None, None, _name(UndecodableRecord), data, attempt)
-    element, (error, text, trace) = failure
-    reason = _reason(error, text if with_text else "", trace)
-    event = _event_in(element)
-    if event is not None:
+    if isinstance(failure, RefusedEvent):
+        event, reason = failure.event, f"{failure.target}: {failure.reason}"
         return DeadLetter(
             reason, event.source, event.version, _name(ChangeEvent), encode_event(event), attempt
+        )
+    element, (error, text, trace) = failure
+    reason = _reason(error, text if with_text else "", trace)
+    found = _event_in(element)
+    if found is not None:
+        return DeadLetter(
+            reason, found.source, found.version, _name(ChangeEvent), encode_event(found), attempt
         )
     data = element if isinstance(element, bytes) else coders.registry.get_coder(type(element)).encode(element)
     return DeadLetter(reason, None, None, _name(type(element)), data, attempt)
@@ -137,7 +143,7 @@ class _Letter:
     def __init__(self, attempt: int, with_text: bool) -> None:
         self._attempt, self._with_text = attempt, with_text
 
-    def __call__(self, failure: Failure | UndecodableRecord) -> tuple[DeadLetter]:
+    def __call__(self, failure: Failure | UndecodableRecord | RefusedEvent) -> tuple[DeadLetter]:
         return (dead_letter(failure, self._attempt, self._with_text),)
 
 

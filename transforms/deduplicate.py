@@ -13,9 +13,9 @@ from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec
 
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent
+from penstock.event.sharding import key_bytes
 from penstock.transforms.element_transform import StatefulTransform
 from penstock.transforms.release import release_time, require_global_window
-from penstock.transforms.routing import key_bytes
 
 
 class Deduplicate(StatefulTransform):

@@ -9,9 +9,9 @@ import apache_beam as beam
 
 from penstock.event import ChangeEvent
 from penstock.event.coder import ChangeEventCoder
+from penstock.event.sharding import key_bytes
 from penstock.transforms.element_transform import StatefulTransform
 from penstock.transforms.release import ReleaseInOrderFn, require_global_window
-from penstock.transforms.routing import key_bytes
 
 
 class OrderByKey(StatefulTransform):

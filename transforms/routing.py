@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import msgspec
-
 from penstock.errors import UsageError
-from penstock.event import ChangeEvent, Interval
+from penstock.event import ChangeEvent
+from penstock.event.sharding import shard_of
 from penstock.transforms.element_transform import ElementTransform
 from penstock.transforms.tables import matches, table_name
 
@@ -54,34 +52,6 @@ class ShardByKey(ElementTransform):
 
     def display_data(self) -> dict[str, Any]:
         return {"shards": self._shards}
-
-
-def key_bytes(event: ChangeEvent) -> bytes:
-    """Return bytes that are equal for events of one row and different for all others: the table and its key values."""
-    values = None if event.key is None else tuple(event.key.values())
-    source = event.source
-    return _encode((source.system, source.server, source.database, source.schema, source.table, values))
-
-
-def shard_of(event: ChangeEvent, shards: int) -> int:
-    """Return the shard of an event, by the CRC-32 of `key_bytes`."""
-    return zlib.crc32(key_bytes(event)) % shards
-
-
-def _enc_hook(value: Any) -> Any:
-    if isinstance(value, Interval):
-        return value.parts()
-    raise NotImplementedError(f"a key holds a {type(value).__name__}")
-
-
-_msgpack = msgspec.msgpack.Encoder(enc_hook=_enc_hook)
-
-
-def _encode(value: tuple[Any, ...]) -> bytes:
-    try:
-        return _msgpack.encode(value)
-    except OverflowError:  # an integer beyond 64 bits, such as a timestamp of the year 1 in nanoseconds
-        return repr(value).encode()
 
 
 class _Routes:

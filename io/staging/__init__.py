@@ -6,6 +6,11 @@
 `WriteStagedFiles` is these steps as one transform. Sinks that users see, such as `penstock.io.files.WriteToJsonLines`,
 are built on it. docs/files.md lists the effects of a crash at each point.
 
+Sinks that send rows are built on `SendAfterCommit`, which stages batches of events in the same way:
+
+    event -> CollectRecordsFn -> (shard, block) -> RollBatchesFn -> StagedBatch
+                                                              = commit => SendBatchesFn -> DeliveredBatch, RefusedEvent
+
 Names are loaded when they are first used, because most modules here need no Beam.
 """
 
@@ -16,42 +21,93 @@ from typing import TYPE_CHECKING, Any
 from penstock.lazy import load
 
 if TYPE_CHECKING:
+    from penstock.io.staging.batch import DeliveredBatch, StagedBatch
     from penstock.io.staging.collect import CollectRecordsFn
+    from penstock.io.staging.delivery import (
+        Delivery,
+        EventBatch,
+        LedgerConflictError,
+        LedgerEntry,
+        Refusal,
+        RefusalError,
+        RowRefusedError,
+        Sender,
+        Sent,
+        Target,
+        TargetUnavailableError,
+        is_delivered,
+    )
     from penstock.io.staging.errors import OutputError
     from penstock.io.staging.format import FileFormat
     from penstock.io.staging.publication import Publication, PublishedFile
     from penstock.io.staging.publish import PublishFilesFn
+    from penstock.io.staging.refused import RefusedEvent
     from penstock.io.staging.roll import RollFilesFn
     from penstock.io.staging.rolling import RollingPolicy
+    from penstock.io.staging.send_after_commit import SendAfterCommit, TooManyRefusedError
     from penstock.io.staging.store import FileStore, store_of
     from penstock.io.staging.transform import WriteStagedFiles
 
 __all__ = [
     "CollectRecordsFn",
+    "DeliveredBatch",
+    "Delivery",
+    "EventBatch",
     "FileFormat",
     "FileStore",
+    "LedgerConflictError",
+    "LedgerEntry",
     "OutputError",
     "Publication",
     "PublishFilesFn",
     "PublishedFile",
+    "Refusal",
+    "RefusalError",
+    "RefusedEvent",
     "RollFilesFn",
     "RollingPolicy",
+    "RowRefusedError",
+    "SendAfterCommit",
+    "Sender",
+    "Sent",
+    "StagedBatch",
+    "Target",
+    "TargetUnavailableError",
+    "TooManyRefusedError",
     "WriteStagedFiles",
+    "is_delivered",
     "store_of",
 ]
 
-# `coders` also registers the coders of the two values.
+# `coders` and `delivery_coders` also register the coders of their values.
 _HOMES = {
     "CollectRecordsFn": "collect",
+    "DeliveredBatch": "delivery_coders",
+    "Delivery": "delivery",
+    "EventBatch": "delivery",
     "FileFormat": "format",
     "FileStore": "store",
+    "LedgerConflictError": "delivery",
+    "LedgerEntry": "delivery",
     "OutputError": "errors",
     "Publication": "coders",
     "PublishFilesFn": "publish",
     "PublishedFile": "coders",
+    "Refusal": "delivery",
+    "RefusalError": "delivery",
+    "RefusedEvent": "delivery_coders",
     "RollFilesFn": "roll",
     "RollingPolicy": "rolling",
+    "RowRefusedError": "delivery",
+    "SendAfterCommit": "send_after_commit",
+    "Sender": "delivery",
+    "Sent": "delivery",
+    "StagedBatch": "delivery_coders",
+    "Target": "delivery",
+    "TargetUnavailableError": "delivery",
+    "TooManyRefusedError": "send_after_commit",
     "WriteStagedFiles": "transform",
+    "is_delivered": "delivery",
     "store_of": "store",
 }
 

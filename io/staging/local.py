@@ -86,6 +86,11 @@ class LocalStore:
             for folder in sorted({folder for name in names for folder in _folders_above(name)}):
                 _sync_folder(self._absolute(folder))
 
+    def read(self, name: str) -> bytes:
+        path = self._absolute(name)
+        with _explained("read", path), open(path, "rb") as file:
+            return file.read()
+
     def length(self, name: str) -> int | None:
         path = self._absolute(name)
         with _explained("read", path):

@@ -78,6 +78,13 @@ class RemoteStore:
     def sync(self, names: Iterable[str]) -> None:
         """Nothing to do: an object is durable when its put has succeeded."""
 
+    def read(self, name: str) -> bytes:
+        with _as_output_errors():
+            try:
+                return self._objects.read(name)
+            except FileNotFoundError as error:
+                raise OutputError(f"cannot read {name} in {self.location.url}: {error}.") from None
+
     def length(self, name: str) -> int | None:
         with _as_output_errors():
             return self._objects.size(name)

@@ -33,7 +33,7 @@ RETRY_US = 500_000
 
 # A counter of the process and not of the DoFn: Beam may run several copies of a DoFn in one process, and within one
 # attempt they must not use the same number.
-_file_numbers = count()
+file_numbers = count()
 """Numbers the files that this process stages. Within one attempt, names of a bucket sort in the order of staging."""
 
 
@@ -112,6 +112,9 @@ class RollFilesFn(beam.DoFn):
     State: for each bucket the records since the last roll; nothing between a roll and the next record.
     """
 
+    _once_an_epoch = False
+    """Whether a bucket has at most one file in each epoch. A full file then rolls at the end of the epoch."""
+
     def __init__(
         self,
         store: FileStore,
@@ -152,7 +155,7 @@ class RollFilesFn(beam.DoFn):
         file = (before or self._policy.open(now_us)).with_block(block)
         records.add(block)
         if self._policy.is_full(file):
-            if not self._in_event_time_order:
+            if not (self._in_event_time_order or self._once_an_epoch):
                 yield self._close(bucket, file)
                 return
             # A timer in the past fires in this epoch, after all elements. `roll` stays as it is: it may hold the
@@ -186,7 +189,7 @@ class RollFilesFn(beam.DoFn):
         file = bucket.open_file.read()
         if file is None or not self._policy.is_full(file):
             return  # `roll` fired in this epoch too and has staged the records that made the file full
-        if current_watermark_us() is None:
+        if not self._in_event_time_order or current_watermark_us() is None:
             yield self._close(bucket, file)
             return
         # `passed` fires in this epoch if the watermark is at the earliest record or above it, and rolls the file. This
@@ -263,8 +266,8 @@ class RollFilesFn(beam.DoFn):
         else:  # the watermark is exactly at the record; `passed` would fire again and again in this epoch
             bucket.roll.set(Timestamp(micros=self._now_us() + RETRY_US))
 
-    def _stage(self, bucket: str, blocks: Iterable[RecordBlock], records: int) -> Publication:
-        attempt, number = current_attempt(), next(_file_numbers)
+    def _stage(self, bucket: str, blocks: Iterable[RecordBlock], records: int) -> Any:
+        attempt, number = current_attempt(), next(file_numbers)
         name = staged_name(self._sink, attempt, number)
         content = self._bundle.stage(name, self._format.content(blocks))
         self._files.inc()

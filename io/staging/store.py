@@ -5,6 +5,7 @@ Its verbs exist on local disks and on object stores:
 | verb | local folder | object store |
 |---|---|---|
 | `create` | exclusive open, write, fsync | conditional put; 412 means that the name is taken |
+| `read` | open, read | get |
 | `move` | rename | copy or put if the target is absent, then delete of the source |
 | `delete` | unlink | delete |
 | `names_in` | names of a folder | names with a prefix |
@@ -56,6 +57,9 @@ class FileStore(Protocol):
 
     def sync(self, names: Iterable[str]) -> None:
         """Make durable that each of `names` was created, moved or deleted."""
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a file; it is an error if there is no such file."""
 
     def length(self, name: str) -> int | None:
         """Return the number of bytes of a file, or None if there is no such file."""

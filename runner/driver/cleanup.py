@@ -20,7 +20,7 @@ def clean_ups(plan: Plan, record: CommitRecord) -> Iterator[Callable[[str], None
     """
     for step in post_commit_fns(plan, PlanContext(plan)):
         if isinstance(step.fn, CleansUp):
-            yield functools.partial(_clean_up, step.fn, record, step.named_by(record))
+            yield functools.partial(_clean_up, step.fn, record, step.named_by(record.state))
 
 
 def _clean_up(fn: CleansUp, record: CommitRecord, named: list[Any], job: str) -> None:

@@ -21,6 +21,7 @@ from penstock.runner.driver.epoch_input import EpochInputs
 from penstock.runner.driver.merge_reports import raise_failure
 from penstock.runner.driver.next_state import NextStates
 from penstock.runner.driver.pacing import Pacing
+from penstock.runner.driver.publish_on_driver import DriverPublisher
 from penstock.runner.driver.residuals import Residuals
 from penstock.runner.driver.schedule import Schedule
 from penstock.runner.driver.state_schema import state_schemas
@@ -82,6 +83,7 @@ class _LastEpoch:
 class Driver:
     """Runs single epochs of a plan.
 
+    `staging` is a folder or URL that sinks are offered for staged files.
     `dropped` are steps whose state is deleted (`--drop_state`). `draining` says whether a drain was requested.
     """
 
@@ -95,6 +97,7 @@ class Driver:
         limits: EpochLimits,
         state_folder: str,
         name: str,
+        staging: str | None = None,
         dropped: Collection[str] = (),
         draining: Callable[[], bool] = lambda: False,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
@@ -111,8 +114,14 @@ class Driver:
         self._schedule = Schedule(plan)
         self._test_stream = TestStreamSource(residuals.context)
         self._inputs = EpochInputs(
-            plan, residuals, partitions=partitions, limits=limits, state_folder=state_folder
+            plan,
+            residuals,
+            partitions=partitions,
+            limits=limits,
+            state_folder=state_folder,
+            staging=staging,
         )
+        self._on_driver = DriverPublisher(plan, residuals.context, staging)
         self._next_states = NextStates(
             plan, self._schedule, residuals, state_schemas(residuals.context), now_us
         )
@@ -161,6 +170,8 @@ class Driver:
         if due:
             rebalanced = self._residuals.rebalance(state.residuals, self._inputs.partitions)
             due, waiting = due_rules.split_by_due(rebalanced, until_us)
+        # Before the tasks: the step in the tasks emits what it says is published.
+        self._on_driver.publish(state, attempt)
         reports = self._run(record, attempt, state, due, waiting, event, set_back_us)
         input_complete = self._test_stream.next_event(state) is None and self._schedule.input_complete(state)
         return self._next_states.make(state, attempt, reports, waiting, input_complete=input_complete)

@@ -19,15 +19,24 @@ class EpochInputs:
     """Makes the input of each epoch of a plan.
 
     `partitions` is the number of tasks per level. `state_folder` is where tasks find state runs; empty in batch.
+    `staging` is what sinks are offered for staged files.
     """
 
     def __init__(
-        self, plan: Plan, residuals: Residuals, *, partitions: int, limits: EpochLimits, state_folder: str
+        self,
+        plan: Plan,
+        residuals: Residuals,
+        *,
+        partitions: int,
+        limits: EpochLimits,
+        state_folder: str,
+        staging: str | None = None,
     ) -> None:
         self._plan = plan
         self._residuals = residuals
         self._limits = limits
         self._state_folder = state_folder
+        self._staging = staging
         self.partitions = partitions
 
     def make(
@@ -54,6 +63,7 @@ class EpochInputs:
             waiting_residuals_us=_lowest_watermarks(waiting),
             earliest_window_end_us=self._residuals.earliest_window_ends_us([*due, *waiting]),
             state_folder=self._state_folder,
+            staging=self._staging,
             committed_nonces=committed_nonces,
             test_clock_us=test_clock_us,
             set_back_us=set_back_us,

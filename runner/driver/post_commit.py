@@ -11,7 +11,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as api
 
 from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning.plan import Origin, Plan
-from penstock.runner.protocol.record import CommitRecord
+from penstock.runner.protocol.record import EpochState
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +22,11 @@ class PostCommitFn:
     fn: Any
     coder: Any
 
-    def named_by(self, record: CommitRecord) -> list[Any]:
-        """Return the elements that a record names for this step."""
+    def named_by(self, state: EpochState) -> list[Any]:
+        """Return the elements that the state of a record names for this step."""
         return [
             self.coder.decode_nested(each.element).value
-            for each in record.state.publications
+            for each in state.publications
             if each.transform == self.step
         ]
 

@@ -44,7 +44,7 @@ class EarlyPublisher:
         if record.number < self._newest:
             return  # the thread is slow, and the epoch of a newer record has published this one
         for step in self._steps:
-            named: list[Any] = step.named_by(record)
+            named: list[Any] = step.named_by(record.state)
             try:
                 step.fn.publish_early(named)
             except Exception as error:

@@ -111,6 +111,11 @@ class Checkpoint:
         return self.filesystem.location_of(self.state_folder)
 
     @property
+    def staging_location(self) -> str:
+        """The folder that sinks are offered for staged files, as a text from which other processes open it."""
+        return self.filesystem.location_of(f"{self.folder}/staging")
+
+    @property
     def _records(self) -> str:
         return f"{self.folder}/records"
 

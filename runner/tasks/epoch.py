@@ -99,6 +99,7 @@ class EpochInput:
     - `earliest_window_end_us`: by step that reads with side inputs, the last timestamp of the earliest window in
       which it still reads. Side inputs of that window must be kept.
     - `state_folder`: where state runs are stored; empty in batch.
+    - `staging`: the folder or URL that sinks are offered for staged files; None if there is none that all tasks reach.
     - `committed_nonces`: nonces of the tasks whose work the last record holds, if this driver ran them.
     - `test_clock_us`: the processing time, if a TestStream controls it.
     - `set_back_us`: by how much the wall clock was set back since the last commit; 0 if it was not.
@@ -113,6 +114,7 @@ class EpochInput:
     waiting_residuals_us: Mapping[str, int] = field(default_factory=dict)
     earliest_window_end_us: Mapping[str, int] = field(default_factory=dict)
     state_folder: str = ""
+    staging: str | None = None
     committed_nonces: frozenset[str] = frozenset()
     test_clock_us: int | None = None
     set_back_us: int = 0

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from penstock.attempt import running_attempt
+from penstock.attempt import offering_staging, running_attempt
 from penstock.runner.harness.bundle import Budget
 from penstock.runner.harness.elements import encoded_impulse
 from penstock.runner.planning.plan import Origin, Plan, Stage
@@ -107,6 +107,7 @@ class Task:
             # and log records are not the pipeline's.
             with (
                 running_attempt(self._scope.attempt),
+                offering_staging(self._scope.epoch.staging),
                 collected_warnings(self._report.warnings),
                 collected_logs(self._plan.logging, self._report.logs),
             ):

@@ -2,7 +2,8 @@
 
 An epoch may be tried more than once, and Spark may run one task of it more than once. Every such run is an
 `Attempt`. Sinks put the attempt into the names of the files that they stage, so that two attempts never write the
-same file. `penstock.publish` exports what sinks need. `running_attempt` and `at_watermark` are for runners and tests.
+same file. `penstock.publish` exports what sinks need. `running_attempt`, `at_watermark` and
+`offering_staging` are for runners and tests.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-__all__ = ["Attempt", "at_watermark", "current_attempt", "current_watermark_us", "running_attempt"]
+__all__ = [
+    "Attempt",
+    "at_watermark",
+    "current_attempt",
+    "current_staging",
+    "current_watermark_us",
+    "offering_staging",
+    "running_attempt",
+]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -70,6 +79,26 @@ def at_watermark(watermark_us: int) -> Iterator[None]:
         yield
     finally:
         _thread.watermark_us = previous
+
+
+def current_staging() -> str | None:
+    """Return the folder or URL that the runner offers to sinks for staged files; None if it offers none.
+
+    Files there live as long as the checkpoint, and only the user of the pipeline may read them.
+    """
+    location: str | None = getattr(_thread, "staging", None)
+    return location
+
+
+@contextmanager
+def offering_staging(location: str | None) -> Iterator[None]:
+    """Offer `location` to sinks in this thread (for runners and tests)."""
+    previous = getattr(_thread, "staging", None)
+    _thread.staging = location
+    try:
+        yield
+    finally:
+        _thread.staging = previous
 
 
 def _new_process_attempt() -> Attempt:

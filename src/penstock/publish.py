@@ -15,12 +15,12 @@ This module imports Beam but no runner. The runner reads the annotation and does
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import apache_beam as beam
 
-from penstock.attempt import Attempt, current_attempt, current_watermark_us
+from penstock.attempt import Attempt, current_attempt, current_staging, current_watermark_us
 
 __all__ = [
     "CARRIED_RESHUFFLE",
@@ -30,8 +30,11 @@ __all__ = [
     "CleansUp",
     "ForgettingParDo",
     "PublishAfterCommit",
+    "PublishOnDriver",
     "PublishesEarly",
+    "PublishesOnDriver",
     "current_attempt",
+    "current_staging",
     "current_watermark_us",
 ]
 
@@ -76,6 +79,19 @@ class PublishesEarly(Protocol):
         """
 
 
+@runtime_checkable
+class PublishesOnDriver(Protocol):
+    """Method of a post-commit DoFn that must run in the driver; see `PublishOnDriver`."""
+
+    def publish_on_driver(self, publications: Sequence[Any]) -> None:
+        """Publish all elements that a record names for this step.
+
+        The driver calls it at the start of the epoch after the commit, before the step itself runs in the tasks, with
+        the same elements each time, in any order. What is said of the step holds for it: it may be repeated, however
+        late, and must then change nothing. If it raises, the epoch is tried again.
+        """
+
+
 class _MarkedParDo(beam.ParDo):
     def annotations(self) -> dict[str, Any]:
         return {**super().annotations(), POST_COMMIT: b""}
@@ -102,14 +118,73 @@ class PublishAfterCommit(beam.PTransform):
     the pipeline is FAILED, never DONE.
 
     Order: none between elements. State: none. Watermark: each element holds it until the element is published.
+
+    With `tags` the result has several outputs, as that of `beam.ParDo(…).with_outputs(*tags)`; the main one is `None`.
     """
 
-    def __init__(self, fn: beam.DoFn) -> None:
+    def __init__(self, fn: beam.DoFn, *, tags: Sequence[str] = ()) -> None:
         super().__init__()
         self._fn = fn
+        self._tags = tuple(tags)
 
-    def expand(self, publications: beam.PCollection) -> beam.PCollection:
-        return publications | "Carry" >> _CarriedReshuffle() | "Publish" >> _MarkedParDo(self._fn)
+    def expand(self, publications: beam.PCollection) -> Any:
+        step = _MarkedParDo(self._fn)
+        carried = publications | "Carry" >> _CarriedReshuffle()
+        return carried | "Publish" >> (step.with_outputs(*self._tags) if self._tags else step)
 
     def display_data(self) -> dict[str, Any]:
         return {"fn": type(self._fn).__name__}
+
+
+class PublishOnDriver(beam.PTransform):
+    """Call a function in the driver after the commit, with all elements of an epoch at once.
+
+        staged | PublishOnDriver(publish)     # publish(publications: Sequence[...]) -> None
+
+    For targets that take one commit per epoch, and for functions that need the driver, such as one with a
+    `SparkSession`. The function must obey the rule of `PublishAfterCommit`: called again with equal elements, however
+    late, it changes nothing. The transform emits the elements, after they were published.
+
+    On runners other than `PySparkRunner` the function is called in a worker, with the elements of a bundle. Those
+    runners have no commit records, so an element may come again in another bundle.
+
+    Order: none between elements. State: none. Watermark: each element holds it until it is published.
+    """
+
+    def __init__(self, publish: Callable[[Sequence[Any]], None]) -> None:
+        super().__init__()
+        self._publish = publish
+
+    def expand(self, publications: beam.PCollection) -> beam.PCollection:
+        marked = PublishAfterCommit(self._fn()).with_output_types(publications.element_type)
+        return publications | "Publish" >> marked
+
+    def _fn(self) -> beam.DoFn:
+        return _OnDriverFn(self._publish)
+
+    def display_data(self) -> dict[str, Any]:
+        return {"publish": getattr(self._publish, "__name__", type(self._publish).__name__)}
+
+
+class _OnDriverFn(beam.DoFn):
+    """Passes elements on. On `PySparkRunner` the driver has published them before."""
+
+    def __init__(self, publish: Callable[[Sequence[Any]], None]) -> None:
+        self._publish = publish
+        self._waiting: list[Any] = []
+
+    def publish_on_driver(self, publications: Sequence[Any]) -> None:
+        self._publish(publications)
+
+    def start_bundle(self) -> None:
+        self._waiting = []
+
+    def process(self, publication: Any) -> Iterator[Any]:
+        # No driver of PySparkRunner has generation 0; it is the attempt of a process of another runner.
+        if current_attempt().generation == 0:
+            self._waiting.append(publication)
+        yield publication
+
+    def finish_bundle(self) -> None:
+        if self._waiting:
+            self._publish(self._waiting)

@@ -63,6 +63,7 @@ def run_stream(
             partitions=partitions,
             limits=limits,
             state_folder=checkpoint.state_folder,
+            staging=checkpoint.staging_location,
             name="test",
             dropped=dropped,
             now_us=now_us,

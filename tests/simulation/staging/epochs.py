@@ -223,7 +223,7 @@ class Pipeline:
     def roll(
         self, buckets: dict[str, BucketState], taken: list[tuple[str, bytes]], drain: bool
     ) -> Iterator[Publication]:
-        roll._file_numbers = count()  # a task may run in a new process
+        roll.file_numbers = count()  # a task may run in a new process
         fn = RollFilesFn(self.store, SINK, self.policy, JsonLines(), clock=lambda: self.now)
         fn.start_bundle()
         for bucket, line in taken:

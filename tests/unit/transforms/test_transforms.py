@@ -13,6 +13,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from penstock.errors import UsageError
 from penstock.event import CellChange, ChangeEvent, Column, ColumnType, Kind, Op, TableSchema
 from penstock.event.coder import decode_event, encode_event
+from penstock.event.sharding import shard_of
 from penstock.transforms import (
     FilterEvents,
     FormatShardRecords,
@@ -30,7 +31,6 @@ from penstock.transforms import (
     truncated,
 )
 from penstock.transforms.element_transform import ElementTransform
-from penstock.transforms.routing import shard_of
 from tests.unit.events.test_spanner_events import KEY, record
 from tests.unit.transforms.events import order
 

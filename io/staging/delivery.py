@@ -1,0 +1,177 @@
+"""What a sink that sends rows after the commit implements, and the rule that makes repeated sends harmless. Pure.
+
+    class PostgresTarget(Target):   # the configuration, pickled into the pipeline
+        def open(self, *, skip_refused): return PostgresSender(self, skip_refused)
+
+    class PostgresSender(Sender):   # one connection, in one worker process
+        def send(self, delivery, events): ...
+
+The runner repeats a post-commit step until the next epoch is committed. A driver that was paused may repeat it even
+later. So a target keeps a *ledger*: for each writer (`Delivery.writer`) the last delivery that it has, stored in the
+same transaction as the rows. `is_delivered` compares a delivery with that entry. A target without transactions makes
+each row idempotent instead, for example by an event id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from penstock.errors import ServiceError
+from penstock.event.model import ChangeEvent
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Delivery:
+    """Identity of one batch of one shard. Equal deliveries have equal content, in equal order.
+
+    - `sink`: the name of the sink, equal after every restart (`penstock.io.staging.names.sink_name`).
+    - `job`: drawn when the checkpoint was created. Names of jobs sort by creation time.
+    - `shard`, `shards`: 0 <= `shard` < `shards`. All rows of one primary key are in one shard, in commit order.
+    - `generation`: of the driver that committed the batch.
+    - `epoch`: rises with each commit. There is at most one delivery for each (sink, job, shard, shards, epoch).
+    """
+
+    sink: str
+    job: str
+    shard: int
+    shards: int
+    generation: int
+    epoch: int
+
+    @property
+    def writer(self) -> str:
+        """The key of this delivery's entry in the ledger: everything except generation and epoch."""
+        # With the number of shards: if it changes, batches of the old and of the new number may share an epoch.
+        return f"{self.sink}/{self.job}/{self.shard}-of-{self.shards}"
+
+    @property
+    def position(self) -> LedgerEntry:
+        """What the ledger holds after this delivery."""
+        return LedgerEntry(self.generation, self.epoch)
+
+
+class LedgerEntry(NamedTuple):
+    """The last delivery of one writer that a target has."""
+
+    generation: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A row that the target refuses: its index in the batch, from 0, and the reason without values of the row."""
+
+    index: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a delivery has done to the target: equal for each repetition of the delivery.
+
+    `refused` are the rows that the target does not have. A target with a ledger stores them in the entry of the ledger,
+    unless the sender can find the same rows again without the target.
+    """
+
+    refused: tuple[Refusal, ...] = ()
+
+
+class EventBatch(Protocol):
+    """The events of a delivery, in commit order for each key. May be iterated several times."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[ChangeEvent]: ...
+
+
+class Sender(Protocol):
+    """An open connection to a target, in one worker process and for one sink."""
+
+    def send(self, delivery: Delivery, events: EventBatch) -> Sent:
+        """Deliver a batch whole or not at all, together with its entry in the ledger.
+
+        Nothing is written if the ledger already has the delivery (`is_delivered`). If it is the last one there, the
+        result is the same as the first time. If the ledger has a later one, no process uses the result.
+
+        Raises:
+            TargetUnavailableError: the target did not answer. The caller closes this sender, and sends again with a new
+                one. It is not known whether the batch was delivered.
+            RefusalError: the target refuses a row, and the sender was opened with `skip_refused=False`. Nothing of
+                the batch was written.
+            ServiceError: the target refuses the batch, and repeating it at once would not help.
+        """
+
+    def close(self) -> None:
+        """Close the connection, and raise nothing. Called once, also after an error."""
+
+
+class Target(Protocol):
+    """The configuration of a target, as a value that can be pickled. Its repr shows no secrets."""
+
+    @property
+    def name(self) -> str:
+        """The target in messages, without secrets: ``PostgreSQL at db.example.com/shop``."""
+
+    def check(self) -> None:
+        """Check before the start that the target answers and that rights suffice; create the ledger if it is missing.
+
+        Raises:
+            ServiceError: it does not, and how to correct it.
+        """
+
+    def open(self, *, skip_refused: bool) -> Sender:
+        """Return a new connection.
+
+        With `skip_refused` a sender leaves out rows that the target refuses, and reports them in `Sent`. Without it the
+        first refused row raises `RefusalError`.
+        """
+
+
+class TargetUnavailableError(ServiceError):
+    """The target did not answer, or asked to try again later."""
+
+
+class RefusalError(Exception):
+    """Raised by a sender: the target refuses a row, and refused rows are not to be left out."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(f"row {refusal.index} of the batch: {refusal.reason}")
+        self.refusal = refusal
+
+
+class RowRefusedError(ServiceError):
+    """The target refuses a row, and the sink has no error output."""
+
+    retryable = False
+
+
+class LedgerConflictError(ServiceError):
+    """The ledger of the target contradicts the checkpoint: another copy of the checkpoint wrote to the target."""
+
+    retryable = False
+
+
+def is_delivered(ledger: LedgerEntry | None, delivery: Delivery) -> bool:
+    """Return whether a target already has a delivery, from the entry of `delivery.writer` in its ledger.
+
+    The generation of a driver is the number of its first record, which is above all records of earlier drivers. So
+    every epoch of an earlier generation is below a later generation. An entry that breaks this rule comes from another
+    copy of the checkpoint.
+
+    Raises:
+        LedgerConflictError: the entry breaks that rule. Neither sending nor skipping would be right.
+    """
+    if ledger is None:
+        return False
+    position = delivery.position
+    first, last = sorted((ledger, position))
+    if first.generation == last.generation or first.epoch < last.generation:
+        return ledger.epoch >= position.epoch
+    raise LedgerConflictError(
+        f"the target has epoch {ledger.epoch} of generation {ledger.generation} of job {delivery.job}, and is now to "
+        f"get epoch {delivery.epoch} of generation {delivery.generation}. One checkpoint cannot produce both: the "
+        "checkpoint was copied or restored from an older copy. Resume from the checkpoint that wrote last; or "
+        "start with a new checkpoint folder, which is a new job, and a time before the changes that are missing"
+    )

@@ -1,0 +1,107 @@
+"""The second step of a sink that sends rows: blocks of records to one staged batch per shard and epoch."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Iterable
+from itertools import chain
+
+import apache_beam as beam
+
+from penstock.attempt import Attempt
+from penstock.errors import UsageError
+from penstock.io.staging import roll
+from penstock.io.staging.batch import INLINE_BYTES, StagedBatch
+from penstock.io.staging.blocks import RecordBlock
+from penstock.io.staging.delivery import Delivery
+from penstock.io.staging.format import FileFormat
+from penstock.io.staging.names import staged_name
+from penstock.io.staging.roll import RollFilesFn
+from penstock.io.staging.rolling import RollingPolicy
+from penstock.io.staging.store import FileStore, store_of
+from penstock.publish import current_attempt, current_staging
+
+
+def staging_store(given: FileStore | None) -> FileStore:
+    """Return the store where a sink stages batches: the given one, or the one that the runner offers.
+
+    Raises:
+        UsageError: there is neither.
+    """
+    if given is not None:
+        return given
+    offered = current_staging()
+    if offered is None:
+        raise UsageError(
+            "this runner offers no place for staged files: run on PySparkRunner with --checkpoint_dir, or give the "
+            "sink staging=, a folder or URL that all workers reach and only the user of the pipeline can read"
+        )
+    return store_of(offered)
+
+
+def bucket_of(shard: int, shards: int) -> str:
+    """Return the key of a shard in the state of the pipeline."""
+    return f"{shard}-of-{shards}"
+
+
+@beam.typehints.with_output_types(StagedBatch)
+class RollBatchesFn(RollFilesFn):
+    """(Shard, block of records) to `StagedBatch`: at most one for each shard and epoch.
+
+    The four answers are those of `RollFilesFn`, without order of event times.
+
+    Args:
+        staging: where batches are staged; None: where the runner offers.
+        sink: the name of the sink.
+        policy: when a batch rolls.
+        format: turns records into the content of a batch.
+        inline_bytes: a batch of at most this many bytes is part of its publication; None: `INLINE_BYTES`.
+    """
+
+    # One delivery for each writer and epoch is the reason why a ledger needs to store only the last epoch.
+    _once_an_epoch = True
+
+    def __init__(
+        self,
+        staging: FileStore | None,
+        sink: str,
+        policy: RollingPolicy,
+        format: FileFormat,
+        *,
+        inline_bytes: int | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        # The store is known when the first bundle starts, in a worker of the runner.
+        super().__init__(staging, sink, policy, format, clock=clock)  # type: ignore[arg-type]
+        self._staging = staging
+        self._inline_bytes = INLINE_BYTES if inline_bytes is None else inline_bytes
+
+    def start_bundle(self) -> None:
+        self._store = staging_store(self._staging)
+        super().start_bundle()
+
+    def _stage(self, bucket: str, blocks: Iterable[RecordBlock], records: int) -> StagedBatch:
+        attempt, number = current_attempt(), next(roll.file_numbers)
+        shard, shards = map(int, bucket.split("-of-"))
+        delivery = Delivery(
+            self._sink, attempt.job, shard, shards, attempt.generation, _epoch(attempt, number)
+        )
+        parts = iter(self._format.content(blocks))
+        head = b""
+        for part in parts:
+            head += part
+            if len(head) > self._inline_bytes:
+                name = staged_name(self._sink, attempt, number)
+                staged = self._bundle.stage(name, chain([head], parts))
+                self._files.inc()
+                self._bytes.inc(staged.length)
+                return StagedBatch(
+                    delivery, records, staged.length, staged.crc32, self._store.output, staged=name
+                )
+        return StagedBatch(delivery, records, len(head), zlib.crc32(head), content=head)
+
+
+def _epoch(attempt: Attempt, number: int) -> int:
+    # Other runners have no epochs. There a process is a job, and each of its batches an epoch.
+    return attempt.epoch if attempt.generation else number + 1

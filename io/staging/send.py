@@ -1,0 +1,156 @@
+"""The last step of a sink that sends rows, after the commit: staged batches to a target."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator
+from itertools import islice
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.metrics import Metrics
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
+
+from penstock.errors import InvariantError
+from penstock.event.coder import decode_event
+from penstock.event.model import ChangeEvent
+from penstock.io.staging.batch import DeliveredBatch, StagedBatch, StagedEvents
+from penstock.io.staging.coders import RecordBlockCoder
+from penstock.io.staging.delivery import (
+    Refusal,
+    RefusalError,
+    RowRefusedError,
+    Sender,
+    Sent,
+    Target,
+    TargetUnavailableError,
+)
+from penstock.io.staging.metrics import NAMESPACE
+from penstock.io.staging.operations import clean_up
+from penstock.io.staging.refused import REFUSED, RefusedEvent
+from penstock.io.staging.roll_batches import staging_store
+from penstock.io.staging.store import FileStore
+
+logger = logging.getLogger(__name__)
+
+UNAVAILABLE_SECONDS = 600.0
+"""How long a batch is sent again to a target that does not answer."""
+
+_LONGEST_PAUSE, _LOG_SECONDS = 10.0, 60.0
+
+
+@beam.typehints.with_output_types(DeliveredBatch)
+class SendBatchesFn(beam.DoFn):
+    """`StagedBatch` to `DeliveredBatch`: the post-commit step.
+
+    Order: batches of one shard are sent in the order of their epochs, and no two of them at the same time, except by a
+    driver that was paused; the ledger of the target skips those. What repeats: batches, with equal content and output;
+    see `penstock.io.staging.delivery`. Watermark: held by the runner at each batch. State: none.
+
+    With `skip_refused` the rows that the target refuses go to the output `REFUSED`, as `RefusedEvent`s.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        sink: str,
+        staging: FileStore | None = None,
+        *,
+        skip_refused: bool = False,
+        unavailable_seconds: float = UNAVAILABLE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._target = target
+        self._sink = sink
+        self._staging = staging
+        self._skip_refused = skip_refused
+        self._unavailable_seconds = unavailable_seconds
+        self._clock = clock
+        self._pause = pause
+        self._sender: Sender | None = None
+        self._batches = Metrics.counter(NAMESPACE, "delivered_batches")
+        self._records = Metrics.counter(NAMESPACE, "delivered_records")
+        self._refused = Metrics.counter(NAMESPACE, REFUSED)
+
+    def process(self, batch: StagedBatch) -> Iterator[Any]:
+        events = StagedEvents(batch, RecordBlockCoder().decode, decode_event)
+        sent = self._send(batch, events)
+        for refusal in sent.refused:
+            refused = RefusedEvent(_event_at(events, refusal), self._target.name, refusal.reason)
+            yield beam.pvalue.TaggedOutput(REFUSED, refused)
+        # Of all tries of the step, one is part of a committed epoch, whichever of them wrote the rows.
+        self._batches.inc()
+        self._records.inc(batch.records - len(sent.refused))
+        self._refused.inc(len(sent.refused))
+        yield DeliveredBatch(batch.delivery, batch.records, len(sent.refused))
+
+    def teardown(self) -> None:
+        self._close()
+
+    def clean_up(self, job: str, generation: int, epoch: int, publications: Collection[StagedBatch]) -> None:
+        """Delete batches that are delivered or belong to failed epochs; see `penstock.publish.CleansUp`."""
+        keep = {each.staged for each in publications}
+        clean_up(staging_store(self._staging), job, self._sink, (generation, epoch), keep)
+
+    def _send(self, batch: StagedBatch, events: StagedEvents) -> Sent:
+        """Send a batch, and send it again while the target does not answer."""
+        begun = self._clock()
+        logged = begun
+
+        def log(state: RetryCallState) -> None:
+            nonlocal logged
+            if self._clock() - logged >= _LOG_SECONDS:
+                logged = self._clock()
+                error = state.outcome and state.outcome.exception()
+                logger.warning("%s has not answered for %.0f s: %s", self._target.name, logged - begun, error)
+
+        retrying = Retrying(
+            retry=retry_if_exception_type(TargetUnavailableError),
+            wait=wait_random_exponential(multiplier=0.1, max=_LONGEST_PAUSE),
+            stop=lambda state: self._clock() - begun >= self._unavailable_seconds,
+            before_sleep=log,
+            sleep=self._pause,
+            reraise=True,
+        )
+        try:
+            return retrying(self._send_once, batch, events)
+        except TargetUnavailableError as error:
+            raise TargetUnavailableError(
+                f"{self._target.name} did not answer for {self._clock() - begun:.0f} s "
+                f"(unavailable_seconds={self._unavailable_seconds:g}). When it answers again, start the pipeline "
+                f"again: nothing is lost. The last answer: {error}"
+            ) from error
+        except RefusalError as error:
+            raise self._explained(error.refusal, events) from error
+
+    def _send_once(self, batch: StagedBatch, events: StagedEvents) -> Sent:
+        if self._sender is None:
+            self._sender = self._target.open(skip_refused=self._skip_refused)
+        try:
+            return self._sender.send(batch.delivery, events)
+        except BaseException:
+            # The state of the connection is not known, so the next try begins with a new one.
+            self._close()
+            raise
+
+    def _close(self) -> None:
+        sender, self._sender = self._sender, None
+        if sender is not None:
+            sender.close()
+
+    def _explained(self, refusal: Refusal, events: StagedEvents) -> RowRefusedError:
+        event = _event_at(events, refusal)
+        return RowRefusedError(
+            f"{self._target.name} refuses the {event.op} of a row of {event.source.table or event.source.system} at "
+            f"position {event.id}: {refusal.reason}. Nothing of its batch was written. Correct the target, then "
+            "start the pipeline again. Or give the sink an error output (with_exception_handling), and it continues "
+            "without the row",
+        )
+
+
+def _event_at(events: StagedEvents, refusal: Refusal) -> ChangeEvent:
+    for event in islice(events, refusal.index, None):
+        return event
+    raise InvariantError(f"a sender refuses row {refusal.index} of a batch of {len(events)} rows")

@@ -1,0 +1,188 @@
+"""`SendAfterCommit`: change events to a target that gets rows, exactly once where the target has transactions."""
+
+from __future__ import annotations
+
+import copy
+import os
+from dataclasses import dataclass
+from typing import Any, Self
+
+import apache_beam as beam
+from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
+from apache_beam.transforms.window import GlobalWindows
+
+from penstock.errors import ServiceError, UsageError
+from penstock.event.coder import encode_event
+from penstock.event.model import ChangeEvent
+from penstock.event.sharding import shard_of
+from penstock.io.staging import delivery_coders  # noqa: F401  registers the coders of the values between the steps
+from penstock.io.staging.batch import EventBlocks
+from penstock.io.staging.coders import RecordBlockCoder
+from penstock.io.staging.collect import CollectRecordsFn
+from penstock.io.staging.delivery import Target
+from penstock.io.staging.names import sink_name
+from penstock.io.staging.refused import REFUSED, RefusedEvent
+from penstock.io.staging.roll_batches import RollBatchesFn, bucket_of
+from penstock.io.staging.rolling import RollingPolicy
+from penstock.io.staging.send import UNAVAILABLE_SECONDS, SendBatchesFn
+from penstock.io.staging.store import store_of
+from penstock.publish import ForgettingParDo, PublishAfterCommit
+
+SHARDS = 4
+"""Batches that are sent at the same time."""
+
+BATCH_BYTES = 64 * 1024 * 1024
+"""A batch of this many bytes is sent with the next commit, whatever `roll_seconds` says."""
+
+
+class TooManyRefusedError(ServiceError):
+    """A target refused as many rows as `max_dead_letters` allows."""
+
+    retryable = False
+
+
+class SendAfterCommit(beam.PTransform):
+    """Send change events to a target after the commit of the epoch that brought them.
+
+        events | SendAfterCommit(PostgresTarget(…), shards=4)
+
+    The events of each epoch are staged by shard. Their commit makes the batches final. After it each batch is sent,
+    again and again until the target has it. So a batch that is sent twice has equal content and an equal `Delivery`
+    both times; a target with transactions stores the delivery in its ledger and skips the second one.
+
+    Emits a `DeliveredBatch` for each batch. `with_exception_handling` adds an output of `RefusedEvent`s.
+
+    Order: the events of a key are sent in the order in which they arrive, one batch of a shard after the other. There
+    is no order between shards. If `shards` is changed while batches wait for `roll_seconds`, the order of their keys is
+    not kept across the change.
+    What repeats: see `Delivery`; on other runners than `PySparkRunner` everything that they repeat.
+    Watermark: each event holds the output watermark until the target has it.
+    State: for each shard the events since the last commit, or of the last `roll_seconds`.
+
+    Args:
+        target: the configuration of the target.
+        shards: how many batches are sent at the same time. More than the number of tasks has no effect.
+        roll_seconds: how long events are collected before they are sent (processing time); 0 sends with every epoch.
+        staging: a folder or URL for staged batches; None: in the checkpoint. All workers must reach it, and only the
+            user of the pipeline should be able to read it.
+        unavailable_seconds: how long a target that does not answer is asked again before the epoch fails.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        shards: int = SHARDS,
+        roll_seconds: float = 0,
+        staging: str | os.PathLike[str] | None = None,
+        unavailable_seconds: float = UNAVAILABLE_SECONDS,
+    ) -> None:
+        super().__init__()
+        if not isinstance(shards, int) or shards < 1:
+            raise UsageError(f"shards must be 1 or more, got {shards!r}.")
+        if not unavailable_seconds >= 0:
+            raise UsageError(f"unavailable_seconds must be 0 or more, got {unavailable_seconds!r}.")
+        self._target = target
+        self._shards = shards
+        self._policy = RollingPolicy(round(roll_seconds * 1e6), BATCH_BYTES)
+        self._staging = None if staging is None else store_of(staging)
+        self._unavailable_seconds = unavailable_seconds
+        self._skip_refused = False
+        self._max_dead_letters: int | None = None
+
+    def with_exception_handling(self, *, max_dead_letters: int | None = None) -> Self:
+        """Return a copy with a second output: the events that the target refuses, as `RefusedEvent`s.
+
+        The rest of their batch is delivered. `penstock.transforms.DeadLetters` makes records of them. With
+        `max_dead_letters` the pipeline fails when the sink has had this many since the checkpoint was created.
+        """
+        if max_dead_letters is not None and max_dead_letters < 1:
+            raise UsageError(f"max_dead_letters must be 1 or more, got {max_dead_letters!r}.")
+        changed = copy.copy(self)
+        changed._skip_refused, changed._max_dead_letters = True, max_dead_letters
+        return changed
+
+    def check(self) -> None:
+        """Check the target, and the place for staged batches if one is given; see `penstock.preflight`."""
+        if self._staging is not None:
+            self._staging.check_writable()
+        self._target.check()
+
+    def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:
+        # See `WriteStagedFiles.expand`.
+        sink = sink_name(events.pipeline.transforms_stack[-1].full_label)
+        roll = RollBatchesFn(self._staging, sink, self._policy, EventBlocks(RecordBlockCoder().encode))
+        send = SendBatchesFn(
+            self._target,
+            sink,
+            self._staging,
+            skip_refused=self._skip_refused,
+            unavailable_seconds=self._unavailable_seconds,
+        )
+        staged = (
+            events
+            | "Global" >> beam.WindowInto(GlobalWindows())
+            | "Collect" >> beam.ParDo(CollectRecordsFn(encode_event, _ShardOf(self._shards)))
+            | "Roll" >> ForgettingParDo(roll)
+        )
+        if not self._skip_refused:
+            return staged | "Send" >> PublishAfterCommit(send)
+        outputs = staged | "Send" >> PublishAfterCommit(send, tags=(REFUSED,))
+        delivered = outputs[None]
+        refused = outputs[REFUSED]
+        # Beam knows the type of the main output only.
+        refused.element_type = RefusedEvent
+        if self._max_dead_letters is not None:
+            refused = (
+                refused
+                | "One key" >> beam.WithKeys("").with_output_types(tuple[str, RefusedEvent])
+                | "Stop at" >> beam.ParDo(_StopAtFn(self._max_dead_letters, self._target.name))
+            )
+        return delivered, refused
+
+    def display_data(self) -> dict[str, Any]:
+        return {
+            "target": self._target.name,
+            "shards": self._shards,
+            "roll_seconds": self._policy.after_us / 1e6,
+            "unavailable_seconds": self._unavailable_seconds,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _ShardOf:
+    """The function from an event to its shard, as a value that can be pickled."""
+
+    shards: int
+
+    def __call__(self, event: ChangeEvent, event_us: int) -> str:
+        return bucket_of(shard_of(event, self.shards), self.shards)
+
+
+@beam.typehints.with_output_types(RefusedEvent)
+class _StopAtFn(beam.DoFn):
+    """Passes refused events on, and fails when `limit` of them have come.
+
+    State: one number. The epoch that reaches the limit is not committed, so a restart with a higher limit continues
+    with the event that reached it.
+    """
+
+    COUNT = ReadModifyWriteStateSpec("count", beam.coders.VarIntCoder())
+
+    def __init__(self, limit: int, target: str) -> None:
+        self._limit = limit
+        self._target = target
+
+    def process(
+        self, keyed: tuple[str, RefusedEvent], count: Any = beam.DoFn.StateParam(COUNT)
+    ) -> list[RefusedEvent]:
+        _, refused = keyed
+        number = (count.read() or 0) + 1
+        if number >= self._limit:
+            raise TooManyRefusedError(
+                f"{self._target} has refused {number} rows (max_dead_letters={self._limit}); the last one is at "
+                f"position {refused.event.id}: {refused.reason}. Correct the target, then start the pipeline again "
+                "with a higher max_dead_letters"
+            )
+        count.write(number)
+        return [refused]

@@ -1,0 +1,160 @@
+"""The rule of the ledger, and how a batch is sent to a target that does not answer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import InvariantError
+from penstock.event.coder import encode_event
+from penstock.io.staging import (
+    Delivery,
+    LedgerConflictError,
+    LedgerEntry,
+    Refusal,
+    RefusalError,
+    RowRefusedError,
+    Sent,
+    StagedBatch,
+    TargetUnavailableError,
+    is_delivered,
+)
+from penstock.io.staging.batch import EventBlocks
+from penstock.io.staging.blocks import RecordBlock
+from penstock.io.staging.coders import RecordBlockCoder
+from penstock.io.staging.delivery_coders import RefusedEventCoder
+from penstock.io.staging.refused import RefusedEvent
+from penstock.io.staging.send import SendBatchesFn
+from tests.simulation.sinks.epochs import event_of
+
+
+def delivery(generation: int, epoch: int) -> Delivery:
+    return Delivery("sink", "job", 0, 4, generation, epoch)
+
+
+CONTENT = b"".join(
+    EventBlocks(RecordBlockCoder().encode).content(
+        [RecordBlock.of([(0, encode_event(event_of(n, n))) for n in (1, 2)])]
+    )
+)
+BATCH = StagedBatch(delivery(1, 5), 2, len(CONTENT), 0, content=CONTENT)
+
+
+@given(st.lists(st.sampled_from(["commit", "take over"]), min_size=1), st.data())
+def test_of_one_history_each_delivery_after_the_ledger_is_sent_and_all_others_are_skipped(steps, data):
+    number, generation, committed = 1, 1, []
+    for step in steps:
+        number += 1
+        if step == "commit":
+            committed.append(delivery(generation, number))
+        else:
+            generation = number
+    if committed:
+        ledger = data.draw(st.integers(0, len(committed) - 1))
+        for index, each in enumerate(committed):
+            assert is_delivered(committed[ledger].position, each) == (index <= ledger)
+
+
+def test_a_new_writer_has_no_entry_and_is_sent():
+    assert not is_delivered(None, delivery(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("ledger", "generation", "epoch"),
+    [
+        (LedgerEntry(5, 100), 51, 52),  # restored from an older copy, then continued
+        (LedgerEntry(51, 60), 5, 70),  # the copy was continued, and now the original is
+        (LedgerEntry(51, 60), 5, 55),
+    ],
+)
+def test_a_checkpoint_that_was_copied_is_refused_and_not_skipped(ledger, generation, epoch):
+    with pytest.raises(LedgerConflictError, match="copied or restored"):
+        is_delivered(ledger, delivery(generation, epoch))
+
+
+def test_writers_of_another_number_of_shards_have_entries_of_their_own():
+    # Batches of both numbers may share an epoch when the number is changed.
+    assert Delivery("s", "j", 1, 4, 1, 2).writer != Delivery("s", "j", 1, 8, 1, 2).writer
+
+
+class ScriptedTarget:
+    """Answers as the script says: an exception is raised, anything else returned. Counts connections."""
+
+    name = "Scripted at example.com"
+
+    def __init__(self, answer: Callable[[int], Sent | Exception]) -> None:
+        self.answer, self.tries, self.opened, self.closed = answer, 0, 0, 0
+
+    def check(self) -> None:
+        pass
+
+    def open(self, *, skip_refused: bool) -> ScriptedTarget:
+        self.opened += 1
+        return self
+
+    def send(self, delivery, events) -> Sent:
+        self.tries += 1
+        answer = self.answer(self.tries)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def send(target: ScriptedTarget, step: float = 1.0, seconds: float = 600) -> list[object]:
+    clock = count(step=step)
+    fn = SendBatchesFn(
+        target, "sink", unavailable_seconds=seconds, clock=lambda: next(clock), pause=lambda pause: None
+    )
+    outputs = list(fn.process(BATCH))
+    fn.teardown()
+    return outputs
+
+
+def test_a_target_that_does_not_answer_is_asked_again_on_a_new_connection(caplog):
+    target = ScriptedTarget(lambda tries: Sent() if tries == 4 else TargetUnavailableError("refused"))
+    with caplog.at_level(logging.WARNING):
+        assert len(send(target, step=30)) == 1
+    assert (target.tries, target.opened, target.closed) == (4, 4, 4)
+    assert "has not answered for" in caplog.text
+
+
+def test_a_target_that_does_not_answer_for_unavailable_seconds_fails_the_epoch_with_its_last_answer():
+    target = ScriptedTarget(lambda tries: TargetUnavailableError("connection refused"))
+    with pytest.raises(
+        TargetUnavailableError, match=r"Scripted at example.com did not answer.*connection refused"
+    ):
+        send(target, seconds=20)
+    assert 3 < target.tries < 25
+
+
+def test_other_errors_are_not_repeated_and_close_the_connection():
+    target = ScriptedTarget(lambda tries: ValueError("a bug"))
+    with pytest.raises(ValueError, match="a bug"):
+        send(target)
+    assert (target.tries, target.closed) == (1, 1)
+
+
+def test_a_refused_row_is_named_by_its_position_and_not_by_its_values():
+    target = ScriptedTarget(lambda tries: RefusalError(Refusal(1, "value too long")))
+    with pytest.raises(RowRefusedError) as failed:
+        send(target)
+    assert f"position {event_of(2, 2).id}: value too long" in str(failed.value)
+    assert not failed.value.retryable
+
+
+def test_a_refusal_outside_of_the_batch_is_a_bug_of_the_sender():
+    with pytest.raises(InvariantError):
+        send(ScriptedTarget(lambda tries: Sent((Refusal(2, "?"),))))
+
+
+def test_a_refused_event_survives_its_coder():
+    refused = RefusedEvent(event_of(1, 1), "t", "r")
+    assert RefusedEventCoder().decode(RefusedEventCoder().encode(refused)) == refused
