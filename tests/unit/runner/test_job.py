@@ -23,6 +23,7 @@ class _LostContext:
     """A Spark context that runs nothing any more."""
 
     defaultParallelism = 1  # noqa: N815 - PySpark's name
+    master = "local[1]"
 
     def __init__(self) -> None:
         self.held: list[Any] = []
