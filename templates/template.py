@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Mapping
 from importlib.resources import files
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -67,10 +69,11 @@ def load_template(text: str) -> Template:
     return Template.model_validate(YAML(typ="safe").load(text))
 
 
-def templates() -> dict[str, Template]:
+@functools.cache  # files of the package do not change, and parsing them takes a tenth of a second
+def templates() -> Mapping[str, Template]:
     """Return all templates of the package by name, in alphabetical order."""
     found = [load_template(entry.read_text("utf-8")) for entry in _specifications()]
-    return {template.name: template for template in sorted(found, key=lambda template: template.name)}
+    return MappingProxyType({each.name: each for each in sorted(found, key=lambda each: each.name)})
 
 
 def template_named(name: str) -> Template:

@@ -97,11 +97,11 @@ def test_the_next_bundle_continues_with_the_batches_that_were_read_ahead(pool: M
 
 def test_a_bundle_ends_without_waiting_for_its_windows(pool: Make) -> None:
     at = Position(time.time_ns())
-    kept, _ = pool(beats, poll_seconds=10)
+    kept, _ = pool(beats, poll_seconds=4)
     begun = time.monotonic()
     with kept.checkout(Frontier({"p": at}, {})) as prefetcher:
         steps_of(prefetcher, {"p": at}, 1)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 3
     (thread,) = reader_threads()
     assert thread.is_alive()
 
