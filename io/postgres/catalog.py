@@ -1,7 +1,7 @@
 """The questions to PostgreSQL's catalogue, and a table as the log and the catalogue describe it together. Pure.
 
 The catalogue describes the table as it is now, the log as it was at the time of the change. Columns, types and identity
-come from the log; only the order of the primary key and the constraints NOT NULL come from the catalogue.
+come from the log; only the order of the primary key, the constraints NOT NULL and the defaults come from the catalogue.
 """
 
 from __future__ import annotations
@@ -16,18 +16,21 @@ from penstock.io.postgres.record import Table, TableColumn
 RELATION = """
 select attribute.attname, attribute.attnotnull,
        (select position from unnest(key.indkey::int2[]) with ordinality as keys (number, position)
-        where keys.number = attribute.attnum)
+        where keys.number = attribute.attnum),
+       (select pg_get_expr(adbin, adrelid) from pg_attrdef
+        where adrelid = attribute.attrelid and adnum = attribute.attnum and attribute.attgenerated = '')
 from pg_class relation
 join pg_attribute attribute on attribute.attrelid = relation.oid and attribute.attnum > 0 and not attribute.attisdropped
 left join pg_index key on key.indrelid = relation.oid
      and case when relation.relreplident = 'i' then key.indisreplident else key.indisprimary end
 where relation.oid = %s
 """
-"""Column, whether it is NOT NULL, and its position (from 1) in the primary key, or in the identity index."""
+"""Column, whether it is NOT NULL, its position (from 1) in the primary key or in the identity index, and its default."""
 
 TYPES = """
 select type.oid::int8, namespace.nspname, type.typname, type.typtype::text,
-       case when type.typcategory = 'A' then type.typelem::int8 else 0 end, type.typbasetype::int8, type.typtypmod
+       case when type.typcategory = 'A' then type.typelem::int8 else 0 end, type.typbasetype::int8, type.typtypmod,
+       array(select enumlabel::text from pg_enum where enumtypid = type.oid order by enumsortorder)
 from pg_type type join pg_namespace namespace on namespace.oid = type.typnamespace
 where type.oid >= 16384
 """
@@ -38,10 +41,10 @@ _IDENTITIES = {"d": "DEFAULT", "n": "NOTHING", "f": "FULL", "i": "INDEX"}
 
 def describe(relation: log.Relation, columns: Sequence[tuple[Any, ...]], types: TypeCatalog) -> Table:
     """Return the table. `columns` are the rows of `RELATION`, empty if the table was dropped since."""
-    known = {name: (not_null, position) for name, not_null, position in columns}
+    known = {name: (not_null, position, default) for name, not_null, position, default in columns}
     # Under FULL the log marks every column as a part of the identity, which says nothing about the key.
     full = relation.replica_identity == "f"
-    keys = {name: position for name, (_, position) in known.items() if position is not None}
+    keys = {name: position for name, (_, position, _) in known.items() if position is not None}
     if not keys and not full:
         named = [column.name for column in relation.columns if column.is_key]
         keys = {name: number for number, name in enumerate(named, 1)}
@@ -58,6 +61,7 @@ def describe(relation: log.Relation, columns: Sequence[tuple[Any, ...]], types: 
                 column.is_key,
                 keys.get(column.name),
                 not known[column.name][0] if column.name in known else None,
+                known[column.name][2] if column.name in known else None,
             )
             for column in relation.columns
         ),

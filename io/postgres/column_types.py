@@ -8,7 +8,7 @@ a logical type: ranges, network addresses, geometry, bit strings, money, times w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -21,7 +21,7 @@ class CatalogType(msgspec.Struct, frozen=True):
     """An entry of `pg_type`.
 
     `category`: `typtype`: 'b' base, 'c' composite, 'd' domain, 'e' enum, 'r' range, 'm' multirange. `element_oid`:
-    of a true array (`typcategory` 'A'), else 0. `base_oid` and `base_modifier`: of a domain.
+    of a true array (`typcategory` 'A'), else 0. `base_oid` and `base_modifier`: of a domain. `labels`: of an enum.
     """
 
     oid: int
@@ -31,6 +31,7 @@ class CatalogType(msgspec.Struct, frozen=True):
     element_oid: int = 0
     base_oid: int = 0
     base_modifier: int = -1
+    labels: Sequence[str] = ()
 
 
 TypeCatalog = Mapping[int, CatalogType]
@@ -121,7 +122,9 @@ def column_type(oid: int, modifier: int = -1, catalog: TypeCatalog | None = None
         base = column_type(entry.base_oid, entry.base_modifier, catalog)
         return msgspec.structs.replace(base, name=name)
     kind = Kind.ENUM if entry.category == "e" else Kind.STRING if entry.name == "citext" else Kind.OTHER
-    return ColumnType(kind, name, name=name if kind is Kind.ENUM else "")
+    if kind is not Kind.ENUM:
+        return ColumnType(kind, name)
+    return ColumnType(kind, name, name=name, labels=tuple(entry.labels))
 
 
 def _array_type(element: ColumnType) -> ColumnType:

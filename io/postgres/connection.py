@@ -50,11 +50,13 @@ class Server:
         """
         with Client(self._stream, self._connection) as client:
             _check_position(self._stream, client, position)
-            reader = TransactionReader(client.describe_table, client.near_transaction_id(), watermark)
+            reader = TransactionReader(
+                client.describe_table, client.near_transaction_id(), watermark, position.previous_end
+            )
             if self._connection.protocol == "pull":
                 # A connection that copies cannot answer other questions.
                 with Client(self._stream, self._connection) as copying:
-                    yield PulledLog(client, copying, watermark, self._heartbeat_seconds)
+                    yield PulledLog(client, copying, reader, self._heartbeat_seconds)
                 return
             stream = client.open_stream(position.lsn)
             try:
@@ -124,9 +126,11 @@ class StreamedLog:
 class PulledLog:
     """The log by repeated queries, each from the confirmed position of the slot to the end of the log."""
 
-    def __init__(self, client: Client, copying: Client, watermark: int, poll_seconds: float) -> None:
+    def __init__(
+        self, client: Client, copying: Client, reader: TransactionReader, poll_seconds: float
+    ) -> None:
         self._client, self._copying = client, copying
-        self._watermark, self._poll_seconds = watermark, poll_seconds
+        self._reader, self._poll_seconds = reader, poll_seconds
         self._items = self._pull_all()
         self._acknowledged = 0
 
@@ -155,9 +159,7 @@ class PulledLog:
                 advanced = self._acknowledged
                 self._client.advance(advanced)
             count = 0  # pulled messages
-            reader = TransactionReader(
-                self._client.describe_table, self._client.near_transaction_id(), self._watermark
-            )
+            reader = self._reader
             with self._copying.pull(most) as messages:
                 for arrived in messages:
                     count += 1

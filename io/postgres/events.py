@@ -164,13 +164,27 @@ class _Table:
 
 
 @lru_cache(maxsize=1024)
-def _transaction_of(transaction: LogTransaction, last: bool) -> Transaction:
+def _transaction_of(transaction: LogTransaction, last: bool, timestamp: int) -> Transaction:
     # PostgreSQL has one partition, and the number of records is known only at the end.
-    return Transaction(str(transaction.id), None, 1, last, "", transaction.origin)
+    committed = transaction.commit_timestamp
+    return Transaction(
+        str(transaction.id),
+        None,
+        1,
+        last,
+        "",
+        transaction.origin,
+        False,
+        transaction.origin_lsn or None,
+        transaction.previous_end_lsn or None,
+        None if committed == timestamp else committed,
+    )
 
 
 def _transaction(record: LogRecord) -> Transaction | None:
-    return None if record.transaction is None else _transaction_of(record.transaction, record.last)
+    if record.transaction is None:
+        return None
+    return _transaction_of(record.transaction, record.last, record.event_timestamp)
 
 
 def _version(record: LogRecord) -> Version:
@@ -184,6 +198,7 @@ def table_schema(table: Table) -> TableSchema:
     """Return the columns of a table for the event model."""
     return TableSchema(
         tuple(
-            Column(column.name, column.type, column.nullable, column.key_position) for column in table.columns
+            Column(column.name, column.type, column.nullable, column.key_position, column.default)
+            for column in table.columns
         )
     )

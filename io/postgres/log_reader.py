@@ -41,11 +41,14 @@ class LogPosition(NamedTuple):
 
     `lsn`: transactions that end at or before it were read. `claimed`: how many records of the next transaction were
     claimed. `system`: the identifier of the server's cluster, so that the log of another cluster is not taken for it.
+    `previous_end`: where the last transaction ended that was read; `lsn` may be later, because the log between two
+    transactions is passed too. It is a part of the records, so a repeated read must find it.
     """
 
     lsn: int
     claimed: int
     system: str
+    previous_end: int = 0
 
 
 class CaughtUp(NamedTuple):
@@ -241,14 +244,14 @@ class LogReader:
             if item.transaction is not None:
                 position = position._replace(claimed=item.sequence)
             else:  # a message between two transactions; the `TransactionEnd` that follows it adds nothing
-                position = position._replace(lsn=item.lsn + 1, claimed=0)
+                position = position._replace(lsn=item.lsn + 1, claimed=0, previous_end=item.lsn)
             watermark = max(watermark, item.event_timestamp)
             record = item if self._wanted(item) else None
         elif isinstance(item, TransactionEnd):
             if item.lsn <= position.lsn:
                 return None
             position, watermark = (
-                position._replace(lsn=item.lsn, claimed=0),
+                position._replace(lsn=item.lsn, claimed=0, previous_end=item.lsn),
                 max(watermark, item.event_timestamp),
             )
         else:

@@ -41,7 +41,7 @@ class TableColumn(msgspec.Struct, frozen=True, array_like=True):
 
     `in_identity`: part of the replica identity, under FULL every column. `key_position`: 1 for the first column of the
     primary key (of the identity index under INDEX), None outside of it. `nullable` None: the catalogue no longer has
-    it.
+    it. `default`: the expression of the default.
     """
 
     name: str
@@ -50,6 +50,7 @@ class TableColumn(msgspec.Struct, frozen=True, array_like=True):
     in_identity: bool
     key_position: int | None = None
     nullable: bool | None = None
+    default: str | None = None
 
 
 class Table(msgspec.Struct, frozen=True, array_like=True):
@@ -70,7 +71,7 @@ class LogTransaction(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     `id` is the 64-bit transaction id. `commit_lsn`: the position of its commit record; it orders transactions.
     `commit_timestamp`: nanoseconds since 1970. `origin`: the replication origin, if it was first committed on another
-    server, at `origin_lsn` there.
+    server, at `origin_lsn` there. `previous_end_lsn`: where the transaction before it ended, 0 if that is not known.
     """
 
     id: int
@@ -78,6 +79,7 @@ class LogTransaction(msgspec.Struct, frozen=True, array_like=True, gc=False):
     commit_timestamp: int
     origin: str = ""
     origin_lsn: int = 0
+    previous_end_lsn: int = 0
 
 
 class LogRecord(msgspec.Struct, frozen=True, gc=False):

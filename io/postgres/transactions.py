@@ -47,11 +47,17 @@ DescribeTable = Callable[[log.Relation, dict[int, log.Type]], Table]
 class TransactionReader:
     """Reads the messages of one connection, in order."""
 
-    def __init__(self, describe_table: DescribeTable, near_xid: int, watermark: int) -> None:
-        """`near_xid`: a 64-bit transaction id of about now. `watermark`: the event timestamp so far, nanoseconds."""
+    def __init__(
+        self, describe_table: DescribeTable, near_xid: int, watermark: int, previous_end_lsn: int = 0
+    ) -> None:
+        """`near_xid`: a 64-bit transaction id of about now. `watermark`: the event timestamp so far, nanoseconds.
+
+        `previous_end_lsn`: where the last transaction ended that was read before; 0 if none was read.
+        """
         self._describe_table = describe_table
         self._near_xid = near_xid
         self._event_timestamp = watermark
+        self._previous_end_lsn = previous_end_lsn
         self._tables: dict[int, Table] = {}
         self._types: dict[int, log.Type] = {}
         self._begin: log.Begin | None = None
@@ -125,7 +131,9 @@ class TransactionReader:
         self._near_xid = widen_transaction_id(begin.xid, self._near_xid)
         commit = nanoseconds(begin.commit_us)
         self._event_timestamp = max(self._event_timestamp, commit)
-        self._transaction = LogTransaction(self._near_xid, begin.final_lsn, commit)
+        self._transaction = LogTransaction(
+            self._near_xid, begin.final_lsn, commit, previous_end_lsn=self._previous_end_lsn
+        )
         self._sequence = 0
 
     def _set_origin(self, origin: log.Origin) -> None:
@@ -143,6 +151,7 @@ class TransactionReader:
             yield msgspec.structs.replace(held, last=True)
         yield TransactionEnd(commit.end_lsn, self._event_timestamp)
         self._begin = self._transaction = None
+        self._previous_end_lsn = max(self._previous_end_lsn, commit.end_lsn)
 
     def _record(self, kind: ChangeKind, lsn: int, table: Table, **values: object) -> Iterator[LogRecord]:
         if self._transaction is None:
@@ -193,6 +202,7 @@ class TransactionReader:
             content=message.content,
         )
         yield TransactionEnd(message.lsn + 1, self._event_timestamp)
+        self._previous_end_lsn = max(self._previous_end_lsn, message.lsn)
 
     def _table(self, message: log.Insert | log.Update | log.Delete) -> Table:
         return self._known_table(message.relation_oid)

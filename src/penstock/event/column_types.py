@@ -66,7 +66,7 @@ class ColumnType(msgspec.Struct, frozen=True, array_like=True):
     `native` is the type in the source's words, such as ``NUMERIC``, ``timestamp(3) with time zone`` or
     ``INT64``. `precision` and `scale` belong to DECIMAL, and are None where the source does not limit them.
     `element` belongs to ARRAY, `fields` to STRUCT. `name` is the qualified name of a PROTO, an ENUM or another
-    type that users define.
+    type that users define. `labels` are the values of an ENUM in their order, empty if the source does not say.
     """
 
     kind: Kind
@@ -76,6 +76,7 @@ class ColumnType(msgspec.Struct, frozen=True, array_like=True):
     element: ColumnType | None = None
     fields: tuple[Field, ...] = ()
     name: str = ""
+    labels: tuple[str, ...] = ()
 
 
 class Field(msgspec.Struct, frozen=True, array_like=True):

@@ -69,6 +69,10 @@ class Transaction(msgspec.Struct, frozen=True, array_like=True):
     the last record of the transaction in its partition. `tag` is the application's name for the transaction. `origin`
     is the place where a replicated transaction was first committed. `system` is True for a transaction of the database
     itself, such as a deletion by a time-to-live policy.
+
+    PostgreSQL only: `origin_position` is the position of the commit in the log of `origin`. `previous_end` is the position
+    where the transaction before this one ended. `committed` is the commit timestamp in nanoseconds if it differs from
+    `ChangeEvent.timestamp`, which never falls along the log.
     """
 
     id: str
@@ -78,6 +82,9 @@ class Transaction(msgspec.Struct, frozen=True, array_like=True):
     tag: str = ""
     origin: str = ""
     system: bool = False
+    origin_position: int | None = None
+    previous_end: int | None = None
+    committed: int | None = None
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True):
@@ -120,13 +127,15 @@ class Column(msgspec.Struct, frozen=True, array_like=True):
     """A column of a table.
 
     `nullable` is None if the source does not say. `key_position` is 1 for the first column of the primary key, and None
-    for a column outside of it.
+    for a column outside of it. `default` is the expression of the default in the words of the source, None if there is
+    none or the source does not say.
     """
 
     name: str
     type: ColumnType
     nullable: bool | None = None
     key_position: int | None = None
+    default: str | None = None
 
 
 class TableSchema:
