@@ -338,6 +338,9 @@ def _event_schema(name: str, key: Schema, row: Schema) -> Schema:
         "tag": "string",
         "origin": "string",
         "system": "boolean",
+        "origin_position": "int64?",
+        "previous_end": "int64?",
+        "committed": "int64?",
     }
     message = {"prefix": "string", "content": "bytes", "transactional": "boolean"}
     cell = {

@@ -108,3 +108,21 @@ def test_origin_and_messages_belong_to_their_transaction():
 def test_messages_that_do_not_fit_are_an_error(messages):
     with pytest.raises(DecodeError):
         steps(*messages)
+
+
+def test_a_transaction_knows_where_the_one_before_it_ended():
+    found = steps(
+        *transaction(10, 0, RELATION, m.Insert(1, ())),
+        m.LogicalMessage(False, 25, "p", b""),
+        *transaction(30, 0, m.Insert(1, ())),
+        *transaction(40, 0, m.Insert(1, ())),
+    )
+    records = [step for step in found if isinstance(step, LogRecord) and step.transaction]
+    assert [record.transaction.previous_end_lsn for record in records] == [0, 25, 38]
+
+
+def test_a_resumed_reader_continues_with_the_end_that_its_position_holds():
+    reader = TransactionReader(described, 1000, 0, previous_end_lsn=18)
+    messages = transaction(10, 0, RELATION, m.Insert(1, ())) + transaction(30, 0, m.Insert(1, ()))
+    found = [step for message in messages for step in reader.read(1, message) if isinstance(step, LogRecord)]
+    assert found[-1].transaction.previous_end_lsn == 18
