@@ -25,7 +25,7 @@ left join pg_index key on key.indrelid = relation.oid
      and case when relation.relreplident = 'i' then key.indisreplident else key.indisprimary end
 where relation.oid = %s
 """
-"""Column, whether it is NOT NULL, its position (from 1) in the primary key or in the identity index, and its default."""
+"""Column, whether it is NOT NULL, its position (from 1) in the primary key or in the identity index, its default."""
 
 TYPES = """
 select type.oid::int8, namespace.nspname, type.typname, type.typtype::text,

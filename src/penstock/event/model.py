@@ -70,9 +70,9 @@ class Transaction(msgspec.Struct, frozen=True, array_like=True):
     is the place where a replicated transaction was first committed. `system` is True for a transaction of the database
     itself, such as a deletion by a time-to-live policy.
 
-    PostgreSQL only: `origin_position` is the position of the commit in the log of `origin`. `previous_end` is the position
-    where the transaction before this one ended. `committed` is the commit timestamp in nanoseconds if it differs from
-    `ChangeEvent.timestamp`, which never falls along the log.
+    PostgreSQL only: `origin_position` is the position of the commit in the log of `origin`. `previous_end` is the
+    position where the transaction before this one ended. `committed` is the commit timestamp in nanoseconds
+    if it differs from `ChangeEvent.timestamp`, which never falls along the log.
     """
 
     id: str
