@@ -185,8 +185,11 @@ def _date(text: str) -> int:
 
 
 def _timestamp(text: str) -> int:
-    if text.find("-") == 4:
+    try:
         return parse_timestamp(text)
+    except ValueError:
+        if text.find("-") == 4:
+            raise
     year, dash, rest = text.partition("-")  # Google's emulator writes the year 1 as "1-01-01T00:00:00Z"
     return parse_timestamp(f"{year:0>4}{dash}{rest}")
 

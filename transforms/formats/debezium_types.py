@@ -13,7 +13,7 @@ from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from decimal import MAX_PREC, Context, Decimal
-from functools import partial
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -148,36 +148,42 @@ def _decimal(type_: ColumnType, mode: str, as_json: bool) -> Mapping:
     if type_.precision is not None:
         parameters["connect.decimal.precision"] = str(type_.precision)
     schema = _named("bytes", "org.apache.kafka.connect.data.Decimal", parameters=parameters)
-    return Mapping(schema, partial(_unscaled, scale))
+    return Mapping(schema, unscaled(scale))
 
 
 def _variable_scale(value: Decimal) -> dict[str, Any]:
     exponent = value.as_tuple().exponent
     scale = max(0, -exponent) if isinstance(exponent, int) else 0
-    return {"scale": scale, "value": _unscaled(scale, value)}
+    return {"scale": scale, "value": unscaled(scale)(value)}
 
 
-def _unscaled(scale: int, value: Decimal) -> bytes:
-    """Return the value times 10**scale as the shortest two's complement, big-endian.
+@lru_cache(maxsize=256)
+def unscaled(scale: int) -> Callable[[Decimal], bytes]:
+    """Return the function from a decimal to its value times 10**scale: the shortest two's complement, big-endian.
 
-    Raises:
-        ValueError: NaN, an infinity, or more digits after the point than the scale.
+    It raises a ValueError for NaN, an infinity, or more digits after the point than the scale.
     """
-    try:
-        scaled = value.scaleb(scale, EXACT)
-        number = int(scaled)
-    except (ValueError, OverflowError, ArithmeticError):
-        raise ValueError(
-            "NaN and infinities do not fit decimal_handling_mode=precise: use string or double"
-        ) from None
-    if number != scaled:
-        raise ValueError(
-            f"a number has more than the {scale} digits after the point that its column declares"
-        )
-    if number >= 0:
-        return number.to_bytes(number.bit_length() // 8 + 1, "big")
-    # A negative power of two needs one bit less than its absolute value.
-    return number.to_bytes((~number).bit_length() // 8 + 1, "big", signed=True)
+    factor = 10**scale
+
+    def convert(value: Decimal) -> bytes:
+        try:
+            # Integers are computed and compared in two thirds of the time of Decimals, and without rounding.
+            numerator, denominator = value.as_integer_ratio()
+        except (ValueError, OverflowError):
+            raise ValueError(
+                "NaN and infinities do not fit decimal_handling_mode=precise: use string or double"
+            ) from None
+        if factor % denominator:
+            raise ValueError(
+                f"a number has more than the {scale} digits after the point that its column declares"
+            )
+        number = numerator * (factor // denominator)
+        if number >= 0:
+            return number.to_bytes(number.bit_length() // 8 + 1, "big")
+        # A negative power of two needs one bit less than its absolute value.
+        return number.to_bytes((~number).bit_length() // 8 + 1, "big", signed=True)
+
+    return convert
 
 
 def _binary(mode: str) -> Mapping:
