@@ -46,7 +46,7 @@ class EventOptions:
 
     Args:
         format: Format of the lines. native: the records as the source sent them.
-        lines: What a line is. values: the value of the record; messages: an object with its topic, key, value,
+        lines: Content of a line. values: the value of the record; messages: an object with its topic, key, value,
             headers and timestamp, also for tombstones.
         tables: Table whose changes are written, a name or a glob such as ``sales.*``; repeat for more. Default: all.
         without_tables: Table whose changes are left out, a name or a glob; repeat for more.

@@ -39,16 +39,21 @@ class RouteEvents(ElementTransform):
 class ShardByKey(ElementTransform):
     """Pairs each event with a shard number: (shard, event), 0 <= shard < `shards`.
 
+        events | ShardByKey(8)
+        events | ShardByKey(8, rule=YdbFormat("feed").partition)  # as YDB assigns rows to topic partitions
+
     Events of one key have one shard, so their order stays if each shard is processed in order. The number depends
     on table and key only, not on the process or the version of Python. Events without a key go to the shard of
     their table.
+
+    `rule` is a function of an event and the number of shards. Default: the CRC-32 of table and key.
     """
 
-    def __init__(self, shards: int) -> None:
+    def __init__(self, shards: int, *, rule: Callable[[ChangeEvent, int], int] | None = None) -> None:
         if shards < 1:
             raise UsageError(f"ShardByKey needs at least 1 shard, not {shards}")
         self._shards = shards
-        super().__init__(_WithShard(shards), tuple[int, ChangeEvent])
+        super().__init__(_WithShard(shards, rule or shard_of), tuple[int, ChangeEvent])
 
     def display_data(self) -> dict[str, Any]:
         return {"shards": self._shards}
@@ -75,8 +80,8 @@ class _WithDestination:
 
 
 class _WithShard:
-    def __init__(self, shards: int) -> None:
-        self._shards = shards
+    def __init__(self, shards: int, rule: Callable[[ChangeEvent, int], int]) -> None:
+        self._shards, self._rule = shards, rule
 
     def __call__(self, event: ChangeEvent) -> Iterable[tuple[int, ChangeEvent]]:
-        return ((shard_of(event, self._shards), event),)
+        return ((self._rule(event, self._shards), event),)

@@ -16,7 +16,14 @@ from penstock.transforms.formats.debezium_envelope import (
     message_schema,
 )
 from penstock.transforms.formats.debezium_source import json_block, plain_block
-from penstock.transforms.formats.debezium_types import Mapping, Schema, TypeModes, field_schema, mapping
+from penstock.transforms.formats.debezium_types import (
+    Mapping,
+    Schema,
+    TypeModes,
+    array_mapping,
+    field_schema,
+    mapping,
+)
 from penstock.transforms.formats.formatted import FormattedRecord, Headers
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_]")
@@ -263,6 +270,8 @@ _OMIT = _Marker()
 
 def column_mapping(type_: ColumnType, modes: TypeModes, as_spanner: bool, as_json: bool = True) -> Mapping:
     """Return how a column is shown; Debezium's Spanner connector sends decimals and dates as the service's text."""
+    if as_spanner and type_.kind is Kind.ARRAY and type_.element:
+        return array_mapping(column_mapping(type_.element, modes, as_spanner, as_json))
     if as_spanner and type_.kind in _TEXT_IN_SPANNER:
         modes = msgspec.structs.replace(
             modes, decimal_handling_mode="string", time_precision_mode="isostring"

@@ -92,7 +92,7 @@ def mapping(type_: ColumnType, modes: TypeModes, as_json: bool = True) -> Mappin
         case Kind.INTERVAL:
             return Mapping(_named("int64", "io.debezium.time.MicroDuration"), _interval_microseconds)
         case Kind.ARRAY:
-            return _array(type_, modes, as_json)
+            return array_mapping(mapping(type_.element or ColumnType(Kind.OTHER), modes, as_json))
         case Kind.STRUCT:
             return _struct(type_, modes, as_json)
         case Kind.JSON:
@@ -133,7 +133,7 @@ def json_float(value: float) -> float | str:
 
 def _decimal(type_: ColumnType, mode: str, as_json: bool) -> Mapping:
     if mode == "string":
-        return Mapping({"type": "string"}, str)
+        return Mapping({"type": "string"}, plain_decimal)
     if mode == "double":
         return Mapping({"type": "double"}, (lambda value: json_float(float(value))) if as_json else float)
     if type_.scale is None:
@@ -149,6 +149,11 @@ def _decimal(type_: ColumnType, mode: str, as_json: bool) -> Mapping:
         parameters["connect.decimal.precision"] = str(type_.precision)
     schema = _named("bytes", "org.apache.kafka.connect.data.Decimal", parameters=parameters)
     return Mapping(schema, unscaled(scale))
+
+
+def plain_decimal(value: Decimal) -> str:
+    """Return a decimal without an exponent, as Java's `toPlainString` and Spanner do; `str` would return 1E-9."""
+    return format(value, "f")
 
 
 def _variable_scale(value: Decimal) -> dict[str, Any]:
@@ -287,8 +292,8 @@ def _interval_microseconds(value: Interval) -> int:
     return round(days * 86_400_000_000) + value.nanoseconds // 1000
 
 
-def _array(type_: ColumnType, modes: TypeModes, as_json: bool) -> Mapping:
-    element = mapping(type_.element or ColumnType(Kind.OTHER), modes, as_json)
+def array_mapping(element: Mapping) -> Mapping:
+    """Return how an array is shown whose elements are shown as `element`."""
     items = dict(element.schema)
     schema = {"type": "array", "items": {"type": items.pop("type"), "optional": True, **items}}
     convert = element.convert

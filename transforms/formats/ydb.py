@@ -33,7 +33,12 @@ from penstock.event import ChangeEvent, Image, Op, Source, TableSchema, Version
 from penstock.transforms.formats.capture import Mode, check_cells, check_choice, check_source
 from penstock.transforms.formats.formatted import FormattedRecord
 from penstock.transforms.formats.table_format import TableFormat
-from penstock.transforms.formats.ydb_position import VirtualTimestamp, barrier_timestamp, virtual_timestamp
+from penstock.transforms.formats.ydb_position import (
+    VirtualTimestamp,
+    barrier_timestamp,
+    partition_of,
+    virtual_timestamp,
+)
 from penstock.transforms.formats.ydb_types import Convert, type_mapping
 from penstock.transforms.tables import table_name
 
@@ -81,7 +86,7 @@ class YdbFormat(TableFormat["_Table"]):
 
     Args:
         changefeed: Name of the changefeed.
-        mode: What a record shows of a row. The image modes need a source that sends whole rows.
+        mode: The parts of a row that a record shows. The image modes need a source that sends whole rows.
         format: JSON, or DEBEZIUM_JSON, which has no mode UPDATES.
         virtual_timestamps: Whether records have `ts`, the virtual timestamp.
         user_sids: Whether records have `user`, where the source names one.
@@ -171,6 +176,17 @@ class YdbFormat(TableFormat["_Table"]):
         resolved = barrier_timestamp(watermark)
         topic = f"{table}/{self._changefeed}"
         return FormattedRecord(topic, None, _json({"resolved": resolved}), watermark, Version(watermark))
+
+    def partition(self, event: ChangeEvent, partitions: int) -> int:
+        """Return the topic partition to which YDB would write an event: the argument `rule` of `ShardByKey`.
+
+        Raises:
+            ValueError: the event has no key.
+        """
+        table = self._plan(event)
+        if event.key is None:
+            raise ValueError(f"{table.name} has no primary key, which a YDB changefeed needs")
+        return partition_of(_json(table.key(event.key)), partitions)
 
     def _make_plan(self, source: Source, schema: TableSchema) -> _Table:
         check_source(self.required_mode, source)
@@ -267,7 +283,7 @@ class _Table:
         return [self._shown(name, show, key[name]) for name, show in self._keys]
 
     def updated(self, event: ChangeEvent, op: Op, after: Image) -> dict[str, Any]:
-        """Return the columns that an update wrote; all that were sent, if the source does not say which changed."""
+        """Return the columns that an update wrote; if the source does not name them, all columns that it sent."""
         before = event.before
         if before is not None and op is Op.UPDATE:
             if self._changed_only:

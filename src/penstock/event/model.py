@@ -34,7 +34,7 @@ class Source(msgspec.Struct, frozen=True, array_like=True):
     `system`: spanner, bigtable, postgresql, ydb. `server`: the part above the database, such as project and instance
     (``my-project/main``) or the logical server name. `stream`: the change stream, publication or changefeed.
     `capture`: the source's own name for which values it sends, such as NEW_ROW or FULL. `materialized`: the event
-    comes from `MaterializeRows`, so its images are whole rows whatever `capture` says.
+    comes from `MaterializeRows`, so its images are whole rows with every `capture`.
     """
 
     system: str

@@ -30,6 +30,7 @@ from penstock.transforms.formats.debezium import DebeziumFormat
 from penstock.transforms.formats.debezium_parse import DebeziumParser
 from penstock.transforms.formats.debezium_source import json_block, plain_block
 from penstock.transforms.formats.formatted import FormattedRecord
+from tests.unit.formats.events import event_of, schema_of
 
 TEXT = ColumnType(Kind.STRING, "character varying(255)")
 CUSTOMERS = TableSchema(
@@ -249,6 +250,27 @@ def test_the_exact_mode_of_spanner_sends_what_its_connector_sends() -> None:
     assert list(value["source"])[9:15] == [
         *("project_id", "instance_id", "database_id", "change_stream_name", "table", "server_transaction_id")
     ]
+
+
+def test_the_exact_mode_of_spanner_sends_elements_of_arrays_as_texts_too() -> None:
+    """Origin: `ColumnTypeSchemaMapper.getArrayElementSchema` of Debezium's Spanner connector."""
+    kinds = {"Prices": Kind.DECIMAL, "Days": Kind.DATE, "Times": Kind.TIMESTAMP, "Docs": Kind.JSON}
+    arrays = {name: ColumnType(Kind.ARRAY, "ARRAY", element=ColumnType(kind)) for name, kind in kinds.items()}
+    row = {"Prices": [Decimal("0.000000001"), None], "Days": [1], "Times": [10**9], "Docs": ["{}"]}
+    event = event_of(schema_of({"Id": Kind.INT64}, **arrays), Op.CREATE, after={"Id": 1, **row})
+    value = payload(DebeziumFormat("con", debezium_exact=True, schemas_enable=True)(event)[0])
+    shown = value["payload"]["after"]
+    assert [shown["Prices"], shown["Days"]] == [["0.000000001", None], ["1970-01-02"]]
+    assert [shown["Times"], shown["Docs"]] == [["1970-01-01T00:00:01Z"], ["{}"]]
+    (after,) = (field for field in value["schema"]["fields"] if field["field"] == "after")
+    assert [field["items"] for field in after["fields"][1:]] == [{"type": "string", "optional": True}] * 4
+
+
+def test_a_small_decimal_as_text_has_no_exponent() -> None:
+    schema = schema_of({"Id": Kind.INT64}, Price=Kind.DECIMAL)
+    event = event_of(schema, Op.CREATE, after={"Id": 1, "Price": Decimal("0.000000001")})
+    (record,) = DebeziumFormat("s", decimal_handling_mode="string")(event)
+    assert payload(record)["after"]["Price"] == "0.000000001"
 
 
 def test_a_bigtable_record_carries_its_cells() -> None:

@@ -31,6 +31,7 @@ from penstock.transforms import (
     truncated,
 )
 from penstock.transforms.element_transform import ElementTransform
+from penstock.transforms.formats.ydb_position import partition_of
 from tests.unit.events.test_spanner_events import KEY, record
 from tests.unit.transforms.events import order
 
@@ -166,6 +167,16 @@ def test_one_key_has_one_shard_and_shards_are_stable() -> None:
     assert set(shards) == set(range(8))
     assert shards[:6] == [shard_of(order(number), 8) for number in range(6)]
     assert shard_of(order(1), 1000) == 413
+
+
+def test_a_rule_gives_each_event_the_partition_that_ydb_would_give_it() -> None:
+    events = [order(number) for number in range(50)]
+    sharded = [apply(ShardByKey(6, rule=YdbFormat("feed").partition), event)[0] for event in events]
+    assert sharded == [partition_of(YdbFormat("feed")(event)[0].key or b"", 6) for event in events]
+    assert set(sharded) == set(range(6))
+    without_key = msgspec.structs.replace(order(), key=None)
+    with pytest.raises(ValueError, match="no primary key"):
+        YdbFormat("feed").partition(without_key, 6)
 
 
 def test_display_data_names_what_was_chosen() -> None:
