@@ -8,14 +8,18 @@ from __future__ import annotations
 import os
 import threading
 import time
-from base64 import b64decode
-from collections.abc import Callable, Iterable
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 
 from penstock.io.bigtable import AddToCell, DeleteCells, DeleteFamily, MergeToCell, SetCell
 from penstock.pipelines.bigtable_to_files import bigtable_to_files
@@ -26,6 +30,7 @@ from tests.integration.bigtable.replay import Cells, apply
 from tests.oracle import kill
 from tests.oracle.kill import After, python
 from tests.oracle.lines import Line, read_lines
+from tests.schema_registry import SchemaRegistryServer
 
 pytestmark = [pytest.mark.emulator, pytest.mark.spark, pytest.mark.slow]
 SECONDS, SECONDS_A_KILL = 8.0, 13.0
@@ -88,7 +93,33 @@ def _cloudevents(lines: list[Line]) -> Cells:
     return debezium_cells(line.content["data"] for line in lines)
 
 
-CASES: dict[str, tuple[Check, dict[str, Any]]] = {
+def _avro(lines: list[Line], registry: str) -> Cells:
+    """Read the records with Confluent's own deserializer, which knows them only by the registry."""
+    deserialize = AvroDeserializer(SchemaRegistryClient({"url": registry}))
+    payloads = []
+    for line in lines:
+        message = line.content
+        place = SerializationContext(message["topic"], MessageField.VALUE)
+        payloads.append(_with_base64(deserialize(b64decode(message["value"]["base64"]), place)))
+    return debezium_cells(payloads)
+
+
+def _with_base64(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_base64(each) for name, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [_with_base64(each) for each in value]
+    return b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+def cases(registry: str) -> dict[str, tuple[Check, dict[str, Any]]]:
+    """Return the check and the parameters of each format; `registry` is the address of a schema registry."""
+    avro = {"converter": "avro", "registry_url": registry}
+    read_avro = replays(partial(_avro, registry=registry))
+    return {**JSON_CASES, "avro": (read_avro, {"format": "debezium", "lines": "messages", "debezium": avro})}
+
+
+JSON_CASES: dict[str, tuple[Check, dict[str, Any]]] = {
     "debezium": (
         replays(lambda lines: debezium_cells(line.content for line in lines)),
         {"format": "debezium"},
@@ -106,16 +137,24 @@ CASES: dict[str, tuple[Check, dict[str, Any]]] = {
 }
 
 
+@pytest.fixture
+def registry() -> Iterator[str]:
+    with SchemaRegistryServer() as server:
+        yield server.url
+
+
 def test_a_consumer_of_each_format_replays_the_table_exactly(
     request: pytest.FixtureRequest,
     new_table: Callable[..., Table],
     writers: Any,
+    registry: str,
     tmp_path: Path,
     campaign: Any,
 ) -> None:
     figures = {}
-    for name in CASES if campaign.full else ["debezium"]:
-        check, choices = CASES[name]
+    every = cases(registry)
+    for name in every if campaign.full else ["debezium"]:
+        check, choices = every[name]
         table, folder = new_table(b"\x40", b"\x80", b"\xc0"), tmp_path / name
         folder.mkdir()
         table.control.churn(0.5, seed=campaign.seed, table=table.name)

@@ -85,8 +85,9 @@ def test_display_data_shows_every_argument_under_its_name(transform: Any, argume
 
 def test_the_examples_have_every_transform_and_every_argument() -> None:
     shown = {(transform, name) for transform, arguments in EXAMPLES for name in arguments} | {
-        (FilterEvents, "where")
-    }  # a function, which has no text
+        (FilterEvents, "where"),
+        (ShardByKey, "rule"),
+    }  # functions, which have no text
     of_package = [transform for transform in PUBLIC if transform.__module__.startswith("penstock.transforms")]
     assert shown == {(transform, name) for transform in of_package for name in parameters(transform)}
 
