@@ -17,8 +17,8 @@ class ToChangeEvents(ElementTransform):
 
         events = changes | ToChangeEvents(server="my-project/main", database="shop", stream="OrdersStream")
 
-    Input: `DataChangeRecord` (Spanner), `ChangeStreamMutation` (Bigtable), `LogRecord` (PostgreSQL); a `ChangeEvent`
-    passes unchanged.
+    Input: `DataChangeRecord` (Spanner), `ChangeStreamMutation` (Bigtable), `LogRecord` (PostgreSQL),
+    `ChangefeedRecord` (YDB); a `ChangeEvent` passes unchanged.
     Records do not name the place they come from, so it is given here and copied into each event's `source`:
     `server` (project and instance), `database`, `stream` (the change stream) and `table` (Bigtable; a Spanner
     record names its table).
@@ -66,9 +66,13 @@ class _Converter:
                 from penstock.io.postgres.events import EventConverter as Postgres
 
                 return Postgres(self._server, self._database, self._stream)
+            case "penstock.io.ydb.record.ChangefeedRecord":
+                from penstock.transforms.formats.ydb_events import EventConverter as Ydb
+
+                return Ydb(self._server, self._database)
             case "penstock.event.model.ChangeEvent":
                 return lambda event: [event]
         raise TypeError(
             f"ToChangeEvents got a {record_type.__qualname__}; "
-            "it converts DataChangeRecord, ChangeStreamMutation, LogRecord and ChangeEvent"
+            "it converts DataChangeRecord, ChangeStreamMutation, LogRecord, ChangefeedRecord and ChangeEvent"
         )

@@ -130,12 +130,18 @@ class YdbParser:
         self._keys = [(column.name, self._types[column.name].parse) for column in self._schema.key_columns]
 
     def __call__(
-        self, key: bytes | None, value: bytes, *, timestamp: int = 0, version: Version | None = None
+        self,
+        key: bytes | None,
+        value: bytes,
+        *,
+        timestamp: int = 0,
+        version: Version | None = None,
+        initial_scan: bool = False,
     ) -> ChangeEvent | Barrier:
         """Return the event or the barrier of a record.
 
         `key` is the message key, which only the Debezium flavour needs. `timestamp` and `version` are used if the
-        record has no virtual timestamp.
+        record has no virtual timestamp. `initial_scan`: the caller knows that it is a row of the initial scan.
 
         Raises:
             ValueError: not a record of a changefeed, or a value that does not have the type of its column.
@@ -152,10 +158,16 @@ class YdbParser:
             return self._debezium(key, record.payload)
         if record.key is None or (record.update is None and record.reset is None and record.erase is None):
             raise ValueError("a record of a YDB changefeed has a key and one of update, reset and erase")
-        return self._change(record, record.key, timestamp, version)
+        is_scan = initial_scan or (record.ts is not None and record.ts == self._snapshot)
+        return self._change(record, record.key, timestamp, version, is_scan)
 
     def _change(
-        self, record: _Value, raw_key: list[msgspec.Raw], timestamp: int, version: Version | None
+        self,
+        record: _Value,
+        raw_key: list[msgspec.Raw],
+        timestamp: int,
+        version: Version | None,
+        is_scan: bool,
     ) -> ChangeEvent:
         if len(raw_key) != len(self._keys):
             raise ValueError(f"a key has {len(raw_key)} values, and the schema {len(self._keys)} key columns")
@@ -174,7 +186,8 @@ class YdbParser:
             after = key | self._image(record.newImage if record.newImage is not None else record.update or {})
             if self._mode == "NEW_AND_OLD_IMAGES" and old is None:
                 op = Op.CREATE
-        if record.ts is not None and record.ts == self._snapshot:
+        # The scan has rows only: an erase with its timestamp is a change.
+        if is_scan and op is not Op.DELETE:
             op, before, after = Op.READ, None, old if record.newImage is None and old else after
         return self._event(op, key, before, after, record.ts, record.user, timestamp, version)
 

@@ -167,6 +167,17 @@ def spanner_emulator(simulated: bool, options: Sequence[str]) -> None:
     start(options)
 
 
+@emulator.command("ydb", add_help_option=False, context_settings=_UNKNOWN_OPTIONS)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def ydb_emulator(options: Sequence[str]) -> None:
+    """A YDB test service with changefeeds; `--help` shows its options."""
+    ignore_import_warnings()
+    from penstock.emulators.ydb.cli import main as start
+
+    restore_defaults()  # the service handles signals itself
+    start(options)
+
+
 @emulator.command("bigtable", add_help_option=False, context_settings=_UNKNOWN_OPTIONS)
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def bigtable_emulator(options: Sequence[str]) -> None:

@@ -1,0 +1,195 @@
+"""Readers that outlive a bundle: opened once, lent to one bundle after another, closed when no bundle continues them.
+
+A reader goes back to the pool of its process when a bundle ends without an error, and is lent only to a bundle that
+asks for *exactly* its position. If an epoch was repeated or the partition was read elsewhere, the position differs and
+a new reader is made. A reader that no bundle asks for within `idle_stream_seconds` is stopped.
+
+One thread per pool does the periodic work while there are readers: it asks the server about idle partitions, commits
+the offsets of the consumer, looks for new columns, and stops parked readers.
+
+**Commits**: a position that a bundle begins at is in the checkpoint, so its offset may be committed. A commit never
+runs ahead of the checkpoint, and is repeated after a crash. A commit that fails is tried again with the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol
+
+from penstock.errors import PenstockError
+from penstock.io.change_streams.prefetch import ReadAhead
+from penstock.io.change_streams.settings import Limits
+from penstock.io.change_streams.status import UnreachableError
+from penstock.io.ydb.frontier import Frontier, Position
+from penstock.io.ydb.prefetch import Prefetcher
+from penstock.io.ydb.reader import PartitionReader, Service, stop_all
+from penstock.io.ydb.steps import Rules
+
+_LOGGER = logging.getLogger(__name__)
+_REFRESH_SECONDS = 60.0
+"""How often the table is described again, to learn of new columns."""
+_SMALLEST_SHARE = 64 << 10
+"""Bytes that a partition may be read ahead, however many there are."""
+_LONGEST_WAIT_SECONDS = 0.25
+
+
+class Topic(Service, Protocol):
+    """YDB, as the pool uses it."""
+
+    def commit(self, consumer: str, partition: int, offset: int) -> None:
+        """Commit an offset; raises `UnreachableError` or a PenstockError."""
+
+
+class StreamPool:
+    """The readers of one changefeed in one process. Thread-safe; several bundles may use it at once.
+
+    `check` is called once, with the frontier of the first bundle, before anything is read. `refresh` describes the
+    table again.
+    """
+
+    def __init__(
+        self,
+        topic: Topic,
+        rules: Rules,
+        limits: Limits,
+        heartbeat_seconds: float,
+        *,
+        consumer: str = "",
+        check: Callable[[Frontier], None] = lambda frontier: None,
+        refresh: Callable[[], None] | None = None,
+    ) -> None:
+        self.limits, self.ahead = limits, ReadAhead(limits.buffer_bytes)
+        self._topic, self._rules, self._heartbeat_seconds = topic, rules, heartbeat_seconds
+        self._consumer, self._check, self._refresh = consumer, check, refresh
+        self._refresh_at = time.monotonic() + _REFRESH_SECONDS
+        self._checked = False
+        self._running: set[PartitionReader] = set()
+        self._parked: list[tuple[float, PartitionReader]] = []
+        self._to_commit: dict[int, int] = {}
+        self._committed: dict[int, int] = {}
+        self._worker: threading.Thread | None = None
+        # Not the condition of the readers, which is notified for each batch.
+        self._work_to_do = threading.Event()
+
+    @contextmanager
+    def checkout(self, frontier: Frontier) -> Iterator[Prefetcher]:
+        """Lend a prefetcher, which borrows readers as `serve` asks for them. After an error they are stopped."""
+        if not self._checked:
+            self._check(frontier)
+            self._checked = True
+        with Prefetcher(self) as prefetcher:
+            yield prefetcher
+
+    def begin(self, openings: Mapping[int, Position]) -> None:
+        """Start a bundle: note the offsets to commit. If it continues no parked reader, stop all of them."""
+        if self._consumer:
+            with self.ahead.changed:
+                for partition, position in openings.items():
+                    ends = [*position.parents, *([] if position.sought else [(partition, position.offset)])]
+                    self._to_commit.update({n: end for n, end in ends if end > self._committed.get(n, 0)})
+            self._work_to_do.set()
+        with self.ahead.changed:
+            if any(openings.get(reader.partition) == reader.position for _, reader in self._parked):
+                return
+            parked, self._parked = self._parked, []
+        stop_all([reader for _, reader in parked])
+
+    def borrow(self, partition: int, position: Position, streams: int) -> PartitionReader:
+        """Return a reader that stands at this position: a parked one, or a new one.
+
+        `streams`: how many partitions share the budget. A parked reader whose thread has failed is lent too, so that
+        the bundle raises the error.
+        """
+        with self.ahead.changed:
+            for number, (_, reader) in enumerate(self._parked):
+                if reader.partition == partition and reader.position == position:
+                    del self._parked[number]
+                    break
+            else:
+                share = max(_SMALLEST_SHARE, self.limits.buffer_bytes // max(1, streams))
+                reader = PartitionReader(
+                    partition,
+                    position,
+                    self._rules,
+                    self._topic,
+                    self.limits.unavailable_seconds,
+                    self.ahead,
+                    share,
+                )
+            self._running.add(reader)
+            self._ensure_worker()
+            return reader
+
+    def give_back(self, reader: PartitionReader) -> None:
+        """Park a reader for the next bundle; the oldest one is stopped when there are too many."""
+        with self.ahead.changed:
+            self._running.discard(reader)
+            self._parked.append((time.monotonic() + self.limits.idle_stream_seconds, reader))
+            most = self.limits.max_concurrent_partitions if self.limits.idle_stream_seconds > 0 else 0
+            keep = len(self._parked) - most
+            surplus = [parked for _, parked in self._parked[: max(0, keep)]]
+            del self._parked[: max(0, keep)]
+            self._ensure_worker()
+        for parked in surplus:
+            parked.stop()
+
+    def drop(self, reader: PartitionReader) -> None:
+        """Forget a reader that its bundle stops."""
+        with self.ahead.changed:
+            self._running.discard(reader)
+
+    def _ensure_worker(self) -> None:
+        if self._worker is None:
+            self._worker = threading.Thread(target=self._work, name="penstock-ydb-reader-worker", daemon=True)
+            self._worker.start()
+
+    def _work(self) -> None:
+        """Do the periodic work. The thread ends when there are no readers; the next one starts another."""
+        ask_at = 0.0
+        while True:
+            self._commit()
+            with self.ahead.changed:
+                now = time.monotonic()
+                expired = [reader for until, reader in self._parked if until <= now]
+                self._parked = [parked for parked in self._parked if parked[0] > now]
+                readers = [*self._running, *(reader for _, reader in self._parked)]
+                # Under the lock, so that `borrow` either finds this thread or starts another.
+                if not readers and not expired:
+                    self._worker = None
+                    return
+            stop_all(expired)
+            if now >= ask_at:
+                ask_at = now + self._heartbeat_seconds
+                for reader in readers:
+                    reader.ask_status()
+            self._describe_again(now)
+            with self.ahead.changed:
+                until = min([ask_at, *(until for until, _ in self._parked)])
+            # Not longer, so that the thread ends soon after the last reader.
+            self._work_to_do.wait(max(0.0, min(until - time.monotonic(), _LONGEST_WAIT_SECONDS)))
+            self._work_to_do.clear()
+
+    def _commit(self) -> None:
+        with self.ahead.changed:
+            due, self._to_commit = self._to_commit, {}
+        for partition, offset in due.items():
+            try:
+                self._topic.commit(self._consumer, partition, offset)
+            except (PenstockError, UnreachableError) as error:
+                # Not an error of the pipeline: a later commit includes this one.
+                _LOGGER.warning("offset %d of partition %d was not committed: %s", offset, partition, error)
+            else:
+                self._committed[partition] = offset
+
+    def _describe_again(self, now: float) -> None:
+        if self._refresh is None or now < self._refresh_at:
+            return
+        self._refresh_at = now + _REFRESH_SECONDS
+        try:
+            self._refresh()
+        except (PenstockError, UnreachableError) as error:
+            _LOGGER.warning("the table was not described again: %s", error)

@@ -1,0 +1,187 @@
+"""Reads many partitions ahead: a thread for each (see `reader`), one consumer that takes.
+
+    with pool.checkout(frontier) as prefetcher:
+        prefetcher.serve(frontier)                # run exactly the partitions that are open
+        batch = prefetcher.take(timeout=0.05)     # steps of one partition, in order; None: nothing yet
+
+The partition with the lowest watermark comes first. Beyond `max_concurrent_partitions` partitions take turns. Knows
+neither Beam nor the client.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Protocol, Self
+
+from penstock.io.change_streams.prefetch import ReadAhead
+from penstock.io.change_streams.settings import Limits
+from penstock.io.ydb.frontier import Frontier, Position
+from penstock.io.ydb.reader import MOST_IN_BATCH, Batch, PartitionReader, stop_all
+
+_TURN_SECONDS = 1.0
+"""How long a partition may be read while others wait for its place."""
+_GATHER_SECONDS = 0.01
+"""How long a consumer that finds less than a batch waits for more, so that it is not woken for each record."""
+_FIRST_RECORD_SECONDS = 5.0
+"""How long a split waits for the first record of a stream."""
+
+
+class Streams(Protocol):
+    """The pool that a prefetcher borrows its readers from."""
+
+    @property
+    def limits(self) -> Limits: ...
+    @property
+    def ahead(self) -> ReadAhead: ...
+    def begin(self, openings: Mapping[int, Position]) -> None: ...
+    def borrow(self, partition: int, position: Position, streams: int) -> PartitionReader: ...
+    def give_back(self, reader: PartitionReader) -> None: ...
+    def drop(self, reader: PartitionReader) -> None: ...
+
+
+class Prefetcher:
+    """The readers that one `process` call has borrowed. `serve`, `take`, then the end of the `with`."""
+
+    def __init__(self, pool: Streams) -> None:
+        self._pool, self._changed = pool, pool.ahead.changed
+        self._running: dict[int, PartitionReader] = {}
+        self._in_hand: Batch | None = None
+        self._gathered = 0  # steps that may be taken before more of them are waited for
+        self._takes_turns = False
+        self._began: float | None = None
+        self._requests = self._retries = 0
+
+    def serve(self, frontier: Frontier) -> None:
+        """Read the open partitions of the frontier and no others."""
+        self._settle()
+        openings = frontier.open
+        if begins := self._began is None:
+            self._pool.begin(openings)
+        for partition in self._running.keys() - openings.keys():
+            self._stop(partition)
+        most = self._pool.limits.max_concurrent_partitions
+        self._takes_turns = len(openings) > most
+        by_watermark = sorted(openings, key=lambda number: (openings[number].watermark, number))
+        waiting = [number for number in by_watermark if number not in self._running]
+        if waiting:
+            self._end_turns(len(self._running) + len(waiting) - most)
+        for number in waiting[: most - len(self._running)]:
+            reader = self._pool.borrow(number, openings[number], min(len(openings), most))
+            reader.running_since = time.monotonic()
+            self._running[number] = reader
+        if begins:
+            self._began = time.monotonic()
+
+    def take(self, timeout: float) -> Batch | None:
+        """Return a batch of the partition with the lowest watermark; see `change_streams.prefetch`."""
+        self._settle()
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while not (waiting := self._waiting()):
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    return None
+                self._changed.wait(remaining)
+        # One short pause here costs less than a wake-up of this thread for each record.
+        # Once per round of batches: without `_gathered` each of many partitions with one record would cost a pause.
+        if self._gathered <= 0 and _queued(waiting) < MOST_IN_BATCH:
+            time.sleep(_GATHER_SECONDS)
+        with self._changed:
+            waiting = self._waiting()
+            if self._gathered <= 0:
+                self._gathered = _queued(waiting)
+            # Chosen again after the pause: a reader with a lower watermark may have received its first record.
+            self._in_hand = batch = min(waiting, key=lambda reader: reader.position.watermark).take()
+            self._gathered -= max(1, len(batch.steps))
+            return batch
+
+    @property
+    def first_record_pending(self) -> bool:
+        """Whether a partition that is behind will soon send its first record.
+
+        A split now would discard the stream before it has sent anything, if no later bundle of this process continues
+        it. Only readers that ran when the bundle began count, so that a bundle with many partitions ends.
+        """
+        return any(map(self._is_awaited, self._running.values()))
+
+    data_expected = first_record_pending
+
+    def _is_awaited(self, reader: PartitionReader) -> bool:
+        ran_at_first = self._began is not None and reader.running_since <= self._began
+        young = time.monotonic() < reader.opened + _FIRST_RECORD_SECONDS
+        return ran_at_first and young and reader.first_record_pending
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether each partition has its own reader. Otherwise they take turns, and a short bundle is no turn."""
+        return not self._takes_turns
+
+    def uncounted(self) -> tuple[int, int]:
+        """Return how many streams were opened and how many were lost since the last call."""
+        for reader in self._running.values():
+            self._count(reader)
+        done = self._requests, self._retries
+        self._requests = self._retries = 0
+        return done
+
+    def close(self, *, keep: bool = False) -> None:
+        """Give the readers back to the pool, or stop them."""
+        self._settle()
+        readers, self._running = list(self._running.values()), {}
+        for reader in readers:
+            (self._pool.give_back if keep else self._pool.drop)(reader)
+        if not keep:
+            stop_all(readers)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close(keep=kind is None)
+
+    def _waiting(self) -> list[PartitionReader]:
+        return [reader for reader in self._running.values() if reader.waiting]
+
+    def _settle(self) -> None:
+        batch, self._in_hand = self._in_hand, None
+        if batch is None:
+            return
+        with self._changed:
+            granted = batch.reader.settle(batch)
+        if batch.claimed > len(batch.steps):  # with the end of the partition
+            self._stop(batch.reader.partition)
+        elif granted:
+            batch.reader.grant(granted)
+
+    def _stop(self, partition: int) -> None:
+        reader = self._running.pop(partition, None)
+        if reader is None:
+            return
+        self._count(reader)
+        self._pool.drop(reader)
+        reader.stop()
+
+    def _count(self, reader: PartitionReader) -> None:
+        requests, retries = reader.uncounted()
+        self._requests += requests
+        self._retries += retries
+
+    def _end_turns(self, surplus: int) -> None:
+        """Stop up to `surplus` of the readers whose turn has ended, those with the highest watermark first."""
+        ended = time.monotonic() - _TURN_SECONDS
+        done = [
+            reader
+            for reader in self._running.values()
+            if reader.running_since < ended and not self._is_awaited(reader)
+        ]
+        done.sort(key=lambda reader: -reader.position.watermark)
+        for reader in done[: max(0, surplus)]:
+            self._stop(reader.partition)
+
+
+def _queued(readers: list[PartitionReader]) -> int:
+    return sum(reader.queued for reader in readers)

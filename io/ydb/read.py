@@ -1,0 +1,240 @@
+"""The splittable DoFn and the transform that read a YDB changefeed.
+
+    changes = pipeline | ReadFromYdbChangefeed(
+        endpoint="grpcs://ydb.example.org:2135", database="/prod/shop", table="orders", changefeed="feed")
+
+- **Order**: changes of one primary key come in commit order, also when topic partitions split and merge. There is no
+  order between keys.
+- **After a crash**: the read continues at the last checkpoint, after the last record that it holds. Records before it
+  are not emitted again. Records that a lost bundle had emitted are emitted again.
+- **Watermark**: with barriers, the last barrier of the slowest partition. Without them, the time at which YDB writes,
+  minus `delivery_seconds`. A record that is below the watermark gets the watermark as its event time, so none is late.
+- **State**: one entry per open or waiting topic partition in the restriction. Nothing is written to YDB, except the
+  offsets of `consumer`, if one is given.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.errors import UsageError
+from penstock.io.change_streams.arguments import in_range, named, period
+from penstock.io.change_streams.lineage import LineageEvent
+from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
+from penstock.io.change_streams.settings import Limits
+from penstock.io.ydb import coder  # noqa: F401 - registers the coders of streams and records
+from penstock.io.ydb.decode import changed_table
+from penstock.io.ydb.description import Description
+from penstock.io.ydb.frontier import Frontier
+from penstock.io.ydb.lineage import lineage_events
+from penstock.io.ydb.metrics import YdbMetrics
+from penstock.io.ydb.pool import StreamPool
+from penstock.io.ydb.preflight import check_changefeed, check_positions, check_retention, first_frontier
+from penstock.io.ydb.record import ChangefeedRecord, Table
+from penstock.io.ydb.source import ChangeStream, Connection, Settings
+from penstock.io.ydb.steps import Rules
+from penstock.io.ydb.tracker import FrontierCoder, YdbTracker
+from penstock.timestamps import Timelike
+
+if TYPE_CHECKING:
+    from penstock.io.ydb.client import Client
+
+
+class ReadYdbFn(ReadChangeStreamFn):
+    """Turns `ChangeStream` elements into timestamped `ChangefeedRecord`s."""
+
+    frontier_type = Frontier
+    tracker_type = YdbTracker
+    frontier_coder = FrontierCoder
+    metrics_type = YdbMetrics
+
+    def connect(self, stream: ChangeStream) -> Client:
+        # The client imports the SDK, which only a running pipeline needs.
+        from penstock.io.ydb.client import client_for
+
+        return client_for(stream, self._settings.connection)
+
+    def open_pool(self, stream: ChangeStream) -> StreamPool:
+        client, settings = self._client(stream), self._settings
+        limit = settings.limits.unavailable_seconds
+        found = client.backoff.ask(lambda: self.ask_service(client, stream), limit)
+        tables = Tables(found.table)
+        rules = Rules.of(stream, found, settings.delivery_seconds, tables.at)
+
+        def check(frontier: Frontier) -> None:
+            check_positions(stream, frontier, found, time.time_ns())
+
+        def refresh() -> None:
+            columns, key = client.describe_columns()
+            tables.described = msgspec.structs.replace(found.table, columns=columns, key=key)
+
+        return StreamPool(
+            client,
+            rules,
+            settings.limits,
+            settings.heartbeat_ms / 1000,
+            consumer=settings.consumer,
+            check=check,
+            refresh=None if found.schema_changes else refresh,
+        )
+
+    def ask_service(self, client: Client, stream: ChangeStream) -> Description:
+        found, names = client.describe()
+        check_changefeed(stream, found, names, self._settings.consumer)
+        assert found is not None, "check_changefeed raises"
+        return found
+
+    def check_start(self, stream: ChangeStream) -> None:
+        super().check_start(stream)
+        check_retention(stream, self.check(stream), time.time_ns())
+
+    def first_frontier(self, stream: ChangeStream, said: Description) -> Frontier:
+        """Return the partitions of the topic, to be read from the start."""
+        return first_frontier(stream, said)
+
+    def lineage_events(self, step: Any, frontier: Any) -> Iterable[LineageEvent]:
+        return lineage_events(step, frontier)
+
+
+class ReadYdbUnboundedFn(Unbounded, ReadYdbFn):
+    """The same for a stream without end."""
+
+
+class Tables:
+    """The table as schema changes describe it; before the first one, as YDB described it last."""
+
+    def __init__(self, described: Table) -> None:
+        self.described = described
+        # A table per schema change, shared by all partitions; a method's own cache would keep `self`.
+        self._changed = lru_cache(maxsize=64)(lambda schema: changed_table(self.described, schema))
+
+    def at(self, schema: str) -> Table:
+        """Return the table at a `Position.schema`."""
+        return self._changed(schema) if schema else self.described
+
+
+class ReadFromYdbChangefeed(ReadFromChangeStream):
+    """Read the changes of a table from its changefeed, timestamped with their commit times.
+
+    For YDB 23.1 and later; auto-partitioned topics from 24.3. All modes and the formats JSON, DEBEZIUM_JSON and
+    DYNAMODB_STREAMS_JSON are read. The docstring of this module says what is promised about order, repeats and the
+    watermark. At most one kind of credentials may be given; none means those of the SDK's YDB_* environment variables on
+    the workers, or else anonymous access.
+
+    Args:
+        endpoint: ``grpc://host:port``, or ``grpcs://host:port`` for TLS.
+        database: absolute path of the database, such as ``/prod/shop``.
+        table: path of the table below the database.
+        changefeed: name of the changefeed.
+        start: the first commit time to read, inclusive. None means everything that the topic has, which is the way to
+            read an initial scan.
+        end: the last commit time to read, inclusive. None means without end.
+        consumer: name of a consumer of the topic. When a position is in a checkpoint, its offset is committed for the
+            consumer, so that lag can be seen in YDB, and so that an important consumer keeps what was not read.
+            None: nothing is committed.
+        delivery_seconds: how long YDB may need to write a change to the topic. The watermark of a changefeed without
+            barriers is so much behind the time of writing; 0 to 86,400.
+        token: an access token.
+        user, password: a user of YDB.
+        service_account_file: a file on the workers with the key of a service account, for Yandex Cloud.
+        metadata_credentials: take tokens from the metadata service of the virtual machine.
+        root_certificates: a PEM file on the workers, for servers whose certificates no public authority signed.
+        heartbeat_seconds: how often the server is asked about idle partitions; 0.05 to 60.
+        unavailable_seconds: how long YDB may fail to answer before the pipeline fails.
+        max_concurrent_partitions: how many topic partitions one worker process reads at once.
+        buffer_bytes: how much one worker process may read ahead of the pipeline.
+        idle_stream_seconds: how long an open stream waits for the next bundle that continues at its position.
+
+    Raises:
+        UsageError: an argument is missing, malformed or out of range, or the SDK is not installed. Whether the
+            changefeed exists is known only to the server: `check()` asks it, and the pipeline does so before it reads.
+    """
+
+    bounded_fn = ReadYdbFn
+    unbounded_fn = ReadYdbUnboundedFn
+    record_type = ChangefeedRecord
+
+    def __init__(
+        self,
+        *,
+        endpoint: str,
+        database: str,
+        table: str,
+        changefeed: str,
+        start: Timelike | None = None,
+        end: Timelike | None = None,
+        consumer: str | None = None,
+        delivery_seconds: float = 10.0,
+        token: str | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        service_account_file: str | None = None,
+        metadata_credentials: bool = False,
+        root_certificates: str | None = None,
+        heartbeat_seconds: float = 1.0,
+        unavailable_seconds: float = 60.0,
+        max_concurrent_partitions: int = 32,
+        buffer_bytes: int = 32 << 20,
+        idle_stream_seconds: float = 3.0,
+    ) -> None:
+        _require_sdk()
+        first, last = period(0 if start is None else start, end, ahead_seconds=600)
+        stream = ChangeStream(
+            _path("database", database, absolute=True),
+            _path("table", table, absolute=False),
+            named("changefeed", changefeed),
+            first,
+            last,
+        )
+        connection = Connection.checked(
+            endpoint=endpoint,
+            token=token or "",
+            user=user or "",
+            password=password or "",
+            service_account_file=service_account_file or "",
+            metadata_credentials=metadata_credentials,
+            root_certificates=root_certificates or "",
+        )
+        limits = Limits.checked(
+            unavailable_seconds=unavailable_seconds,
+            max_concurrent_partitions=max_concurrent_partitions,
+            buffer_bytes=buffer_bytes,
+            idle_stream_seconds=idle_stream_seconds,
+        )
+        heartbeat_ms = round(1000 * in_range("heartbeat_seconds", heartbeat_seconds, 0.05, 60))
+        settings = Settings(
+            connection=connection,  # type: ignore[arg-type]
+            heartbeat_ms=heartbeat_ms,
+            limits=limits,
+            identity=stream.identity,
+            end=stream.end,
+            consumer=consumer or "",
+            delivery_seconds=in_range("delivery_seconds", delivery_seconds, 0, 86_400),
+        )
+        super().__init__(stream, settings)
+
+    def capture_type(self) -> str:
+        """Return the mode of the changefeed. It asks the server; raises what `check` raises."""
+        found: Description = self.check()
+        return found.table.mode
+
+
+def _path(name: str, value: str, *, absolute: bool) -> str:
+    wrong = not isinstance(value, str) or not value.strip("/") or value.endswith("/") or "//" in value
+    if wrong or value.startswith("/") is not absolute:
+        example = "/prod/shop" if absolute else "orders or sales/orders"
+        kind = "an absolute path" if absolute else "a path below the database"
+        raise UsageError(f"{name} must be {kind}, such as {example}, not {value!r}")
+    return value
+
+
+def _require_sdk() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("ydb") is None:
+        raise UsageError("the SDK of YDB is not installed. Run: pip install 'penstock[ydb]'")

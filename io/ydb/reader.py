@@ -1,0 +1,360 @@
+"""Reads one partition of the topic in a thread and queues its steps.
+
+- **Order**: the order of offsets.
+- **Memory**: the server sends as many bytes as the reader has granted; claimed steps are granted again.
+- **Errors** of the thread are raised by `take`, in the consumer. A stream that breaks off is opened again from the last
+  message, after a pause, which also grows while only this partition is refused.
+
+Knows neither Beam nor the client.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol, TypeAlias
+
+from penstock.io.change_streams.backoff import Backoff
+from penstock.io.change_streams.prefetch import Claim, ReadAhead
+from penstock.io.change_streams.refusals import Refusals
+from penstock.io.change_streams.status import UnreachableError
+from penstock.io.ydb.frontier import Advanced, Ended, Finished, Position
+from penstock.io.ydb.steps import Message, PartitionSteps, PendingStep, Rules
+
+MOST_IN_BATCH = 256
+"""Steps that are handed over at once."""
+MOST_IN_RUN = 16
+"""Records in one claim: few, so that a consumer that is split soon comes to an end."""
+_PAUSE_AFTER_OK = 0.02
+"""Seconds before a stream that the server ended without an error is opened again."""
+
+
+class Started(NamedTuple):
+    """The server is ready to send; `end` is the offset after the last message."""
+
+    end: int
+
+
+class Data(NamedTuple):
+    """Messages, and their size as the server counts it."""
+
+    messages: list[Message]
+    size: int
+
+
+class Status(NamedTuple):
+    """The partition ends at offset `end`; later messages are written at `next_write` (nanoseconds) or later."""
+
+    end: int
+    next_write: int
+
+
+class EndOfPartition(NamedTuple):
+    """No more messages will come; see `frontier.Finished`."""
+
+    children: tuple[int, ...]
+    adjacent: tuple[int, ...]
+
+
+Event: TypeAlias = Started | Data | Status | EndOfPartition
+
+
+class Call(Protocol):
+    """One running stream of one partition. All methods may be called from any thread."""
+
+    def __iter__(self) -> Iterator[Event]:
+        """Yield what the server sends; the first event is `Started`. Raises what `errors.classify_status` returns."""
+
+    def start(self, offset: int) -> None:
+        """Answer to `Started`: send messages from this offset on."""
+
+    def grant(self, size: int) -> None:
+        """Let the server send so many more bytes."""
+
+    def ask_status(self) -> None:
+        """Ask for a `Status`."""
+
+    def cancel(self) -> None:
+        """Cancel the stream; the iteration ends or raises."""
+
+
+class Service(Protocol):
+    """YDB, as the threads use it; see `client.Client`."""
+
+    @property
+    def backoff(self) -> Backoff:
+        """When to ask again, for all threads of the process."""
+
+    def open(self, partition: int, read_from: int) -> Call:
+        """Start a stream. `read_from`: skip messages that were written before, in nanoseconds; 0: none."""
+
+
+_REFUSALS = Refusals("YDB")
+
+
+class Batch:
+    """Steps of one partition in order. The consumer counts in `claimed` how many of them it has claimed."""
+
+    __slots__ = ("claimed", "last", "reader", "steps")
+
+    def __init__(
+        self, reader: PartitionReader, steps: list[PendingStep], last: Finished | Ended | None
+    ) -> None:
+        self.reader, self.steps, self.last = reader, steps, last
+        self.claimed = 0
+
+    @property
+    def ends_with_lineage(self) -> bool:
+        """Whether the partition ends with this batch."""
+        return self.last is not None
+
+    def claims(self) -> Iterator[Claim]:
+        """Yield runs of records with the position after each run, then the end of the partition."""
+        steps, partition = self.steps, self.reader.partition
+        for first in range(0, len(steps), MOST_IN_RUN):
+            run = steps[first : first + MOST_IN_RUN]
+            records = [record for _, record, _ in run if record is not None]
+            yield len(run), records, Advanced(partition, run[-1].position)
+        if self.last is not None:
+            yield 1, (), self.last
+
+
+class PartitionReader:
+    """The thread that reads a partition, and its queue. One consumer.
+
+    `position` is how far steps were claimed, and so where the queue begins.
+    """
+
+    def __init__(
+        self,
+        partition: int,
+        position: Position,
+        rules: Rules,
+        service: Service,
+        unavailable_seconds: float,
+        ahead: ReadAhead,
+        share: int,
+    ) -> None:
+        """`share`: how many bytes may be read ahead."""
+        self.partition, self.position = partition, position
+        self.error: BaseException | None = None
+        self.opened = self.running_since = time.monotonic()
+        self._steps = PartitionSteps(rules, partition, position)
+        self._start_of_read = rules.stream.start
+        self._service, self._ahead = service, ahead
+        self._unavailable_seconds = unavailable_seconds
+        self._own_backoff = Backoff("YDB", UnreachableError)
+        self._refusal = id(service), partition
+        self._share, self._unreturned = share, 0
+        self._queue: deque[PendingStep] = deque()
+        self._last: Finished | Ended | None = None
+        self._end_offset: int | None = None
+        self._claimed_any = False
+        self._requests = self._retries = 0
+        self._call: Call | None = None
+        self._is_started = self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="penstock-ydb-reader", daemon=True)
+        self._thread.start()
+
+    # The consumer's side; the lock is held.
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is a step to take, or an error to raise."""
+        return bool(self._queue) or self._last is not None or self.error is not None
+
+    @property
+    def queued(self) -> int:
+        """How many steps there are to take."""
+        return len(self._queue)
+
+    @property
+    def first_record_pending(self) -> bool:
+        """Whether the first message will come soon: the partition is behind, and nothing was claimed yet."""
+        if self._claimed_any or self.error is not None:
+            return False
+        return self._end_offset is None or self.position.offset < self._end_offset
+
+    def take(self) -> Batch:
+        """Return queued steps as one batch. Raises what the thread raised, once all steps before it were taken."""
+        if not self._queue and self._last is None and self.error is not None:
+            raise self.error
+        count = min(len(self._queue), MOST_IN_BATCH)
+        steps = [self._queue.popleft() for _ in range(count)]
+        return Batch(self, steps, None if self._queue else self._last)
+
+    def settle(self, batch: Batch) -> int:
+        """Note what was claimed of a batch and put the rest back. Return how many bytes to grant to the server."""
+        claimed = batch.claimed
+        done = batch.steps[:claimed]
+        self._queue.extendleft(reversed(batch.steps[claimed:]))
+        if done:
+            self.position, self._claimed_any = done[-1].position, True
+            size = sum(step.size for step in done)
+            self._ahead.queued_bytes -= size
+            self._unreturned += size
+        # Few grants, because each is a message to the server.
+        if self._unreturned * 4 >= self._share or (self._unreturned and not self._queue):
+            granted, self._unreturned = self._unreturned, 0
+            return granted
+        return 0
+
+    # The lock is not held.
+
+    def grant(self, size: int) -> None:
+        """Let the server send more."""
+        call = self._call
+        if call is not None and self._is_started:
+            call.grant(size)
+
+    def ask_status(self) -> None:
+        """Ask the server how far the partition is."""
+        call = self._call
+        if call is not None and self._is_started:
+            call.ask_status()
+
+    def stop(self) -> None:
+        """Cancel the stream and drop what is queued; the thread ends soon."""
+        with self._ahead.changed:
+            self._stopped = True
+            self._ahead.queued_bytes -= sum(step.size for step in self._queue)
+            self._queue.clear()
+            call = self._call
+            self._ahead.changed.notify_all()
+        if call is not None:
+            call.cancel()
+
+    def join(self) -> None:
+        """Wait for the thread of a stopped reader."""
+        self._thread.join()
+
+    def uncounted(self) -> tuple[int, int]:
+        """Return how many streams were opened and how many were lost since the last call."""
+        with self._ahead.lock:
+            done = self._requests, self._retries
+            self._requests = self._retries = 0
+            return done
+
+    # The thread's side.
+
+    def _run(self) -> None:
+        try:
+            while self._paused(
+                max(self._service.backoff.remaining_pause(), self._own_backoff.remaining_pause())
+            ):
+                try:
+                    if self._read_stream():
+                        return
+                    self._paused(_PAUSE_AFTER_OK)
+                except UnreachableError as error:
+                    self._retry(str(error))
+        except BaseException as error:  # The consumer must learn of every error: see `take`.
+            with self._ahead.changed:
+                self.error = None if self._stopped else error
+                self._ahead.changed.notify_all()
+
+    def _paused(self, seconds: float) -> bool:
+        """Wait, and return whether to continue."""
+        with self._ahead.changed:
+            return not self._ahead.changed.wait_for(lambda: self._stopped, seconds) and not self._stopped
+
+    def _retry(self, reason: str) -> None:
+        if not self._stopped:
+            with self._ahead.lock:
+                self._retries += 1
+            self._own_backoff.failed(reason, math.inf)
+            self._service.backoff.failed(reason, self._unavailable_seconds)
+            _REFUSALS.failed(self._refusal, f"partition {self.partition}", reason, self._unavailable_seconds)
+
+    def _read_stream(self) -> bool:
+        """Read one stream to its end; return whether the partition, or the read, has ended too."""
+        call = self._open()
+        if call is None:
+            return True
+        try:
+            for event in call:
+                self._service.backoff.answered()
+                self._own_backoff.answered()
+                _REFUSALS.answered(self._refusal)
+                if self._handle(call, event):
+                    return True
+        finally:
+            self._is_started = False
+            call.cancel()
+        return self._stopped
+
+    def _open(self) -> Call | None:
+        position = self._steps.position
+        call = self._service.open(self.partition, self._start_of_read if position.sought else 0)
+        with self._ahead.changed:
+            self._requests += 1
+            self._call = call
+            stopped = self._stopped
+        # `stop` may have run between the request and the assignment, and then had no call to cancel.
+        if stopped:
+            call.cancel()
+        return None if stopped else call
+
+    def _handle(self, call: Call, event: Event) -> bool:
+        """Queue the steps of an event; return whether the partition has ended."""
+        if type(event) is Data:
+            return self._put(self._steps_of(event))
+        if type(event) is Status:
+            step = self._steps.idle(event.end, event.next_write)
+            return False if step is None else self._put([step])
+        if type(event) is Started:
+            with self._ahead.changed:
+                self._end_offset = event.end
+                # What is queued was granted by the stream before this one.
+                granted = max(1, self._share - sum(step.size for step in self._queue) - self._unreturned)
+            call.start(self._steps.position.offset)
+            call.grant(granted)
+            self._is_started = True
+            # Without waiting for the next tick: an idle partition holds the watermark of the whole read.
+            call.ask_status()
+            return False
+        assert type(event) is EndOfPartition
+        self._finish(Finished(self.partition, event.children, event.adjacent))
+        return True
+
+    def _steps_of(self, data: Data) -> list[PendingStep]:
+        # The server counts a little more than the messages. The first one carries it, so that all of it is granted
+        # again.
+        sizes = [len(message.data) for message in data.messages]
+        surplus = data.size - sum(sizes)
+        steps: list[PendingStep] = []
+        for message, size in zip(data.messages, sizes, strict=True):
+            steps.append(self._steps.message(message, size + surplus))
+            surplus = 0
+            if self._steps.has_ended:
+                break
+        return steps
+
+    def _put(self, steps: list[PendingStep]) -> bool:
+        """Queue steps; return whether the read of the partition has ended."""
+        with self._ahead.changed:
+            if self._stopped:
+                return True
+            if not self._queue:
+                self._ahead.changed.notify_all()
+            self._queue.extend(steps)
+            self._ahead.queued_bytes += sum(step.size for step in steps)
+        if self._steps.has_ended:
+            self._finish(Ended(self.partition))
+        return self._steps.has_ended
+
+    def _finish(self, last: Finished | Ended) -> None:
+        with self._ahead.changed:
+            self._last = last
+            self._ahead.changed.notify_all()
+
+
+def stop_all(readers: list[PartitionReader]) -> None:
+    """Cancel streams and wait for their threads."""
+    for reader in readers:
+        reader.stop()
+    for reader in readers:
+        reader.join()

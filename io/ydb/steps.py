@@ -1,0 +1,208 @@
+"""From messages of one partition to steps that can be claimed. Pure; every rule about time and order is here.
+
+- **Gaps**: each message has the next offset. Another one means that retention has deleted records, which is an error.
+- **Event time**: the step of the virtual timestamp, in milliseconds; without one, the time at which the shard made the
+  record. A record that is below the watermark of its partition gets the watermark as its event time, so no record is
+  late.
+- **Watermark** with barriers: the last barrier. YDB has then written every change with an earlier virtual timestamp.
+- **Watermark** without barriers: the time of writing, minus `delivery_seconds`. It never falls within a partition, and
+  for an idle partition the server says the earliest time of the next message.
+- **Initial scan**: the records with the lowest virtual timestamp of the partition, that of the snapshot. YDB writes a
+  row of the snapshot before any change of the row. Changes of the first minute may come before the first row of the
+  scan in a partition; those of rows that did not exist then count as rows of the scan.
+
+Sources: YDB documentation, "Change Data Capture" (Barriers, Initial table scan, Record retention period);
+ydb_topic.proto, PartitionSessionStatusResponse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from penstock.errors import LineageError
+from penstock.io.change_streams.undecodable import UndecodableRecord
+from penstock.io.ydb.decode import READERS, Header
+from penstock.io.ydb.description import Description
+from penstock.io.ydb.frontier import UNKNOWN, Position
+from penstock.io.ydb.preflight import lost_records
+from penstock.io.ydb.record import ChangefeedRecord, Table
+from penstock.io.ydb.source import ChangeStream
+from penstock.timestamps import NANOS
+
+MILLISECOND = 1_000_000
+_SCAN_BEGINS_MS = 60_000
+"""How long after the creation of the topic the snapshot is taken, at the latest."""
+
+
+class Message(NamedTuple):
+    """A message of a topic. Times are nanoseconds; `key` is empty if there is none."""
+
+    offset: int
+    data: bytes
+    key: bytes
+    created_at: int
+    written_at: int
+
+
+Emitted: TypeAlias = ChangefeedRecord | UndecodableRecord
+
+
+class PendingStep(NamedTuple):
+    """A position, what is emitted there, and the size of the message as the server counts it."""
+
+    position: Position
+    record: Emitted | None
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What is the same for all partitions of one read.
+
+    `table_at`: returns the table as a `Position.schema` says, or as YDB describes it now.
+    """
+
+    stream: ChangeStream
+    read: Callable[[bytes], Header]
+    format: str
+    barriers: bool
+    has_commit_times: bool
+    delivery: int
+    scan_until_ms: int
+    table_at: Callable[[str], Table]
+
+    @classmethod
+    def of(
+        cls,
+        stream: ChangeStream,
+        found: Description,
+        delivery_seconds: float,
+        table_at: Callable[[str], Table],
+    ) -> Rules:
+        """Return the rules of a changefeed."""
+        return cls(
+            stream,
+            READERS[found.table.format],
+            found.table.format,
+            bool(found.barrier_seconds),
+            found.has_commit_times,
+            round(delivery_seconds * NANOS),
+            # Some servers do not say when the topic was created.
+            found.created_at[0] + _SCAN_BEGINS_MS if found.created_at[0] else 1 << 63,
+            table_at,
+        )
+
+
+class PartitionSteps:
+    """The messages of one partition after a position."""
+
+    def __init__(self, rules: Rules, partition: int, position: Position) -> None:
+        self._rules, self._partition = rules, partition
+        self.position = position._replace(parents=())
+        self.has_ended = False
+        """Whether the read has passed its end."""
+
+    def message(self, message: Message, size: int) -> PendingStep:
+        """Return the step of a message.
+
+        Raises:
+            PositionLostError: messages before it are gone.
+            LineageError: it was read before.
+        """
+        offset, watermark, sought, snapshot, schema, _ = self.position
+        if message.offset != offset:
+            if message.offset < offset:
+                raise LineageError(
+                    f"partition {self._partition} sent offset {message.offset} again, after {offset - 1}"
+                )
+            if not sought:
+                raise lost_records(self._rules.stream, self._partition, offset, message.offset)
+        record: Emitted | None
+        try:
+            header = self._rules.read(message.data)
+        except ValueError as error:  # msgspec's errors are ValueErrors
+            record = self._undecodable(message, watermark, error)
+        else:
+            if header.resolved is not None:
+                record, watermark = None, max(watermark, header.resolved[0] * MILLISECOND)
+            else:
+                snapshot = self._snapshot(snapshot, header.ts)
+                schema = header.schema or schema
+                record = self._record(message, header, watermark, snapshot, schema)
+        if not self._rules.barriers:
+            watermark = max(watermark, message.written_at - self._rules.delivery)
+        self.position = Position(message.offset + 1, watermark, False, snapshot, schema)
+        self._look_for_the_end()
+        return PendingStep(self.position, record, size)
+
+    def idle(self, end: int, next_write: int) -> PendingStep | None:
+        """Return the step of a report that the partition ends at offset `end`; None: it changes nothing.
+
+        `next_write`: no later message is written before it, in nanoseconds.
+        """
+        offset, watermark, sought, *_ = self.position
+        reached = next_write - self._rules.delivery
+        if self._rules.barriers or sought or end != offset or reached <= watermark:
+            return None
+        self.position = self.position._replace(watermark=reached)
+        self._look_for_the_end()
+        return PendingStep(self.position, None, 0)
+
+    def _look_for_the_end(self) -> None:
+        end = self._rules.stream.end
+        self.has_ended = end is not None and self.position.watermark > end
+
+    def _snapshot(
+        self, snapshot: tuple[int, int] | None, ts: tuple[int, int] | None
+    ) -> tuple[int, int] | None:
+        """Return the lowest virtual timestamp, if the scan's is looked for."""
+        if snapshot is None or ts is None:
+            return snapshot
+        if snapshot == UNKNOWN:
+            # Later changes cannot have that timestamp: the partition had no rows when the scan began.
+            return ts if ts[0] <= self._rules.scan_until_ms else None
+        return min(snapshot, ts)
+
+    def _record(
+        self,
+        message: Message,
+        header: Header,
+        watermark: int,
+        snapshot: tuple[int, int] | None,
+        schema: str,
+    ) -> ChangefeedRecord | None:
+        rules = self._rules
+        ts = header.ts
+        commit = message.created_at if ts is None else ts[0] * MILLISECOND
+        if commit < rules.stream.start or (rules.stream.end is not None and commit > rules.stream.end):
+            return None
+        step, tx_id = (0, 0) if ts is None else ts
+        is_scan = header.is_read or (ts is not None and ts == snapshot and not header.schema)
+        return ChangefeedRecord(
+            commit if commit > watermark else watermark,
+            self._partition,
+            message.offset,
+            rules.table_at(schema),
+            message.data,
+            message.key,
+            step,
+            tx_id,
+            is_scan,
+            message.created_at,
+            message.written_at,
+        )
+
+    def _undecodable(self, message: Message, watermark: int, error: ValueError) -> UndecodableRecord | None:
+        stream = self._rules.stream
+        if message.created_at < stream.start or (stream.end is not None and message.created_at > stream.end):
+            return None
+        return UndecodableRecord(
+            commit_timestamp=max(message.created_at, watermark),
+            partition=str(self._partition),
+            position=str(message.offset),
+            reason=f"not a record in format {self._rules.format}: {error}",
+            data=message.data,
+            format=f"YDB {self._rules.format}",
+        )
