@@ -13,11 +13,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import ydb
-from ydb._grpc.common.protos import ydb_status_codes_pb2, ydb_table_pb2, ydb_topic_pb2, ydb_value_pb2
-
-# The SDK's stubs and the check of an operation's status are not public. They are what its own clients call (ydb 3.33).
-from ydb import _apis, issues
-
 from penstock.errors import SetupError, UnavailableError
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.process_local import ProcessLocal
@@ -29,6 +24,10 @@ from penstock.io.ydb.record import Table, TableColumn
 from penstock.io.ydb.source import ChangeStream, Connection
 from penstock.io.ydb.steps import Message
 from penstock.timestamps import NANOS
+
+# The SDK's stubs and the check of an operation's status are not public. They are what its own clients call (ydb 3.33).
+from ydb import _apis, issues
+from ydb._grpc.common.protos import ydb_status_codes_pb2, ydb_table_pb2, ydb_topic_pb2, ydb_value_pb2
 
 _CONNECT_SECONDS = 10.0
 _REQUEST_SECONDS = 20.0
@@ -68,13 +67,13 @@ class Client:
         with self._explained():
             described = self._describe_table()
             names = tuple(feed.name for feed in described.changefeeds)
-            feed = next((each for each in described.changefeeds if each.name == self._stream.changefeed), None)
+            feed = next(
+                (each for each in described.changefeeds if each.name == self._stream.changefeed), None
+            )
             if feed is None:
                 return None, names
             request = ydb_topic_pb2.DescribeTopicRequest(path=self._stream.topic_path, include_stats=True)
-            topic = self._ask(
-                request, _apis.TopicService, "DescribeTopic", ydb_topic_pb2.DescribeTopicResult
-            )
+            topic = self._ask(request, _apis.TopicService, "DescribeTopic", ydb_topic_pb2.DescribeTopicResult)
         return _description(self._stream, described, feed, topic), names
 
     def describe_columns(self) -> tuple[tuple[TableColumn, ...], tuple[str, ...]]:
@@ -122,9 +121,7 @@ class Client:
         ).session_id
         try:
             request = ydb_table_pb2.DescribeTableRequest(session_id=session, path=self._stream.table_path)
-            return self._ask(
-                request, _apis.TableService, "DescribeTable", ydb_table_pb2.DescribeTableResult
-            )
+            return self._ask(request, _apis.TableService, "DescribeTable", ydb_table_pb2.DescribeTableResult)
         finally:
             self._ask(
                 ydb_table_pb2.DeleteSessionRequest(session_id=session),
@@ -382,6 +379,9 @@ def _credentials(config: Any, connection: Connection) -> Any:
             return iam.MetadataUrlCredentials()
         return iam.ServiceAccountCredentials.from_file(connection.service_account_file)
     # The SDK falls back to the metadata service of a virtual machine, which waits for seconds where there is none.
-    if any(name.startswith("YDB_") and "CREDENTIALS" in name for name in os.environ) or "YDB_USER" in os.environ:
+    if (
+        any(name.startswith("YDB_") and "CREDENTIALS" in name for name in os.environ)
+        or "YDB_USER" in os.environ
+    ):
         return ydb.credentials_from_env_variables()
     return ydb.AnonymousCredentials()

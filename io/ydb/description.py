@@ -65,7 +65,9 @@ class Description:
         if table.mode in images:
             found.append(f"mode {table.mode}: {images[table.mode]}")
         if table.mode != "NEW_AND_OLD_IMAGES":
-            found.append(f"mode {table.mode}: a created row cannot be told from an updated one; it is an UPDATE")
+            found.append(
+                f"mode {table.mode}: a created row cannot be told from an updated one; it is an UPDATE"
+            )
         if not self.has_commit_times:
             found.append(
                 "no virtual timestamps: event times are the times at which the shards made the records, transactions "

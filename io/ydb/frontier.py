@@ -150,7 +150,11 @@ class Frontier:
         """The partition that holds the watermark, an open one if there are several."""
         found = [Slowest(f"partition {n}", position.watermark) for n, position in sorted(self.open.items())]
         found += [
-            Slowest(f"partition {n}", child.opening.watermark, tuple(f"partition {p}" for p in sorted(child.unfinished)))
+            Slowest(
+                f"partition {n}",
+                child.opening.watermark,
+                tuple(f"partition {parent}" for parent in sorted(child.unfinished)),
+            )
             for n, child in sorted(self.waiting.items())
             if child.opening is not None
         ]
@@ -271,9 +275,7 @@ class Frontier:
 
 def _without_parent(waiting: Mapping[int, Waiting], parent: int, last: Position) -> dict[int, Waiting]:
     """Return the waiting partitions when `parent` was read to its end, at the position `last`."""
-    opening = Position(
-        0, last.watermark, False, last.snapshot, last.schema, ((parent, last.offset),)
-    )
+    opening = Position(0, last.watermark, False, last.snapshot, last.schema, ((parent, last.offset),))
     return {
         number: child._replace(
             unfinished=child.unfinished - {parent}, opening=_opening(child.opening, opening)
@@ -291,7 +293,7 @@ def _opening(known: Position | None, other: Position | None) -> Position | None:
     # If one parent was not read from its first record, the timestamp of the scan cannot be found in the child.
     snapshots = (known.snapshot, other.snapshot)
     known_ones = [each for each in snapshots if each not in (None, UNKNOWN)]
-    snapshot = None if None in snapshots else min(known_ones, default=UNKNOWN)  # type: ignore[type-var]
+    snapshot = None if None in snapshots else min(known_ones, default=UNKNOWN)
     return Position(
         0,
         min(known.watermark, other.watermark),

@@ -34,7 +34,6 @@ _REFRESH_SECONDS = 60.0
 """How often the table is described again, to learn of new columns."""
 _SMALLEST_SHARE = 64 << 10
 """Bytes that a partition may be read ahead, however many there are."""
-_LONGEST_WAIT_SECONDS = 0.25
 
 
 class Topic(Service, Protocol):
@@ -134,6 +133,7 @@ class StreamPool:
             surplus = [parked for _, parked in self._parked[: max(0, keep)]]
             del self._parked[: max(0, keep)]
             self._ensure_worker()
+        self._work_to_do.set()
         for parked in surplus:
             parked.stop()
 
@@ -141,6 +141,7 @@ class StreamPool:
         """Forget a reader that its bundle stops."""
         with self.ahead.changed:
             self._running.discard(reader)
+        self._work_to_do.set()
 
     def _ensure_worker(self) -> None:
         if self._worker is None:
@@ -169,8 +170,7 @@ class StreamPool:
             self._describe_again(now)
             with self.ahead.changed:
                 until = min([ask_at, *(until for until, _ in self._parked)])
-            # Not longer, so that the thread ends soon after the last reader.
-            self._work_to_do.wait(max(0.0, min(until - time.monotonic(), _LONGEST_WAIT_SECONDS)))
+            self._work_to_do.wait(max(0.0, until - time.monotonic()))
             self._work_to_do.clear()
 
     def _commit(self) -> None:

@@ -9,7 +9,9 @@ from penstock.io.ydb.source import ChangeStream
 from penstock.timestamps import NANOS, format_timestamp
 
 
-def check_changefeed(stream: ChangeStream, found: Description | None, names: tuple[str, ...], consumer: str) -> None:
+def check_changefeed(
+    stream: ChangeStream, found: Description | None, names: tuple[str, ...], consumer: str
+) -> None:
     """Check that the changefeed exists and can be read. `names`: the changefeeds of the table.
 
     Raises:
@@ -25,8 +27,8 @@ def check_changefeed(stream: ChangeStream, found: Description | None, names: tup
         raise SetupError(f"{stream}: its mode or format is not known to this release. Update penstock")
     if found.disabled and stream.end is None:
         raise SetupError(
-            f"{stream}: it is disabled and takes no more changes, so a read without end would wait forever. Pass an end "
-            "to read what it has, or create a new changefeed"
+            f"{stream}: it is disabled and takes no more changes, so a read without end would wait forever. Pass an "
+            "end to read what it has, or create a new changefeed"
         )
     if consumer and consumer not in found.consumers:
         known = ", ".join(sorted(found.consumers)) or "none"
@@ -62,8 +64,8 @@ def check_positions(stream: ChangeStream, frontier: Frontier, found: Description
     """
     if frontier.created_at != found.created_at:
         raise PositionLostError(
-            f"{stream}: it was dropped and created again after the checkpoint was made, so the changes between are lost. "
-            f"{_START_AGAIN}"
+            f"{stream}: it was dropped and created again after the checkpoint was made, so the changes between are "
+            f"lost. {_START_AGAIN}"
         )
     partitions = {partition.number: partition for partition in found.partitions}
     oldest = now - round(found.retention_seconds * NANOS)
@@ -121,4 +123,6 @@ def _first_position(stream: ChangeStream, found: Description, partition: Partiti
     if nothing_since_start:
         return Position(partition.end, stream.start)
     scan = UNKNOWN if found.initial_scan and not partition.first and not stream.start else None
-    return Position(partition.first, stream.start, bool(stream.start) and partition.end > partition.first, scan)
+    return Position(
+        partition.first, stream.start, bool(stream.start) and partition.end > partition.first, scan
+    )

@@ -123,8 +123,8 @@ class ReadFromYdbChangefeed(ReadFromChangeStream):
 
     For YDB 23.1 and later; auto-partitioned topics from 24.3. All modes and the formats JSON, DEBEZIUM_JSON and
     DYNAMODB_STREAMS_JSON are read. The docstring of this module says what is promised about order, repeats and the
-    watermark. At most one kind of credentials may be given; none means those of the SDK's YDB_* environment variables on
-    the workers, or else anonymous access.
+    watermark. At most one kind of credentials may be given; none means those of the SDK's YDB_* environment variables
+    on the workers, or else anonymous access.
 
     Args:
         endpoint: ``grpc://host:port``, or ``grpcs://host:port`` for TLS.

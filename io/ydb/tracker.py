@@ -14,8 +14,9 @@ class FrontierCoder(coders.FrontierCoder):
     """Encodes a Frontier as compact JSON with ``"v":1``.
 
     An open partition is ``[number, position]``, a waiting one ``[number, [unfinished], position or null, first,
-    sought]``. A position is ``[offset, watermark, sought, snapshot or null, index of its schema, [[parent, end], …]]``. Schemas are listed
-    once, because partitions share them. Entries are sorted, so equal frontiers have equal bytes.
+    sought]``. A position is ``[offset, watermark, sought, snapshot or null, schema, [[parent, end], …]]``. Its schema
+    is an index in the list of schemas, because partitions share them. Entries are sorted, so equal frontiers have
+    equal bytes.
     """
 
     value_type = Frontier

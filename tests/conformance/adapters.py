@@ -63,5 +63,6 @@ def adapters() -> list[type[Adapter]]:
     from tests.conformance.bigtable import BigtableAdapter
     from tests.conformance.spanner import SpannerAdapter
     from tests.conformance.toy import ToyAdapter
+    from tests.conformance.ydb import YdbAdapter
 
-    return [ToyAdapter, SpannerAdapter, BigtableAdapter]
+    return [ToyAdapter, SpannerAdapter, BigtableAdapter, YdbAdapter]

@@ -16,8 +16,8 @@
 | L, M | list, dict |
 | SS, NS, BS | list |
 
-YDB leaves NULL out of images, so a column of the schema that a whole image lacks is NULL. Columns whose names begin with
-two underscores are YDB's own, and are left out.
+YDB leaves NULL out of images, so a column of the schema that a whole image lacks is NULL. Columns whose names begin
+with two underscores are YDB's own, and are left out.
 
 Sources: Amazon DynamoDB API reference, "StreamRecord" and "AttributeValue"; YDB source code,
 `TDynamoDBStreamsJsonSerializer`.

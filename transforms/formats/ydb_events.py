@@ -51,9 +51,7 @@ class EventConverter:
     def _parser(self, table: Table) -> _Parse:
         found = self._parsers.get(table)
         if found is None:
-            source = Source(
-                "ydb", self._server, self._database, "", table.name, table.changefeed, table.mode
-            )
+            source = Source("ydb", self._server, self._database, "", table.name, table.changefeed, table.mode)
             make = _dynamodb if table.format == "DYNAMODB_STREAMS_JSON" else _ydb
             found = self._parsers[table] = make(table, source)
         return found

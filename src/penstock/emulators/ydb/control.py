@@ -27,7 +27,9 @@ class Control:
         """Close the connection."""
         self._channel.close()
 
-    def create_table(self, name: str, columns: Mapping[str, str], key: Sequence[str], shards: int = 1) -> None:
+    def create_table(
+        self, name: str, columns: Mapping[str, str], key: Sequence[str], shards: int = 1
+    ) -> None:
         """Create a table with `shards` shards. `columns`: YDB's type by name, such as ``Uint64`` or ``Utf8``."""
         self._call("create_table", name=name, columns=columns, key=key, shards=shards)
 
@@ -106,7 +108,7 @@ class Control:
 
     def fail(self, method: str, status: str = "", **options: Any) -> None:
         """Let calls of a method fail; see `faults.Fault`. `status` is YDB's, or gRPC's as ``grpc:UNAVAILABLE``."""
-        self._call("fail", method=method, status=status, **options)
+        self._ask("fail", {"method": method, "status": status, **options})
 
     def stop_partition(self, partition: int, graceful: bool = False) -> None:
         """Take a partition away from all sessions that read it."""
@@ -120,8 +122,11 @@ class Control:
         """Return how often each method was called."""
         return self._call("calls")
 
-    def _call(self, method: str, **arguments: Any) -> Any:
-        request = json.dumps([method, encode_values(arguments)]).encode()
+    def _call(self, name: str, **arguments: Any) -> Any:
+        return self._ask(name, arguments)
+
+    def _ask(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        request = json.dumps([name, encode_values(arguments)]).encode()
         answer = json.loads(self._rpc(request, timeout=60, wait_for_ready=True))
         if "error" in answer:
             raise ControlError(answer["error"])

@@ -16,7 +16,9 @@ class ControlService:
     def __init__(self, service: Service) -> None:
         self._service, self._database = service, service.database
 
-    def create_table(self, name: str, columns: Mapping[str, str], key: Sequence[str], shards: int = 1) -> None:
+    def create_table(
+        self, name: str, columns: Mapping[str, str], key: Sequence[str], shards: int = 1
+    ) -> None:
         self._database.create_table(name, columns, key, shards=shards)
 
     def drop_table(self, name: str) -> None:
@@ -35,7 +37,7 @@ class ControlService:
         self._database.disable_changefeed(table, name)
 
     def commit(self, operations: Sequence[Any], user: str = "") -> tuple[int, int]:
-        return self._database.commit([tuple(each) for each in operations], user)  # type: ignore[misc]
+        return self._database.commit([tuple(each) for each in operations], user)
 
     def hold(self, table: str, shard: int, held: bool = True) -> None:
         self._database.hold(table, shard, held)

@@ -97,7 +97,9 @@ class Database:
             DatabaseError: it exists, or the key names no column.
         """
         if name in self.tables or not set(key) <= columns.keys() or not key:
-            raise DatabaseError(f"table {name} exists already, or its key {list(key)} is not among its columns")
+            raise DatabaseError(
+                f"table {name} exists already, or its key {list(key)} is not among its columns"
+            )
         self.tables[name] = StoredTable(Table(f"{self.path}/{name}", dict(columns), tuple(key)), shards)
 
     def drop_table(self, name: str) -> None:

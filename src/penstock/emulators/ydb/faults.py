@@ -35,7 +35,9 @@ class Faults:
     def __init__(self) -> None:
         self.planned: list[Fault] = []
 
-    def take(self, method: str, *, messages: int = 0, partitions: frozenset[int] = frozenset()) -> Fault | None:
+    def take(
+        self, method: str, *, messages: int = 0, partitions: frozenset[int] = frozenset()
+    ) -> Fault | None:
         """Return the fault that happens now, and count it."""
         for fault in self.planned:
             if fault.method != method or messages < fault.after_messages:

@@ -27,7 +27,9 @@ _MESSAGE_BYTES = 64 << 20
 class Server:
     """The test service in this process; all of it runs on one event loop, so it needs no locks."""
 
-    def __init__(self, database: Database, *, tick_seconds: float = _TICK_SECONDS, scan_rows: int = 1000) -> None:
+    def __init__(
+        self, database: Database, *, tick_seconds: float = _TICK_SECONDS, scan_rows: int = 1000
+    ) -> None:
         """`scan_rows`: how many rows an initial scan delivers in each tick."""
         self.service = Service(database)
         self._control = ControlService(self.service)

@@ -89,7 +89,9 @@ class Service:
         """
         absolute = path if path.startswith("/") else f"{self.database.path}/{path}"
         if absolute not in self.database.topics:
-            raise StatusError("SCHEME_ERROR", f"path '{path}' does not exist or you do not have access rights")
+            raise StatusError(
+                "SCHEME_ERROR", f"path '{path}' does not exist or you do not have access rights"
+            )
         return self.database.topics[absolute]
 
     def table(self, path: str) -> StoredTable:
@@ -100,7 +102,9 @@ class Service:
         """
         name = path.removeprefix(f"{self.database.path}/")
         if name not in self.database.tables:
-            raise StatusError("SCHEME_ERROR", f"path '{path}' does not exist or you do not have access rights")
+            raise StatusError(
+                "SCHEME_ERROR", f"path '{path}' does not exist or you do not have access rights"
+            )
         return self.database.tables[name]
 
     def waker(self) -> asyncio.Event:
