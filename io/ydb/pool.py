@@ -163,6 +163,8 @@ class StreamPool:
                     self._worker = None
                     return
             stop_all(expired)
+            if not readers:
+                continue
             if now >= ask_at:
                 ask_at = now + self._heartbeat_seconds
                 for reader in readers:
