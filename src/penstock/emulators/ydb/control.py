@@ -122,8 +122,8 @@ class Control:
         """Return how often each method was called."""
         return self._call("calls")
 
-    def _call(self, name: str, **arguments: Any) -> Any:
-        return self._ask(name, arguments)
+    def _call(self, method: str, /, **arguments: Any) -> Any:
+        return self._ask(method, arguments)
 
     def _ask(self, name: str, arguments: Mapping[str, Any]) -> Any:
         request = json.dumps([name, encode_values(arguments)]).encode()
