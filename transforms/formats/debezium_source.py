@@ -120,6 +120,8 @@ def json_block(source: Source, server: str) -> Block:
 
 def plain_block(source: Source, server: str) -> Callable[[ChangeEvent], dict[str, Any]]:
     """Return the function that makes the `source` of an event as a dict, for encoders that do not know Structs."""
+    if source.system == "spanner":  # flat, and all names are those of the attributes: in a fifth of the time
+        return lambda event: msgspec.structs.asdict(source_block(event, server))
     return lambda event: _as_dict(source_block(event, server))
 
 

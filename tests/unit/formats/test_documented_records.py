@@ -33,6 +33,9 @@ from penstock.transforms import (
     YdbFormat,
 )
 from penstock.transforms.formats.avro import AvroConverter
+from penstock.transforms.formats.converter import Converter
+from penstock.transforms.formats.lines import RecordLines
+from penstock.transforms.formats.protobuf import ProtobufConverter
 from penstock.transforms.formats.schema_registry import SchemaRegistry
 
 PAGES = Path(__file__).resolve().parents[3] / "docs" / "formats"
@@ -91,10 +94,17 @@ def registered_schemas() -> set[str]:
     return {registry.schema(id_, "AVRO") for id_ in (1, 2)}
 
 
+def lines_of(converter: Callable[[SchemaRegistry], Converter]) -> set[str]:
+    """Return the lines of the events in Avro or Protobuf, with keys, from a registry without schemas."""
+    registry = SchemaRegistry(f"mock://documented-{converter.__name__}")
+    lines = RecordLines(DebeziumFormat("srv", converter=converter(registry)), "messages")
+    return {bytes(line.line).decode() for event in EVENTS for line in lines(event)}
+
+
 FEED = YdbFormat("feed")
 MADE = {
     "debezium.md": made_by(DebeziumFormat("srv")),
-    "avro-protobuf.md": registered_schemas(),
+    "avro-protobuf.md": registered_schemas() | lines_of(AvroConverter) | lines_of(ProtobufConverter),
     "event-envelope.md": made_by(EventFormat("srv")),
     "ydb.md": made_by(
         FEED,
