@@ -1,8 +1,9 @@
-"""Files as a sink: JSON Lines, published exactly once.
+"""Files as a sink: JSON Lines, Parquet and Avro, published exactly once.
 
     from penstock.io.files import WriteToJsonLines
 
     records | WriteToJsonLines("/data/out", table=lambda r: r.table_name, key=lambda r: r.keys, shards=4)
+    events | WriteToParquet("/data/lake")
 
 Names are loaded when they are first used, because names of files and JSON Lines need no Beam.
 """
@@ -16,12 +17,18 @@ from penstock.lazy import load
 
 if TYPE_CHECKING:
     from penstock.io.files.write import WriteToJsonLines
+    from penstock.io.files.write_rows import WriteToAvro, WriteToParquet
     from penstock.io.staging.publication import PublishedFile
 
-__all__ = ["OutputError", "PublishedFile", "WriteToJsonLines"]
+__all__ = ["OutputError", "PublishedFile", "WriteToAvro", "WriteToJsonLines", "WriteToParquet"]
 
 # `write` also registers the coder of PublishedFile.
-_HOMES = {"PublishedFile": "write", "WriteToJsonLines": "write"}
+_HOMES = {
+    "PublishedFile": "write",
+    "WriteToAvro": "write_rows",
+    "WriteToJsonLines": "write",
+    "WriteToParquet": "write_rows",
+}
 
 
 def __getattr__(name: str) -> Any:

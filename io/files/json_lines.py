@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, Literal, get_args
 
+from penstock.errors import UsageError
 from penstock.io.staging.blocks import RecordBlock
+
+LineCompression = Literal["none", "gzip"]
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
@@ -47,8 +51,28 @@ def _utf8(text: str) -> bytes:
 class JsonLines:
     """Files whose records are lines; see `penstock.io.staging.FileFormat`."""
 
-    suffix: ClassVar[str] = ".jsonl"
+    compression: LineCompression = "none"
+
+    def __post_init__(self) -> None:
+        if self.compression not in get_args(LineCompression):
+            allowed = ", ".join(get_args(LineCompression))
+            raise UsageError(f"compression of JSON Lines is one of {allowed}, got {self.compression!r}.")
+
+    @property
+    def suffix(self) -> str:
+        """The end of published names."""
+        return ".jsonl" if self.compression == "none" else ".jsonl.gz"
 
     def content(self, blocks: Iterable[RecordBlock]) -> Iterator[bytes]:
-        """Yield the lines: records carry their newline, so joining them is all there is to do."""
-        return (block.payload for block in blocks)
+        """Yield the lines. Records carry their newline, so they only need to be joined."""
+        lines = (block.payload for block in blocks)
+        return lines if self.compression == "none" else _gzipped(lines)
+
+
+def _gzipped(parts: Iterable[bytes]) -> Iterator[bytes]:
+    # 16: with the header and the end of a gzip file (zlib.compressobj). It has no time of day, so equal lines give
+    # equal files.
+    gzip = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
+    for part in parts:
+        yield gzip.compress(part)
+    yield gzip.flush()

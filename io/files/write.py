@@ -9,7 +9,7 @@ from typing import Any
 
 import apache_beam as beam
 
-from penstock.io.files.json_lines import JsonLines, json_line
+from penstock.io.files.json_lines import JsonLines, LineCompression, json_line
 from penstock.io.files.names import Key, bucket_name, event_hour, stable_hash
 from penstock.io.staging.publication import PublishedFile
 from penstock.io.staging.rolling import RollingPolicy
@@ -55,6 +55,7 @@ class WriteToJsonLines(beam.PTransform):
             lines keep the order in which they arrive, which is the commit order of each key if the source promises
             that. Only `PySparkRunner` tells a sink the watermark; on other runners each file is in order, but not one
             file after another.
+        compression: ``none``, or ``gzip``: the names then end with ``.jsonl.gz``.
 
     Raises:
         ValueError, TypeError: an argument is wrong (at construction).
@@ -74,6 +75,7 @@ class WriteToJsonLines(beam.PTransform):
         roll_seconds: float = 10,
         roll_bytes: int = 64 * 1024 * 1024,
         in_event_time_order: bool = False,
+        compression: LineCompression = "none",
     ) -> None:
         super().__init__()
         if not isinstance(shards, int) or shards < 1:
@@ -91,13 +93,14 @@ class WriteToJsonLines(beam.PTransform):
         self._lines = _Lines(table, key, shard, format, shards)
         self._policy = RollingPolicy(round(roll_seconds * 1e6), roll_bytes)
         self._in_event_time_order = in_event_time_order
+        self._format = JsonLines(compression)
 
     def expand(self, elements: beam.PCollection[Any]) -> beam.PCollection[PublishedFile]:
         return elements | "Write" >> WriteStagedFiles(
             self._store,
             encode=self._lines.encode,
             bucket=self._lines.bucket,
-            format=JsonLines(),
+            format=self._format,
             policy=self._policy,
             in_event_time_order=self._in_event_time_order,
         )

@@ -195,7 +195,7 @@ def _batch(
     moments = [event.timestamp for event in events]
     arrays: dict[str, pa.Array] = {
         "op": pa.array([str(event.op) for event in events], _TEXT),
-        "timestamp": _array("timestamp", ColumnType(Kind.TIMESTAMP), moments, unit, source),
+        "timestamp": arrow_array("timestamp", ColumnType(Kind.TIMESTAMP), moments, unit, source),
     }
     for name in _IMAGES:
         arrays |= _image_arrays(name, source, schema, [getattr(event, name) for event in events], unit)
@@ -227,7 +227,9 @@ def _image_arrays(
                 f"column {extra} of {source.table} is not in the schema, so Arrow has no type for it"
             )
     columns = [
-        _array(column.name, column.type, [(image or none).get(column.name) for image in images], unit, source)
+        arrow_array(
+            column.name, column.type, [(image or none).get(column.name) for image in images], unit, source
+        )
         for column in schema
     ]
     if columns:
@@ -240,7 +242,9 @@ def _image_arrays(
     return {name: struct, f"{name}_sent": sent}
 
 
-def _array(name: str, type_: ColumnType, values: list[Any], unit: TimestampUnit, source: Source) -> pa.Array:
+def arrow_array(
+    name: str, type_: ColumnType, values: list[Any], unit: TimestampUnit, source: Source
+) -> pa.Array:
     held_as = arrow_type(type_, unit)
     write = _writer(type_, 1000 if unit == "us" else 1)
     try:

@@ -1,0 +1,65 @@
+"""Parquet files of change rows. Needs the extra `parquet`."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+from penstock.errors import UsageError
+from penstock.event.model import ChangeEvent, TableSchema
+from penstock.event.schema_changes import merged_schema
+from penstock.io.staging.blocks import RecordBlock
+
+ParquetCompression = Literal["zstd", "snappy", "gzip", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetRows:
+    """Files of the change rows of one table; see `penstock.io.staging.FileFormat`.
+
+    A file has one row group for each block of records. If the columns changed within the file, it has the columns of
+    all its rows, with the newest types.
+    """
+
+    suffix: ClassVar[str] = ".parquet"
+    compression: ParquetCompression = "zstd"
+
+    def __post_init__(self) -> None:
+        if self.compression not in get_args(ParquetCompression):
+            allowed = ", ".join(get_args(ParquetCompression))
+            raise UsageError(f"compression of Parquet files is one of {allowed}, got {self.compression!r}.")
+
+    def content(self, blocks: Iterable[RecordBlock]) -> Iterator[bytes]:
+        """Yield the whole file in one part: its footer, which comes last, describes all of it."""
+        import pyarrow.parquet
+
+        from penstock.event.change_rows import change_row_schema, change_rows
+
+        kept = list(blocks)
+        schema = schema_of_blocks(kept)
+        buffer = io.BytesIO()
+        # Microseconds, because Spark refuses nanoseconds, and BigQuery rounds them.
+        options: dict[str, Any] = {"compression": self.compression, "coerce_timestamps": "us"}
+        with pyarrow.parquet.ParquetWriter(buffer, change_row_schema(schema), **options) as writer:
+            for block in kept:
+                writer.write_table(change_rows(list(events_of(block)), schema))
+        yield buffer.getvalue()
+
+
+def events_of(block: RecordBlock) -> Iterator[ChangeEvent]:
+    """Yield the events of a block whose records are encoded events."""
+    from penstock.event.coder import decode_event
+
+    return (decode_event(record) for _, record in block.records())
+
+
+def schema_of_blocks(blocks: Iterable[RecordBlock]) -> TableSchema:
+    """Return the columns of all events in the blocks."""
+    schema = TableSchema(())
+    for block in blocks:
+        for event in events_of(block):
+            if event.schema is not schema:
+                schema = merged_schema(schema, event.schema)
+    return schema

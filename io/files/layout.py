@@ -1,0 +1,79 @@
+"""Folders of files with columns, as Spark, DuckDB and BigQuery read them (Hive's layout). Pure.
+
+    <table>/date=2026-11-21/hour=16/<shard>-of-<shards>-<columns>
+
+`date` and `hour` are those of the event time, in UTC. `<columns>` is a digest of the table's columns: a file has
+events of one version of them, so a change of the columns begins a new file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, get_args
+
+from penstock.errors import UsageError
+from penstock.event.model import ChangeEvent, TableSchema
+from penstock.event.sharding import shard_of
+from penstock.io.files.names import NO_EVENT_TIME, event_hour, hour_folder, shard_name
+from penstock.io.staging.names import folder_name
+
+Partitions = Literal["hour", "day", "none"]
+
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+"""What Hive, Spark and DuckDB read as NULL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Gives each event its bucket; a value that can be pickled. `table` is a name or a function of the event."""
+
+    table: str | Callable[[ChangeEvent], str] | None
+    partition_by: Partitions
+    shards: int
+
+    def __post_init__(self) -> None:
+        if self.partition_by not in get_args(Partitions):
+            allowed = ", ".join(get_args(Partitions))
+            raise UsageError(f"partition_by is one of {allowed}, got {self.partition_by!r}.")
+        if not isinstance(self.shards, int) or self.shards < 1:
+            raise UsageError(f"shards must be 1 or more, got {self.shards!r}.")
+
+    def __call__(self, event: ChangeEvent, event_us: int) -> str:
+        hour = event_hour(event_us) if self.partition_by == "hour" else event_hour(event_us) // 24
+        return _bucket(
+            self._table(event),
+            partition_folder(hour, self.partition_by),
+            shard_name(shard_of(event, self.shards), self.shards),
+            columns_digest(event.schema),
+        )
+
+    def _table(self, event: ChangeEvent) -> str:
+        if self.table is None:
+            source = event.source
+            return ".".join(part for part in (source.schema, source.table) if part) or source.system
+        return self.table if isinstance(self.table, str) else self.table(event)
+
+
+@lru_cache(maxsize=4096)
+def _bucket(table: str, partition: str, shard: str, digest: str) -> str:
+    return f"{folder_name(table)}/{partition}{shard}-{digest}"
+
+
+@lru_cache(maxsize=1024)
+def partition_folder(number: int, by: Partitions) -> str:
+    """Return the folders of an hour or a day, counted from 1970; empty or with a slash at the end."""
+    if by == "none":
+        return ""
+    found = hour_folder(number if by == "hour" else number * 24)
+    date, hour = (NULL_PARTITION, NULL_PARTITION) if found == NO_EVENT_TIME else (found[:10], found[11:13])
+    return f"date={date}/hour={hour}/" if by == "hour" else f"date={date}/"
+
+
+@lru_cache(maxsize=1024)
+def columns_digest(schema: TableSchema) -> str:
+    """Return eight digits that differ for different columns."""
+    columns = [(each.name, repr(each.type), each.key_position) for each in schema]
+    return hashlib.blake2b(repr(columns).encode(), digest_size=4).hexdigest()

@@ -1,0 +1,154 @@
+"""`WriteToParquet` and `WriteToAvro`: change events as files with columns, published exactly once."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
+
+import apache_beam as beam
+
+from penstock.event.coder import encode_event
+from penstock.event.model import ChangeEvent
+from penstock.extras import require_extra
+from penstock.io.columnar.avro import AvroCompression, AvroRows
+from penstock.io.columnar.check import CheckRows
+from penstock.io.columnar.parquet import ParquetCompression, ParquetRows
+from penstock.io.files.layout import Layout, Partitions
+from penstock.io.staging.format import FileFormat
+from penstock.io.staging.publication import PublishedFile
+from penstock.io.staging.rolling import RollingPolicy
+from penstock.io.staging.store import store_of
+from penstock.io.staging.transform import WriteStagedFiles
+
+Table = str | Callable[[ChangeEvent], str] | None
+
+
+class _WriteRows(beam.PTransform):
+    """The base of sinks that write change rows into files."""
+
+    _target: ClassVar[str]
+
+    def __init__(
+        self,
+        output: str | os.PathLike[str],
+        format: FileFormat,
+        layout: Layout,
+        roll_seconds: float,
+        roll_bytes: int,
+    ) -> None:
+        super().__init__()
+        self._store = store_of(output)
+        self._format = format
+        self._layout = layout
+        self._policy = RollingPolicy(round(roll_seconds * 1e6), roll_bytes)
+        self._checks = False
+
+    def with_exception_handling(self) -> Self:
+        """Return a copy with a second output: `RefusedEvent`s, whose values the files cannot hold; see `CheckRows`."""
+        changed = copy.copy(self)
+        changed._checks = True
+        return changed
+
+    def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:
+        fitting, refused = events | CheckRows(self._target) if self._checks else (events, None)
+        published: beam.PCollection[PublishedFile] = fitting | "Write" >> WriteStagedFiles(
+            self._store, encode=encode_event, bucket=self._layout, format=self._format, policy=self._policy
+        )
+        return (published, refused) if self._checks else published
+
+    def display_data(self) -> dict[str, Any]:
+        return {
+            "output": self._store.output,
+            "partition_by": self._layout.partition_by,
+            "shards": self._layout.shards,
+            "roll_seconds": self._policy.after_us / 1e6,
+            "roll_bytes": self._policy.at_bytes,
+        }
+
+
+class WriteToParquet(_WriteRows):
+    """Write change events as Parquet files: exactly once, only complete files, in folders that engines read directly.
+
+        events | WriteToParquet("/data/lake")
+
+    creates ``/data/lake/<table>/date=2026-11-21/hour=16/….parquet``. The columns are `op`, `timestamp`, `key`,
+    `before`, `after` and `metadata` (`penstock.event.change_rows`). When the columns of the table change, a new file
+    begins. Emits a `PublishedFile` for each file. Consumers may rely on what docs/files.md says.
+
+    Order: rows of a file are in the order in which they arrived. Sort by `metadata.version` for the order of a table.
+    What repeats: nothing on `PySparkRunner`; see `WriteToJsonLines`.
+    Watermark: each open file holds the output watermark at its earliest event time until the file is published.
+    State: for each table, partition, shard and version of the columns the events since the last roll.
+
+    Args:
+        output: a local folder or the URL of an object store. On a cluster all workers and the driver must see it.
+        table: the folder of an event: a name, or a function of the event. None: the name of the event's table.
+        partition_by: ``hour``, ``day`` or ``none``: folders by event time, in UTC.
+        shards: how many files of a table and partition may be open at the same time.
+        compression: ``zstd``, ``snappy``, ``gzip`` or ``none``.
+        roll_seconds: an open file is published this long after its first event arrived (processing time).
+        roll_bytes: an open file whose events have this many bytes, not compressed, is published at once.
+
+    Raises:
+        UsageError: an argument is wrong, or pyarrow is missing (at construction).
+    """
+
+    _target = "a Parquet file"
+
+    def __init__(
+        self,
+        output: str | os.PathLike[str],
+        *,
+        table: Table = None,
+        partition_by: Partitions = "hour",
+        shards: int = 1,
+        compression: ParquetCompression = "zstd",
+        roll_seconds: float = 60,
+        roll_bytes: int = 64 * 1024 * 1024,
+    ) -> None:
+        require_extra("parquet", "pyarrow")
+        layout = Layout(table, partition_by, shards)
+        super().__init__(output, ParquetRows(compression), layout, roll_seconds, roll_bytes)
+
+
+class WriteToAvro(_WriteRows):
+    """Write change events as Avro object container files: exactly once, only complete files.
+
+        events | WriteToAvro("/data/lake")
+
+    Layout, columns and promises are those of `WriteToParquet`. The columns have Avro's logical types. Characters of a
+    column's name that Avro does not allow become underscores.
+
+    Order, repeats, watermark and state: see `WriteToParquet`.
+
+    Args:
+        output: a local folder or the URL of an object store. On a cluster all workers and the driver must see it.
+        table: the folder of an event: a name, or a function of the event. None: the name of the event's table.
+        partition_by: ``hour``, ``day`` or ``none``: folders by event time, in UTC.
+        shards: how many files of a table and partition may be open at the same time.
+        compression: ``deflate`` or ``none``.
+        roll_seconds: an open file is published this long after its first event arrived (processing time).
+        roll_bytes: an open file whose events have this many bytes, not compressed, is published at once.
+
+    Raises:
+        UsageError: an argument is wrong, or fastavro is missing (at construction).
+    """
+
+    _target = "an Avro file"
+
+    def __init__(
+        self,
+        output: str | os.PathLike[str],
+        *,
+        table: Table = None,
+        partition_by: Partitions = "hour",
+        shards: int = 1,
+        compression: AvroCompression = "deflate",
+        roll_seconds: float = 60,
+        roll_bytes: int = 64 * 1024 * 1024,
+    ) -> None:
+        require_extra("avro", "fastavro")
+        layout = Layout(table, partition_by, shards)
+        super().__init__(output, AvroRows(compression), layout, roll_seconds, roll_bytes)
