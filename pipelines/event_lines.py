@@ -34,7 +34,7 @@ class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
 
     Args:
         options: the user's choices.
-        system: spanner, bigtable or postgres.
+        system: spanner, bigtable, postgres or ydb.
         stream: the change stream that is read.
         capture: a function that returns the capture type of the source; it is called before the start, and only if
             the format depends on it.
@@ -57,7 +57,7 @@ class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
         self._format = options.make_format(system, stream)
         self._lines = RecordLines(self._format, options.lines)
         self._convert = ToChangeEvents(
-            server=f"{stream.project}/{stream.instance}" if system != "postgres" else "",
+            server=f"{stream.project}/{stream.instance}" if hasattr(stream, "project") else "",
             database=getattr(stream, "database", ""),
             stream=getattr(stream, "change_stream", getattr(stream, "publication", "")),
             table=getattr(stream, "table", ""),

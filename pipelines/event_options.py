@@ -19,18 +19,21 @@ from penstock.transforms.formats.lines import LineContent
 NATIVE = "native"
 
 # A Bigtable change stream has one table, no tags, and no full rows.
+# A YDB changefeed has one table and no tags.
 # PostgreSQL's transactions have no tags either, and its source has the filter `tables` itself.
 # The source of Spanner filters by `mod_types` and `exclude_transaction_tags` itself.
 _NOT_FOR = {
     "spanner": ("operations", "without_tags"),
     "bigtable": ("tables", "without_tables", "without_tags", "materialize_rows"),
     "postgres": ("tables", "without_tags"),
+    "ydb": ("tables", "without_tables", "without_tags"),
 }
 
 GIVEN = {
     "spanner": {"server": "database", "changefeed": "change_stream"},
     "bigtable": {"server": "instance", "changefeed": "table", "instance": "instance"},
     "postgres": {"server": "slot", "changefeed": "publication"},
+    "ydb": {"server": "changefeed", "changefeed": "changefeed"},
 }
 """Options of formats whose default is a name of the change stream, a parameter of the pipeline."""
 

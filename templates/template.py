@@ -38,7 +38,7 @@ class Template(BaseModel):
     pipeline: Annotated[str, Field(pattern=r"[\w.]+:\w+")]
     streaming: bool
     guarantees: tuple[str, ...]
-    events_of: Literal["spanner", "bigtable", "postgres"] | None = None
+    events_of: Literal["spanner", "bigtable", "postgres", "ydb"] | None = None
     parameters: Mapping[ParameterName, Parameter]
 
     @model_validator(mode="after")

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.errors import UsageError
+from penstock.extras import extra_packages
 from penstock.io.change_streams.arguments import in_range, named, period
 from penstock.io.change_streams.lineage import LineageEvent
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
@@ -55,7 +56,8 @@ class ReadYdbFn(ReadChangeStreamFn):
 
     def connect(self, stream: ChangeStream) -> Client:
         # The client imports the SDK, which only a running pipeline needs.
-        from penstock.io.ydb.client import client_for
+        with extra_packages("ydb"):
+            from penstock.io.ydb.client import client_for
 
         return client_for(stream, self._settings.connection)
 
@@ -151,8 +153,8 @@ class ReadFromYdbChangefeed(ReadFromChangeStream):
         idle_stream_seconds: how long an open stream waits for the next bundle that continues at its position.
 
     Raises:
-        UsageError: an argument is missing, malformed or out of range, or the SDK is not installed. Whether the
-            changefeed exists is known only to the server: `check()` asks it, and the pipeline does so before it reads.
+        UsageError: an argument is missing, malformed or out of range. Whether the changefeed exists is known only to
+            the server: `check()` asks it, and the pipeline does so before it reads.
     """
 
     bounded_fn = ReadYdbFn
@@ -182,7 +184,6 @@ class ReadFromYdbChangefeed(ReadFromChangeStream):
         buffer_bytes: int = 32 << 20,
         idle_stream_seconds: float = 3.0,
     ) -> None:
-        _require_sdk()
         first, last = period(0 if start is None else start, end, ahead_seconds=600)
         stream = ChangeStream(
             _path("database", database, absolute=True),
@@ -231,10 +232,3 @@ def _path(name: str, value: str, *, absolute: bool) -> str:
         kind = "an absolute path" if absolute else "a path below the database"
         raise UsageError(f"{name} must be {kind}, such as {example}, not {value!r}")
     return value
-
-
-def _require_sdk() -> None:
-    from importlib.util import find_spec
-
-    if find_spec("ydb") is None:
-        raise UsageError("the SDK of YDB is not installed. Run: pip install 'penstock[ydb]'")

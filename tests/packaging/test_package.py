@@ -158,6 +158,7 @@ NEEDS = {
     "penstock.io.spanner.client": "spanner",
     "penstock.io.bigtable.client": "bigtable",
     "penstock.io.postgres.client": "postgres",
+    "penstock.io.ydb.client": "ydb",
 }
 """A module that needs an extra, and which."""
 
@@ -171,11 +172,14 @@ WITHOUT_EXTRAS = (
     "penstock.io.postgres.read",
     "penstock.io.spanner",
     "penstock.io.spanner.read",
+    "penstock.io.ydb",
+    "penstock.io.ydb.read",
     "penstock.launch.run",
     "penstock.object_stores.store",
     "penstock.pipelines.bigtable_to_files",
     "penstock.pipelines.postgres_to_files",
     "penstock.pipelines.spanner_to_files",
+    "penstock.pipelines.ydb_to_files",
     "penstock.telemetry.snapshot",
     "penstock.transforms",
 )

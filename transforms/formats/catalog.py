@@ -45,7 +45,7 @@ class FormatEntry:
     name: str
     summary: str
     home: str
-    systems: tuple[str, ...] = ("spanner", "bigtable", "postgres")
+    systems: tuple[str, ...] = ("spanner", "bigtable", "postgres", "ydb")
     inner: str = ""
     extra: str = ""
     converters: bool = False

@@ -70,6 +70,24 @@ def read_from_postgres_change_stream(
     return _Read(source, events.ToChangeEvents(stream=publication), error_handling)
 
 
+def read_from_ydb_changefeed(
+    *,
+    endpoint: str,
+    database: str,
+    table: str,
+    changefeed: str,
+    error_handling: ErrorHandling = None,
+    **options: Any,
+) -> beam.PTransform:
+    """Read a changefeed of YDB as `ChangeRow`s."""
+    from penstock.io.ydb import ReadFromYdbChangefeed
+
+    source = ReadFromYdbChangefeed(
+        endpoint=endpoint, database=database, table=table, changefeed=changefeed, **options
+    )
+    return _Read(source, events.ToChangeEvents(database=database), error_handling)
+
+
 def filter_events(*, error_handling: ErrorHandling = None, **config: Any) -> beam.PTransform:
     """Keep the events that meet every condition: `FilterEvents`."""
     return _OnEvents(events.FilterEvents(**config), error_handling)

@@ -83,7 +83,7 @@ def test_list_shows_every_template_with_a_summary() -> None:
 
 def test_list_and_describe_print_json() -> None:
     names = [each["name"] for each in json.loads(penstock("list", "--json").output)]
-    assert names == ["bigtable-to-files", "postgres-to-files", "spanner-to-files"]
+    assert names == ["bigtable-to-files", "postgres-to-files", "spanner-to-files", "ydb-to-files"]
     described = json.loads(penstock("describe", "spanner-to-files", "--json").output)
     assert described["parameters"]["project"]["required"] is True
 

@@ -16,10 +16,12 @@ from penstock.io.change_streams.settings import Limits
 from penstock.io.files import WriteToJsonLines
 from penstock.io.postgres import ReadFromPostgresChangeStream
 from penstock.io.spanner import ReadFromSpannerChangeStream
+from penstock.io.ydb import ReadFromYdbChangefeed
 from penstock.pipelines.bigtable_to_files import bigtable_to_files
 from penstock.pipelines.event_options import EventOptions
 from penstock.pipelines.postgres_to_files import postgres_to_files
 from penstock.pipelines.spanner_to_files import spanner_to_files
+from penstock.pipelines.ydb_to_files import ydb_to_files
 from penstock.templates import templates
 from penstock.transforms.formats.catalog import CATALOG
 
@@ -29,6 +31,7 @@ PIPELINES = [
     (spanner_to_files, ReadFromSpannerChangeStream, {"output", "lineage_log"}),
     (bigtable_to_files, ReadFromBigtableChangeStream, {"output", "lineage_log", "shape", "base64"}),
     (postgres_to_files, ReadFromPostgresChangeStream, {"output"}),
+    (ydb_to_files, ReadFromYdbChangefeed, {"output", "lineage_log"}),
 ]
 FORMATS = {entry.name for entry in CATALOG}
 COMMON = {
