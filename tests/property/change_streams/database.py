@@ -69,7 +69,8 @@ class Database:
             return
         row = self.row(key, transaction)
         self._values += 1
-        number, value = transaction.number, self._values
+        # Every other value is low, so that a row may move to either side in the order of its values.
+        number, value = transaction.number, self._values if self._values % 2 else -self._values
         if kind == "insert" and row is None:
             transaction.rows[key] = (value, f"big{value}")
             transaction.changes.append(Change(number, key, row=transaction.rows[key]))
