@@ -7,25 +7,26 @@
     engine.truncated(version, table)
     for emission in engine.reached(position): …   # rows to emit here, with the progress after them
 
-**The visibility rule.** A chunk comes with the database's own statement of which transactions it sees. A change that a
-chunk sees happened before the chunk's rows, so the rows are emitted after it. A change that the chunk does not see happened
-after them. If such a change has all columns, it replaces the row, which is dropped. If it lacks columns (a large value that
-did not change), the row is emitted before it. A truncated table has none of the rows. The other rows are emitted where the
-stream has reached a position that was taken after the chunk was read: every change that the chunk sees was emitted by then.
+**The visibility rule.** A chunk comes with the database's own statement of which transactions it sees. A change that
+a chunk sees happened before the chunk's rows, so the rows are emitted after it. A change that the chunk does not see
+happened after them. If such a change has all columns, it replaces the row, which is dropped. If it lacks columns (a
+large value that did not change), the row is emitted before it. A truncated table has none of the rows. The other rows
+are emitted where the stream has reached a position that was taken after the chunk was read: every change that the
+chunk sees was emitted by then.
 
-**Order.** No row follows a change of its key that the chunk does not see. Every change comes in its place; none is delayed,
-dropped or repeated.
+**Order.** No row follows a change of its key that the chunk does not see. Every change comes in its place; none is
+delayed, dropped or repeated.
 
-**Changes that are emitted before their chunk arrives.** The engine remembers the keys that changed between the request of a
-chunk and its arrival. A row with such a change is dropped if the change has all columns. Otherwise it is read by its key
-(a *repair*), so that every column is delivered. A chunk must also see every transaction that was emitted before its
-request: a transaction can be in the log a moment before others see it. `ChunkRequest.after` names those that the engine does
-not know to be visible.
+**Changes that are emitted before their chunk arrives.** The engine remembers the keys that changed between the
+request of a chunk and its arrival. A row with such a change is dropped if the change has all columns. Otherwise it is
+read by its key (a *repair*), so that every column is delivered. A chunk must also see every transaction that was
+emitted before its request: a transaction can be in the log a moment before others see it. `ChunkRequest.after` names
+those that the engine does not know to be visible.
 
 **After a crash** the engine begins with the progress of the checkpoint: chunks that were not emitted are read again.
 
-Growth: the chunks that were read ahead, the keys that changed while a chunk is read, and the transactions that are not known
-to be visible.
+Growth: the chunks that were read ahead, the keys that changed while a chunk is read, and the transactions that are
+not known to be visible.
 
 Compare "DBLog: A Watermark Based Change-Data-Capture Framework" (Netflix) and Debezium: they drop each row whose key
 appears between two marks that they write to the log. `tests/property/change_streams/window.py` shows where that fails.
@@ -38,7 +39,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from penstock.io.change_streams.snapshots.notifications import Notification, NotificationType, ScanStatus
+from penstock.io.change_streams.snapshots.notifications import NotificationType, ScanStatus
 from penstock.io.change_streams.snapshots.progress import Notifications, SnapshotProgress
 from penstock.io.change_streams.snapshots.signals import Signal
 
@@ -157,7 +158,9 @@ class SnapshotEngine:
         parallel_tables: int = 2,
         chunk_size: int = 10_240,
     ) -> None:
-        """`recent`: versions that were emitted and are not known to be visible. `chunk_size`: unless a signal says it."""
+        """`recent`: versions that were emitted and are not known to be visible. `chunk_size`: unless a signal says
+        it.
+        """
         self.progress = progress
         self.recent: list[Version] = list(recent)
         self._parallel_tables, self._chunk_size = parallel_tables, chunk_size
@@ -290,7 +293,14 @@ class SnapshotEngine:
         self.recent = [version for version in self.recent if not sees(version)]
 
     def change(
-        self, version: Version, table: str, keys: Sequence[Key], *, whole: bool, name: str = "", moved: bool = False
+        self,
+        version: Version,
+        table: str,
+        keys: Sequence[Key],
+        *,
+        whole: bool,
+        name: str = "",
+        moved: bool = False,
     ) -> list[Any]:
         """Note a change that is about to be emitted; return the rows to emit before it.
 

@@ -1,7 +1,7 @@
 """Reports about the progress of snapshots, in the layout of Debezium's notifications. Pure.
 
-Source: Debezium documentation, "Debezium notifications about the progress of incremental snapshots". Keys of rows, which
-Debezium reports too, are left out: they are data.
+Source: Debezium documentation, "Debezium notifications about the progress of incremental snapshots". Keys of rows,
+which Debezium reports too, are left out: they are data.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class SnapshotProgress:
 
     def with_channel(self, name: str, position: Any) -> SnapshotProgress:
         """Return the progress after a channel was read up to `position`, a JSON value."""
-        return replace(self, channels=tuple(sorted({**dict(self.channels), name: position}.items())))
+        return replace(self, channels=tuple(sorted({**dict(self.channels), name: _frozen(position)}.items())))
 
     def with_initial(self, request: ExecuteSnapshot) -> SnapshotProgress:
         """Return the progress with a snapshot before all others, which replaces those that began."""
@@ -120,9 +120,7 @@ class SnapshotProgress:
             case ResumeSnapshot():
                 return self._set_paused(False, NotificationType.RESUMED)
 
-    def _set_paused(
-        self, paused: bool, type_: NotificationType
-    ) -> tuple[SnapshotProgress, Notifications]:
+    def _set_paused(self, paused: bool, type_: NotificationType) -> tuple[SnapshotProgress, Notifications]:
         if self.current is None or self.paused == paused:
             return self, ()
         return replace(self, paused=paused), (self.current.notification(type_),)
@@ -138,7 +136,9 @@ class SnapshotProgress:
                 # The tables are not known yet, so only the same patterns can be taken out.
                 kept_patterns = tuple(name for name in snapshot.request.tables if name not in patterns)
                 if kept_patterns:
-                    remaining.append(replace(snapshot, request=replace(snapshot.request, tables=kept_patterns)))
+                    remaining.append(
+                        replace(snapshot, request=replace(snapshot.request, tables=kept_patterns))
+                    )
                 else:
                     reports.append(snapshot.notification(NotificationType.ABORTED))
                 continue
@@ -152,7 +152,10 @@ class SnapshotProgress:
         return self._with_snapshots(remaining), tuple(reports)
 
     def resolved(
-        self, snapshot_id: str, tables: Sequence[str], problems: Mapping[str, tuple[ScanStatus, str]] | None = None
+        self,
+        snapshot_id: str,
+        tables: Sequence[str],
+        problems: Mapping[str, tuple[ScanStatus, str]] | None = None,
     ) -> tuple[SnapshotProgress, Notifications]:
         """Return the progress after the source has said which tables the current snapshot has.
 
@@ -264,7 +267,11 @@ def _scan_ended(snapshot: Snapshot, scan: TableScan, status: ScanStatus, problem
     if status is ScanStatus.SUCCEEDED and not scan.rows:
         status = ScanStatus.EMPTY
     return snapshot.notification(
-        NotificationType.TABLE_SCAN_COMPLETED, table=scan.table, rows=scan.rows, status=status, problem=problem
+        NotificationType.TABLE_SCAN_COMPLETED,
+        table=scan.table,
+        rows=scan.rows,
+        status=status,
+        problem=problem,
     )
 
 
@@ -290,7 +297,11 @@ def _snapshot_document(snapshot: Snapshot) -> list[Any]:
 def _snapshot(document: Sequence[Any]) -> Snapshot:
     id_, patterns, conditions, surrogate_key, chunk_size, kind, tables = document
     request = ExecuteSnapshot(
-        id_, tuple(patterns), tuple((name, text) for name, text in conditions), tuple(surrogate_key), chunk_size
+        id_,
+        tuple(patterns),
+        tuple((name, text) for name, text in conditions),
+        tuple(surrogate_key),
+        chunk_size,
     )
     scans = None
     if tables is not None:

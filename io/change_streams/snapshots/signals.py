@@ -71,12 +71,16 @@ def parse_signal(id_: str, type_: str, data: str | Mapping[str, Any] | None) -> 
     """
     fields = _fields(data)
     if str(fields.get("type") or "incremental").lower() != "incremental":
-        raise SignalError('the only type of snapshot is "incremental": remove "type" from the data of the signal')
+        raise SignalError(
+            'the only type of snapshot is "incremental": remove "type" from the data of the signal'
+        )
     match type_:
         case "execute-snapshot":
             tables = _patterns(fields.get("data-collections"))
             if not tables:
-                raise SignalError('execute-snapshot needs the tables to read: {"data-collections": ["public.orders"]}')
+                raise SignalError(
+                    'execute-snapshot needs the tables to read: {"data-collections": ["public.orders"]}'
+                )
             return ExecuteSnapshot(id_, tables, _conditions(fields), _names(fields), _chunk_size(fields))
         case "stop-snapshot":
             return StopSnapshot(id_, _patterns(fields.get("data-collections")))
@@ -97,7 +101,9 @@ def parse_signal_line(line: str, default_id: str) -> Signal:
         SignalError: the line is malformed.
     """
     fields = _fields(line)
-    return parse_signal(str(fields.get("id") or default_id), str(fields.get("type") or ""), fields.get("data"))
+    return parse_signal(
+        str(fields.get("id") or default_id), str(fields.get("type") or ""), fields.get("data")
+    )
 
 
 def matches(patterns: Sequence[str], table: str) -> bool:

@@ -1,7 +1,7 @@
 """A small transactional database with a log, as PostgreSQL behaves: commits are in the log before others see them.
 
-A row is a pair (a, big). `big` is a large value: an update that does not change it sends `UNCHANGED`. A transaction holds
-the locks of its rows until its commit is visible, so a later change of a row always sees an earlier one.
+A row is a pair (a, big). `big` is a large value: an update that does not change it sends `UNCHANGED`. A transaction
+holds the locks of its rows until its commit is visible, so a later change of a row always sees an earlier one.
 """
 
 from __future__ import annotations
@@ -71,10 +71,7 @@ class Database:
         self._values += 1
         # Every other value is low, so that a row may move to either side in the order of its values.
         number, value = transaction.number, self._values if self._values % 2 else -self._values
-        if kind == "insert" and row is None:
-            transaction.rows[key] = (value, f"big{value}")
-            transaction.changes.append(Change(number, key, row=transaction.rows[key]))
-        elif kind == "update" and row is not None:
+        if (kind == "insert" and row is None) or (kind == "update" and row is not None):
             transaction.rows[key] = (value, f"big{value}")
             transaction.changes.append(Change(number, key, row=transaction.rows[key]))
         elif kind == "touch" and row is not None:

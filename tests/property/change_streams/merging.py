@@ -123,7 +123,8 @@ class Reader:
                 keys = [key for key in keys if order(key) > tuple(json.loads(request.cursor))]
             found = keys[: request.size]
         rows = [
-            ChunkRow(key, json.dumps(order(key)), str(key), Read(key, database.rows[key], sees)) for key in found
+            ChunkRow(key, json.dumps(order(key)), str(key), Read(key, database.rows[key], sees))
+            for key in found
         ]
         is_last = not request.keys and len(keys) <= request.size
         self.answered.append(Chunk(request, rows, sees.__contains__, len(database.log), is_last))

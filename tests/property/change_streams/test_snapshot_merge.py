@@ -23,7 +23,7 @@ WEIGHTS = (3, 3, 3, 3, 3, 2, 2, 1)
 def write(database: Database, draw: random.Random) -> None:
     """Do one of the things that writers do next."""
     action = draw.random()
-    if not database.open or action < 0.2 and len(database.open) < 4:
+    if not database.open or (action < 0.2 and len(database.open) < 4):
         database.begin()
         return
     transaction = draw.choice(database.open)

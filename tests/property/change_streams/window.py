@@ -1,7 +1,7 @@
 """The merge of Netflix's DBLog and of Debezium, as a peer: rows whose key appears in a window of the log are dropped.
 
-The window lies between two marks, one before the chunk is read and one after it. The four cases of `test_snapshot_peer.py`
-were seen in Debezium 3.6.3, record by record.
+The window lies between two marks, one before the chunk is read and one after it. The four cases of
+`test_snapshot_peer.py` were seen in Debezium 3.6.3, record by record.
 
 Source: "DBLog: A Watermark Based Change-Data-Capture Framework", Algorithm 1.
 """
