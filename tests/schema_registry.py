@@ -85,6 +85,8 @@ class SchemaRegistryServer:
                 return 503, {"error_code": 50301, "message": "down"}
             parts = [unquote(part) for part in path.strip("/").split("/")]
             match (method, *parts):
+                case ("GET", "subjects"):
+                    return 200, self.subjects
                 case ("POST", "subjects", subject, "versions"):
                     return self._register(subject, body)
                 case ("POST", "subjects", subject):
