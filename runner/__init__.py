@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.runner.options import PySparkOptions
     from penstock.runner.pipeline_runner import PySparkRunner
     from penstock.runner.planning.checks import UnsupportedPipelineError
+    from penstock.runner.remote import RemoteJob
     from penstock.runner.result import Progress, PySparkPipelineResult
     from penstock.runner.spark.session import begin_session
 
@@ -31,6 +32,7 @@ __all__ = [
     "PySparkOptions",
     "PySparkPipelineResult",
     "PySparkRunner",
+    "RemoteJob",
     "ResidualView",
     "UnsupportedPipelineError",
     "begin_session",
@@ -41,6 +43,7 @@ _HOMES = {
     "PySparkOptions": "options",
     "PySparkPipelineResult": "result",
     "PySparkRunner": "pipeline_runner",
+    "RemoteJob": "remote",
     "ResidualView": "driver.residuals",
     "UnsupportedPipelineError": "planning.checks",
     "begin_session": "spark.session",

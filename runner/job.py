@@ -31,6 +31,7 @@ from penstock.runner.spark.engine import SparkEngine
 from penstock.runner.spark.session import slots
 from penstock.runner.store.checkpoint import Checkpoint
 from penstock.runner.store.keys import KEY_GROUPS
+from penstock.runner.store.requests import RequestWatch
 from penstock.runner.tasks.epoch import EpochLimits
 from penstock.timeline import mark
 
@@ -114,22 +115,28 @@ class Job:
             )
         driver = self._driver(checkpoint.state_location, checkpoint.staging_location, dropped)
         early = EarlyPublisher(self._plan)
+        requests = RequestWatch(checkpoint, record.generation)
         with contextlib.closing(self._engine), contextlib.closing(early):
             record = run_epochs(
                 coordinator,
                 driver,
                 retries=self._settings.epoch_retries if retries is None else retries,
-                stop=lambda last: self._result.stopping,
+                stop=lambda last: self._stopping(requests),
                 on_commit=lambda last: self._committed(last, driver, early),
                 on_sweep=lambda last, swept: self._clean_up(last, checkpoint.staging_location),
                 on_failure=lambda last, failures, error: self._no_retry_after_cancel(error),
             )
             if not self._result.cancelling:
                 driver.finalize_bundles(record)
+        requests.delete()
         # The loop ends only if the state is done or a stop was requested; all other ends are exceptions.
         if not record.state.done:
             return str(PipelineState.STOPPED)
         return str(PipelineState.DRAINED if record.state.draining else PipelineState.DONE)
+
+    def _stopping(self, requests: RequestWatch) -> bool:
+        self._result.obey(requests.look())
+        return self._result.stopping
 
     def _committed(self, record: CommitRecord, driver: Driver, early: EarlyPublisher) -> None:
         mark("committed", epoch=record.number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from apache_beam.runners.runner import PipelineResult, PipelineState
@@ -50,6 +50,7 @@ class PySparkPipelineResult(PipelineResult):
         self._state_lock = threading.Lock()
         self._stop = threading.Event()
         self._drain = threading.Event()
+        self._requested = ""
         self._cancel_job: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
 
@@ -77,6 +78,11 @@ class PySparkPipelineResult(PipelineResult):
             if not self._finished.is_set() and not self.cancelling:
                 self._state = PipelineState.DRAINING
         self._drain.set()
+
+    @property
+    def requested(self) -> str:
+        """``stop`` or ``drain`` if a request in the checkpoint folder asked for it, otherwise empty."""
+        return self._requested
 
     def cancel(self) -> str:
         """Stop at once. The running epoch is discarded, the checkpoint does not change."""
@@ -140,6 +146,13 @@ class PySparkPipelineResult(PipelineResult):
         """Store the last record, and the metrics of the tasks of its epoch."""
         self._record = record
         self._metrics.add(measured)
+
+    def obey(self, requests: Collection[str]) -> None:
+        """Stop or drain as requests in the checkpoint folder ask. A stop wins: it can be followed by a drain."""
+        if not requests:
+            return
+        self._requested = "stop" if "stop" in requests else "drain"
+        (self.stop if self._requested == "stop" else self.drain)()
 
     @property
     def stopping(self) -> bool:

@@ -4,6 +4,7 @@
       FORMAT             version, job, key groups, time of creation (JSON); written once
       records/           000000000017.record, one per commit; the highest number is the current one
       state/             state runs, immutable (see `protocol.names`)
+      requests/          requests to the driver (see `requests`)
 
 `docs/protocol.md` says what may be deleted by hand (no file that the last record names).
 """
@@ -86,6 +87,22 @@ class Checkpoint:
                 "and this user can write to, on a file system with hard links"
             ) from error
         return _opened(folder, format_file, key_groups, storage)
+
+    @classmethod
+    def existing(cls, folder: str) -> Checkpoint:
+        """Open the checkpoint in `folder`, and create nothing.
+
+        Raises:
+            CheckpointError: there is none, or it cannot be read.
+        """
+        storage, path = open_folder(folder)
+        try:
+            data = storage.read(f"{path}/FORMAT")
+        except FileNotFoundError:
+            raise CheckpointError(f"there is no checkpoint in {path}: it has no FORMAT file") from None
+        except (OSError, StoreError) as error:
+            raise CheckpointError(f"cannot read the checkpoint in {path}: {error}") from error
+        return _opened(path, data, None, storage)
 
     @classmethod
     def is_empty(cls, folder: str) -> bool:

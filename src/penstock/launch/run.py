@@ -150,7 +150,7 @@ class _Session:
             return self.fail(ExitCode.FAILED, error)
         if self._reporter.shows_progress:
             self._reporter.show(self._snapshot(result))
-        return self._end(result.state, stopping)
+        return self._end(result.state, stopping, getattr(result, "requested", ""))
 
     def fail(self, code: ExitCode, error: BaseException) -> ExitCode:
         """Show in one message what failed and, if the error says so, what to do. Returns `code`."""
@@ -179,10 +179,14 @@ class _Session:
         self._reporter.message_from_signal_handler("aborted", text, **fields)
         os._exit(ExitCode.INTERRUPTED)
 
-    def _end(self, state: str, stopping: bool) -> ExitCode:
+    def _end(self, state: str, stopping: bool, requested: str) -> ExitCode:
         # Runners that cannot stop with a checkpoint are cancelled by a signal, so CANCELLED is what was asked for.
         if state in ("DONE", "DRAINED"):
-            self._reporter.message("done", "done")
+            self._reporter.message("done", "drained" if state == "DRAINED" else "done")
+            return ExitCode.DONE
+        if state == "STOPPED" and requested == "stop":
+            self._reporter.message("stopped", "stopped with a checkpoint, as requested by `penstock stop`")
+            self._show_continuation()
             return ExitCode.DONE
         if state in ("STOPPED", "CANCELLED") and stopping:
             self._reporter.message("stopped", "stopped with a checkpoint")

@@ -1,0 +1,147 @@
+"""A pipeline that runs elsewhere, or has stopped, as its checkpoint folder shows it.
+
+    job = RemoteJob.open("/data/checkpoints/orders")
+    job.last().watermark_us
+    job.request("stop")
+
+Nothing is created or changed but the requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.runner.driver.residuals import Residuals, ResidualView
+from penstock.runner.harness.bundle import PlanContext
+from penstock.runner.metrics import Metrics, deserialized
+from penstock.runner.planning.graph import build_plan
+from penstock.runner.protocol.record import CommitRecord, WatermarkKind, decode_record
+from penstock.runner.store.checkpoint import Checkpoint
+from penstock.runner.store.requests import Request, Requests
+
+
+@dataclass(frozen=True, slots=True)
+class RecordView:
+    """One commit record, for people. Times are microseconds since 1970, sizes are bytes.
+
+    `watermark_us` is the lowest output watermark of all steps that read and of all groupings; None before the first.
+    `state_bytes` is the size of the state runs that the record names.
+    """
+
+    number: int
+    kind: str
+    generation: int
+    writer: str
+    epochs: int
+    committed_us: int
+    watermark_us: int | None
+    residuals: int
+    publications: int
+    state_runs: int
+    state_bytes: int
+    record_bytes: int
+    draining: bool
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteProgress:
+    """The progress at a record, in the form of `PySparkPipelineResult.progress`."""
+
+    epochs: int
+    committed_us: int | None
+    watermark_us: int | None
+    residuals: Sequence[ResidualView]
+
+
+class RemoteJob:
+    """One checkpoint folder."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint, self._requests = checkpoint, Requests(checkpoint)
+
+    @classmethod
+    def open(cls, folder: str) -> RemoteJob:
+        """Open the checkpoint in a folder, a path or a URL.
+
+        Raises:
+            CheckpointError: there is no checkpoint, or it cannot be read.
+        """
+        return cls(Checkpoint.existing(folder))
+
+    @property
+    def folder(self) -> str:
+        """The folder, without options of its URL."""
+        return self._checkpoint.folder
+
+    @property
+    def name(self) -> str:
+        """The name that the job got when its checkpoint was created."""
+        return self._checkpoint.job
+
+    def records(self) -> list[RecordView]:
+        """Return the records that the folder still has, the oldest first; the driver deletes old ones."""
+        views = []
+        for number in self._checkpoint.record_numbers():
+            try:
+                data = self._checkpoint.read_record(number)
+            except FileNotFoundError:  # deleted since the list was made
+                continue
+            views.append(_view(decode_record(data, source=f"record {number}"), len(data)))
+        return views
+
+    def last(self) -> CommitRecord | None:
+        """Return the last record; None in a new checkpoint."""
+        return self._checkpoint.last_record()
+
+    def progress(self, record: CommitRecord, pipeline: Any = None) -> RemoteProgress:
+        """Return the progress at a record; its residuals only with the Beam `pipeline`, which has their coders."""
+        residuals = _residuals(record, pipeline) if pipeline is not None else ()
+        return RemoteProgress(record.epochs, record.committed_us, _watermark(record), residuals)
+
+    def metrics(self, record: CommitRecord) -> Metrics:
+        """Return the users' metrics at a record."""
+        return Metrics(deserialized(record.state.metrics))
+
+    def request(self, what: str, generation: int) -> None:
+        """Ask the driver of a generation to ``stop`` or to ``drain``."""
+        self._requests.put(generation, Request(what))
+
+    def requested(self, generation: int) -> list[str]:
+        """Return the requests that the driver of a generation has not yet obeyed."""
+        return sorted(self._requests.of(generation))
+
+
+def _residuals(record: CommitRecord, pipeline: Any) -> Sequence[ResidualView]:
+    plan = build_plan(pipeline.to_runner_api(), streaming=True)
+    known = Residuals(PlanContext(plan))
+    names = {stage.step for stage in plan.stages}
+    return known.views(tuple(each for each in record.state.residuals if each.transform in names))
+
+
+def _watermark(record: CommitRecord) -> int | None:
+    marks = (mark for key, mark in record.state.watermarks.items() if key.kind is WatermarkKind.OUTPUT)
+    return min(marks, default=None)
+
+
+def _view(record: CommitRecord, size: int) -> RecordView:
+    state = record.state
+    return RecordView(
+        number=record.number,
+        kind=record.kind,
+        generation=record.generation,
+        writer=record.writer,
+        epochs=record.epochs,
+        committed_us=record.committed_us,
+        watermark_us=_watermark(record),
+        residuals=len(state.residuals),
+        publications=len(state.publications),
+        state_runs=len(state.state_runs),
+        # Two entries may name one file, each for a part of its key groups.
+        state_bytes=sum({run.name: run.size for run in state.state_runs}.values()),
+        record_bytes=size,
+        draining=state.draining,
+        done=state.done,
+    )
