@@ -29,6 +29,7 @@ from penstock.runner.planning.checks import refuse_unsupported
 from penstock.runner.planning.plan import Plan
 from penstock.runner.planning.worker_logging import worker_logging
 from penstock.runner.result import PySparkPipelineResult
+from penstock.runner.spark.executor_check import check_executors
 from penstock.runner.spark.session import begin_session, context_of
 from penstock.runner.store.checkpoint import Checkpoint
 from penstock.runner.store.keys import KEY_GROUPS
@@ -114,6 +115,7 @@ class PySparkRunner(PipelineRunner):
         # Made only for its checks: the master, which decides where the logs go, is not known before Spark runs.
         worker_logging(options, to_driver=False)
         spark = session()
+        check_executors(spark)
         if plan.streaming and checkpoint is None and not plan.script:
             _check_temporary_checkpoint(spark)
         logs = worker_logging(options, to_driver=not str(spark.master).startswith("local"))

@@ -161,14 +161,18 @@ def job_failure(text: str, stage_name: Callable[[int], str | None]) -> SparkErro
     return SparkJobError(f"Spark failed while it ran {where}: {_java_message(text)}")
 
 
+SHIP_PACKAGES = (
+    "driver and executors need the same Python version and the same packages; `penstock package` packs this "
+    "environment and prints the spark-submit command that ships it (docs/spark-submit.md), or set PYSPARK_PYTHON to a "
+    "Python that every executor has"
+)
+"""What to do about workers that cannot run a pipeline."""
+
 _WORKER_DIED = re.compile(r"Python worker exited unexpectedly|Python worker failed to connect back")
 
 
 def _setup_failure(text: str) -> WorkerSetupError | None:
-    fix = (
-        "set PYSPARK_PYTHON to a Python that has penstock and the pipeline's packages on every executor "
-        "(docs/spark-submit.md shows how to ship one)"
-    )
+    fix = SHIP_PACKAGES
     if match := re.search(r'Cannot run program "([^"]*)"', text):
         return WorkerSetupError(f"the workers' Python {match[1]!r} cannot be started: {fix}")
     if "PYTHON_VERSION_MISMATCH" in text:

@@ -16,17 +16,21 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
 
 from penstock import __version__
+from penstock.cli.bundle import ARCHIVE, Submission, as_shell, executor_python, spark_submit
 from penstock.cli.configuration import Configuration, ConfigurationError, runner_flag
 from penstock.cli.describe import as_text, job_file
 from penstock.cli.inputs import Problem
+from penstock.cli.package import base_python, current_environment, pack_environment, write_program
 from penstock.cli.redaction import redacted, resume_command, secret_names
 from penstock.cli.resolve import resolve
 from penstock.cli.runner_options import RUNNER, begin_session
+from penstock.errors import UsageError
 from penstock.extras import MissingExtraError, extra_packages
 from penstock.launch.reporter import ignore_import_warnings, standard_error_reporter
 from penstock.launch.run import Continuation, ExitCode, run_pipeline
@@ -140,6 +144,74 @@ def run(name_or_file: str, sets: Sequence[str], progress: str, debug: bool, **fl
     with standard_error_reporter(progress) as reporter:
         code = run_pipeline(lambda: start(configuration), reporter, continuation, debug=debug)
     sys.exit(code)
+
+
+@cli.command()
+@click.argument(
+    "source", metavar="JOB.YAML|PROGRAM.PY", type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--into", "folder", default="bundle", show_default=True, type=click.Path(file_okay=False, path_type=Path)
+)
+@click.option("--master", default="yarn", show_default=True, help="Spark master of the printed command.")
+@click.option("--deploy-mode", type=click.Choice(["client", "cluster"]), default="client", show_default=True)
+@click.option(
+    "--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated."
+)
+@click.option(
+    "--environment",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Virtual environment to pack. Default: the one of this command.",
+)
+@click.option("--archive", default="", help="An archive of an environment, packed before: a path or a URL.")
+@click.option("--python", default="", help="A Python that every machine has; no environment is packed.")
+@click.option("--python-prefix", help="Where the executors have the base Python, for example /usr.")
+def package(
+    source: Path,
+    arguments: Sequence[str],
+    folder: Path,
+    master: str,
+    deploy_mode: str,
+    settings: Sequence[str],
+    environment: Path | None,
+    archive: str,
+    python: str,
+    python_prefix: str | None,
+) -> None:
+    """Write a bundle for spark-submit and print the command that starts it.
+
+    The bundle has the entry program, the job file and a packed environment without Spark. ARGUMENTS after `--` are
+    passed to the program.
+    """
+    chosen = (environment or current_environment()).resolve()
+    try:
+        if source.suffix != ".py":
+            resolve(str(source), (), {}, os.environ)
+        program, files = write_program(source, folder.resolve())
+        if not archive and not python:
+            archive = str(program.parent / ARCHIVE)
+            click.echo(f"packing {chosen}", err=True)
+            pack_environment(chosen, Path(archive), python_prefix)
+            click.echo(
+                f"every executor needs the base Python in {python_prefix or base_python(chosen)}", err=True
+            )
+    except UsageError as error:
+        _refuse(error)
+    submission = Submission(
+        program=str(program),
+        master=master,
+        deploy_mode=deploy_mode,
+        driver_python=python or sys.executable,
+        executor_python=python or executor_python(archive),
+        archive=archive,
+        files=tuple(map(str, files)),
+        settings=dict(each.partition("=")[::2] for each in settings),
+        arguments=arguments,
+    )
+    command = as_shell(spark_submit(submission))
+    (program.parent / "submit.sh").write_text(f"#!/bin/sh\nexec {command}\n")
+    click.echo(command)
 
 
 @cli.group()

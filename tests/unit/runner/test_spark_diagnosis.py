@@ -141,7 +141,7 @@ def test_the_error_of_workers_with_another_python_names_pyspark_python(text: str
     error = job_failure(ABORTED + text, stage_name)
     assert isinstance(error, WorkerSetupError)
     assert said in str(error)
-    assert "set PYSPARK_PYTHON" in str(error)
+    assert "`penstock package` packs" in str(error)
 
 
 def test_an_executor_lost_to_its_container_quotes_the_reason() -> None:

@@ -1,0 +1,83 @@
+"""`penstock package`: writes a bundle for spark-submit. The environment is packed by venv-pack."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from penstock.cli.bundle import ARCHIVE, ENTRY, ENTRY_PROGRAM, JOB_FILE, LEFT_OUT
+from penstock.errors import UsageError
+from penstock.extras import extra_packages
+
+
+def pack_environment(environment: Path, target: Path, python_prefix: str | None) -> None:
+    """Pack a virtual environment into the archive `target`.
+
+    Raises:
+        UsageError: it is no virtual environment, or parts of it are outside; the message says what to do.
+    """
+    if (environment / "conda-meta").is_dir():
+        raise UsageError(
+            f"{environment} is a conda environment: pack it with `conda pack -o {ARCHIVE}` and pass --archive {ARCHIVE}"
+        )
+    if not (environment / "pyvenv.cfg").is_file():
+        raise UsageError(
+            f"{environment} is no virtual environment: name one with --environment, or pass --python with the path of "
+            "a Python that every machine of the cluster has"
+        )
+    if names := sorted(editable_packages(environment)):
+        # venv-pack would leave them out without a word, because pip installs them as a finder and not as a path.
+        raise UsageError(
+            f"{environment} has {', '.join(names)} installed in editable mode, which cannot be packed. Make another "
+            "environment: python -m venv environment && environment/bin/pip install FOLDER, then pass --environment "
+            "environment"
+        )
+    with extra_packages("cli"):
+        from venv_pack import VenvPackException, pack
+    try:
+        pack(
+            str(environment),
+            output=str(target),
+            force=True,
+            # The contents are mostly compressed libraries and read once by each executor.
+            compress_level=1,
+            python_prefix=python_prefix,
+            filters=[("exclude", f"*/site-packages/{name}/*") for name in LEFT_OUT],
+        )
+    except VenvPackException as error:
+        raise UsageError(f"{environment} cannot be packed: {error}") from None
+
+
+def editable_packages(environment: Path) -> Iterator[str]:
+    """Yield the names of packages that pip has installed in editable mode."""
+    for file in environment.glob("lib/python*/site-packages/*.dist-info/direct_url.json"):
+        if json.loads(file.read_text()).get("dir_info", {}).get("editable"):
+            yield file.parent.name.partition("-")[0]
+
+
+def base_python(environment: Path) -> str:
+    """Return the folder of the Python that an environment was made with; it must exist on every executor."""
+    lines = (environment / "pyvenv.cfg").read_text().splitlines()
+    values = dict(line.partition("=")[::2] for line in lines)
+    return next((value.strip() for name, value in values.items() if name.strip() == "home"), "")
+
+
+def write_program(source: Path, folder: Path) -> tuple[Path, tuple[Path, ...]]:
+    """Write the entry program for a job file, or copy a Python program; return its path and that of other files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if source.suffix == ".py":
+        shutil.copyfile(source, target := folder / source.name)
+        return target, ()
+    (folder / ENTRY).write_text(ENTRY_PROGRAM)
+    shutil.copyfile(source, folder / JOB_FILE)
+    os.chmod(folder / JOB_FILE, 0o600)  # it names databases and buckets
+    return folder / ENTRY, (folder / JOB_FILE,)
+
+
+def current_environment() -> Path:
+    """Return the environment that this command runs in."""
+    return Path(sys.prefix)
