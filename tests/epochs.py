@@ -17,6 +17,7 @@ from apache_beam.runners.sdf_utils import (
 from apache_beam.utils.timestamp import Timestamp
 
 from penstock.io.change_streams.read_fn import ReadFromChangeStream
+from penstock.io.change_streams.tracker import Poll
 from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, beam_watermark
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -50,15 +51,17 @@ class Epochs:
     def watermark(self) -> Timestamp:
         return min((state for _, state in self.residuals), default=beam_watermark(None))
 
-    def run(self, seconds: float, *, crash: bool = False, late: bool = False) -> list[Any]:
+    def run(
+        self, seconds: float, *, crash: bool = False, late: bool = False, steps: int | None = None
+    ) -> list[Any]:
         """Run one epoch; a crash drops its outputs and its residuals. Return what it emitted.
 
-        `late`: records may be below the watermark.
+        `late`: records may be below the watermark. `steps`: each part is split as soon as it has claimed so many steps.
         """
         before = self.watermark
         dealt = self.fn.rebalance(self.stream, self.residuals, self.parts)
         self.widest = max(self.widest, len(dealt))
-        parts = [self._start(restriction, state) for restriction, state in dealt]
+        parts = [self._start(restriction, state, steps) for restriction, state in dealt]
         ended = [part for _, _, part in parts]
         _join_for([thread for _, thread, _ in parts], seconds)
         for cut, thread, _ in parts:
@@ -96,8 +99,10 @@ class Epochs:
             self.run(seconds)
         return self.committed
 
-    def _start(self, frontier: Any, state: Timestamp) -> tuple[Callable[[], bool], threading.Thread, Part]:
-        tracker = ThreadsafeRestrictionTracker(self.fn.create_tracker(frontier))
+    def _start(
+        self, frontier: Any, state: Timestamp, steps: int | None
+    ) -> tuple[Callable[[], bool], threading.Thread, Part]:
+        tracker = _StepTracker(self.fn.create_tracker(frontier))
         estimator = ThreadsafeWatermarkEstimator(FrontierWatermarkEstimator(state))
         part = Part()
         split_at = [0.0]
@@ -109,6 +114,12 @@ class Epochs:
             if residual:
                 part.residual = (residual[1], watermark)
             return residual is not None
+
+        def split_after_steps(claimed: int) -> None:
+            if steps is not None and claimed >= steps:
+                split()
+
+        tracker.on_claim = split_after_steps
 
         def process() -> None:
             fn = type(self.fn)(self.fn._settings)  # each bundle has its own instance
@@ -134,6 +145,20 @@ class Epochs:
         """Send the residual through its coder, as a checkpoint does."""
         coder = self.fn.restriction_coder()
         return coder.decode(coder.encode(residual[0])), residual[1]
+
+
+class _StepTracker(ThreadsafeRestrictionTracker):  # type: ignore[misc, unused-ignore]
+    """Calls `on_claim` with the number of claimed steps after each of them."""
+
+    on_claim: Callable[[int], None] = staticmethod(lambda claimed: None)
+    claimed = 0
+
+    def try_claim(self, position: Any) -> bool:
+        claimed: bool = super().try_claim(position)
+        if claimed and not isinstance(position, Poll):
+            self.claimed += 1
+            self.on_claim(self.claimed)
+        return claimed
 
 
 def _join_for(threads: list[threading.Thread], seconds: float) -> None:

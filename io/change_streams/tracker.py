@@ -33,7 +33,7 @@ class FrontierTracker(RestrictionTracker):
     """Claims the steps of one `process` call. Beam calls it under a lock, from the reader and from the runner.
 
     A split is deferred (`try_split` returns None, and the runner asks again) until the reader has claimed one step
-    or has said by a `Poll` that none is expected, and while the first record of the lowest partition is pending.
+    that changes the frontier, or has said by a `Poll` that none is expected, and while the first record of the lowest partition is pending.
     Otherwise a runner that splits sooner than the service sends its first message would discard the same work
     every time, and the reader would never advance.
     """
@@ -81,12 +81,16 @@ class FrontierTracker(RestrictionTracker):
             return True
         moved = self.moved_to(position)
         if moved is None:
-            self._frontier = self.current_restriction().apply(position)
+            before = self.current_restriction()
+            self._frontier = before.apply(position)
             self._readable = self._frontier.readable
+            # An announcement does not change the position of its partition, so a bundle that follows a split reads it
+            # again. If that counted as progress, a runner that splits after each step would never get past it.
+            self._moved = self._moved or self._frontier != before
         else:
             # Collected, because a frontier is a value and a copy of it for each record would be quadratic.
             self._advanced[moved[0]] = moved[1]
-        self._moved = True
+            self._moved = True
         return True
 
     def try_split(self, fraction_of_remainder: float) -> tuple[Any, Any] | None:

@@ -66,6 +66,20 @@ def test_a_split_is_postponed_while_a_step_of_the_lowest_partition_is_pending() 
     assert tracker.try_split(0) is not None
 
 
+def test_an_announcement_that_is_read_again_is_no_progress(children: Any) -> None:
+    """Otherwise a runner that splits after each step would never get past two announcements of one partition."""
+    announced = Announced("a", children(30, ("c", ("a",))))
+    tracker = SpannerTracker(frontier())
+    tracker.try_claim(announced)
+    split = tracker.try_split(0)
+    assert split is not None
+    again = SpannerTracker(split[1])
+    again.try_claim(announced)
+    assert again.try_split(0) is None
+    again.try_claim(Announced("a", children(30, ("d", ("a",)))))
+    assert again.try_split(0) is not None
+
+
 def test_a_waiting_part_can_be_deferred_at_once() -> None:
     part = Frontier({}, {"m": Waiting(20, frozenset("x"))}, dealt=True)
     split = SpannerTracker(part).try_split(0)

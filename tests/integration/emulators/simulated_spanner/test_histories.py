@@ -7,6 +7,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +21,7 @@ from apache_beam.runners.sdf_utils import (
 from penstock.emulators.simulated_spanner import Control
 from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, beam_watermark
 from penstock.io.spanner import DataChangeRecord, ReadFromSpannerChangeStream
+from penstock.io.spanner.clock import ServiceClock
 from penstock.io.spanner.read import ReadSpannerFn
 from tests.conftest import Campaign
 from tests.epochs import Epochs
@@ -243,43 +245,77 @@ FUNCTIONS = {
 }
 
 
-def read_in_epochs(history: History, rng: random.Random) -> tuple[list[DataChangeRecord], int]:
+def read_in_epochs(
+    history: History, rng: random.Random, crash_at_every_step: bool
+) -> tuple[list[DataChangeRecord], int]:
     """Read as a runner does, in parts, with splits and crashes; return the committed records and the crashes."""
     read = Epochs(reading(history, idle_stream_seconds=0.5), rng.choice((1, 2, 4)))
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while read.residuals:
         assert time.monotonic() < deadline, "the read does not end"
-        read.run(rng.choice((0.0, 0.05, 0.5)), crash=rng.random() < 0.25)
+        if crash_at_every_step:
+            read.run(0.5, steps=1, crash=True)
+            read.run(0.5, steps=1)
+        else:
+            read.run(rng.choice((0.0, 0.05, 0.5)), crash=rng.random() < 0.25)
     return read.committed, read.crashes
+
+
+HOUR = 3600
+SKEWS = (0, 0, -HOUR, -1, 1, HOUR)
+"""Seconds by which the wall clock of the reader is ahead of the service's."""
+
+
+def random_history(
+    new_history: Callable[..., History], rng: random.Random, dialect: str, mutable: bool, short: bool
+) -> History:
+    options = f"value_capture_type = '{rng.choice(CAPTURES)}'" + (f", {MUTABLE}" if mutable else "")
+    placed: dict[str, Any] = {}
+    if dialect == GOOGLESQL and rng.random() < 0.2:
+        options += ", per_placement_tvf = true"
+        placed = {
+            "first": ("CREATE PLACEMENT us", "CREATE PLACEMENT eu"),
+            "extra": ", Place STRING(MAX) NOT NULL PLACEMENT KEY",
+        }
+    return new_history(
+        rng.getrandbits(32),
+        dialect=dialect,
+        options=options,
+        steps=25 if short else rng.choice((60, 100, 200)),
+        most=rng.choice((3, 8, 16)),
+        churn_share=rng.choice((0.1, 0.5)),
+        **placed,
+    )
 
 
 @pytest.mark.parametrize("mutable", [False, True], ids=["immutable", "mutable"])
 @pytest.mark.parametrize("dialect", [GOOGLESQL, POSTGRESQL])
 def test_random_histories_with_errors_and_crashes_are_read_completely_in_any_message_layout(
-    new_history: Callable[..., History], campaign: Campaign, dialect: str, mutable: bool
+    new_history: Callable[..., History],
+    campaign: Campaign,
+    monkeypatch: pytest.MonkeyPatch,
+    dialect: str,
+    mutable: bool,
 ) -> None:
-    """Each history has its own capture type, churn, sizes of messages, errors, lag and crashes."""
+    """Each history has its own capture type, churn, placements, sizes of messages, errors, lag, clock and crashes.
+
+    Every fifth is read with a crash at each of its steps.
+    """
     figures: Counter[str] = Counter()
     name = f"spanner-histories-{'googlesql' if dialect == GOOGLESQL else 'postgresql'}"
     name += "-mutable" if mutable else ""
     for number in range(campaign.size(1, 250)):
         rng = campaign.random(f"{name}/{number}")
-        options = f"value_capture_type = '{rng.choice(CAPTURES)}'" + (f", {MUTABLE}" if mutable else "")
-        history = new_history(
-            rng.getrandbits(32),
-            dialect=dialect,
-            options=options,
-            steps=rng.choice((60, 100, 200)),
-            most=rng.choice((3, 8, 16)),
-            churn_share=rng.choice((0.1, 0.5)),
-        )
+        every_step = number % 5 == 4
+        history = random_history(new_history, rng, dialect, mutable, every_step)
         control = history.simulation.control
         control.shape(
             chunk_bytes=rng.choice((50, 1 << 20)),
             rows_per_message=rng.choice((1, 3, 500)),
             resume_every=rng.choice((1, 2, 5)),
         )
-        functions = [FUNCTIONS[dialect, mutable]]
+        stream = "Changes" if dialect == GOOGLESQL else "changes"
+        placements, functions = functions_of(history, FUNCTIONS[dialect, mutable])
         add_faults(control, rng)
         changes = read_changes(history.client, functions, history.start, history.end)
         assert len(set(changes)) == len(changes), number
@@ -290,18 +326,74 @@ def test_random_histories_with_errors_and_crashes_are_read_completely_in_any_mes
             assert replayed_keys(changes, table) == rows(history, table, key).keys(), number
         control.clear_faults()
         add_faults(control, rng)
-        stream = "Changes" if dialect == GOOGLESQL else "changes"
-        tokens = [each["token"] for each in control.partitions(history.path, stream)]
-        for token in rng.sample(tokens, len(tokens) // 4):  # grandparents lag while they are refused
+        partitions = [
+            each for place in placements for each in control.partitions(history.path, stream, place)
+        ]
+        laggards = lagging_partitions(partitions, rng)
+        for token in laggards:
             control.add_fault(token=token, code="UNAVAILABLE", times=rng.choice((1, 3)))
-        records, crashes = read_in_epochs(history, rng)
+        skew = rng.choice(SKEWS)
+        set_wall_clock(monkeypatch, history.end + skew * 10**9)
+        if rng.random() < 0.3:  # the service's time is not known at first
+            control.add_fault(method="ExecuteStreamingSql", times=rng.choice((1, 3)))
+        records, crashes = read_in_epochs(history, rng, every_step)
         ours = as_changes(records)
         assert sorted(ours) == changes, number
         check_order(ours)
-        figures.update(histories=1, partitions=len(tokens), changes=len(changes), crashes=crashes)
+        figures.update(
+            histories=1,
+            changes=len(changes),
+            crashes=crashes,
+            crashed_at_every_step=every_step,
+            skewed=bool(skew),
+            placements=len(placements) if len(placements) > 1 else 0,
+            laggards=len(laggards),
+            **shapes(partitions),
+        )
         control.clear_faults()
         control.shape(chunk_bytes=1 << 20, rows_per_message=500, resume_every=1)
     campaign.record(name, **figures)
+
+
+def functions_of(history: History, function: str) -> tuple[list[str], list[str]]:
+    """Return the names of the placements ("" without any) and the read functions of the history's stream."""
+    with history.client.snapshot() as snapshot:
+        found = [
+            name for (name,) in snapshot.execute_sql("SELECT routine_name FROM information_schema.routines")
+        ]
+    placed = [name for name in found if name.startswith(f"{function}_")]
+    return [name.removeprefix(f"{function}_") for name in placed] or [""], placed or [function]
+
+
+def lagging_partitions(partitions: list[dict[str, Any]], rng: random.Random) -> list[str]:
+    """Return tokens to refuse for a time: grandparents of merged partitions first, then a few others."""
+    parents = {each["token"]: each["parents"] for each in partitions}
+    grandparents = [
+        token
+        for merged in parents.values()
+        if len(merged) > 1
+        for parent in merged
+        for token in parents.get(parent, ())
+    ]
+    others = rng.sample(list(parents), len(parents) // 5)
+    return list(dict.fromkeys([*rng.sample(grandparents, min(3, len(grandparents))), *others]))
+
+
+def shapes(partitions: list[dict[str, Any]]) -> dict[str, int]:
+    """Return how many partitions there are, how many of them came from a merge, and how many from a move."""
+    children = Counter(parent for each in partitions for parent in each["parents"])
+    return {
+        "partitions": len(partitions),
+        "merged": sum(len(each["parents"]) > 1 for each in partitions),
+        "moved": sum(len(each["parents"]) == 1 and children[each["parents"][0]] == 1 for each in partitions),
+    }
+
+
+def set_wall_clock(monkeypatch: pytest.MonkeyPatch, timestamp: int) -> None:
+    """Start the wall clock of readers that connect from now on at a time, in nanoseconds since 1970."""
+    begun = time.monotonic_ns()
+    wall = partial(ServiceClock, wall=lambda: timestamp + time.monotonic_ns() - begun)
+    monkeypatch.setattr("penstock.io.spanner.client.ServiceClock", wall)
 
 
 def add_faults(control: Control, rng: random.Random) -> None:
