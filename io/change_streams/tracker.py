@@ -33,9 +33,9 @@ class FrontierTracker(RestrictionTracker):
     """Claims the steps of one `process` call. Beam calls it under a lock, from the reader and from the runner.
 
     A split is deferred (`try_split` returns None, and the runner asks again) until the reader has claimed one step
-    that changes the frontier, or has said by a `Poll` that none is expected, and while the first record of the lowest partition is pending.
-    Otherwise a runner that splits sooner than the service sends its first message would discard the same work
-    every time, and the reader would never advance.
+    that changes the frontier, or has said by a `Poll` that none is expected, and while the first record of the lowest
+    partition is pending. Otherwise a runner that splits sooner than the service sends its first message would discard
+    the same work every time, and the reader would never advance.
     """
 
     def __init__(self, frontier: Any) -> None:
