@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from penstock.compat import UTC
 from penstock.secrets import is_reference
 
 Value: TypeAlias = str | int | float | bool
@@ -153,8 +154,9 @@ def _read_timestamp(text: str) -> str:
     parts = _TIMESTAMP.fullmatch(text)
     if not parts:
         raise ValueError("not RFC 3339")
+    zone = "+00:00" if parts[4] in "Zz" else parts[4]  # Python 3.10 does not read Z
     try:
-        whole = datetime.fromisoformat(f"{parts[1]}T{parts[2]}{parts[4].upper()}").astimezone(UTC)
+        whole = datetime.fromisoformat(f"{parts[1]}T{parts[2]}{zone}").astimezone(UTC)
     except OverflowError:
         raise ValueError("in UTC not within the years 1 to 9999") from None
     return f"{whole.replace(tzinfo=None).isoformat()}{parts[3] or ''}Z"

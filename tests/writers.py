@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import threading
-from typing import Self
+
+from typing_extensions import Self
 
 
 class WriterThreads:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import apache_beam as beam
+from typing_extensions import Self
 
 from penstock.errors import DecodeError, ServiceError
 

@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from benchmarks.demo import bank
 from benchmarks.demo.proof import Proof, prove
 from benchmarks.demo.service import choose
 from benchmarks.demo.writers import connect
+from penstock.compat import UTC
 from penstock.emulators.spanner import EmulatorStartError
 from penstock.launch.run import ExitCode
 from tests.oracle.kill import Run

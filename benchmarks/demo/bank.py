@@ -12,9 +12,11 @@ import random
 import string
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
+
+from penstock.compat import UTC
 
 STREAM = "Everything"
 

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 import warnings
-from datetime import UTC, datetime
+from datetime import datetime
 
 import grpc
 from google.cloud.bigtable.data import BigtableDataClient, SetCell
@@ -20,6 +20,8 @@ from google.cloud.bigtable_admin_v2 import BigtableTableAdminClient
 from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports import (
     BigtableTableAdminGrpcTransport,
 )
+
+from penstock.compat import UTC
 
 PROJECT, INSTANCE, TABLE = "my-project", "main", "users"
 

@@ -20,7 +20,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
+
+from typing_extensions import Self
 
 from penstock.io.bigtable.frontier import Frontier, Opening, Reopened
 from penstock.io.bigtable.keys import KeyRange

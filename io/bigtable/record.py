@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from penstock.compat import StrEnum
 from penstock.io.bigtable.keys import KeyRange
 from penstock.timestamps import format_timestamp
 

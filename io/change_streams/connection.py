@@ -10,7 +10,9 @@ import os
 import re
 import uuid
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
+
+from typing_extensions import Self
 
 from penstock.errors import UsageError
 

@@ -7,7 +7,9 @@ others. It is the restriction of the splittable DoFn, so it is what a checkpoint
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from typing_extensions import Self
 
 
 class Slowest(NamedTuple):

@@ -6,7 +6,9 @@ Settings belong to the program that runs. They may change between a stop and a r
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
+
+from typing_extensions import Self
 
 from penstock.io.change_streams.arguments import in_range, whole_in_range
 from penstock.io.change_streams.connection import Connection

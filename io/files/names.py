@@ -8,9 +8,10 @@ The files of one bucket hold each of its keys in order: sort the names as text, 
 from __future__ import annotations
 
 import zlib
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 
+from penstock.compat import UTC
 from penstock.io.staging.names import folder_name
 
 NO_EVENT_TIME = "no-event-time"

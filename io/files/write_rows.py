@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import apache_beam as beam
+from typing_extensions import Self
 
 from penstock.event.coder import encode_event
 from penstock.event.model import ChangeEvent

@@ -11,10 +11,11 @@ import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import pq, sql
+from typing_extensions import Self
 
 from penstock.io.postgres import messages as log
 from penstock.io.postgres.catalog import RELATION, TYPES, describe
@@ -157,7 +158,7 @@ class Client:
         )
         with self._errors(), self.session.cursor() as cursor, cursor.copy(query) as copy:
             copy.set_types(["pg_lsn", "bytea"])
-            yield (Arrived(int.from_bytes(lsn), data) for lsn, data in copy.rows())
+            yield (Arrived(int.from_bytes(lsn, "big"), data) for lsn, data in copy.rows())
         if self._skipped:
             self._skipped = False
             raise skipped_publication(str(self._stream))

@@ -5,10 +5,9 @@ Values of rows are the texts that the server sent. `events` and `row_values` tur
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 import msgspec
 
+from penstock.compat import StrEnum
 from penstock.event.column_types import ColumnType
 from penstock.io.postgres.messages import UNCHANGED, Row, Unchanged, Value
 

@@ -18,7 +18,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
+
+from typing_extensions import Self
 
 from penstock.errors import SetupError, UsageError
 from penstock.extras import extra_packages

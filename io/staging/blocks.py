@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Self
+
+from typing_extensions import Self
 
 TimedRecord = tuple[int, bytes]
 """Event time in µs since 1970, and the encoded record. A plain tuple, because the sink makes one for each element."""

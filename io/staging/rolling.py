@@ -6,7 +6,8 @@ A bucket has at most one open file. It is no file yet but state of the pipeline:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+
+from typing_extensions import Self
 
 from penstock.io.staging.blocks import END_OF_TIME_US, RecordBlock
 

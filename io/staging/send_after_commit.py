@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import os
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 from apache_beam.transforms.window import GlobalWindows
+from typing_extensions import Self
 
 from penstock.errors import ServiceError, UsageError
 from penstock.event.coder import encode_event

@@ -13,7 +13,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
+
+from typing_extensions import Self
 
 from penstock.io.change_streams.prefetch import ReadAhead
 from penstock.io.change_streams.settings import Limits

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
+from penstock.compat import add_note
 from penstock.runner import metrics
 from penstock.runner.protocol.record import EarliestTimers, StateRun, WatermarkKey
 from penstock.runner.tasks.epoch import Failure, TaskReport
@@ -33,7 +34,7 @@ def _error_of(failure: Failure) -> BaseException:
     pickled = failure.error
     # An exception may not pickle, for example because it holds a socket. Its text is better than no error.
     error: BaseException = RuntimeError(failure.summary) if pickled is None else pickle.loads(pickled)
-    error.add_note(f"in {failure.where}; in the worker:\n{failure.trace}")
+    add_note(error, f"in {failure.where}; in the worker:\n{failure.trace}")
     return error
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import enum
+from penstock.compat import StrEnum
 
 SOURCE_URN = "penstock:source:v1"
 """The transform that takes in the elements of a stage."""
@@ -17,7 +17,7 @@ WRITE = "beam:runner:sink:v1"
 `bundle_processor` in 2.77). They are written out here because planning must not import Beam's worker internals."""
 
 
-class BufferKind(enum.StrEnum):
+class BufferKind(StrEnum):
     """The first part of a Beam buffer id, `kind:name`, which both ends of an edge share."""
 
     MATERIALIZE = "materialize"

@@ -42,9 +42,19 @@ def worker_logging(options: PipelineOptions, *, to_driver: bool) -> WorkerLoggin
     )
 
 
+_LEVELS = {
+    # `logging.getLevelNamesMapping` exists since Python 3.11.
+    **{
+        name: getattr(logging, name)
+        for name in ("CRITICAL", "FATAL", "ERROR", "WARN", "WARNING", "INFO", "DEBUG")
+    },
+    "NOTSET": logging.NOTSET,
+}
+
+
 def _level(given: Any) -> int:
     text = str(given).strip().upper()
-    known = logging.getLevelNamesMapping()
+    known = _LEVELS
     if text.isdecimal():
         return int(text)
     if text not in known:

@@ -12,9 +12,10 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 
 from penstock.attempt import Attempt
+from penstock.compat import UTC
 from penstock.runner.protocol.errors import CheckpointError, SupersededError
 from penstock.runner.protocol.exactly_once_put import create_exactly_once, repeat_until_answered
 from penstock.runner.protocol.names import run_age

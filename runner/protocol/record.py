@@ -17,9 +17,9 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Literal, TypeVar, get_args
 
+from penstock.compat import StrEnum
 from penstock.runner.protocol.errors import CheckpointError
 
 FORMAT = 2

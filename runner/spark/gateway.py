@@ -22,7 +22,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from penstock.extras import require_extra
 from penstock.runner.spark.diagnosis import Limits, start_failure
@@ -180,6 +180,10 @@ def start_process(
 
     `companion` starts first, without streams. The program replaces the shell that has started it, so it is the parent.
     """
+    # Popen knows `process_group` since Python 3.11. In 3.10 a new session is the only way to a group without `fork()`.
+    own_group: dict[str, Any] = (
+        {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
+    )
     beside = f"{shlex.join(companion)} >/dev/null 2>&1 &" if companion else ""
     return subprocess.Popen(
         ["/bin/sh", "-c", f'trap "" INT; {beside} exec "$@"', "sh", *command],
@@ -187,7 +191,7 @@ def start_process(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,  # a JVM that cannot allocate its heap says so there
         stderr=subprocess.STDOUT,
-        process_group=0,
+        **own_group,
     )
 
 

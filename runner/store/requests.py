@@ -13,8 +13,8 @@ import logging
 import re
 import time
 from collections.abc import Callable
-from enum import StrEnum
 
+from penstock.compat import StrEnum
 from penstock.runner.store.checkpoint import Checkpoint
 
 logger = logging.getLogger(__name__)

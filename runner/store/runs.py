@@ -26,6 +26,7 @@ from penstock.runner.protocol.errors import CheckpointError, RunMissingError
 from penstock.runner.protocol.names import run_age
 from penstock.runner.protocol.record import StateRun
 from penstock.runner.store.filesystem import FileSystem
+from penstock.runner.store.sqlite_bytes import from_bytes, to_bytes
 
 Entry = tuple[bytes, bytes | None]
 """(run key, value or None for a tombstone)."""
@@ -173,7 +174,7 @@ class RunBuilder:
             self._database.execute("VACUUM")  # deleted and replaced entries leave free pages
         # `serialize` instead of a file that SQLite writes: the checkpoint's storage may be an object store, and a run
         # becomes visible whole.
-        data = self._database.serialize()
+        data = to_bytes(self._database)
         return data, Run(self._database, len(data))
 
 
@@ -202,7 +203,7 @@ def _open(filesystem: FileSystem, path: str, run: StateRun) -> Run:
     data = filesystem.read(path) if local is None else Path(local).read_bytes()
     _check(path, run, len(data), zlib.crc32(data))
     database = _connect(":memory:")
-    database.deserialize(data)
+    from_bytes(data, database)
     return Run(database, len(data))
 
 

@@ -14,7 +14,9 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
+
+from penstock.compat import UTC
 
 __all__ = [
     "Attempt",

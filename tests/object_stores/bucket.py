@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import boto3
 from botocore.config import Config
+from typing_extensions import Self
 
 from tests.object_stores.servers import BUCKET, KEYS
 

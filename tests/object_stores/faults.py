@@ -20,7 +20,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
+
+from typing_extensions import Self
 
 DROP_BEFORE, DROP_AFTER = "dropped", "answer lost after the effect"
 BUSY_BEFORE, BUSY_AFTER = "503", "503 after the effect"

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import pairwise
 
+from penstock.compat import UTC
 from tests.oracle.change import Change
 from tests.oracle.lines import Line
 

@@ -7,8 +7,9 @@ which Debezium reports too, are left out: they are data.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
+
+from penstock.compat import StrEnum
 
 
 class NotificationType(StrEnum):

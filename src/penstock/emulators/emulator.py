@@ -6,7 +6,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+
+from typing_extensions import Self
 
 from penstock.emulators.server_process import ServerProcess, did_not_listen
 

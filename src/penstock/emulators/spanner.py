@@ -18,7 +18,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Self
+
+from typing_extensions import Self
 
 from penstock.emulators.emulator import Emulator
 from penstock.emulators.gcloud import SPANNER, EmulatorNotFoundError

@@ -24,9 +24,9 @@ and after 9999.
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 import msgspec
+
+from penstock.compat import StrEnum
 
 
 class Kind(StrEnum):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
 from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
+from penstock.compat import StrEnum
 from penstock.event.column_types import ColumnType
 
 

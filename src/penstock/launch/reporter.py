@@ -14,10 +14,10 @@ import warnings
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from enum import StrEnum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
+from penstock.compat import StrEnum
 from penstock.extras import extra_packages
 from penstock.launch.streams import MessageStream, message_stream, redirect_standard_error
 from penstock.telemetry.snapshot import Snapshot, as_json, as_line

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Protocol
 
+from penstock.compat import UTC
 from penstock.io.change_streams.frontier import Partitioned, Slowest
 from penstock.io.change_streams.metrics import (
     CHANGES,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from penstock.compat import UTC
 from penstock.io.bigtable import AddToCell, DeleteCells, DeleteFamily, MergeToCell, SetCell
 from tests.integration.bigtable.replay import Cells, apply
 from tests.oracle.kill import python

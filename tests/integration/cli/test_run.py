@@ -6,11 +6,13 @@ import json
 import signal
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from penstock.compat import UTC
 
 pytestmark = [pytest.mark.spark, pytest.mark.emulator, pytest.mark.slow]
 

@@ -7,11 +7,12 @@ import threading
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from decimal import Decimal
 from itertools import count
 from typing import Any
 
+from penstock.compat import UTC
 from tests.oracle.replay import read_table, read_types
 
 PROJECT = INSTANCE = "penstock-test"

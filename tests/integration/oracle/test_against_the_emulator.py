@@ -7,13 +7,14 @@ Otherwise an error that the oracle finds in a pipeline's files could be an error
 import random
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from benchmarks.demo import bank
 from benchmarks.demo.writers import connect
+from penstock.compat import UTC
 from penstock.emulators.spanner import SpannerEmulator
 from tests.oracle.change import Change, changes_of
 from tests.oracle.lines import Line

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from penstock.compat import UTC
 from penstock.emulators.postgres import PostgresServer
 from penstock.io.postgres import parse_lsn
 from tests.integration.postgres.conftest import VERSIONS, Database

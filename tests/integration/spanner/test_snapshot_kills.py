@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.compat import UTC
 from tests.conftest import CAMPAIGN
 from tests.integration.spanner.conftest import INSTANCE, PROJECT, TABLES
 from tests.oracle import kill

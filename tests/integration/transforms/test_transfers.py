@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from penstock.compat import UTC
 from penstock.emulators.simulated_spanner import SimulatedSpanner
 from penstock.emulators.spanner import SpannerEmulator
 from penstock.runner import PySparkRunner

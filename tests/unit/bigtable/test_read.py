@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import apache_beam as beam
 import pytest
 
+from penstock.compat import UTC
 from penstock.errors import SetupError
 from penstock.io.bigtable import ChangeStreamMutation, ReadFromBigtableChangeStream
 from penstock.io.bigtable.frontier import Frontier

@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import apache_beam as beam
@@ -13,6 +13,7 @@ from apache_beam.runners.common import DoFnSignature
 from apache_beam.utils.timestamp import Timestamp
 from google.auth.credentials import AnonymousCredentials
 
+from penstock.compat import UTC
 from penstock.errors import SetupError
 from penstock.io.change_streams.watermark import FrontierWatermarkEstimatorProvider, beam_watermark
 from penstock.io.spanner import (

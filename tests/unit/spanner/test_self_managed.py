@@ -29,7 +29,7 @@ def certificate(folder: Path, name: str, issuer: tuple[Any, Any] | None = None) 
     """Write `name`.pem and `name`.key; without an issuer it is an authority. Return (name, key) to sign others."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
+    now = datetime.datetime.now(datetime.timezone.utc)
     signed_by, signing_key = issuer or (subject, key)
     made = (
         x509.CertificateBuilder()

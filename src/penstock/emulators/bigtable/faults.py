@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+
+from penstock.compat import StrEnum
 
 
 class Fault(StrEnum):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Self
+
+from typing_extensions import Self
 
 from penstock.emulators.bigtable.control import Control
 from penstock.emulators.emulator import Emulator

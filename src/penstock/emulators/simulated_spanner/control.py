@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import json
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import grpc
+from typing_extensions import Self
 
 _SECONDS = 300.0
 _METHOD = "/penstock.simulated_spanner.Control/Call"

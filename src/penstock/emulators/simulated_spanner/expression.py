@@ -216,7 +216,8 @@ def _added(left: Evaluate, right: Evaluate, sign: int) -> Evaluate:
             return None, kind
         if kind.code in ("FLOAT32", "FLOAT64"):
             return float(a) + sign * float(b), kind
-        with localcontext(prec=_DIGITS):
+        with localcontext() as context:
+            context.prec = _DIGITS
             return format(Decimal(a) + sign * Decimal(b), "f"), kind
 
     return evaluate

@@ -7,7 +7,9 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
+
+from typing_extensions import Self
 
 from penstock.emulators.emulator import Emulator
 from penstock.emulators.simulated_spanner.column_type import GOOGLESQL, POSTGRESQL

@@ -14,8 +14,10 @@ import math
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
+
+from penstock.compat import UTC
 
 Row = Mapping[str, Any]
 
