@@ -201,7 +201,6 @@ class StreamCall:
         self._send(partition_session_status_request=request)
 
     def refresh_token(self) -> None:
-        """Send the present token: the server checks that of a stream again while it runs."""
         token = self._token()
         if token:
             self._send(update_token_request=ydb_topic_pb2.UpdateTokenRequest(token=token))

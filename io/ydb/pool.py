@@ -32,6 +32,8 @@ from penstock.io.ydb.steps import Rules
 _LOGGER = logging.getLogger(__name__)
 _REFRESH_SECONDS = 60.0
 """How often the table is described again, to learn of new columns."""
+_TOKEN_SECONDS = 1800.0
+"""How often the token of a stream is sent again. The SDK's reader does it every hour; tokens of IAM live 12 hours."""
 _SMALLEST_SHARE = 64 << 10
 """Bytes that a partition may be read ahead, however many there are."""
 
@@ -65,6 +67,7 @@ class StreamPool:
         self._topic, self._rules, self._heartbeat_seconds = topic, rules, heartbeat_seconds
         self._consumer, self._check, self._refresh = consumer, check, refresh
         self._refresh_at = time.monotonic() + _REFRESH_SECONDS
+        self._token_at = time.monotonic() + _TOKEN_SECONDS
         self._checked = False
         self._running: set[PartitionReader] = set()
         self._parked: list[tuple[float, PartitionReader]] = []
@@ -170,6 +173,7 @@ class StreamPool:
                 for reader in readers:
                     reader.ask_status()
             self._describe_again(now)
+            self._send_tokens(now, readers)
             with self.ahead.changed:
                 until = min([ask_at, *(until for until, _ in self._parked)])
             self._work_to_do.wait(max(0.0, until - time.monotonic()))
@@ -186,6 +190,16 @@ class StreamPool:
                 _LOGGER.warning("offset %d of partition %d was not committed: %s", offset, partition, error)
             else:
                 self._committed[partition] = offset
+
+    def _send_tokens(self, now: float, readers: list[PartitionReader]) -> None:
+        if now < self._token_at:
+            return
+        self._token_at = now + _TOKEN_SECONDS
+        try:
+            for reader in readers:
+                reader.refresh_token()
+        except Exception as error:  # the SDK's credentials raise what their library raises
+            _LOGGER.warning("no new token: %s", type(error).__name__)
 
     def _describe_again(self, now: float) -> None:
         if self._refresh is None or now < self._refresh_at:

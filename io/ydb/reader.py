@@ -77,6 +77,9 @@ class Call(Protocol):
     def ask_status(self) -> None:
         """Ask for a `Status`."""
 
+    def refresh_token(self) -> None:
+        """Send the present token: the server checks that of a stream again while it runs."""
+
     def cancel(self) -> None:
         """Cancel the stream; the iteration ends or raises."""
 
@@ -215,6 +218,12 @@ class PartitionReader:
         call = self._call
         if call is not None and self._is_started:
             call.ask_status()
+
+    def refresh_token(self) -> None:
+        """Send the present token to the server."""
+        call = self._call
+        if call is not None and self._is_started:
+            call.refresh_token()
 
     def stop(self) -> None:
         """Cancel the stream and drop what is queued; the thread ends soon."""

@@ -68,6 +68,7 @@ class MemoryService:
         self.options: dict[str, Any] = {}
         self.commits: list[tuple[str, int, int]] = []
         self.opened: list[tuple[int, int]] = []
+        self.tokens = 0
 
     def describe(self) -> tuple[Description | None, tuple[str, ...]]:
         self.failing()
@@ -149,6 +150,9 @@ class MemoryCall:
 
     def ask_status(self) -> None:
         self._asked.put(("status", 0))
+
+    def refresh_token(self) -> None:
+        self._service.tokens += 1
 
     def cancel(self) -> None:
         self._cancelled.set()
