@@ -14,30 +14,34 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from textwrap import indent
+from typing import Any
 
 import click
+from click.shell_completion import get_completion_class
 
 from penstock import __version__
+from penstock.cli import flex, graph, jobs
 from penstock.cli.bundle import ARCHIVE, Submission, as_shell, executor_python, spark_submit
-from penstock.cli.configuration import Configuration, ConfigurationError, runner_flag
+from penstock.cli.common import build, configuration_options, refuse
+from penstock.cli.configuration import Configuration, ConfigurationError
 from penstock.cli.describe import as_text, job_file
-from penstock.cli.inputs import Problem
+from penstock.cli.inputs import Problem, from_flags
 from penstock.cli.package import base_python, current_environment, pack_environment, write_program
 from penstock.cli.redaction import redacted, resume_command, secret_names
 from penstock.cli.resolve import resolve
-from penstock.cli.runner_options import RUNNER, begin_session
+from penstock.cli.runner_options import begin_session
+from penstock.cli.span import Span
 from penstock.errors import UsageError
 from penstock.extras import MissingExtraError, extra_packages
 from penstock.launch.reporter import ignore_import_warnings, standard_error_reporter
 from penstock.launch.run import Continuation, ExitCode, run_pipeline
 from penstock.launch.signals import restore_defaults
+from penstock.suggestions import did_you_mean
 from penstock.templates.template import Template, UnknownTemplateError, template_named, templates
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -59,49 +63,133 @@ def list_(json_: bool) -> None:
         click.echo(f"{each.name:<{width}}  {each.summary}")
 
 
+def _names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the name of a template."""
+    return [name for name in templates() if name.startswith(incomplete)]
+
+
 @cli.command()
-@click.argument("name")
+@click.argument("name", shell_complete=_names)
 @click.option("--json", "json_", is_flag=True, help="Print the whole specification as JSON.")
+@click.option("--flex-metadata", is_flag=True, help="Print the metadata of a Google flex template.")
 @click.option("--example", is_flag=True, help="Print a job file to fill in.")
-def describe(name: str, json_: bool, example: bool) -> None:
+def describe(name: str, json_: bool, flex_metadata: bool, example: bool) -> None:
     """Show what the template NAME does, its guarantees and its parameters."""
     template = _template(name)
-    if json_:
+    if flex_metadata:
+        click.echo(json.dumps(flex.flex_metadata(template), indent=2))
+    elif json_:
         click.echo(json.dumps(template.model_dump(mode="json", exclude_none=True), indent=2))
     else:
         click.echo(job_file(template) if example else as_text(template), nl=False)
 
 
-def _configuration_options(command: Command) -> Command:
-    """Add the argument NAME|JOB.YAML, `--set`, and a flag for each option of the runner."""
-    for name, parameter in reversed(list(RUNNER.items())):  # click lists the option that was added last first
-        if parameter.type == "boolean":
-            # Without the default None, an absent flag would look like an explicit false and win over the job file.
-            option = click.option(runner_flag(name), name, is_flag=True, default=None, help=parameter.help)
-        else:
-            option = click.option(runner_flag(name), name, multiple=parameter.repeated, help=parameter.help)
-        command = option(command)
-    sets = click.option(
-        "--set",
-        "sets",
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="Set a parameter of the template. Repeat it for a list; commas do not separate values.",
-    )
-    return click.argument("name_or_file", metavar="NAME|JOB.YAML")(sets(command))
+@cli.command()
+@click.argument("name", shell_complete=_names)
+@click.option(
+    "--set", "sets", multiple=True, metavar="NAME=VALUE", help="Value of a parameter; repeat it for more."
+)
+@click.option("--checkpoint-dir", help="Folder of the pipeline's position and state: a path or a URL.")
+@click.option(
+    "--output", "-o", "file", type=click.Path(dir_okay=False, path_type=Path), help="Default: print it."
+)
+def init(name: str, sets: Sequence[str], checkpoint_dir: str | None, file: Path | None) -> None:
+    """Write a job file for the template NAME: given values, examples for the other required ones."""
+    template = _template(name)
+    values, problems = from_flags(sets)
+    unknown = [each for each in values if each not in template.parameters and "." not in each]
+    problems += [
+        Problem(f"--set {each}", f"parameter {each!r} is unknown{did_you_mean(each, template.parameters)}")
+        for each in unknown
+    ]
+    if problems:
+        refuse(ConfigurationError(problems))
+    given = {each: raw.texts for each, raw in values.items()}
+    text = job_file(template, given, {"checkpoint_dir": checkpoint_dir} if checkpoint_dir else {})
+    if file is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        with file.open("x", encoding="utf-8") as new:
+            new.write(text)
+    except FileExistsError:
+        refuse(f"{file} exists already: give --output another name")
+    except OSError as error:
+        refuse(f"{file} cannot be written: {error.strerror}")
+    click.echo(f"wrote {file}; check it with: penstock validate {file} --online", err=True)
 
 
 @cli.command()
-@_configuration_options
+@configuration_options
+@click.option("--depth", default=2, show_default=True, help="How far composite steps are opened.")
+@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture of the graph.")
+@click.option("--json", "json_", is_flag=True, help="Print JSON.")
+def plan(
+    name_or_file: str, sets: Sequence[str], depth: int, svg: Path | None, json_: bool, **flags: Any
+) -> None:
+    """Show what `run` would do: the steps, the guarantees, and every value. Nothing is started or created."""
+    try:
+        configuration = resolve(name_or_file, sets, flags, os.environ)
+        steps = graph.graph_of(_try_to_build(configuration), depth)
+    except ConfigurationError as error:
+        refuse(error)
+    if svg:
+        svg.write_text(graph.as_svg(steps), "utf-8")
+    guarantees = [*configuration.template.guarantees, *_refused_changes(configuration)]
+    if json_:
+        shown = {
+            "steps": steps.steps,
+            "edges": steps.edges,
+            "guarantees": guarantees,
+            **redacted(configuration),
+        }
+        click.echo(json.dumps(shown, indent=2))
+        return
+    click.echo(f"{configuration.template.name}: {configuration.template.summary}\n\nSteps")
+    click.echo(indent(graph.as_text(steps), "  "))
+    click.echo("\nGuarantees\n" + "\n".join(f"  - {each}" for each in guarantees))
+    for section, values in redacted(configuration).items():
+        click.echo(f"\n{section.capitalize()}")
+        for name, value in values.items():
+            click.echo(f"  {name}: {value}")
+
+
+def _refused_changes(configuration: Configuration) -> list[str]:
+    """Return what happens to changes that the pipeline cannot process, if its template has an error output."""
+    if "dead_letters" not in configuration.template.parameters:
+        return []
+    folder = configuration.parameters.get("dead_letters")
+    refused = "A change that cannot be decoded, converted or formatted"
+    if folder is None:
+        return [
+            f"{refused} stops the pipeline before anything after it is published; dead_letters= lets it pass."
+        ]
+    return [f"{refused} is written to {folder}, exactly once; later changes of its row are not held back."]
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the script that completes `penstock` in a shell: eval "$(penstock completion bash)"."""
+    found = get_completion_class(shell)
+    assert found is not None  # click has all three
+    click.echo(found(cli, {}, "penstock", "_PENSTOCK_COMPLETE").source())
+
+
+@cli.command()
+@configuration_options
 @click.option("--json", "json_", is_flag=True, help="Print the problems, or the configuration, as JSON.")
-def validate(name_or_file: str, sets: Sequence[str], json_: bool, **flags: Any) -> None:
+@click.option("--online", is_flag=True, help="Also ask the services: names, rights, retention, registry.")
+def validate(name_or_file: str, sets: Sequence[str], json_: bool, online: bool, **flags: Any) -> None:
     """Check a configuration and report every problem. Nothing is started or created."""
     try:
         configuration = resolve(name_or_file, sets, flags, os.environ)
-        _try_to_build(configuration)
+        pipeline = _try_to_build(configuration)
+        if online:
+            _ask_services(configuration, pipeline, json_)
     except ConfigurationError as error:
         if not json_:
-            _refuse(error)
+            refuse(error)
         problems = [{"where": problem.where, "problem": problem.text} for problem in error.problems]
         click.echo(json.dumps({"valid": False, "problems": problems}, indent=2))
         sys.exit(ExitCode.CONFIGURATION)
@@ -116,7 +204,7 @@ def validate(name_or_file: str, sets: Sequence[str], json_: bool, **flags: Any) 
 
 
 @cli.command()
-@_configuration_options
+@configuration_options
 @click.option(
     "--progress",
     type=click.Choice(["auto", "live", "line", "json", "none"]),
@@ -127,23 +215,50 @@ def validate(name_or_file: str, sets: Sequence[str], json_: bool, **flags: Any) 
 @click.option(
     "--debug", is_flag=True, help="Also show the traceback of an error. It may contain values of rows."
 )
-def run(name_or_file: str, sets: Sequence[str], progress: str, debug: bool, **flags: Any) -> None:
+@click.option(
+    "--until", metavar="TIME", help="Read up to this commit time (inclusive), then end; sets `end`."
+)
+@click.option("--drain-after", type=Span(), help="Drain the pipeline after so long, such as 90s, 10m or 2h.")
+def run(
+    name_or_file: str,
+    sets: Sequence[str],
+    progress: str,
+    debug: bool,
+    until: str | None,
+    drain_after: float | None,
+    **flags: Any,
+) -> None:
     """Run a template or a job file on Spark until it is done, fails, or is interrupted.
 
     Ctrl-C stops the pipeline with a checkpoint and prints the command that continues it. Ctrl-C again, a second or
     more later, aborts at once.
     """
     try:
-        configuration = resolve(name_or_file, sets, flags, os.environ)
+        configuration = resolve(name_or_file, [*sets, *_end_at(until)], flags, os.environ)
     except ConfigurationError as error:
-        _refuse(error)
+        refuse(error)
     ignore_import_warnings()
     secrets = secret_names(configuration.template.parameters)
     command = resume_command(sys.argv, secrets)
     continuation = Continuation(f"to continue, run:\n  {command}", command)
     with standard_error_reporter(progress) as reporter:
-        code = run_pipeline(lambda: start(configuration), reporter, continuation, debug=debug)
+        code = run_pipeline(
+            lambda: start(configuration),
+            reporter,
+            continuation,
+            debug=debug,
+            drain_after_seconds=drain_after,
+        )
     sys.exit(code)
+
+
+def _end_at(until: str | None) -> list[str]:
+    """Return `--until` as the value of `--set` that it stands for."""
+    return [] if until is None else [f"end={until}"]
+
+
+for _command in (jobs.stop, jobs.drain, jobs.status, jobs.checkpoints):
+    cli.add_command(_command)
 
 
 @cli.command()
@@ -197,7 +312,7 @@ def package(
                 f"every executor needs the base Python in {python_prefix or base_python(chosen)}", err=True
             )
     except UsageError as error:
-        _refuse(error)
+        refuse(error)
     submission = Submission(
         program=str(program),
         master=master,
@@ -268,7 +383,7 @@ def _extra(name: str) -> Iterator[None]:
         with extra_packages(name):
             yield
     except MissingExtraError as error:
-        _refuse(error)
+        refuse(error)
 
 
 def start(configuration: Configuration) -> Any:
@@ -277,25 +392,34 @@ def start(configuration: Configuration) -> Any:
     return build(configuration)
 
 
-def build(configuration: Configuration) -> Any:
-    """Return the template's Beam pipeline with the runner's options. Nothing is started or created."""
-    import apache_beam as beam
-    from apache_beam.options.pipeline_options import PipelineOptions
+def _ask_services(configuration: Configuration, pipeline: Any, json_: bool) -> None:
+    """Let every transform ask its service, as `run` does before it starts; exit if one refuses."""
+    from penstock.preflight import preflight
 
-    pipeline = beam.Pipeline(options=PipelineOptions(configuration.runner_arguments()))
-    configuration.template.build_function()(pipeline, **configuration.parameters)
-    return pipeline
+    try:
+        resumes = pipeline.runner.resumes(
+            pipeline._options
+        )  # Beam's Pipeline has no public property for them
+        preflight(pipeline, resuming=resumes)
+    except Exception as error:
+        text = str(error) or type(error).__name__
+        if not json_:
+            click.echo(f"Error: not ready: {text}", err=True)
+        else:
+            problems = [{"where": configuration.template.name, "problem": text}]
+            click.echo(json.dumps({"valid": False, "problems": problems}, indent=2))
+        sys.exit(ExitCode.PREFLIGHT)
 
 
-def _try_to_build(configuration: Configuration) -> None:
-    """Build the pipeline and drop it: some values are refused only by its transforms, such as an end before the start.
+def _try_to_build(configuration: Configuration) -> Any:
+    """Return the pipeline: some values are refused only by its transforms, such as an end before the start.
 
     Raises:
         ConfigurationError: a transform refused a value.
     """
     ignore_import_warnings()
     try:
-        build(configuration)
+        return build(configuration)
     except Exception as error:  # `run` would not start either, whatever the error
         text = str(error) or type(error).__name__
         raise ConfigurationError([Problem(configuration.template.name, text)]) from error
@@ -305,9 +429,4 @@ def _template(name: str) -> Template:
     try:
         return template_named(name)
     except UnknownTemplateError as error:
-        _refuse(error)
-
-
-def _refuse(error: Exception) -> NoReturn:
-    click.echo(f"Error: {error}", err=True)
-    sys.exit(ExitCode.CONFIGURATION)
+        refuse(error)

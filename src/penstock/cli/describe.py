@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from textwrap import fill, indent
 
 from penstock.cli.runner_options import ONE_SHOT_OPTIONS, RUNNER
@@ -24,16 +24,42 @@ def as_text(template: Template) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def job_file(template: Template) -> str:
-    """Return a valid job file: required parameters have example values, the others are comments with defaults."""
+def job_file(
+    template: Template,
+    parameters: Mapping[str, Sequence[str]] | None = None,
+    runner: Mapping[str, str] | None = None,
+) -> str:
+    """Return a job file: given values, example values of other required parameters, the rest as comments.
+
+    `parameters` are the texts of each given parameter, ``mapping.option`` for an entry of a mapping.
+    """
+    given = parameters or {}
     lines = [f"# {template.summary}", f"template: {template.name}", "", "parameters:"]
-    lines += [line for name, each in template.parameters.items() for line in _setting(name, each)]
+    for name, each in template.parameters.items():
+        lines += _given(name, each, given) or _setting(name, each)
     lines += ["", "runner:"]
     for name, each in RUNNER.items():
         if name not in ONE_SHOT_OPTIONS:
             needed = template.streaming and name == "checkpoint_dir"
-            lines += _setting(name, each.model_copy(update={"required": needed}))
+            texts = {name: (runner[name],)} if runner and name in runner else {}
+            option = each.model_copy(update={"required": needed})
+            lines += _given(name, option, texts) or _setting(name, option)
     return "\n".join(lines) + "\n"
+
+
+def _given(name: str, parameter: Parameter, given: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the lines of a parameter that was given; none if it was not."""
+    help_ = indent(fill(parameter.help, WIDTH - 4), "  # ")
+    if parameter.mapping:
+        entries = {
+            full.partition(".")[2]: texts[0] for full, texts in given.items() if full.startswith(f"{name}.")
+        }
+        lines = [f"    {entry}: {_quoted(text)}" for entry, text in entries.items()]
+        return [help_, f"  {name}:", *lines] if lines else []
+    if name not in given:
+        return []
+    texts = [_quoted(text) for text in given[name]]
+    return [help_, f"  {name}: {'[' + ', '.join(texts) + ']' if parameter.repeated else texts[0]}"]
 
 
 def _entry(name: str, parameter: Parameter) -> str:

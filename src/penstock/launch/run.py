@@ -58,13 +58,19 @@ class Continuation:
 
 
 def run_pipeline(
-    build: Callable[[], Any], reporter: Reporter, continuation: Continuation, *, debug: bool = False
+    build: Callable[[], Any],
+    reporter: Reporter,
+    continuation: Continuation,
+    *,
+    debug: bool = False,
+    drain_after_seconds: float | None = None,
 ) -> ExitCode:
     """Build a Beam pipeline, run it until it ends or is interrupted, and return how it ended.
 
     Every failure becomes one message. With `debug` its traceback is shown too, which may contain values of rows.
+    `drain_after_seconds` after the start the pipeline is drained.
     """
-    session = _Session(reporter, continuation, debug)
+    session = _Session(reporter, continuation, debug, drain_after_seconds=drain_after_seconds)
     with StopSignals(session.abort).installed() as signals:
         try:
             result = _start(build, session, signals)
@@ -125,7 +131,9 @@ class _Session:
         continuation: Continuation,
         debug: bool,
         clock: Callable[[], float] = time.time,
+        drain_after_seconds: float | None = None,
     ) -> None:
+        self._drain_after_seconds = drain_after_seconds
         self._reporter = reporter
         self._continuation = continuation
         self._debug = debug
@@ -134,7 +142,9 @@ class _Session:
     def watch(self, result: Any, signals: StopSignals) -> ExitCode:
         """Show progress until the pipeline has ended; ask it to stop when a signal requests that."""
         stop = result.stop if hasattr(result, "stop") else result.cancel  # other runners can only cancel
-        stopping = False
+        stopping, drain_at = False, None
+        if self._drain_after_seconds is not None:
+            drain_at = self._clock() + self._drain_after_seconds
         try:
             while result.state not in FINAL_STATES:
                 _wait(result)
@@ -143,6 +153,10 @@ class _Session:
                     text = "stopping at the next checkpoint; to abort, press Ctrl-C again after a second"
                     self._reporter.message("stopping", text)
                     stop()
+                if drain_at is not None and self._clock() >= drain_at:
+                    drain_at = None
+                    self._reporter.message("draining", "draining, as asked by --drain-after")
+                    result.drain()
                 if self._reporter.due():
                     self._reporter.show(self._snapshot(result))
             result.wait_until_finish()

@@ -112,7 +112,7 @@ def as_line(before: Snapshot, now: Snapshot) -> str:
         parts[-1] += f", held by {now.slowest}"
     if refused := now.counters.get(REFUSED_PARTITIONS, 0):
         seconds = now.counters.get(REFUSED_SECONDS, 0)
-        parts.append(f"the service has refused {refused} partitions, the first for {_span(seconds)}")
+        parts.append(f"the service has refused {refused} partitions, the first for {span(seconds)}")
     if now.open is not None:
         parts.append(f"partitions {now.open} open, {now.waiting} waiting")
         parts.append(", ".join(f"{now.counters.get(name, 0)} {name}" for name in LINEAGE))
@@ -180,11 +180,12 @@ def _sums(counters: Iterable[tuple[str, str, int]]) -> dict[str, int]:
 def _distance(seconds: float, behind: str = "behind") -> str:
     """Return in words how far a time is behind the clock of this computer, or ahead of it."""
     if seconds > -_SAME_TIME_SECONDS:
-        return f"{_span(max(0.0, seconds))} {behind}"
-    return f"{_span(-seconds)} ahead of this computer's clock"
+        return f"{span(max(0.0, seconds))} {behind}"
+    return f"{span(-seconds)} ahead of this computer's clock"
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
+    """Return a time span in words: seconds, minutes or hours."""
     if seconds < 120:
         return f"{seconds:.1f} s"
     if seconds < 7200:

@@ -1,0 +1,168 @@
+"""Commands for a job that runs elsewhere or has stopped: `stop`, `drain`, `status`, `checkpoints`.
+
+They read the checkpoint folder and change nothing in it, but for the request of `stop` and `drain`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from penstock.cli.ask import ask
+from penstock.cli.common import build, configuration_of, job_argument, refuse, remote_job
+from penstock.cli.folders import published_lines
+from penstock.compat import UTC
+from penstock.errors import PenstockError
+from penstock.launch.reporter import ignore_import_warnings
+from penstock.launch.run import committed_counters
+from penstock.telemetry.lineage import PartitionSpan, partition_spans
+from penstock.telemetry.page import status_page
+from penstock.telemetry.snapshot import Snapshot, as_fields, as_line, span, take_snapshot
+
+SILENT_SECONDS = 30.0
+"""A stream commits about once a second. After this time without a commit no driver seems to run."""
+
+
+@click.command()
+@job_argument
+@click.option("--wait", default=60.0, show_default=True, help="Seconds to wait for the end; 0: only ask.")
+def stop(job: str, wait: float) -> None:
+    """Stop a job that runs elsewhere at its next checkpoint. The same command that started it continues it."""
+    _ask(job, "stop", wait)
+
+
+@click.command()
+@job_argument
+@click.option("--wait", default=600.0, show_default=True, help="Seconds to wait for the end; 0: only ask.")
+def drain(job: str, wait: float) -> None:
+    """Drain a job that runs elsewhere: read no further, close windows, publish everything. It cannot continue."""
+    _ask(job, "drain", wait)
+
+
+def _ask(job: str, what: str, wait: float) -> None:
+    ignore_import_warnings()
+    try:
+        code = ask(remote_job(job), what, wait, click.echo)
+    except (PenstockError, OSError) as error:
+        refuse(error)
+    sys.exit(code)
+
+
+@click.command()
+@job_argument
+@click.option("--seconds", default=0.0, help="Look at the job for so long; rates and charts need it.")
+@click.option("--json", "json_", is_flag=True, help="Print JSON.")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page to this file.")
+@click.option("--lineage", metavar="FOLDER", help="The lineage log. Default: lineage_log of the job file.")
+def status(job: str, seconds: float, json_: bool, html: Path | None, lineage: str | None) -> None:
+    """Show a job that runs elsewhere or has stopped, as of its last commit.
+
+    With a job file, partitions are shown too: only the pipeline can read the positions of its sources.
+    """
+    ignore_import_warnings()
+    try:
+        remote, configuration = remote_job(job), configuration_of(job)
+        pipeline = None if configuration is None else build(configuration)
+        samples = list(_samples(remote, pipeline, seconds))
+        record = remote.last()
+        requested = [] if record is None else remote.requested(record.generation)
+        state = _state(record, requested, time.time())
+        if lineage is None and configuration is not None:
+            lineage = str(configuration.parameters.get("lineage_log", "")) or None
+        partitions = _partitions(lineage) if html else []
+    except (PenstockError, OSError, ValueError) as error:
+        refuse(error)
+    facts = {"job": remote.name, "checkpoint": remote.folder, "state": state}
+    if html:
+        page = status_page(
+            f"penstock: {remote.name}", _facts(facts, samples), samples, partitions, time.time()
+        )
+        html.write_text(page, "utf-8")
+    if json_:
+        shown = as_fields(samples[0], samples[-1]) if samples else {}
+        click.echo(json.dumps({**facts, **shown}, indent=2))
+        return
+    for name, text in _facts(facts, samples).items():
+        click.echo(f"{name}: {text}")
+
+
+def _facts(facts: dict[str, str], samples: list[Snapshot]) -> dict[str, str]:
+    return {**facts, "progress": as_line(samples[0], samples[-1])} if samples else facts
+
+
+def _samples(job: Any, pipeline: Any, seconds: float) -> Iterator[Snapshot]:
+    """Yield snapshots of the last record, one a second for so many seconds, at least one if there is a record."""
+    end = time.time() + seconds
+    while True:
+        record = job.last()
+        if record is None:
+            return
+        progress, counters = job.progress(record, pipeline), committed_counters(job.metrics(record))
+        yield take_snapshot(time.time(), progress, counters)
+        if time.time() >= end:
+            return
+        time.sleep(min(1.0, max(0.0, end - time.time())))
+
+
+def _state(record: Any, requested: list[str], now: float) -> str:
+    if record is None:
+        return "not begun: the checkpoint has no record"
+    if record.state.done:
+        return "drained" if record.state.draining else "done"
+    age = now - record.committed_us / 1e6
+    words = ["draining" if record.state.draining else "running"]
+    if age > SILENT_SECONDS:
+        words = [f"no commit for {span(age)}: stopped, failed, or in a long epoch"]
+    return ", ".join([*words, *(f"{each} requested" for each in requested)])
+
+
+def _partitions(lineage: str | None) -> list[PartitionSpan]:
+    return partition_spans(line.content for line in published_lines(lineage)) if lineage else []
+
+
+@click.group()
+def checkpoints() -> None:
+    """Look into checkpoint folders."""
+
+
+@checkpoints.command("show")
+@job_argument
+@click.option("--json", "json_", is_flag=True, help="Print JSON.")
+def show_checkpoint(job: str, json_: bool) -> None:
+    """Show the commit records that a checkpoint folder still has, the oldest first."""
+    ignore_import_warnings()
+    try:
+        remote = remote_job(job)
+        records = remote.records()
+    except (PenstockError, OSError) as error:
+        refuse(error)
+    if json_:
+        shown = {
+            "job": remote.name,
+            "checkpoint": remote.folder,
+            "records": [asdict(each) for each in records],
+        }
+        click.echo(json.dumps(shown, indent=2))
+        return
+    click.echo(f"{remote.name} in {remote.folder}")
+    for each in records:
+        ended = " drained" if each.done and each.draining else " done" if each.done else ""
+        click.echo(
+            f"  record {each.number} {each.kind}{ended}, {_time(each.committed_us)}, generation {each.generation}, "
+            f"epoch {each.epochs}, watermark {_time(each.watermark_us)}, {each.residuals} residuals, "
+            f"{each.publications} publications, {each.state_runs} state runs ({each.state_bytes:,} bytes)"
+        )
+
+
+def _time(micros: int | None) -> str:
+    if micros is None or not 0 < micros < 253_370_764_800_000_000:  # Beam's lowest and highest watermarks
+        return "-"
+    return f"{datetime.fromtimestamp(micros / 1e6, UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"

@@ -1,0 +1,58 @@
+"""The lineage log of a source as spans of partitions, for a drawing. Pure.
+
+The log's events are those of `penstock.io.change_streams.lineage`, as dictionaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+
+@dataclass(slots=True)
+class PartitionSpan:
+    """One partition in time. Times are seconds since 1970; `end` is None while the partition is read.
+
+    `start` is None for a partition that was live when reading began. `sources` are the partitions whose keys it got:
+    (time, partition).
+    """
+
+    name: str
+    start: float | None = None
+    end: float | None = None
+    sources: list[tuple[float, str]] = field(default_factory=list)
+
+
+def partition_spans(events: Iterable[Mapping[str, Any]]) -> list[PartitionSpan]:
+    """Return the partitions of a lineage log in the order of their start; events may come in any order.
+
+    A partition with several parents is announced by each of them; these are one span.
+    """
+    spans: dict[str, PartitionSpan] = {}
+    for event in sorted(events, key=lambda event: str(event["time"])):
+        time, name = _seconds(event["time"]), str(event["partition"])
+        span = spans.setdefault(name, PartitionSpan(name))
+        match event["event"]:
+            case "announced":
+                announced_by = event.get("announced_by") or ""
+                if announced_by or event.get("parents"):
+                    span.start = time if span.start is None else min(span.start, time)
+                _add_sources(span, time, event)
+            case "moved_in":
+                _add_sources(span, time, event)
+            case "closed" | "ended":
+                span.end = time
+    return sorted(spans.values(), key=lambda span: (span.start is not None, span.start or 0.0, span.name))
+
+
+def _add_sources(span: PartitionSpan, time: float, event: Mapping[str, Any]) -> None:
+    for parent in event.get("parents") or [event.get("announced_by")]:
+        if parent and (time, parent) not in span.sources:
+            span.sources.append((time, parent))
+
+
+def _seconds(text: str) -> float:
+    # Nanoseconds are too fine for a drawing, and `fromisoformat` takes microseconds.
+    return datetime.fromisoformat(f"{text[:26].rstrip('Z')}+00:00").timestamp()
