@@ -28,6 +28,7 @@ from penstock.cli import flex, graph, jobs
 from penstock.cli.bundle import ARCHIVE, Submission, as_shell, executor_python, spark_submit
 from penstock.cli.common import build, configuration_options, refuse
 from penstock.cli.configuration import Configuration, ConfigurationError
+from penstock.cli.dead_letters import dead_letters
 from penstock.cli.describe import as_text, job_file
 from penstock.cli.inputs import Problem, from_flags
 from penstock.cli.package import base_python, current_environment, pack_environment, write_program
@@ -257,7 +258,7 @@ def _end_at(until: str | None) -> list[str]:
     return [] if until is None else [f"end={until}"]
 
 
-for _command in (jobs.stop, jobs.drain, jobs.status, jobs.checkpoints):
+for _command in (jobs.stop, jobs.drain, jobs.status, jobs.checkpoints, dead_letters):
     cli.add_command(_command)
 
 

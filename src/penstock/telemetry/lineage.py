@@ -15,8 +15,8 @@ from typing import Any
 class PartitionSpan:
     """One partition in time. Times are seconds since 1970; `end` is None while the partition is read.
 
-    `start` is None for a partition that was live when reading began. `sources` are the partitions whose keys it got:
-    (time, partition).
+    `start` is None if the log does not have it. `sources` are the partitions whose keys it got: (time, partition); none
+    for a partition that was live when reading began.
     """
 
     name: str
@@ -36,9 +36,7 @@ def partition_spans(events: Iterable[Mapping[str, Any]]) -> list[PartitionSpan]:
         span = spans.setdefault(name, PartitionSpan(name))
         match event["event"]:
             case "announced":
-                announced_by = event.get("announced_by") or ""
-                if announced_by or event.get("parents"):
-                    span.start = time if span.start is None else min(span.start, time)
+                span.start = time if span.start is None else min(span.start, time)
                 _add_sources(span, time, event)
             case "moved_in":
                 _add_sources(span, time, event)

@@ -105,7 +105,8 @@ def lineage_drawing(partitions: Sequence[PartitionSpan], at: float) -> str:
 
 
 def _described(span: PartitionSpan) -> str:
-    start = "live at the start" if span.start is None else f"from {_time(span.start)}"
+    start = "from an unknown time" if span.start is None else f"from {_time(span.start)}"
+    start += "" if span.sources else ", live at the start"
     end = "read" if span.end is None else f"to {_time(span.end)}"
     return f"{span.name}: {start}, {end}"
 

@@ -166,7 +166,7 @@ def test_the_page_has_the_lineage_and_needs_no_network(driver: Driver, tmp_path:
     )
     assert done.exit_code == 0, done.output
     text = page.read_text()
-    assert "&lt;a&gt;: live at the start, to 2026-01-31 12:01:00Z" in text
+    assert "&lt;a&gt;: from 2026-01-31 12:00:00Z, live at the start, to 2026-01-31 12:01:00Z" in text
     assert 'class="edge"' in text
     assert "http://" not in text
     assert "<script" not in text
