@@ -118,16 +118,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
-    needy = [item for item in items if item.get_closest_marker("emulator")]
-    if needy and not _emulators_required() and _missing_emulator():
-        config.hook.pytest_deselected(items=needy)
-        items[:] = [item for item in items if not item.get_closest_marker("emulator")]
-        config.stash[_LEFT_OUT] = len(needy)
+    config.stash[_LEFT_OUT] = {}
+    for marker, missing in _SERVERS.items():
+        needy = [item for item in items if item.get_closest_marker(marker)]
+        if needy and not _emulators_required() and missing():
+            config.hook.pytest_deselected(items=needy)
+            items[:] = [item for item in items if not item.get_closest_marker(marker)]
+            config.stash[_LEFT_OUT][marker] = len(needy)
     items.sort(key=lambda item: sum(weight for name, weight in _WEIGHTS if item.get_closest_marker(name)))
 
 
-_WEIGHTS = (("spark", 1), ("emulator", 2), ("slow", 4))
-_LEFT_OUT = pytest.StashKey[int]()
+_WEIGHTS = (("spark", 1), ("emulator", 2), ("kafka", 2), ("slow", 4))
+_LEFT_OUT = pytest.StashKey[dict[str, int]]()
 
 
 def _emulators_required() -> bool:
@@ -139,7 +141,7 @@ def _emulators_required() -> bool:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     # With xdist only the workers collect, so each sends its count to the process that prints. All counts are equal.
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["left_out"] = session.config.stash.get(_LEFT_OUT, 0)
+        session.config.workeroutput["left_out"] = session.config.stash.get(_LEFT_OUT, {})
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -150,15 +152,12 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    if count := config.stash.get(_LEFT_OUT, 0):
-        terminalreporter.write_line(
-            f"Left out: {count} tests that need Google's Spanner and Bigtable emulators. To run them, install the "
-            "Google Cloud SDK and run `gcloud components install cloud-spanner-emulator bigtable` (docs/install.md)."
-        )
+    for marker, count in config.stash.get(_LEFT_OUT, {}).items():
+        terminalreporter.write_line(f"Left out: {count} tests that need {_REMEDIES[marker]}")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    for marker, missing in (("spark", _missing_spark), ("emulator", _missing_emulator)):
+    for marker, missing in (("spark", _missing_spark), *_SERVERS.items()):
         if item.get_closest_marker(marker) and (remedy := missing()):
             pytest.fail(f"this test needs {marker}: {remedy}", pytrace=False)
 
@@ -184,6 +183,27 @@ def _missing_emulator() -> str | None:
     except (spanner.EmulatorNotFoundError, bigtable.EmulatorNotFoundError) as error:
         return str(error)
     return None
+
+
+def _missing_kafka() -> str | None:
+    from penstock.emulators import kafka
+
+    try:
+        kafka.find_java()
+        kafka.find_jars()
+    except kafka.EmulatorNotFoundError as error:
+        return str(error)
+    return None
+
+
+_SERVERS = {"emulator": _missing_emulator, "kafka": _missing_kafka}
+"""Markers of tests that need a server which pip does not bring, and what says how to get it."""
+
+_REMEDIES = {
+    "emulator": "Google's Spanner and Bigtable emulators. To run them, install the Google Cloud SDK and run "
+    "`gcloud components install cloud-spanner-emulator bigtable` (docs/install.md).",
+    "kafka": "a Kafka broker. To run them, install Maven (`mvn`), which downloads it from Maven Central.",
+}
 
 
 SPARK_SETTINGS = {

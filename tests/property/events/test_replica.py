@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.event import ChangeEvent, Column, ColumnType, Kind, Op, Source, TableSchema, Version
+from penstock.event import ChangeEvent, Op, Version
 from penstock.event.replica import (
     ReplicaRow,
     RowKey,
@@ -18,56 +18,7 @@ from penstock.event.replica import (
     fold,
     row_key,
 )
-
-SOURCE = Source("postgresql", "srv", "shop", "public", "orders")
-COLUMNS = ("a", "b", "c")
-_INT = ColumnType(Kind.INT64)
-SCHEMA = TableSchema((Column("k", _INT, False, 1), *(Column(name, _INT) for name in COLUMNS)))
-
-
-class SourceTable:
-    """A table that writes down its statements as events. `rows` is the oracle: key to the columns outside of it."""
-
-    def __init__(self, seed: int, *, partial: bool = True, keys_move: bool = True) -> None:
-        self._rng = random.Random(seed)
-        self._partial, self._keys_move = partial, keys_move
-        self.rows: dict[int, dict[str, int]] = {}
-        self.events: list[ChangeEvent] = []
-
-    def statement(self) -> None:
-        rng, rows = self._rng, self.rows
-        key = rng.randrange(5)
-        roll = rng.random()
-        if key not in rows:
-            rows[key] = {name: rng.randrange(100) for name in COLUMNS}
-            self._emit(Op.CREATE, key, None, rows[key])
-        elif roll < 0.2:
-            before = rows.pop(key)
-            self._emit(Op.DELETE, key, before, None)
-        elif roll < 0.25:
-            rows.clear()
-            self._emit(Op.TRUNCATE, None, None, None)
-        elif roll < 0.45 and self._keys_move and (free := [each for each in range(5) if each not in rows]):
-            self._update(key, rng.choice(free))
-        elif roll < 0.6:
-            self._emit(Op.READ, key, None, rows[key])
-        else:
-            self._update(key, key)
-
-    def _update(self, old: int, new: int) -> None:
-        row = self.rows.pop(old)
-        changed = {name: self._rng.randrange(100) for name in COLUMNS if self._rng.random() < 0.5}
-        self.rows[new] = row | changed
-        sent = changed if self._partial else self.rows[new]
-        self._emit(Op.UPDATE, new, {} if old != new else None, sent, old)
-
-    def _emit(self, op: Op, key: Any, before: Any, after: Any, old_key: Any = None) -> None:
-        number = len(self.events) + 1
-        image = None if key is None else {"k": key}
-        old = None if before is None else {"k": key if old_key is None else old_key, **before}
-        new = None if after is None else {"k": key, **after}
-        version = Version(number // 3, f"t{number // 3}", f"{number:06d}")
-        self.events.append(ChangeEvent(SOURCE, op, number, image, old, new, version, SCHEMA))
+from tests.changing_table import COLUMNS, changed_table
 
 
 class Target:
@@ -97,13 +48,6 @@ class Target:
         }
 
 
-def _source(seed: int, statements: int, **options: bool) -> SourceTable:
-    table = SourceTable(seed, **options)
-    for _ in range(statements):
-        table.statement()
-    return table
-
-
 seeds = st.integers(0, 2**32)
 sizes = st.integers(0, 30)
 
@@ -113,7 +57,7 @@ sizes = st.integers(0, 30)
 def test_replica_equals_the_source_in_batches_of_any_size_with_repeats(
     seed: int, statements: int, cuts: list[int], data: st.DataObject
 ) -> None:
-    table, target = _source(seed, statements), Target()
+    table, target = changed_table(seed, statements), Target()
     done: list[list[ChangeEvent]] = []
     place = 0
     while place < len(table.events):
@@ -129,7 +73,7 @@ def test_replica_equals_the_source_in_batches_of_any_size_with_repeats(
 
 @given(seeds, sizes, st.lists(st.integers(0, 100), max_size=10))
 def test_old_batches_that_come_again_change_nothing(seed: int, statements: int, repeats: list[int]) -> None:
-    table, target = _source(seed, statements), Target()
+    table, target = changed_table(seed, statements), Target()
     batches = [table.events[place : place + 4] for place in range(0, len(table.events), 4)]
     for batch in batches:
         target.write(batch)
@@ -142,7 +86,7 @@ def test_old_batches_that_come_again_change_nothing(seed: int, statements: int, 
 
 @given(seeds, sizes, st.randoms(use_true_random=False))
 def test_whole_rows_may_come_in_any_order(seed: int, statements: int, rng: random.Random) -> None:
-    table, target = _source(seed, statements, partial=False), Target()
+    table, target = changed_table(seed, statements, partial=False), Target()
     events = list(table.events)
     rng.shuffle(events)
     for place in range(0, len(events), 3):
@@ -152,7 +96,7 @@ def test_whole_rows_may_come_in_any_order(seed: int, statements: int, rng: rando
 
 @given(seeds, sizes, st.randoms(use_true_random=False))
 def test_rows_of_a_snapshot_never_replace_newer_rows(seed: int, statements: int, rng: random.Random) -> None:
-    table, target = _source(seed, statements), Target()
+    table, target = changed_table(seed, statements), Target()
     reads = [event for event in table.events if event.op is Op.READ]
     rng.shuffle(reads)
     target.write([event for event in table.events if event.op is not Op.READ])
@@ -162,7 +106,7 @@ def test_rows_of_a_snapshot_never_replace_newer_rows(seed: int, statements: int,
 
 @given(seeds, sizes)
 def test_one_batch_gives_what_single_events_give(seed: int, statements: int) -> None:
-    table, at_once, singly = _source(seed, statements), Target(), Target()
+    table, at_once, singly = changed_table(seed, statements), Target(), Target()
     at_once.write(table.events)
     for event in table.events:
         singly.write([event])

@@ -1,0 +1,54 @@
+"""What an error of Kafka's client means for a delivery."""
+
+from __future__ import annotations
+
+from confluent_kafka import KafkaError
+
+from penstock.errors import ServiceError
+from penstock.io.staging.delivery import TargetUnavailableError
+
+
+class KafkaTargetError(ServiceError):
+    """Kafka refuses the sink's requests. The message names the fix."""
+
+    retryable = False
+
+
+_ROW_CODES = frozenset(
+    (
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_RECORD,  # a compacted topic refuses a record without a key
+        KafkaError.INVALID_MSG,
+    )
+)
+_ADVICE = {
+    KafkaError._AUTHENTICATION: "the broker did not accept the credentials: check sasl.* and ssl.* in config=",
+    KafkaError.SASL_AUTHENTICATION_FAILED: "the broker did not accept the credentials: check sasl.* in config=",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "the user may not write the topic: it needs WRITE, DESCRIBE and, to create "
+    "topics, CREATE",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "the user needs READ on groups with the prefix penstock-",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "the user needs WRITE and DESCRIBE on transactional ids with the "
+    "prefix penstock-",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "the user needs the right IDEMPOTENT_WRITE on the cluster",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "a topic does not exist: create it, or pass create_topics=True",
+    KafkaError._UNKNOWN_TOPIC: "a topic does not exist: create it, or pass create_topics=True",
+    KafkaError.TOPIC_EXCEPTION: "the broker does not accept the name of a topic: pass topic=",
+    KafkaError.POLICY_VIOLATION: "a policy of the cluster forbids the topic: create it yourself",
+    KafkaError.INVALID_REPLICATION_FACTOR: "the cluster has fewer brokers than replication_factor",
+    KafkaError._INVALID_ARG: "a setting of config= is not accepted",
+}
+
+
+def concerns_a_row(error: KafkaError) -> bool:
+    """Return whether a record was refused because of its content."""
+    return error.code() in _ROW_CODES
+
+
+def classify_error(error: KafkaError, target: str) -> ServiceError:
+    """Return the exception that an error means, if it does not concern a row."""
+    advice = _ADVICE.get(error.code())
+    if advice is not None:
+        return KafkaTargetError(f"{target}: {advice} (Kafka said {error.name()}: {error.str()})")
+    # Everything else is an outage, or another process that took over the transactional id.
+    return TargetUnavailableError(f"{target}: {error.name()}: {error.str()}")

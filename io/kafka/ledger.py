@@ -1,0 +1,88 @@
+"""The ledger of a transactional sink: the offset of a group per writer, and a copy in a compacted topic.
+
+Both are written in the transaction of the records. The offset is read in one request. Brokers forget the offsets of an
+idle group after `offsets.retention.minutes` (seven days by default), and then the copy counts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+
+from penstock.io.kafka.records import LONGEST_METADATA, StoredEntry, decode_entry, encode_entry
+
+_REQUEST_SECONDS = 30.0
+
+
+class Ledger:
+    """The entry of one writer. `config` are the settings of a client, `topic` the compacted topic."""
+
+    def __init__(self, config: dict[str, Any], topic: str, writer: str, name: str) -> None:
+        self._topic, self._writer = topic, writer
+        # The group never subscribes, so it has no members and no rebalances: it only stores an offset.
+        self._consumer = Consumer(
+            {
+                **config,
+                "group.id": f"penstock-{name}",
+                "enable.auto.commit": False,
+                # Otherwise an offset would be read that belongs to an open transaction.
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+            }
+        )
+
+    def read(self) -> StoredEntry | None:
+        """Return the last delivery of the writer, or None if there is none.
+
+        Raises:
+            KafkaException: the broker did not answer.
+        """
+        (found,) = self._consumer.committed([TopicPartition(self._topic, 0)], timeout=_REQUEST_SECONDS)
+        if found.error is not None:
+            raise KafkaException(found.error)
+        if found.offset >= 0 and found.metadata:
+            return decode_entry(found.metadata)
+        return self._read_copy()
+
+    def write(self, producer: Producer, entry: StoredEntry) -> None:
+        """Add the entry to the open transaction of a producer."""
+        encoded = encode_entry(entry)
+        producer.produce(self._topic, encoded, self._writer.encode(), partition=0)
+        # An empty text makes the next read take the copy.
+        metadata = encoded.decode() if len(encoded) <= LONGEST_METADATA else ""
+        offset = TopicPartition(self._topic, 0, entry.epoch + 1, metadata=metadata)
+        producer.send_offsets_to_transaction(
+            [offset], self._consumer.consumer_group_metadata(), _REQUEST_SECONDS
+        )
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _read_copy(self) -> StoredEntry | None:
+        """Read the compacted topic from its beginning: the last record with the writer's key counts."""
+        self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
+        found = None
+        try:
+            while True:
+                message = self._consumer.poll(_REQUEST_SECONDS)
+                if message is None:
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+                error = message.error()
+                if error is None:
+                    value = message.value()
+                    if message.key() == self._writer.encode() and value is not None:
+                        found = decode_entry(value)
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    return found
+                else:
+                    raise KafkaException(error)
+        finally:
+            self._consumer.unassign()

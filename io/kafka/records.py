@@ -1,0 +1,125 @@
+"""From events to records of a topic, and the entry of the ledger. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from penstock.event.model import ChangeEvent, Version
+from penstock.event.replica import encode_version
+from penstock.io.staging.delivery import LedgerEntry, Refusal
+
+EVENT_ID, VERSION = "penstock.id", "penstock.version"
+"""Headers of every record: the id of its event, and its version as sortable text."""
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+class Formatted(Protocol):
+    """A record of a format, such as `penstock.transforms.formats.FormattedRecord`."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def timestamp(self) -> int: ...
+    @property
+    def version(self) -> Version: ...
+    @property
+    def headers(self) -> tuple[tuple[str, bytes], ...]: ...
+
+
+Format = Callable[[ChangeEvent], Iterable[Formatted]]
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """A record to produce. `index` is that of its event in the batch. `timestamp_ms` is that of the event."""
+
+    index: int
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: list[tuple[str, bytes]]
+
+
+def records_of(
+    events: Iterable[ChangeEvent], format: Format, topic: str, left_out: frozenset[int] = frozenset()
+) -> tuple[list[Record], list[Refusal]]:
+    """Return the records of a batch, and the events that the format cannot express.
+
+    `topic` is a name with ``{topic}`` (the format's own), ``{table}``, ``{schema}`` and ``{database}``. Events at the
+    indexes `left_out` are skipped.
+    """
+    records: list[Record] = []
+    refused = []
+    for index, event in enumerate(events):
+        if index in left_out:
+            continue
+        try:
+            records += _records(index, event, format, topic)
+        except ValueError as error:
+            refused.append(Refusal(index, str(error)))
+    return records, refused
+
+
+def _records(index: int, event: ChangeEvent, format: Format, topic: str) -> list[Record]:
+    source, found = event.source, []
+    own = [(EVENT_ID, event.id.encode()), (VERSION, encode_version(event.version).encode())]
+    for record in format(event):
+        name = topic.format(
+            topic=record.topic, table=source.table, schema=source.schema, database=source.database
+        )
+        if not _TOPIC.fullmatch(name) or name in (".", ".."):
+            raise ValueError(
+                f"{name!r} is not a topic of Kafka, which has 1 to 249 of the characters a-z A-Z 0-9 . _ -: pass topic="
+            )
+        # Kafka takes no time before 1970; -1 would mean the time of the client.
+        milliseconds = max(0, record.timestamp // 1_000_000)
+        found.append(Record(index, name, record.key, record.value, milliseconds, [*record.headers, *own]))
+    return found
+
+
+def topics_of(records: Sequence[Record]) -> frozenset[str]:
+    """Return the topics of records."""
+    return frozenset(record.topic for record in records)
+
+
+class StoredEntry(msgspec.Struct, frozen=True):
+    """The last delivery of a writer, as the ledger has it."""
+
+    generation: int
+    epoch: int
+    refused: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def entry(self) -> LedgerEntry:
+        return LedgerEntry(self.generation, self.epoch)
+
+    @property
+    def refusals(self) -> tuple[Refusal, ...]:
+        return tuple(Refusal(*each) for each in self.refused)
+
+
+LONGEST_METADATA = 4096
+"""Bytes that Kafka stores with an offset (`offset.metadata.max.bytes`)."""
+
+
+def encode_entry(entry: StoredEntry) -> bytes:
+    """Return the entry as JSON."""
+    return msgspec.json.encode(entry)
+
+
+def decode_entry(data: bytes | str) -> StoredEntry:
+    """Return the entry of `encode_entry`.
+
+    Raises:
+        ValueError: the bytes are no entry.
+    """
+    return msgspec.json.decode(data, type=StoredEntry)

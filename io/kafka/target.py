@@ -1,0 +1,74 @@
+"""The configuration of the Kafka sink, as a value that travels to the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from penstock.extras import extra_packages
+from penstock.io.kafka.records import Format
+
+if TYPE_CHECKING:
+    from penstock.io.kafka.sender import KafkaSender
+
+Guarantee = Literal["transactional", "idempotent"]
+
+_TRANSACTION_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTarget:
+    """See `WriteToKafka`, whose arguments these are. `config` may have a password, so it is not shown."""
+
+    bootstrap_servers: str
+    format: Format = field(repr=False)
+    topic: str = "{topic}"
+    guarantee: Guarantee = "transactional"
+    create_topics: bool = True
+    partitions: int = -1
+    replication_factor: int = -1
+    topic_config: tuple[tuple[str, str], ...] = ()
+    ledger_topic: str = "penstock-ledger"
+    config: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def name(self) -> str:
+        """``Kafka at host:port``."""
+        return f"Kafka at {self.bootstrap_servers}"
+
+    @property
+    def transactional(self) -> bool:
+        return self.guarantee == "transactional"
+
+    def check(self) -> None:
+        """Ask the broker for its topics, and create the topic of the ledger if it is missing."""
+        self.open(skip_refused=False).close()
+
+    def open(self, *, skip_refused: bool) -> KafkaSender:
+        """Return a sender; see `penstock.io.staging.delivery.Target`."""
+        with extra_packages("kafka"):
+            from penstock.io.kafka.sender import KafkaSender
+
+        return KafkaSender(self, skip_refused)
+
+    def client_settings(self) -> dict[str, Any]:
+        """Return the settings that producers and consumers share."""
+        return {**self.config, "bootstrap.servers": self.bootstrap_servers}
+
+    def producer_settings(self, transactional_id: str | None) -> dict[str, Any]:
+        """Return the settings of a producer: those of the user, except what the guarantee needs."""
+        settings = {
+            "linger.ms": 5,
+            "compression.type": "zstd",
+            # That of Kafka's Java client, so that the records of a key share a partition with those of other programs.
+            "partitioner": "murmur2_random",
+            # An outage must show soon: the sink sends again by itself, and says so.
+            "message.timeout.ms": 50_000,
+            **self.client_settings(),
+            "enable.idempotence": True,
+            "acks": "all",
+        }
+        if transactional_id is not None:
+            settings |= {"transactional.id": transactional_id, "transaction.timeout.ms": _TRANSACTION_MS}
+        return settings

@@ -1,0 +1,147 @@
+"""Tables of the target: what the catalogue says, and what must be created or altered before rows are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from penstock.event.model import TableSchema
+from penstock.event.schema_changes import Policy, plan_schema_change
+from penstock.io.sql.errors import SqlTargetError
+from penstock.io.sql.statements import (
+    META,
+    TRUNCATIONS,
+    TableName,
+    TargetColumn,
+    TargetTable,
+    add_meta_columns,
+    create_bookkeeping,
+    create_log,
+    create_replica,
+    known_type,
+    quote,
+)
+from penstock.io.sql.values import sql_type
+
+_COLUMNS = """
+select a.attname, format_type(a.atttypid, a.atttypmod), not a.attnotnull
+from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n on n.oid = c.relnamespace
+where n.nspname = %s and c.relname = %s and a.attnum > 0 and not a.attisdropped
+  and a.attgenerated = '' and a.attidentity <> 'a'
+order by a.attnum
+"""
+
+# Objects are created under one lock: two sessions that create the same table at once would fail, although both say
+# "if not exists". The number is arbitrary; locks of this kind are per database.
+_LOCK = "select pg_advisory_xact_lock(7236837465)"
+
+_LONGEST_NAME = 63
+"""Bytes of an identifier; PostgreSQL cuts longer ones without an error."""
+
+
+@dataclass(slots=True)
+class Catalog:
+    """The replica tables of one connection, as they were when a batch last needed them."""
+
+    session: psycopg.Connection[Any]
+    schema: str
+    policy: Policy
+    create_tables: bool
+
+    def create_bookkeeping(self) -> None:
+        """Create the ledger and the table of truncations if they are missing."""
+        # Without the question a role that may not create tables could not use those that exist.
+        if self._exists(TRUNCATIONS) is None:
+            self._change(create_bookkeeping(self.schema))
+
+    def replica(self, name: TableName, schema: TableSchema) -> TargetTable:
+        """Return a replica table that takes rows of `schema`, after it was created or altered as the policy allows.
+
+        Raises:
+            SqlTargetError: it is missing or unsuitable.
+            SchemaChangedError: the policy does not allow the change.
+        """
+        if self._exists(name.table) is None:
+            self._require_create(name)
+            _check_names(name, schema.names)
+            self._change(create_replica(name, schema, [sql_type(column.type) for column in schema]))
+        columns = self._columns(name)
+        if not {each for each, _ in META} <= columns.keys():
+            self._change(add_meta_columns(name))
+            columns = self._columns(name)
+        types = {column.name: column.type for column in schema}
+        known = {
+            each: known_type(column.sql, types[each]) for each, column in columns.items() if each in types
+        }
+        change = plan_schema_change(str(name), known, schema, self.policy)
+        if change.alters:
+            _check_names(name, [column.name for column in change.added])
+            parts = [f"add column if not exists {quote(c.name)} {sql_type(c.type)}" for c in change.added]
+            parts += [f"alter column {quote(c.name)} type {sql_type(c.type)}" for c in change.widened]
+            self._change(f"alter table {name} {', '.join(parts)}")
+            columns = self._columns(name)
+        key = tuple(column.name for column in schema.key_columns)
+        meta = {each for each, _ in META}
+        table = TargetTable(name, tuple(c for c in columns.values() if c.name not in meta), key)
+        _check_table(table)
+        self._know_truncations(name)
+        return table
+
+    def log(self, name: TableName) -> None:
+        """Create a change log if it is missing."""
+        if self._exists(name.table) is None:
+            self._require_create(name)
+            _check_names(name, ())
+            self._change(create_log(name))
+
+    def _exists(self, table: str) -> Any:
+        query = "select to_regclass(%s)"
+        ((found,),) = self.session.execute(query, (str(TableName(self.schema, table)),)).fetchall()
+        return found
+
+    def _columns(self, name: TableName) -> dict[str, TargetColumn]:
+        rows = self.session.execute(_COLUMNS, (name.schema, name.table)).fetchall()
+        return {column: TargetColumn(column, sql, nullable) for column, sql, nullable in rows}
+
+    def _know_truncations(self, name: TableName) -> None:
+        # A row that exists can be locked: shards of one table wait for a TRUNCATE, and it waits for them.
+        self.session.execute(
+            f"insert into {TableName(self.schema, TRUNCATIONS)} values (%s, '') on conflict do nothing",
+            (name.table,),
+        )
+
+    def _require_create(self, name: TableName) -> None:
+        if not self.create_tables:
+            raise SqlTargetError(
+                f"table {name} does not exist, and create_tables is false: create it with the columns of the "
+                "source and its primary key"
+            )
+
+    def _change(self, statement: str) -> None:
+        with self.session.transaction():
+            self.session.execute(_LOCK)
+            self.session.execute(statement)
+
+
+def _check_names(name: TableName, columns: tuple[str, ...] | list[str]) -> None:
+    for each in (name.table, *columns):
+        if len(each.encode()) > _LONGEST_NAME:
+            raise SqlTargetError(
+                f"{each!r} has more than {_LONGEST_NAME} bytes, which PostgreSQL cuts: rename the table with "
+                "table=, or the column with RenameColumns"
+            )
+
+
+def _check_table(table: TargetTable) -> None:
+    missing = [name for name in table.key if name not in {column.name for column in table.columns}]
+    if missing:
+        raise SqlTargetError(f"table {table.name} lacks the key column {missing[0]}: add it")
+    for column in table.data:
+        if not column.nullable:
+            raise SqlTargetError(
+                f"column {column.name} of {table.name} is NOT NULL. A deleted row stays as a tombstone without "
+                f"values, so drop the constraint: alter table {table.name} alter column {quote(column.name)} "
+                "drop not null"
+            )

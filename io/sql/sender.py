@@ -1,0 +1,332 @@
+"""One connection to PostgreSQL: a batch and its entry in the ledger in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import psycopg
+
+from penstock.event.column_types import ColumnType, Kind
+from penstock.event.model import ChangeEvent, TableSchema
+from penstock.event.replica import (
+    NotReplicableError,
+    RowChange,
+    TableChanges,
+    encode_version,
+    fold,
+)
+from penstock.event.schema_changes import merged_schema
+from penstock.io.sql.catalog import Catalog
+from penstock.io.sql.errors import SqlTargetError, classify_error, concerns_a_row
+from penstock.io.sql.statements import (
+    COMMITTED_AT,
+    DELETED,
+    LEDGER,
+    TRUNCATIONS,
+    VERSION,
+    TableName,
+    TargetTable,
+    copy_batch,
+    copy_log,
+    create_batch,
+    quote,
+    upsert,
+)
+from penstock.io.sql.values import json_image, json_text, text_writer
+from penstock.io.staging.delivery import (
+    Delivery,
+    EventBatch,
+    LedgerEntry,
+    Refusal,
+    RefusalError,
+    Sent,
+    is_delivered,
+)
+
+if TYPE_CHECKING:
+    from penstock.io.sql.target import SqlTarget
+
+_TIMESTAMP = text_writer(ColumnType(Kind.TIMESTAMP), "text")
+_LOG_TIMESTAMP = text_writer(ColumnType(Kind.TIMESTAMP), "timestamp with time zone")
+_PURGE_PART = 100
+"""Tombstones are looked for whenever the newest change is this part of the horizon further."""
+
+
+class _RowFaultError(Exception):
+    """A range of events that cannot be written because of a value. The text shows no value."""
+
+
+class SqlSender:
+    """See `penstock.io.staging.delivery.Sender`."""
+
+    def __init__(self, target: SqlTarget, skip_refused: bool) -> None:
+        self._target, self._skip_refused = target, skip_refused
+        self._tables: dict[TableName, tuple[TableSchema, TargetTable]] = {}
+        self._sources: dict[TableName, tuple[str, ...]] = {}
+        self._purged: dict[TableName, int] = {}
+        self._session = target.connect()
+        self._catalog = Catalog(self._session, target.schema, target.schema_changes, target.create_tables)
+        self._ledger = TableName(target.schema, LEDGER)
+        self._truncations = TableName(target.schema, TRUNCATIONS)
+        with self._errors():
+            self._catalog.create_bookkeeping()
+
+    def send(self, delivery: Delivery, events: EventBatch) -> Sent:
+        """Write the batch; see `Sender.send`."""
+        batch = list(events)
+        with self._errors():
+            # Before the transaction of the rows: altering a table that this transaction has written would wait for the
+            # other shards, and they for it.
+            self._prepare(batch)
+            with self._session.transaction():
+                entry, refused = self._lock_ledger(delivery.writer)
+                if is_delivered(entry, delivery):
+                    return Sent(refused)
+                # A constraint that is checked at the commit would make the batch fail without telling the row.
+                self._session.execute("set constraints all immediate")
+                refused = tuple(self._write(batch, 0, delivery.shards == 1))
+                self._session.execute(
+                    f"update {self._ledger} set generation = %s, epoch = %s, refused = %s, updated_at = now() "
+                    "where writer = %s",
+                    (*delivery.position, msgspec.json.encode(refused).decode(), delivery.writer),
+                )
+            return Sent(refused)
+
+    def close(self) -> None:
+        with suppress(psycopg.Error):
+            self._session.close()
+
+    def _errors(self) -> _Errors:
+        return _Errors(self._target.name)
+
+    def _lock_ledger(self, writer: str) -> tuple[LedgerEntry | None, tuple[Refusal, ...]]:
+        """Return the entry of a writer. Another transaction of the same writer waits here until this one has ended."""
+        self._session.execute(
+            f"insert into {self._ledger} (writer, generation, epoch, refused) values (%s, -1, -1, '[]') "
+            "on conflict do nothing",
+            (writer,),
+        )
+        query = f"select generation, epoch, refused::text from {self._ledger} where writer = %s for update"
+        ((generation, epoch, refused),) = self._session.execute(query, (writer,)).fetchall()
+        if epoch < 0:
+            return None, ()
+        return LedgerEntry(generation, epoch), msgspec.json.decode(refused, type=tuple[Refusal, ...])
+
+    def _prepare(self, events: Sequence[ChangeEvent]) -> None:
+        """Create and alter the tables that the batch needs."""
+        if self._target.mode == "log":
+            for name in dict.fromkeys(map(self._target.table_of, events)):
+                if name not in self._tables:
+                    self._catalog.log(name)
+                    self._tables[name] = (TableSchema(()), TargetTable(name, (), ()))
+            return
+        for event in events:
+            self._check_source(event)
+        for name, schema in self._schemas(events).items():
+            known = self._tables.get(name)
+            merged = schema if known is None else merged_schema(known[0], schema)
+            if known is None or merged != known[0]:
+                self._tables[name] = (merged, self._catalog.replica(name, merged))
+
+    def _check_source(self, event: ChangeEvent) -> None:
+        source = event.source
+        if not source.table:
+            return
+        identity = (source.system, source.server, source.database, source.schema, source.table)
+        known = self._sources.setdefault(self._target.table_of(event), identity)
+        if known != identity:
+            raise SqlTargetError(
+                f"two tables of the source would be one table of the target: {'.'.join(filter(None, known[2:]))} and "
+                f"{'.'.join(filter(None, identity[2:]))}. Use table='{{schema}}_{{table}}' or '{{database}}_{{table}}'"
+            )
+
+    def _schemas(self, events: Sequence[ChangeEvent]) -> dict[TableName, TableSchema]:
+        found: dict[TableName, TableSchema] = {}
+        for event in events:
+            # Tables without a key, and events of no table, are refused or left out later.
+            if event.schema.key_columns and event.source.system != "bigtable":
+                name = self._target.table_of(event)
+                known = found.get(name)
+                found[name] = event.schema if known is None else merged_schema(known, event.schema)
+        return found
+
+    def _write(self, events: Sequence[ChangeEvent], first: int, one_shard: bool) -> Iterator[Refusal]:
+        """Write a range of the batch. If a row is refused, halve the range until the row is found.
+
+        A batch that is written in parts, in their order, gives the same rows as at once.
+        """
+        try:
+            with self._session.transaction():
+                self._apply(events, one_shard)
+        except (_RowFaultError, NotReplicableError, UnicodeEncodeError, psycopg.Error) as error:
+            if isinstance(error, psycopg.Error) and not _concerns_a_row(error):
+                raise
+            if len(events) == 1:
+                refusal = Refusal(first, _reason(error))
+                if not self._skip_refused:
+                    raise RefusalError(refusal) from error
+                yield refusal
+                return
+            middle = len(events) // 2
+            yield from self._write(events[:middle], first, one_shard)
+            yield from self._write(events[middle:], first + middle, one_shard)
+
+    def _apply(self, events: Sequence[ChangeEvent], one_shard: bool) -> None:
+        if self._target.mode == "log":
+            for name, group in groupby(events, self._target.table_of):
+                self._copy(copy_log(name), map(_log_row, group))
+            return
+        for changes in fold(events).values():
+            if changes.rows or changes.truncated is not None:
+                name = self._target.table_of_source(changes.source)
+                self._replace(self._tables[name][1], changes, one_shard)
+
+    def _replace(self, table: TargetTable, changes: TableChanges, one_shard: bool) -> None:
+        horizon = self._truncate(table, changes)
+        batch = f"penstock_{abs(hash(table)) % 10**12}"
+        self._session.execute(create_batch(batch, table))
+        rows = list(_batch_rows(table, changes, one_shard))
+        self._copy(copy_batch(batch, table), (row for row, _ in rows))
+        with_bases = any(has_base for _, has_base in rows)
+        self._session.execute(upsert(batch, table, with_bases=with_bases), {"horizon": horizon})
+        # The next part of the same transaction uses it again.
+        self._session.execute(f"delete from {quote(batch)}")
+        self._purge(table.name, changes.newest)
+
+    def _truncate(self, table: TargetTable, changes: TableChanges) -> str:
+        """Apply a TRUNCATE of the batch; return the version of the newest one that the table has had."""
+        if changes.truncated is None:
+            query = f"select version from {self._truncations} where table_name = %s for share"
+            ((version,),) = self._session.execute(query, (table.name.table,)).fetchall()
+            return str(version)
+        version = encode_version(changes.truncated)
+        query = (
+            f"update {self._truncations} set version = greatest(version, %s) where table_name = %s "
+            "returning version"
+        )
+        ((newest,),) = self._session.execute(query, (version, table.name.table)).fetchall()
+        self._session.execute(f"delete from {table.name} where {quote(VERSION)} < %s", (newest,))
+        return str(newest)
+
+    def _purge(self, name: TableName, newest: int) -> None:
+        """Remove tombstones that are older than the horizon, measured by the newest change of the batch."""
+        horizon = int(self._target.tombstone_seconds * 1_000_000_000)
+        if newest - self._purged.get(name, 0) > horizon // _PURGE_PART:
+            self._purged[name] = newest
+            self._session.execute(
+                f"delete from {name} where {quote(DELETED)} and {quote(COMMITTED_AT)} < %s::timestamptz",
+                (_LOG_TIMESTAMP((newest - horizon) // 1000 * 1000),),
+            )
+
+    def _copy(self, statement: str, rows: Any) -> None:
+        with self._session.cursor() as cursor, cursor.copy(statement) as copy:
+            for row in rows:
+                copy.write_row(row)
+
+
+def _batch_rows(
+    table: TargetTable, changes: TableChanges, one_shard: bool
+) -> Iterator[tuple[list[str | None], bool]]:
+    """Yield each row of the temporary table as texts, and whether it has a base."""
+    types = {column.name: column.type for column in changes.schema}
+    keys = [(c.name, text_writer(types[c.name], c.sql)) for c in table.key_columns]
+    data = [(c.name, text_writer(types.get(c.name, _UNKNOWN), c.sql)) for c in table.data]
+    names = [column.name for column in table.data]
+    for change in changes.rows.values():
+        unsent = None
+        base: list[str | None] = [None] * len(keys)
+        if change.base is not None and any(name not in change.values for name in names):
+            unsent = "{" + ",".join(_element(name) for name in names if name not in change.values) + "}"
+            base = [write(change.base[name]) for name, write in keys]
+            _check_base(change, changes, one_shard)
+        try:
+            row = [None if change.key[name] is None else write(change.key[name]) for name, write in keys]
+            values = change.values
+            row += [None if (value := values.get(name)) is None else write(value) for name, write in data]
+        except ValueError as error:
+            raise _RowFaultError(str(error)) from None
+        deleted = "t" if change.deleted else "f"
+        committed = _LOG_TIMESTAMP(change.timestamp // 1000 * 1000)
+        yield [*row, encode_version(change.version), deleted, committed, unsent, *base], unsent is not None
+
+
+def _check_base(change: RowChange, changes: TableChanges, one_shard: bool) -> None:
+    if not one_shard and change.base != change.key:
+        raise _RowFaultError(
+            f"the key of a row of {changes.source.table} changed, and the source did not send all columns. They are "
+            "in the row with the old key, which another shard writes: use shards=1, or let the source send whole rows "
+            "(PostgreSQL: REPLICA IDENTITY FULL)"
+        )
+
+
+_UNKNOWN = ColumnType(Kind.STRING)
+
+
+def _element(name: str) -> str:
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _log_row(event: ChangeEvent) -> list[str | None]:
+    try:
+        source = {name: getattr(event.source, name) for name in event.source.__struct_fields__}
+        not_sent = "{" + ",".join(map(_element, event.unavailable)) + "}"
+        return [
+            event.id,
+            encode_version(event.version),
+            event.op.value,
+            _LOG_TIMESTAMP(event.timestamp // 1000 * 1000),
+            None if event.transaction is None else event.transaction.id,
+            json_text(source),
+            json_image(event.schema, event.key),
+            json_image(event.schema, event.before),
+            json_image(event.schema, event.after),
+            not_sent,
+        ]
+    except ValueError as error:
+        raise _RowFaultError(str(error)) from None
+
+
+def _concerns_a_row(error: psycopg.Error) -> bool:
+    # psycopg itself refuses a text with a zero byte, without a SQLSTATE.
+    return concerns_a_row(error.sqlstate or "") or (
+        isinstance(error, psycopg.DataError) and error.sqlstate is None
+    )
+
+
+def _reason(error: Exception) -> str:
+    """Return why a row is refused, without its values: the server's messages may show them, codes and names do not."""
+    if not isinstance(error, psycopg.Error):
+        return (
+            "a text has characters that are not Unicode"
+            if isinstance(error, UnicodeEncodeError)
+            else str(error)
+        )
+    if error.sqlstate is None:
+        return "a text has a zero byte, which PostgreSQL cannot store"
+    about = error.diag
+    names = (
+        ("table", about.table_name),
+        ("column", about.column_name),
+        ("constraint", about.constraint_name),
+    )
+    where = "".join(f", {kind} {name}" for kind, name in names if name)
+    return f"PostgreSQL says {error.sqlstate} ({type(error).__name__}{where})"
+
+
+class _Errors:
+    """Turns errors of psycopg into those of the sink."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, psycopg.Error):
+            raise classify_error(error.sqlstate or "", str(error), self._name) from error

@@ -1,0 +1,100 @@
+"""The configuration of the SQL sink, as a value that travels to the workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from penstock.event.model import ChangeEvent, Source
+from penstock.event.schema_changes import Policy
+from penstock.io.sql.statements import TableName
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from penstock.io.sql.sender import SqlSender
+
+Mode = Literal["current", "log"]
+
+_CONNECT_SECONDS = 10
+# A server that vanished without a word is noticed after half a minute, not after the two hours of the system.
+_KEEPALIVE = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SqlTarget:
+    """See `WriteToSql`, whose arguments these are. The dsn may have a password, so it is not shown."""
+
+    dsn: str = field(repr=False)
+    mode: Mode = "current"
+    schema: str = "public"
+    table: str = "{table}"
+    schema_changes: Policy = "evolve"
+    create_tables: bool = True
+    tombstone_seconds: float = 7 * 86_400
+
+    @property
+    def name(self) -> str:
+        """``PostgreSQL at host:port/database``."""
+        from psycopg.conninfo import conninfo_to_dict
+
+        known = conninfo_to_dict(self.dsn)
+        port = f":{known['port']}" if "port" in known else ""
+        return f"PostgreSQL at {known.get('host', 'localhost')}{port}/{known.get('dbname', '')}"
+
+    def check(self) -> None:
+        """Connect, and create the ledger if it is missing."""
+        self.open(skip_refused=False).close()
+
+    def open(self, *, skip_refused: bool) -> SqlSender:
+        """Return a new connection; see `penstock.io.staging.delivery.Target`."""
+        from penstock.io.sql.sender import SqlSender
+
+        return SqlSender(self, skip_refused)
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """Return a session in autocommit mode.
+
+        Raises:
+            TargetUnavailableError, SqlTargetError: there is none; the message says why.
+        """
+        import psycopg
+
+        from penstock.io.sql.errors import classify_error
+
+        try:
+            session = psycopg.connect(
+                self.dsn,
+                autocommit=True,
+                fallback_application_name="penstock",
+                connect_timeout=_CONNECT_SECONDS,
+                **_KEEPALIVE,  # type: ignore[arg-type]
+            )
+            # A database may have "off" as its default. Then a crash of the server loses commits that it acknowledged,
+            # the ledger with them, after the checkpoint has moved on.
+            session.execute(
+                "select set_config('synchronous_commit', 'on', false) "
+                "where current_setting('synchronous_commit') = 'off'"
+            )
+            return session
+        except psycopg.Error as error:
+            raise classify_error(error.sqlstate or "", str(error), self.name) from error
+
+    def table_of(self, event: ChangeEvent) -> TableName:
+        """Return the table that an event goes to."""
+        return self.table_of_source(event.source)
+
+    def table_of_source(self, source: Source) -> TableName:
+        """Return the table that the events of a source table go to.
+
+        A message that an application wrote into the log of its database belongs to no table.
+        """
+        if not source.table:
+            return TableName(self.schema, "penstock_messages")
+        table = self.table.format(table=source.table, schema=source.schema, database=source.database)
+        return TableName(self.schema, table)

@@ -1,0 +1,89 @@
+"""A Kafka broker as the target, deliveries as the runner makes them, and a consumer of its own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+
+from penstock.emulators.kafka import KafkaBroker
+from penstock.event import ChangeEvent
+from penstock.io.kafka.target import KafkaTarget
+from penstock.io.staging.delivery import Delivery, Sent
+from penstock.transforms.formats.debezium import DebeziumFormat
+
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[KafkaBroker]:
+    """A broker that all tests share."""
+    with KafkaBroker.start() as running:
+        yield running
+
+
+class Target:
+    """The sink with topics of its own; each delivery goes through a new sender, as from a new process."""
+
+    def __init__(self, broker: KafkaBroker, **options: Any) -> None:
+        self.broker, self.server = broker, f"t{next(_NUMBERS)}"
+        self.topic = f"{self.server}.public.orders"
+        given = {"format": DebeziumFormat(self.server), "partitions": 3, **options}
+        self.target = KafkaTarget(broker.address, **given)
+        self.epoch = 0
+
+    def delivery(self, epoch: int, generation: int = 1) -> Delivery:
+        return Delivery("sink", self.server, 0, 1, generation, epoch)
+
+    def deliver(self, events: list[ChangeEvent], *, epoch: int | None = None, **options: Any) -> Sent:
+        """Send a batch as the next epoch, or as the given one."""
+        self.epoch = self.epoch + 1 if epoch is None else epoch
+        generation = options.pop("generation", 1)
+        sender = self.target.open(skip_refused=options.pop("skip_refused", False))
+        try:
+            return sender.send(self.delivery(self.epoch, generation), events)
+        finally:
+            sender.close()
+
+    def messages(self, topic: str | None = None, *, isolation: str = "read_committed") -> list[Message]:
+        """Return the messages of a topic, partition by partition."""
+        return read_all(self.broker.address, topic or self.topic, isolation)
+
+    def ids(self) -> list[str]:
+        """Return the event ids of the committed messages."""
+        return [header(message, "penstock.id") for message in self.messages()]
+
+
+def read_all(address: str, topic: str, isolation: str = "read_committed") -> list[Message]:
+    """Return all messages of a topic up to its end."""
+    settings = {"bootstrap.servers": address, "group.id": "reader", "enable.partition.eof": True}
+    consumer = Consumer({**settings, "isolation.level": isolation, "enable.auto.commit": False})
+    found: dict[int, list[Message]] = {}
+    try:
+        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
+        at_end: set[int] = set()
+        while at_end != set(partitions):
+            message = consumer.poll(30)
+            assert message is not None, "the broker does not answer"
+            error = message.error()
+            if error is None:
+                found.setdefault(message.partition() or 0, []).append(message)
+            else:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                at_end.add(message.partition() or 0)
+    finally:
+        consumer.close()
+    return [message for number in sorted(found) for message in found[number]]
+
+
+def header(message: Message, name: str) -> str:
+    return dict(message.headers() or [])[name].decode()
+
+
+@pytest.fixture
+def target(broker: KafkaBroker) -> Target:
+    return Target(broker)
