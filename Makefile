@@ -11,7 +11,7 @@ ARGS ?=
 PAIR := -n 2
 FAST := -m "not slow" $(PAIR)
 
-.PHONY: run test check campaign mutants lint types bench clean help
+.PHONY: run test check campaign mutants matrix lint types bench clean help
 .DEFAULT_GOAL := help
 
 help:       ## what there is
@@ -33,6 +33,9 @@ campaign: $(READY)  ## the full numbers; writes docs/evidence/*.json
 
 mutants: $(READY)   ## each patch in tests/mutants must turn its test red
 	$(BIN)/python tests/mutants/run.py $(ARGS)
+
+matrix: $(READY)    ## versions of Python, Spark, Java and Beam; writes docs/versions.md
+	$(BIN)/python -m tests.matrix $(ARGS)
 
 lint: $(READY)      ## ruff: rules and format; import-linter: which package may import which
 	$(BIN)/python -m ruff check .

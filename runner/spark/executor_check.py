@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 PACKAGES = ("penstock", "apache-beam", "msgspec")
 """Distributions whose versions must be those of the driver: their objects travel between driver and executors."""
 
-QUIET_SECONDS = 15.0
-"""Until the driver says that it still waits for executors. On a quiet cluster they need about five."""
+QUIET_SECONDS = 30.0
+"""Until the driver says that it still waits. Executors need about five, and more to unpack an archive."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from penstock import __version__
 from penstock.compat import UTC
 from penstock.object_stores.errors import StoreError
 from penstock.runner.protocol.coordinator import wall_clock_us
@@ -31,8 +32,12 @@ from penstock.runner.store.folders import open_folder
 from penstock.runner.store.keys import KEY_GROUPS
 from penstock.runner.store.runs import check_size, run_missing
 
-VERSION = 2
-"""Version of the folder's layout; any other is refused. 2: elements keep microseconds (`harness/elements.py`)."""
+VERSION = 3
+"""Version of the folder's layout and of what state runs hold; any other is refused.
+
+2: elements keep microseconds (`harness/elements.py`). 3: windows know the shape of their trigger (`windows/panes.py`).
+When you raise it, replace the golden checkpoints (`tests/golden/checkpoints/record.py`).
+"""
 
 MAX_KEY_GROUPS = 32768
 LEFTOVER_AGE_S = 3600.0
@@ -256,7 +261,14 @@ def _new_format(job: str, key_groups: int | None, now_us: int) -> bytes:
     groups = KEY_GROUPS if key_groups is None else key_groups
     if not 1 <= groups <= MAX_KEY_GROUPS:
         raise CheckpointError(f"key_groups is {groups}; a job has 1 to {MAX_KEY_GROUPS}")
-    content = {"version": VERSION, "job": job, "key_groups": groups, "created_us": now_us}
+    content = {
+        "version": VERSION,
+        "job": job,
+        "key_groups": groups,
+        "created_us": now_us,
+        # Only for the message of a version that cannot read the folder.
+        "written_by": __version__,
+    }
     return json.dumps({"penstock-checkpoint": content}, sort_keys=True).encode("ascii") + b"\n"
 
 
@@ -289,6 +301,18 @@ def _read_or_create(
     return storage.read(path)
 
 
+def _way_out(version: int, writer: str) -> str:
+    if version > VERSION:
+        return f"Install penstock {writer or 'of the version that wrote it'} or a newer version"
+    # A drain emits what the state holds and publishes it. A drained pipeline needs its old checkpoint only to know
+    # where its source continues.
+    wanted = f"penstock {writer}" if writer else "the version of penstock that wrote it"
+    return (
+        f"Drain the pipeline with {wanted}, then start it with another --checkpoint_dir and with a source that begins "
+        "where the drain ended"
+    )
+
+
 def _opened(folder: str, data: bytes, key_groups: int | None, storage: FileSystem) -> Checkpoint:
     try:
         content = json.loads(data)["penstock-checkpoint"]
@@ -299,8 +323,8 @@ def _opened(folder: str, data: bytes, key_groups: int | None, storage: FileSyste
         ) from error
     if version != VERSION:
         raise CheckpointError(
-            f"{folder} has layout version {version}, and this version of penstock reads version {VERSION}; run or "
-            "drain it with the version that created it"
+            f"{folder} has layout version {version}, and penstock {__version__} reads version {VERSION}. "
+            f"{_way_out(version, str(content.get('written_by', '')))}"
         )
     if key_groups not in (None, groups):
         raise CheckpointError(

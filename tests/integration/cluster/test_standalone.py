@@ -42,6 +42,9 @@ MOMENTS = {
 }
 """Operation, part of the path, and which such request after the start."""
 
+UNPACKED_STARTS = 10
+"""One of so many starts in the campaign ships the packed environment; the others use it where it was made."""
+
 SMALL = {
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
@@ -78,8 +81,8 @@ class Job:
             chosen = {"spark.executorEnv.PYTHONPATH": str(ROOT / "src"), **chosen}
         else:
             place = ["--environment", str(self.environment)]
-            if self.starts:
-                place = ["--archive", str(self.root / "driver" / "bundle-0" / "environment.tar.gz")]
+            if self.starts % UNPACKED_STARTS:  # each executor needs half a minute to unpack the archive
+                place = ["--python", str(self.environment / "bin" / "python")]
         for name, value in self.server.environment.items():
             chosen[f"spark.executorEnv.{name}"] = value
         confs = [word for name, value in chosen.items() for word in ("--conf", f"{name}={value}")]
@@ -223,7 +226,7 @@ if CAMPAIGN:
     def test_kills_of_every_process_of_a_cluster_lose_nothing_and_double_nothing(
         job: Job, packed: Path, campaign
     ) -> None:
-        """Executors run the packed environment; some starts have dynamic allocation."""
+        """Executors run a packed environment or the installed one; some starts have dynamic allocation."""
         job.environment = packed
         rng, kills, seconds = campaign.random("cluster-kills"), campaign.size(4, 30), 240.0
         victims = itertools.cycle(["executor", "driver", "worker", "all", "Python worker"])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock import __version__
 from penstock.runner.protocol import CheckpointError, Coordinator
 from penstock.runner.protocol.record import StateRun
 from penstock.runner.store import Checkpoint, LocalFileSystem
@@ -60,15 +61,20 @@ def test_a_folder_left_by_a_kill_before_the_format_file_counts_as_empty(tmp_path
     assert Checkpoint.open(str(tmp_path), fresh=True).last_record() is None
 
 
-@pytest.mark.parametrize("other", [1, 3])
-def test_an_older_or_newer_layout_is_refused(tmp_path, other):
+@pytest.mark.parametrize(
+    ("other", "way_out"),
+    [
+        (2, r"Drain the pipeline with penstock 0\.0\.9, then start it with another --checkpoint_dir"),
+        (4, r"Install penstock 0\.0\.9 or a newer version"),
+    ],
+)
+def test_an_older_or_newer_layout_is_refused_with_the_version_that_wrote_it(tmp_path, other, way_out):
     Checkpoint.open(str(tmp_path))
     path = tmp_path / "FORMAT"
-    path.write_text(path.read_text().replace('"version": 2', f'"version": {other}'))
-    with pytest.raises(
-        CheckpointError,
-        match=rf"has layout version {other}, and this version of penstock reads version 2; run or drain",
-    ):
+    written = json.loads(path.read_text())["penstock-checkpoint"] | {"version": other, "written_by": "0.0.9"}
+    path.write_text(json.dumps({"penstock-checkpoint": written}))
+    message = rf"has layout version {other}, and penstock {__version__} reads version 3\. {way_out}"
+    with pytest.raises(CheckpointError, match=message):
         Checkpoint.open(str(tmp_path))
 
 
@@ -161,7 +167,13 @@ def test_the_format_file_is_plain_json(tmp_path):
     Checkpoint.open(str(tmp_path), clock=lambda: NOON_US, nonces=lambda: "00000000")
     content = json.loads((tmp_path / "FORMAT").read_text())["penstock-checkpoint"]
     job = "20231114T221320-00000000"
-    assert content == {"version": 2, "job": job, "key_groups": 128, "created_us": NOON_US}
+    assert content == {
+        "version": 3,
+        "job": job,
+        "key_groups": 128,
+        "created_us": NOON_US,
+        "written_by": __version__,
+    }
 
 
 def test_a_folder_that_disappeared_after_it_was_opened_is_not_created_again(tmp_path):

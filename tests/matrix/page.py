@@ -1,0 +1,60 @@
+"""docs/versions.md, from the recorded results. Pure."""
+
+# ruff: noqa: E501 - tables
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.matrix.cells import BEAM, CELLS, CHECKS, RUNNER, SOURCE_CHECKS, Cell
+
+ROOT = Path(__file__).resolve().parents[2]
+EVIDENCE = ROOT / "docs" / "evidence" / "versions.json"
+PAGE = ROOT / "docs" / "versions.md"
+
+INTRODUCTION = """# Versions
+
+Written by `make matrix` from docs/evidence/versions.json. Each row is one environment, in which this checkout is installed
+as a wheel. *not run* means that the combination was not tried; it may work.
+
+| Part | Python | Beam | Spark | Java |
+|---|---|---|---|---|
+| Sources, sinks, transforms (`penstock`) | 3.10 to 3.13 | 2.70 and newer | – | – |
+| `PySparkRunner` (`penstock[runner]`) | 3.10 to 3.13, as far as Spark admits it | 2.77 | 3.5 to 4.3 | 17 and newer |
+
+The runner uses internals of Beam's worker, so it refuses every Beam version that it was not tested with. Sources and sinks
+use Beam's public API only.
+"""
+
+LACKS = """
+## What older versions lack
+
+| Version | What is different |
+|---|---|
+| Spark 3.5, 4.0 | Spark has no Unix domain sockets between the JVM and Python workers: an epoch costs about twice as much |
+| Spark 3.5 | Spark supports Python 3.11 and older officially; Java 8, 11 or 17, of which Penstock needs 17 |
+| Python 3.10 | notes on errors (the place of a failure in the pipeline) are not printed with a traceback; state runs go through a temporary file |
+"""
+
+
+def page(recorded: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the page."""
+    runner = [cell for cell in CELLS if cell.part == RUNNER]
+    sources = [cell for cell in CELLS if cell.part != RUNNER]
+    columns = [*CHECKS, BEAM]
+    parts = [INTRODUCTION, "\n## On Spark\n\n", _table(runner, columns, recorded)]
+    parts += [
+        "\n## Sources and sinks on Beam's own runner\n\n",
+        _table(sources, list(SOURCE_CHECKS), recorded),
+    ]
+    return "".join([*parts, LACKS])
+
+
+def _table(cells: list[Cell], columns: list[str], recorded: Mapping[str, Mapping[str, str]]) -> str:
+    head = ["Python", "Spark", "Java", "Beam", *columns]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for cell in cells:
+        results = recorded.get(cell.name, {})
+        facts = [cell.python, cell.spark or "–", str(cell.java or "17"), cell.beam]
+        lines.append(f"| {' | '.join([*facts, *(results.get(name, 'not run') for name in columns)])} |")
+    return "\n".join(lines) + "\n"
