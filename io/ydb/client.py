@@ -18,7 +18,7 @@ from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.process_local import ProcessLocal
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.ydb.description import Description, PartitionDescription
-from penstock.io.ydb.errors import classify_discovery, classify_status
+from penstock.io.ydb.errors import classify_status
 from penstock.io.ydb.reader import Data, EndOfPartition, Event, Started, Status
 from penstock.io.ydb.record import Table, TableColumn
 from penstock.io.ydb.source import ChangeStream, Connection
@@ -27,7 +27,14 @@ from penstock.timestamps import NANOS
 
 # The SDK's stubs and the check of an operation's status are not public. They are what its own clients call (ydb 3.33).
 from ydb import _apis, issues
-from ydb._grpc.common.protos import ydb_status_codes_pb2, ydb_table_pb2, ydb_topic_pb2, ydb_value_pb2
+from ydb._grpc.common.protos import (
+    ydb_discovery_pb2,
+    ydb_status_codes_pb2,
+    ydb_table_pb2,
+    ydb_topic_pb2,
+    ydb_value_pb2,
+)
+from ydb.connection import Connection as SdkConnection
 
 _CONNECT_SECONDS = 10.0
 _REQUEST_SECONDS = 20.0
@@ -346,14 +353,26 @@ def _connected(stream: ChangeStream, connection: Connection) -> Any:
             f"{stream}: the credentials cannot be read: {type(error).__name__}: {error}. Check the file, and install "
             "ydb[yc] for keys of a service account"
         ) from None
+    _check_discovery(config)
     driver = ydb.Driver(config)
     try:
-        driver.wait(timeout=_CONNECT_SECONDS, fail_fast=True)
-    except (issues.ConnectionError, TimeoutError):
-        details = driver.discovery_debug_details()
+        driver.wait(timeout=_CONNECT_SECONDS)
+    except TimeoutError:
         driver.stop(timeout=1)
-        raise classify_discovery(details, str(stream)) from None
+        raise UnreachableError(f"{stream}: the endpoints that YDB names cannot be reached") from None
     return driver
+
+
+def _check_discovery(config: Any) -> None:
+    """Ask once for the endpoints; raises the SDK's errors.
+
+    The driver asks in a thread that logs its errors and tries again, so it never says that credentials were refused.
+    """
+    request = ydb_discovery_pb2.ListEndpointsRequest(database=config.database)
+    settings = ydb.BaseRequestSettings().with_timeout(_CONNECT_SECONDS)
+    with SdkConnection(config.endpoint, config) as connection:
+        response = connection(request, _apis.DiscoveryService.Stub, "ListEndpoints", settings=settings)
+    issues._process_response(response.operation)
 
 
 def _read_certificates(path: str) -> bytes | None:

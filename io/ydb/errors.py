@@ -49,8 +49,6 @@ _ADVICE: dict[str, tuple[type[ChangeStreamError], str]] = {
     "UNIMPLEMENTED": (SetupError, "this server has no such call: YDB 23.1 or later is needed"),
     "UNSUPPORTED": (SetupError, "this server does not support the request: YDB 23.1 or later is needed"),
 }
-# A discovery that fails reports a text only, which begins with the name of the SDK's class.
-_IN_DISCOVERY = ("Unauthenticated", "Unauthorized", "NotFound", "SchemeError")
 
 
 def classify_status(status: str, message: str, stream: str) -> Exception:
@@ -65,12 +63,3 @@ def classify_status(status: str, message: str, stream: str) -> Exception:
         return UnreachableError(f"{stream}: {status}: {said}")
     kind, advice = _ADVICE.get(status, (ChangeStreamError, "YDB refused the request"))
     return kind(f"{stream}: {advice} (YDB said {status}: {said})")
-
-
-def classify_discovery(details: str, stream: str) -> Exception:
-    """Return the exception that a failed discovery of endpoints means."""
-    for name in _IN_DISCOVERY:
-        if name in details:
-            status = {"NotFound": "NOT_FOUND", "SchemeError": "SCHEME_ERROR"}.get(name, name.upper())
-            return classify_status(status, details, stream)
-    return UnreachableError(f"{stream}: discovery of endpoints failed: {first_line(details)}")

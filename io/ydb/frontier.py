@@ -42,7 +42,7 @@ class Position(NamedTuple):
     - `offset`: of the next message. `sought`: it is the first one that was written at the start of the read or later,
       at this offset or after it. Otherwise it is exactly this offset, and a gap before it is an error.
     - `watermark`: no unread change of the partition is below it, in nanoseconds.
-    - `snapshot`: the lowest virtual timestamp so far, which is that of the initial scan. None: not looked for.
+    - `snapshot`: the lowest virtual timestamp so far, which is that of the initial scan. None: it is not looked for.
     - `schema`: the last schema change of the partition: its version in 20 digits, then JSON. Empty: none.
     - `parents`: (partition, end) of finished parents, until the first step, so that a consumer can commit their ends.
     """

@@ -122,7 +122,9 @@ def _first_position(stream: ChangeStream, found: Description, partition: Partiti
     nothing_since_start = 0 < partition.last_write < stream.start
     if nothing_since_start:
         return Position(partition.end, stream.start)
-    scan = UNKNOWN if found.initial_scan and not partition.first and not stream.start else None
+    # Only if the topic does not say which transaction created it; see `steps`.
+    is_looked_for = found.initial_scan and not found.created_at[1]
+    scan = UNKNOWN if is_looked_for and not partition.first and not stream.start else None
     return Position(
         partition.first, stream.start, bool(stream.start) and partition.end > partition.first, scan
     )

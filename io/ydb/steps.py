@@ -7,12 +7,14 @@
 - **Watermark** with barriers: the last barrier. YDB has then written every change with an earlier virtual timestamp.
 - **Watermark** without barriers: the time of writing, minus `delivery_seconds`. It never falls within a partition, and
   for an idle partition the server says the earliest time of the next message.
-- **Initial scan**: the records with the lowest virtual timestamp of the partition, that of the snapshot. YDB writes a
-  row of the snapshot before any change of the row. Changes of the first minute may come before the first row of the
-  scan in a partition; those of rows that did not exist then count as rows of the scan.
+- **Initial scan**: its rows have the virtual timestamp of the snapshot, which is taken by the transaction that creates
+  the topic. So they have the transaction id of the topic's creation. If the server does not say that, the records with
+  the lowest virtual timestamp of the partition count as rows of the scan: also those of new rows that were inserted
+  before the first row of the scan was written.
 
 Sources: YDB documentation, "Change Data Capture" (Barriers, Initial table scan, Record retention period);
-ydb_topic.proto, PartitionSessionStatusResponse.
+ydb_topic.proto, PartitionSessionStatusResponse; of the snapshot `create_cdc_stream_unit.cpp` and
+`schemeshard__operation_create_cdc_stream.cpp`.
 """
 
 from __future__ import annotations
@@ -32,8 +34,6 @@ from penstock.io.ydb.source import ChangeStream
 from penstock.timestamps import NANOS
 
 MILLISECOND = 1_000_000
-_SCAN_BEGINS_MS = 60_000
-"""How long after the creation of the topic the snapshot is taken, at the latest."""
 
 
 class Message(NamedTuple):
@@ -61,6 +61,7 @@ class PendingStep(NamedTuple):
 class Rules:
     """What is the same for all partitions of one read.
 
+    `scan_tx_id`: transaction id of the snapshot of the initial scan; 0: there is no scan, or it is not known.
     `table_at`: returns the table as a `Position.schema` says, or as YDB describes it now.
     """
 
@@ -70,7 +71,7 @@ class Rules:
     barriers: bool
     has_commit_times: bool
     delivery: int
-    scan_until_ms: int
+    scan_tx_id: int
     table_at: Callable[[str], Table]
 
     @classmethod
@@ -89,8 +90,7 @@ class Rules:
             bool(found.barrier_seconds),
             found.has_commit_times,
             round(delivery_seconds * NANOS),
-            # Some servers do not say when the topic was created.
-            found.created_at[0] + _SCAN_BEGINS_MS if found.created_at[0] else 1 << 63,
+            found.created_at[1] if found.initial_scan else 0,
             table_at,
         )
 
@@ -128,7 +128,8 @@ class PartitionSteps:
             if header.resolved is not None:
                 record, watermark = None, max(watermark, header.resolved[0] * MILLISECOND)
             else:
-                snapshot = self._snapshot(snapshot, header.ts)
+                if snapshot is not None and header.ts is not None:
+                    snapshot = header.ts if snapshot == UNKNOWN else min(snapshot, header.ts)
                 schema = header.schema or schema
                 record = self._record(message, header, watermark, snapshot, schema)
         if not self._rules.barriers:
@@ -154,17 +155,6 @@ class PartitionSteps:
         end = self._rules.stream.end
         self.has_ended = end is not None and self.position.watermark > end
 
-    def _snapshot(
-        self, snapshot: tuple[int, int] | None, ts: tuple[int, int] | None
-    ) -> tuple[int, int] | None:
-        """Return the lowest virtual timestamp, if the scan's is looked for."""
-        if snapshot is None or ts is None:
-            return snapshot
-        if snapshot == UNKNOWN:
-            # Later changes cannot have that timestamp: the partition had no rows when the scan began.
-            return ts if ts[0] <= self._rules.scan_until_ms else None
-        return min(snapshot, ts)
-
     def _record(
         self,
         message: Message,
@@ -179,7 +169,9 @@ class PartitionSteps:
         if commit < rules.stream.start or (rules.stream.end is not None and commit > rules.stream.end):
             return None
         step, tx_id = (0, 0) if ts is None else ts
-        is_scan = header.is_read or (ts is not None and ts == snapshot and not header.schema)
+        is_scan = header.is_read
+        if ts is not None and not header.schema:
+            is_scan = is_scan or ts == snapshot or (tx_id == rules.scan_tx_id and tx_id > 0)
         return ChangefeedRecord(
             commit if commit > watermark else watermark,
             self._partition,

@@ -25,7 +25,7 @@ def steps(
     position: Position = Position(0, 0), *, start: int = 0, end: int | None = None, **options: Any
 ) -> Any:
     stream = ChangeStream("/local", "orders", "feed", start, end)
-    found = described(Topic("/local/orders/feed", created_at=(1000, 1)), **options)
+    found = described(Topic("/local/orders/feed", created_at=(1000, 55)), **options)
     return PartitionSteps(Rules.of(stream, found, 10.0, Tables(found.table).at), 0, position)
 
 
@@ -119,21 +119,22 @@ def test_the_read_ends_when_the_watermark_has_passed_the_end() -> None:
     assert reading.has_ended
 
 
-def test_rows_of_the_scan_have_the_lowest_virtual_timestamp_also_after_changes() -> None:
-    reading = steps(Position(0, 0, False, UNKNOWN), initial_scan=True)
+def test_rows_of_the_scan_have_the_transaction_that_created_the_topic() -> None:
+    reading = steps(initial_scan=True)
+    stamps = [(1005, 60), (1000, 55), (1006, 61)]
+    found = [reading.message(message(n, change(*at)), 1).record for n, at in enumerate(stamps)]
+    assert [record.is_initial_scan for record in found] == [False, True, False]
+
+
+def test_if_that_is_not_known_rows_of_the_scan_have_the_lowest_timestamp_of_the_partition() -> None:
+    reading = steps(Position(0, 0, False, UNKNOWN), initial_scan=True, created_at=(0, 0))
     stamps = [(1000, 1), (1005, 2), (1000, 1), (1006, 3)]
     found = [reading.message(message(n, change(*at)), 1).record for n, at in enumerate(stamps)]
     assert [record.is_initial_scan for record in found] == [True, False, True, False]
 
 
-def test_a_change_long_after_the_creation_is_no_row_of_the_scan() -> None:
-    reading = steps(Position(0, 0, False, UNKNOWN), initial_scan=True)
-    assert not reading.message(message(0, change(1000 + 60_001)), 1).record.is_initial_scan
-    assert reading.position.snapshot is None
-
-
 def test_without_a_scan_no_record_is_a_row_of_one() -> None:
-    assert not steps().message(message(0, change(1000)), 1).record.is_initial_scan
+    assert not steps().message(message(0, change(1000, 55)), 1).record.is_initial_scan
 
 
 def test_the_debezium_format_marks_rows_of_the_scan_and_has_a_message_key() -> None:
