@@ -19,7 +19,7 @@ from tests.oracle.lines import Line, read_lines
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-SECONDS_A_KILL = 9.0
+SECONDS_A_KILL = 8.5
 
 
 def test_kills_lose_nothing_double_nothing_and_keep_order(tmp_path: Path, campaign: Any) -> None:
