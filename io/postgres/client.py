@@ -9,7 +9,7 @@ from __future__ import annotations
 import select
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -91,7 +91,24 @@ class Client:
     def _take_notice(self, notice: psycopg.errors.Diagnostic) -> None:
         self._skipped = self._skipped or _names_skipped_publication(notice.message_primary or "")
 
-    def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    @property
+    def version(self) -> int:
+        """The server's version, such as 170010."""
+        return self.session.info.server_version
+
+    def run(self, statement: str | sql.Composed) -> None:
+        """Run a statement without a result; raises as `rows` does."""
+        with self._errors():
+            self.session.execute(statement)  # type: ignore[arg-type]
+
+    def copied(self, query: sql.Composed) -> list[tuple[str | None, ...]]:
+        """Return the rows of a COPY statement, values as the text that the log has; raises as `rows` does."""
+        with self._errors(), self.session.cursor() as cursor, cursor.copy(query) as copy:
+            return list(copy.rows())
+
+    def rows(
+        self, query: str, parameters: Sequence[Any] | Mapping[str, Any] = ()
+    ) -> list[tuple[Any, ...]]:
         """Return all rows of a query.
 
         Raises:

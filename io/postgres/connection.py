@@ -16,7 +16,7 @@ from penstock.io.change_streams.backoff import Backoff
 from penstock.io.postgres.client import Client, LogStream, Now, Reached
 from penstock.io.postgres.decode import decode
 from penstock.io.postgres.log_reader import CaughtUp, Log, LogPosition
-from penstock.io.postgres.preflight import SLOT, check_slot
+from penstock.io.postgres.preflight import SLOT, check_slot, renewed_slot
 from penstock.io.postgres.record import format_lsn
 from penstock.io.postgres.source import ChangeStream, Connection
 from penstock.io.postgres.transactions import Step, TransactionReader
@@ -25,6 +25,9 @@ _TICK_SECONDS = 0.05
 """How long a read waits for the first message, so that the thread notices a stop."""
 _PULL_AT_LEAST = 20_000
 """Changes of one pull. Each pull decodes the log from the confirmed position again, so small ones are dear."""
+
+_HURRY_SECONDS = 0.02
+"""How often a reader asks for the end of the log while rows of a snapshot wait for it."""
 
 Item = tuple[Step | CaughtUp, int]
 
@@ -64,6 +67,17 @@ class Server:
             finally:
                 stream.close()
 
+    def renew(self, position: LogPosition) -> LogPosition:
+        """Return the position of the slot as it is now; a slot that cannot be read any more is created again.
+
+        Raises:
+            UnreachableError: ask again later.
+            ChangeStreamError: the server refuses it; the message says what to do.
+        """
+        with Client(self._stream, self._connection) as client:
+            slot = renewed_slot(self._stream, client.rows)
+        return LogPosition(slot.confirmed_lsn, 0, slot.system)
+
 
 def _check_position(stream: ChangeStream, client: Client, position: LogPosition) -> None:
     slot = check_slot(stream, client.rows(SLOT, (stream.slot,)))
@@ -90,13 +104,17 @@ class StreamedLog:
     ) -> None:
         self._client, self._stream, self._reader = client, stream, reader
         self._heartbeat_seconds = heartbeat_seconds
-        self._ask_at = 0.0
+        self._ask_at = self._asked_at = 0.0
         self._reached = 0
         self._now: Now | None = None
 
     def acknowledge(self, lsn: int) -> None:
         self._stream.acknowledge(lsn)
         self._stream.send_status()
+
+    def hurry(self) -> None:
+        """Ask for the end of the log, but not more often than every `_HURRY_SECONDS`."""
+        self._ask_at = min(self._ask_at, self._asked_at + _HURRY_SECONDS)
 
     def read(self, most: int) -> Sequence[Item]:
         """Return what has arrived; see `log_reader.Log`."""
@@ -118,7 +136,8 @@ class StreamedLog:
             items.append((CaughtUp(now.lsn, now.timestamp), 0))
             self._now = None
         if time.monotonic() >= self._ask_at:
-            self._ask_at = time.monotonic() + self._heartbeat_seconds
+            self._asked_at = time.monotonic()
+            self._ask_at = self._asked_at + self._heartbeat_seconds
             self._now = self._now or self._client.now()
             self._stream.send_status(ask=True)
 
@@ -133,6 +152,11 @@ class PulledLog:
         self._reader, self._poll_seconds = reader, poll_seconds
         self._items = self._pull_all()
         self._acknowledged = 0
+        self._hurries = False
+
+    def hurry(self) -> None:
+        """Make the next pause short."""
+        self._hurries = True
 
     def acknowledge(self, lsn: int) -> None:
         self._acknowledged = max(self._acknowledged, lsn)
@@ -153,7 +177,8 @@ class PulledLog:
             if now.lsn == end:
                 yield CaughtUp(now.lsn, now.timestamp), 0
                 yield None
-                time.sleep(self._poll_seconds)
+                time.sleep(min(self._poll_seconds, _HURRY_SECONDS) if self._hurries else self._poll_seconds)
+                self._hurries = False
                 continue
             if advanced < self._acknowledged:
                 advanced = self._acknowledged

@@ -39,6 +39,7 @@ _OPS = {
     ChangeKind.DELETE: Op.DELETE,
     ChangeKind.TRUNCATE: Op.TRUNCATE,
     ChangeKind.MESSAGE: Op.MESSAGE,
+    ChangeKind.READ: Op.READ,
 }
 
 

@@ -4,28 +4,34 @@
 - **Memory**: over the budget the thread stops receiving, and the server waits. A transaction of any size passes through
   in parts: a position inside of a transaction is the number of its records that were claimed.
 - **Errors** of the thread are raised by `take`, in the consumer. A connection that is lost is opened again from the
-last   queued position, after a pause.
+  last queued position, after a pause.
+- **Snapshots** (`snapshots.merge`) add rows of tables between the changes.
 
 Knows neither Beam nor the client.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from penstock.errors import PositionLostError
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.flat import Advanced, Ended, Position
 from penstock.io.change_streams.prefetch import Claim, ReadAhead
+from penstock.io.change_streams.snapshots.progress import SnapshotProgress
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.postgres.record import LogRecord
 from penstock.io.postgres.transactions import Step, TransactionEnd
 
+_LOGGER = logging.getLogger(__name__)
+NO_SNAPSHOTS = SnapshotProgress()
 PARTITION = "slot"
 """The one partition of the frontier."""
 MOST_IN_BATCH = 256
@@ -67,6 +73,9 @@ class Log(Protocol):
     def acknowledge(self, lsn: int) -> None:
         """Tell the server that changes before `lsn` are not needed any more."""
 
+    def hurry(self) -> None:
+        """Report soon how far the log was read: rows of a snapshot wait for it."""
+
 
 class Service(Protocol):
     """The server, as the thread uses it."""
@@ -78,14 +87,33 @@ class Service(Protocol):
     def open(self, position: LogPosition, watermark: int) -> AbstractContextManager[Log]:
         """Read the log from a position on; transactions before it may come again."""
 
+    def renew(self, position: LogPosition) -> LogPosition:
+        """Return the place where the log can be read from now on, after `position` was lost."""
+
+
+class Merge(Protocol):
+    """The snapshots of a reader; see `snapshots.merge`."""
+
+    @property
+    def progress(self) -> SnapshotProgress: ...
+    @property
+    def recent(self) -> tuple[int, ...]: ...
+    @property
+    def waits_for_log(self) -> bool: ...
+    def reopened(self) -> None: ...
+    def begin_again(self) -> None: ...
+    def note(self, record: LogRecord, timestamp: int, lsn: int) -> list[Any] | None: ...
+    def advance(self, lsn: int, timestamp: int) -> Sequence[Any]: ...
+    def stop(self) -> None: ...
+
 
 @dataclass(slots=True)
 class QueuedStep:
-    """A position, the watermark there, and the record that was read on the way to it."""
+    """A position, the watermark there, and the records that were read on the way to it."""
 
     position: LogPosition
     watermark: int
-    record: LogRecord | None
+    records: Sequence[Any]
     size: int
     ended: bool = False
 
@@ -107,7 +135,7 @@ class Batch:
         steps = self.steps[:-1] if self.ends_with_lineage else self.steps
         for start in range(0, len(steps), MOST_IN_RUN):
             run = steps[start : start + MOST_IN_RUN]
-            records = [step.record for step in run if step.record is not None]
+            records = [record for step in run for record in step.records]
             yield len(run), records, Advanced(PARTITION, Position(list(run[-1].position), run[-1].watermark))
         if self.ends_with_lineage:
             yield 1, (), Ended(PARTITION)
@@ -126,8 +154,14 @@ class LogReader:
         end: int | None,
         unavailable_seconds: float,
         ahead: ReadAhead,
+        make_merge: Callable[[LogPosition], Merge] | None = None,
+        renews: bool = False,
     ) -> None:
-        """`wanted`: whether a record is emitted; the position passes the others. `end`: nanoseconds, inclusive."""
+        """`wanted`: whether a record is emitted; the position passes the others. `end`: nanoseconds, inclusive.
+
+        `make_merge`: makes what adds snapshots; None: no snapshot is read. `renews`: a lost position is replaced, and
+        all tables are read again.
+        """
         self._service, self._wanted, self._end = service, wanted, end
         self._unavailable_seconds = unavailable_seconds
         self._ahead, self._changed = ahead, ahead.changed
@@ -139,6 +173,8 @@ class LogReader:
         self.has_answered = False
         """Whether a first step has arrived."""
         self._requests = self._retries = 0
+        self._make_merge, self._renews = make_merge, renews
+        self._merge: Merge | None = None
         self._thread = threading.Thread(target=self._run, name="penstock-postgres-reader", daemon=True)
         self._thread.start()
 
@@ -195,6 +231,8 @@ class LogReader:
             self._stopped = True
             self._changed.notify_all()
         self._thread.join()
+        if self._merge is not None:
+            self._merge.stop()
         with self._changed:
             self._ahead.queued_bytes -= sum(step.size for step in self._queue)
             self._queue.clear()
@@ -204,9 +242,15 @@ class LogReader:
 
     def _run(self) -> None:
         try:
+            if self._make_merge is not None:
+                self._merge = self._make_merge(self._read[0])
             while not self._stopped:
                 try:
                     self._read_until_lost()
+                except PositionLostError as error:
+                    if not self._renews or self._merge is None:
+                        raise
+                    self._begin_again(self._merge, error)
                 except UnreachableError as error:
                     self._retries += 1
                     self._service.backoff.failed(str(error), self._unavailable_seconds)
@@ -219,10 +263,19 @@ class LogReader:
                 self._error = error
                 self._changed.notify_all()
 
+    def _begin_again(self, merge: Merge, lost: PositionLostError) -> None:
+        position, watermark = self._read
+        _LOGGER.warning("changes are lost, so a new snapshot of all tables begins: %s", lost)
+        renewed = self._service.renew(position)
+        merge.begin_again()
+        self._read = renewed._replace(snapshots=merge.progress, recent=()), watermark
+
     def _read_until_lost(self) -> None:
         position, watermark = self._read
         self._requests += 1
         with self._service.open(position, watermark) as log:
+            if self._merge is not None:
+                self._merge.reopened()
             acknowledged = -1
             while not self._stopped:
                 if acknowledged < self._acknowledged:
@@ -231,13 +284,17 @@ class LogReader:
                 arrived = log.read(MOST_IN_BATCH)
                 self._service.backoff.answered()
                 steps = [step for item, size in arrived if (step := self._step(item, size)) is not None]
+                if self._merge is not None and not self._ended:
+                    steps += self._added(self._merge)
+                    if self._merge.waits_for_log:
+                        log.hurry()
                 if steps and not self._put(steps):
                     return
 
     def _step(self, item: Step | CaughtUp, size: int) -> QueuedStep | None:
         """Return the step to queue for an item, and remember its position; None if it was read before."""
         position, watermark = self._read
-        record: LogRecord | None = None
+        records: Sequence[Any] = ()
         if isinstance(item, LogRecord):
             if self._is_past(item) or self._ended:
                 return None
@@ -261,9 +318,30 @@ class LogReader:
             position, watermark = position._replace(lsn=item.lsn), max(watermark, item.timestamp)
         if self._end is not None and watermark > self._end:
             self._ended = True
-            return QueuedStep(*self._read, None, 0, ended=True)
+            return QueuedStep(*self._read, (), 0, ended=True)
+        if self._merge is not None:
+            position = position._replace(snapshots=self._merge.progress, recent=self._merge.recent)
         self._read = position, watermark
-        return QueuedStep(position, watermark, record, size + _STEP_BYTES)
+        return QueuedStep(position, watermark, records, size + _STEP_BYTES)
+
+    def _noted(self, record: LogRecord) -> Sequence[Any]:
+        """Return what is emitted for a record: rows of a snapshot that must precede it, and the record, if wanted."""
+        if self._merge is None:
+            return (record,) if self._wanted(record) else ()
+        (lsn, *_), watermark = self._read
+        before = self._merge.note(record, watermark, lsn)
+        if before is None:
+            return ()
+        return (*before, record) if self._wanted(record) else before
+
+    def _added(self, merge: Merge) -> list[QueuedStep]:
+        """Return the steps that snapshots add at the end of what was read."""
+        steps = []
+        for records, progress, recent in merge.advance(self._read[0].lsn, self._read[1]):
+            position, watermark = self._read
+            self._read = position._replace(snapshots=progress, recent=recent), watermark
+            steps.append(QueuedStep(*self._read, records, len(records) * _STEP_BYTES))
+        return steps
 
     def _is_past(self, record: LogRecord) -> bool:
         """Whether a record was read before the connection was opened: the server repeats whole transactions."""

@@ -23,6 +23,7 @@ select slot.plugin, slot.database, coalesce(slot.confirmed_flush_lsn, '0/0')::te
 from pg_control_system() system left join pg_replication_slots slot on slot.slot_name = %s
 """
 CREATE_SLOT = "select lsn::text from pg_create_logical_replication_slot(%s, 'pgoutput')"
+DROP_SLOT = "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = %s"
 UNIDENTIFIED = """
 select schemaname || '.' || tablename from pg_publication_tables published
 join pg_class relation on relation.oid = format('%%I.%%I', schemaname, tablename)::regclass
@@ -63,6 +64,16 @@ def check_source(stream: ChangeStream, rows: Rows, *, create_slot: bool) -> Slot
         rows(CREATE_SLOT, (stream.slot,))
         state = rows(SLOT, (stream.slot,))
     return check_slot(stream, state)
+
+
+def renewed_slot(stream: ChangeStream, rows: Rows) -> Slot:
+    """Return the slot; one that cannot be read any more, or does not exist, is created again."""
+    try:
+        return check_slot(stream, rows(SLOT, (stream.slot,)))
+    except PositionLostError:
+        rows(DROP_SLOT, (stream.slot,))
+        rows(CREATE_SLOT, (stream.slot,))
+    return check_slot(stream, rows(SLOT, (stream.slot,)))
 
 
 def unidentified_tables(stream: ChangeStream, rows: Rows) -> list[str]:

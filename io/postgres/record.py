@@ -33,6 +33,8 @@ class ChangeKind(StrEnum):
     DELETE = "DELETE"
     TRUNCATE = "TRUNCATE"
     MESSAGE = "MESSAGE"
+    READ = "READ"
+    """A row of a snapshot."""
 
 
 class TableColumn(msgspec.Struct, frozen=True, array_like=True):
@@ -86,13 +88,15 @@ class LogRecord(msgspec.Struct, frozen=True, gc=False):
 
     - `event_timestamp`: nanoseconds. The commit timestamp, or that of an earlier transaction if it is later: the server
       takes the timestamp of a commit a moment before its place in the log, so timestamps of neighbours may be swapped.
-    - `transaction`: None for a message that was written outside of its transaction.
+    - `transaction`: None for a READ, and for a message that was written outside of its transaction.
     - `sequence`: the place in the transaction, from 1; `last`: no record of the transaction follows.
     - `lsn`: the position of the change. Several rows may have one (COPY).
     - `new`, `old`: values in the order of `table.columns`. `old` has the columns of the replica identity; `old_is_full`
       says that these are all columns.
     - `cascade`, `restart_identity`: of a TRUNCATE; one that names several tables is one record for each.
     - `prefix`, `content`: of a MESSAGE.
+    - A READ has no transaction. Its `lsn` is the place in the log where the reader emits it: the row contains every
+      earlier change of its key. `sequence` tells apart the rows that are emitted there.
     """
 
     kind: ChangeKind

@@ -1,0 +1,202 @@
+"""Where signals come from, besides the log: a polled table, a file, a folder, a Kafka topic.
+
+A channel has a position, a JSON value that is a part of the checkpoint, so that each signal is applied once. A malformed
+signal is logged and then ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from psycopg import sql
+
+from penstock.io.change_streams.snapshots.signals import Signal, SignalError, parse_signal, parse_signal_line
+from penstock.io.postgres.client import Client
+
+_LOGGER = logging.getLogger(__name__)
+_KAFKA_SECONDS = 0.2
+_MOST_MESSAGES = 100
+
+
+class Polled(NamedTuple):
+    """New signals of a channel, and its position after them."""
+
+    channel: str
+    signals: Sequence[Signal]
+    position: Any
+
+
+class Channel(Protocol):
+    """A source of signals. One thread uses it."""
+
+    name: str
+
+    def poll(self, position: Any) -> Polled | None:
+        """Return what is new after a position (None: nothing was read yet); None: nothing."""
+
+    def close(self) -> None: ...
+
+
+def parsed(parses: Iterable[Callable[[], Signal]]) -> list[Signal]:
+    """Return the signals that can be parsed; report the others."""
+    signals = []
+    for parse in parses:
+        try:
+            signals.append(parse())
+        except SignalError as error:
+            _LOGGER.warning("a signal was ignored: %s", error)
+    return signals
+
+
+class FileChannel:
+    """A file of JSON lines. Its position is the number of bytes that were read; a shorter file is read from its start."""
+
+    def __init__(self, path: str) -> None:
+        self.name, self._path = "file", Path(path)
+
+    def poll(self, position: Any) -> Polled | None:
+        start = position or 0
+        if not self._path.exists():
+            return None
+        with self._path.open("rb") as file:
+            if file.seek(0, 2) < start:
+                start = 0
+            file.seek(start)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]  # the last line may still be written
+        if not whole:
+            return None
+        lines = [line for line in whole.decode(errors="replace").splitlines() if line.strip()]
+        signals = parsed(
+            lambda line=line, n=n: parse_signal_line(line, f"file-{start}-{n}")  # type: ignore[misc]
+            for n, line in enumerate(lines)
+        )
+        return Polled(self.name, signals, start + len(whole))
+
+    def close(self) -> None:
+        """Do nothing: the file is open only while it is read."""
+
+
+class FolderChannel:
+    """A folder of JSON files, one signal each, named by their order. Its position is the name of the last one."""
+
+    def __init__(self, path: str) -> None:
+        self.name, self._path = "folder", Path(path)
+
+    def poll(self, position: Any) -> Polled | None:
+        if not self._path.is_dir():
+            return None
+        names = sorted(path.name for path in self._path.glob("*.json") if path.name > (position or ""))
+        if not names:
+            return None
+        signals = parsed(
+            lambda name=name: parse_signal_line((self._path / name).read_text(), name.removesuffix(".json"))  # type: ignore[misc]
+            for name in names
+        )
+        return Polled(self.name, signals, names[-1])
+
+    def close(self) -> None:
+        """Do nothing: files are open only while they are read."""
+
+
+class TableChannel:
+    """A signal table that is not in the publication. Its position is the ids of the rows that were read and still exist."""
+
+    def __init__(self, client: Client, table: str) -> None:
+        self.name, self._client = "table", client
+        schema, _, name = table.partition(".")
+        self._query = (
+            sql.SQL("select id::text, type::text, data::text from {}.{} order by id")
+            .format(sql.Identifier(schema), sql.Identifier(name))
+            .as_string()
+        )
+
+    def poll(self, position: Any) -> Polled | None:
+        rows = self._client.rows(self._query)
+        new = [row for row in rows if row[0] not in (position or ())]
+        if not new:
+            return None
+        signals = parsed(lambda row=row: parse_signal(*row) for row in new)  # type: ignore[misc]
+        return Polled(self.name, signals, [id_ for id_, _, _ in rows])
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class KafkaChannel:
+    """A Kafka topic. Its position is the next offset of each partition; the first read begins at the end of the topic.
+
+    A message's key, if it has one, must be the key that is given. Its value is a signal in JSON.
+    """
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self.name, self._options = "kafka", dict(options)
+        self._topic, self._key = self._options.pop("topic"), self._options.pop("key", "")
+        self._consumer: Any = None
+
+    def poll(self, position: Any) -> Polled | None:
+        from confluent_kafka import KafkaException
+
+        try:
+            if self._consumer is None:
+                return self._open(dict(position or ()))
+            messages = self._consumer.consume(_MOST_MESSAGES, _KAFKA_SECONDS)
+        except KafkaException as error:
+            _LOGGER.warning("signals of the Kafka topic %s cannot be read: %s", self._topic, error.args[0].str())
+            return None
+        taken = [message for message in messages if message.error() is None]
+        if not taken:
+            return None
+        offsets = dict(position or ()) | {message.partition(): message.offset() + 1 for message in taken}
+        signals = parsed(
+            lambda message=message: self._signal(message)  # type: ignore[misc]
+            for message in taken
+            if not self._key or (message.key() or b"").decode(errors="replace") == self._key
+        )
+        return Polled(self.name, signals, sorted(offsets.items()))
+
+    def _open(self, position: dict[int, int]) -> Polled | None:
+        from confluent_kafka import Consumer, TopicPartition
+
+        consumer = Consumer(
+            {"group.id": "penstock-signals", "enable.auto.commit": False, "auto.offset.reset": "earliest", **self._options}
+        )
+        topic = consumer.list_topics(self._topic, timeout=5).topics[self._topic]
+        offsets = {}
+        for number in topic.partitions:
+            partition = TopicPartition(self._topic, number)
+            # New partitions of a topic that was read before have only new messages.
+            default = 0 if position else consumer.get_watermark_offsets(partition, timeout=5)[1]
+            offsets[number] = position.get(number, default)
+        consumer.assign([TopicPartition(self._topic, number, offset) for number, offset in offsets.items()])
+        self._consumer = consumer
+        return Polled(self.name, (), sorted(offsets.items()))
+
+    def _signal(self, message: Any) -> Signal:
+        id_ = f"kafka-{message.partition()}-{message.offset()}"
+        return parse_signal_line((message.value() or b"").decode(errors="replace"), id_)
+
+    def close(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+
+def signal_of_row(row: Sequence[Any]) -> Signal | None:
+    """Return the signal of an inserted row of the signal table: id, type, data."""
+    values = [value if isinstance(value, str) else None for value in row[:3]]
+    found = parsed([lambda: parse_signal(values[0] or "", values[1] or "", values[2])])
+    return found[0] if found else None
+
+
+def write_signal(folder: Path, name: str, fields: dict[str, Any]) -> Path:
+    """Write a signal for a `FolderChannel`: a file appears complete. `name` decides its order."""
+    folder.mkdir(parents=True, exist_ok=True)
+    part, path = folder / f"{name}.part", folder / f"{name}.json"
+    part.write_text(json.dumps(fields))
+    part.rename(path)
+    return path

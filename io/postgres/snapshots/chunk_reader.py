@@ -1,0 +1,127 @@
+"""Reads chunks of tables, and the list of tables, over an ordinary connection. One thread uses it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from psycopg import sql
+
+from penstock.errors import ChangeStreamError
+from penstock.io.change_streams.snapshots.engine import Chunk, ChunkRequest
+from penstock.io.change_streams.snapshots.notifications import ScanStatus
+from penstock.io.change_streams.snapshots.progress import INITIAL, Snapshot
+from penstock.io.change_streams.snapshots.signals import matches
+from penstock.io.postgres.client import Client
+from penstock.io.postgres.record import Row, Table, parse_lsn
+from penstock.io.postgres.snapshots import chunks
+from penstock.io.postgres.snapshots.chunks import ChunkStatement, VisibleTransactions
+from penstock.io.postgres.source import ChangeStream, Connection
+
+Problems = dict[str, tuple[ScanStatus, str]]
+_GAP_SECONDS = 0.02
+"""How often the reader looks whether a transaction that is in the log is visible."""
+_OLDEST_WITH_GENERATED = 180_000
+
+
+class ChunkReader:
+    """Reads the tables of one publication."""
+
+    def __init__(
+        self, stream: ChangeStream, connection: Connection, tables: Sequence[str], *, stopped: Callable[[], bool]
+    ) -> None:
+        """`tables`: patterns of the tables whose changes are read. `stopped`: whether to end a wait."""
+        self._stream, self._tables, self._stopped = stream, tables, stopped
+        self._client = Client(stream, connection)
+
+    def visible(self) -> VisibleTransactions:
+        """Return which transactions are visible now."""
+        return chunks.parse_snapshot(self._client.rows("select pg_current_snapshot()::text")[0][0])
+
+    def tables(self, snapshot: Snapshot) -> tuple[list[str], Problems]:
+        """Return the tables that a request means, and the names that cannot be read."""
+        published = {
+            f"{schema}.{name}": has_key
+            for schema, name, has_key in self._client.rows(chunks.TABLES, (list(self._stream.publications),))
+            if any(fnmatchcase(f"{schema}.{name}", pattern) for pattern in self._tables)
+        }
+        request, found, problems = snapshot.request, [], Problems()
+        for pattern in request.tables:
+            named = [name for name in published if matches([pattern], name)]
+            if not named and snapshot.kind != INITIAL:
+                problems[pattern] = (ScanStatus.UNKNOWN_SCHEMA, "no published table that the pipeline reads has this name")
+            found += named
+        for name in dict.fromkeys(found):
+            # Without a key, an initial snapshot goes by the places of the rows: it must be complete.
+            if not published[name] and not request.surrogate_key and snapshot.kind != INITIAL:
+                problems[name] = (
+                    ScanStatus.NO_PRIMARY_KEY,
+                    "the table has no primary key: add one, or name columns as surrogate-key in the signal",
+                )
+        return [name for name in dict.fromkeys(found) if name not in problems], problems
+
+    def read(self, request: ChunkRequest, make: Callable[[Table, Row], Any]) -> Chunk:
+        """Return a chunk. `make`: from a table and the values of a row to what is emitted.
+
+        Raises:
+            UnreachableError: ask again later.
+            ChangeStreamError: the server refused it; the message says what to do.
+        """
+        self._wait_until_visible(request.after)
+        schema, _, name = request.table.partition(".")
+        self._client.run(chunks.BEGIN)
+        try:
+            return self._read_in_transaction(request, schema, name, make)
+        finally:
+            self._client.run("rollback")
+
+    def _wait_until_visible(self, transactions: Sequence[int]) -> None:
+        """Wait until committed transactions are visible. They are not while a standby has not confirmed them."""
+        while transactions and not self._stopped():
+            visible = self.visible()
+            transactions = [each for each in transactions if not visible.sees(each)]
+            if transactions:
+                time.sleep(_GAP_SECONDS)
+
+    def _read_in_transaction(
+        self, request: ChunkRequest, schema: str, name: str, make: Callable[[Table, Row], Any]
+    ) -> Chunk:
+        lock = sql.SQL("lock table {}.{} in access share mode").format(sql.Identifier(schema), sql.Identifier(name))
+        self._client.run(lock)
+        state = self._client.rows(
+            chunks.STATE, {"publications": list(self._stream.publications), "schema": schema, "table": name}
+        )
+        if not state:
+            raise ChangeStreamError(f"{self._stream}: {request.table} is not in the publication any more")
+        ((snapshot, oid, identity, kind, file, lists, filters),) = state
+        table = self._table(oid, schema, name, identity, lists)
+        # One publication without a condition sends every row.
+        conditions = [] if None in filters else [" or ".join(f"({each})" for each in filters)]
+        statement = ChunkStatement(table, request, kind=kind, file=file or 0, conditions=conditions)
+
+        def rows(query: sql.Composed, *, null: bool = False) -> Any:
+            return statement.chunk_rows(self._client.copied(query), lambda row: make(table, row), null=null)
+
+        visible = chunks.parse_snapshot(snapshot)
+        if request.keys:
+            found, is_last = rows(statement.rows_of_keys()), False
+        else:
+            found = rows(statement.rows_after())
+            is_last = len(found) < request.size
+            if is_last and statement.ties:
+                found += rows(statement.rows_with_null(), null=True)
+        ((end, block, segment),) = self._client.rows(chunks.END_OF_LOG)
+        position = chunks.end_of_records(parse_lsn(end), block, segment)
+        return Chunk(request, found, visible.sees, position, is_last, statement.restarted)
+
+    def _table(self, oid: int, schema: str, name: str, identity: str, lists: Sequence[Any]) -> Table:
+        columns = self._client.rows(chunks.COLUMNS, (oid,))
+        if self._client.version < _OLDEST_WITH_GENERATED:
+            columns = [column for column in columns if not column[3]]
+        published = chunks.published_columns(columns, lists)  # type: ignore[arg-type]
+        return self._client.describe_table(chunks.relation_of(oid, schema, name, identity, published), {})
+
+    def close(self) -> None:
+        self._client.close()

@@ -1,0 +1,256 @@
+"""The snapshots of one log reader: its engine and its worker, and the records that they add to the log.
+
+All methods are called by the thread that reads the log, except `stop`.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from penstock.errors import SetupError
+from penstock.io.change_streams.snapshots.engine import Chunk, FailedChunk, SnapshotEngine
+from penstock.io.change_streams.snapshots.notifications import Notification
+from penstock.io.change_streams.snapshots.progress import INITIAL, SnapshotProgress
+from penstock.io.change_streams.snapshots.signals import ExecuteSnapshot
+from penstock.io.change_streams.undecodable import UndecodableRecord
+from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, Row, Table
+from penstock.io.postgres.snapshots.channels import Polled, signal_of_row
+from penstock.io.postgres.snapshots.chunks import key_name, key_places
+from penstock.io.postgres.snapshots.options import INITIAL_REQUEST, SnapshotOptions
+from penstock.io.postgres.snapshots.worker import Resolved, SnapshotWorker
+
+_LOGGER = logging.getLogger(__name__)
+_PRUNE_FROM = 64
+"""Transactions that are not known to be visible, from which on the server is asked. They are a part of the checkpoint."""
+_ROW_BYTES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotNotification:
+    """A report about a snapshot, as an element of the reader's output. `commit_timestamp`: nanoseconds."""
+
+    commit_timestamp: int
+    document: dict[str, Any]
+
+
+class SnapshotRow(NamedTuple):
+    """A row of a chunk before it has its place in the log."""
+
+    table: Table
+    row: Row
+
+
+class Added(NamedTuple):
+    """Records that a snapshot adds to the log, and the progress after them."""
+
+    records: Sequence[Any]
+    progress: SnapshotProgress
+    recent: tuple[int, ...]
+
+
+class SnapshotMerge:
+    """Adds the rows of snapshots to the log.
+
+    `progress` and `recent` are a part of the reader's position: what is to be read, and the transactions that were emitted
+    and are not known to be visible to others.
+    """
+
+    def __init__(
+        self,
+        worker: SnapshotWorker,
+        options: SnapshotOptions,
+        name: str,
+        progress: SnapshotProgress,
+        recent: Sequence[int],
+        *,
+        notifications: bool,
+        dead_letters: bool,
+        visible: Callable[[], Any],
+    ) -> None:
+        """`name`: of the stream, for reports. `visible`: asks which transactions are visible now."""
+        self._worker, self._options, self._name = worker, options, name
+        self._emits_notifications, self._emits_dead_letters = notifications, dead_letters
+        self._visible = visible
+        self._engine = SnapshotEngine(
+            progress, recent=recent, parallel_tables=options.parallel_tables, chunk_size=options.chunk_size
+        )
+        self._asked = ""
+        self._prune_at = _PRUNE_FROM
+        self._recent: tuple[int, ...] = tuple(recent)
+        self._keys: dict[Table, list[int]] = {}
+        self._answers: list[Any] = []
+        if options.takes_signals:
+            worker.poll_channels({name: _thawed(at) for name, at in progress.channels})
+
+    @property
+    def progress(self) -> SnapshotProgress:
+        return self._engine.progress
+
+    @property
+    def recent(self) -> tuple[int, ...]:
+        if len(self._engine.recent) != len(self._recent) or self._engine.recent[-1:] != list(self._recent[-1:]):
+            self._recent = tuple(self._engine.recent)
+        return self._recent
+
+    @property
+    def waits_for_log(self) -> bool:
+        """Whether rows wait for the log to reach a position."""
+        return self._engine.waits_for_stream
+
+    def reopened(self) -> None:
+        """Drop what was read: the server may have crashed, and lost commits that were not yet in its log."""
+        self._engine.restart()
+
+    def begin_again(self) -> None:
+        """Begin with a snapshot of all tables: changes were lost."""
+        self._engine.progress = self._engine.progress.with_initial(initial_request())
+        self._engine.recent, self._asked = [], ""
+        self._engine.restart()
+
+    def note(self, record: LogRecord, timestamp: int, lsn: int) -> list[Any] | None:
+        """Note a record that is about to be emitted; return what to emit before it. None: the record is a signal."""
+        engine, transaction, table = self._engine, record.transaction, record.table
+        if transaction is None or table is None:
+            return []
+        if not engine.recent or engine.recent[-1] != transaction.id:
+            engine.emitted(transaction.id)
+            if len(engine.recent) >= self._prune_at:
+                engine.prune(self._visible().sees)
+                # A transaction may stay invisible for long: do not ask again for each new one.
+                self._prune_at = max(_PRUNE_FROM, 2 * len(engine.recent))
+        if str(table) == self._options.signal_table:
+            signal = signal_of_row(record.new) if record.kind is ChangeKind.INSERT and record.new else None
+            reports = engine.receive(signal) if signal is not None else ()
+            return self._reports(reports, timestamp) or None
+        if engine.is_idle:
+            return []
+        if record.kind is ChangeKind.TRUNCATE:
+            engine.truncated(transaction.id, str(table))
+            return []
+        return self._rows(self._change(record, transaction.id, table), timestamp, lsn)
+
+    def is_signal(self, record: LogRecord) -> bool:
+        """Whether a record is a row of the signal table."""
+        return record.table is not None and str(record.table) == self._options.signal_table
+
+    def _change(self, record: LogRecord, transaction: int, table: Table) -> list[SnapshotRow]:
+        places = self._keys.get(table)
+        if places is None:
+            places = self._keys[table] = key_places(table)
+        if not places:
+            return []
+        keys = []
+        for row in (record.old, record.new):
+            if row is not None:
+                key = tuple([row[place] for place in places])
+                if key not in keys:
+                    keys.append(key)
+        whole = record.new is None or record.old_is_full or UNCHANGED not in record.new
+        name = "" if whole else key_name(keys[-1])
+        return self._engine.change(transaction, str(table), keys, whole=whole, name=name, moved=len(keys) > 1)
+
+    def advance(self, lsn: int, timestamp: int) -> list[Added]:
+        """Return what is to be emitted here: the log was read to `lsn`, a place between two transactions."""
+        added: list[Added] = []
+        reports = self._take_answers()
+        if reports:
+            added.append(self._added(self._reports(reports, timestamp) + self._failures(timestamp)))
+        for emission in self._engine.reached(lsn):
+            rows = self._rows(emission.rows, timestamp, lsn)
+            added.append(
+                Added(rows + self._reports(emission.notifications, timestamp), emission.progress, self.recent)
+            )
+        self._ask()
+        return added
+
+    def _added(self, records: list[Any]) -> Added:
+        return Added(records, self._engine.progress, self.recent)
+
+    def _ask(self) -> None:
+        unresolved = self._engine.progress.unresolved
+        if unresolved is not None and unresolved.id != self._asked:
+            self._asked = unresolved.id
+            self._worker.ask(unresolved)
+        for request in self._engine.requests():
+            self._worker.ask(request)
+
+    def _take_answers(self) -> list[Notification]:
+        reports: list[Notification] = []
+        self._failed: list[FailedChunk] = []
+        while True:
+            try:
+                answer = self._worker.answers.get_nowait()
+            except queue.Empty:
+                return reports
+            if isinstance(answer, BaseException):
+                raise answer
+            if isinstance(answer, Polled):
+                self._engine.progress = self._engine.progress.with_channel(answer.channel, answer.position)
+                for signal in answer.signals:
+                    reports += self._engine.receive(signal)
+            elif isinstance(answer, Resolved):
+                self._asked = ""
+                reports += self._engine.resolve(*answer)
+            else:
+                reports += self._arrived(answer)
+
+    def _arrived(self, answer: Chunk | FailedChunk) -> Sequence[Notification]:
+        if isinstance(answer, FailedChunk):
+            current = self._engine.progress.current
+            if current is not None and current.kind == INITIAL:
+                raise SetupError(
+                    f"{self._name}: the initial snapshot cannot read {answer.request.table}: {answer.problem}"
+                )
+            self._failed.append(answer)
+        return self._engine.arrived(answer)
+
+    def _failures(self, timestamp: int) -> list[Any]:
+        if not self._emits_dead_letters:
+            return []
+        return [
+            UndecodableRecord(
+                commit_timestamp=timestamp,
+                partition=failed.request.table,
+                position=failed.request.cursor or "start",
+                reason=failed.problem,
+                data=b"",
+                format="snapshot chunk",
+            )
+            for failed in self._failed
+        ]
+
+    def _rows(self, rows: Sequence[SnapshotRow], timestamp: int, lsn: int) -> list[Any]:
+        return [
+            LogRecord(ChangeKind.READ, timestamp, None, number, lsn, True, table, row)
+            for number, (table, row) in enumerate(rows, 1)
+        ]
+
+    def _reports(self, reports: Sequence[Notification], timestamp: int) -> list[Any]:
+        for report in reports:
+            _LOGGER.info(
+                "snapshot %s: %s%s%s",
+                report.snapshot,
+                report.type,
+                f" of {report.table}" if report.table else "",
+                "" if report.rows is None else f", {report.rows} rows",
+            )
+        if not self._emits_notifications:
+            return []
+        return [SnapshotNotification(timestamp, report.document(self._name, timestamp)) for report in reports]
+
+    def stop(self) -> None:
+        """End the threads."""
+        self._worker.stop()
+
+
+def initial_request() -> ExecuteSnapshot:
+    """Return the request for all published tables."""
+    return ExecuteSnapshot(INITIAL_REQUEST, (".*",))
+
+
+def _thawed(value: Any) -> Any:
+    return [_thawed(each) for each in value] if isinstance(value, tuple) else value

@@ -1,0 +1,147 @@
+"""The threads that read chunks and poll channels, beside the thread that reads the log.
+
+Answers wait in `answers` until the thread of the log takes them. Requests that the server does not answer are repeated with
+a pause. A request that the server refuses is repeated a few times, and then reported as failed.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from penstock.errors import ChangeStreamError
+from penstock.io.change_streams.backoff import Backoff
+from penstock.io.change_streams.snapshots.engine import Chunk, ChunkRequest, FailedChunk
+from penstock.io.change_streams.snapshots.notifications import ScanStatus
+from penstock.io.change_streams.snapshots.progress import Snapshot
+from penstock.io.change_streams.status import UnreachableError
+from penstock.io.postgres.record import Row, Table
+from penstock.io.postgres.snapshots.channels import Channel, Polled
+from penstock.io.postgres.snapshots.chunk_reader import ChunkReader, Problems
+
+_LOGGER = logging.getLogger(__name__)
+MOST_ATTEMPTS = 3
+_PAUSE_SECONDS = 0.2
+
+
+class Resolved(NamedTuple):
+    """The tables of a snapshot."""
+
+    snapshot_id: str
+    tables: Sequence[str]
+    problems: Problems
+
+
+Answer = Chunk | FailedChunk | Resolved | Polled | BaseException
+
+
+class SnapshotWorker:
+    """Reads chunks in `threads` threads, and channels in one more."""
+
+    def __init__(
+        self,
+        make_reader: Callable[[Callable[[], bool]], ChunkReader],
+        make_row: Callable[[Table, Row], Any],
+        channels: Callable[[], Sequence[Channel]],
+        backoff: Backoff,
+        *,
+        threads: int,
+        poll_seconds: float,
+        unavailable_seconds: float,
+    ) -> None:
+        """`make_reader` and `channels` are called in the threads that use them. `make_row`: see `ChunkReader.read`."""
+        self._make_reader, self._make_row, self._channels = make_reader, make_row, channels
+        self._backoff, self._unavailable_seconds = backoff, unavailable_seconds
+        self._poll_seconds, self._threads_wanted = poll_seconds, threads
+        self._jobs: queue.SimpleQueue[ChunkRequest | Snapshot | None] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._stopped = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def ask(self, job: ChunkRequest | Snapshot) -> None:
+        """Read a chunk, or the tables of a snapshot."""
+        if not self._threads_wanted:
+            self._jobs.put(job)
+            return
+        for _ in range(self._threads_wanted):
+            self._start(self._serve)
+        self._threads_wanted = 0
+        self._jobs.put(job)
+
+    def poll_channels(self, positions: dict[str, Any]) -> None:
+        """Begin to poll the channels, from these positions."""
+        self._start(lambda: self._poll(positions))
+
+    def stop(self) -> None:
+        """End all threads and wait for them."""
+        self._stopped.set()
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _start(self, run: Callable[[], None]) -> None:
+        def guarded() -> None:
+            try:
+                run()
+            except BaseException as error:  # the thread of the log raises it
+                self.answers.put(error)
+
+        thread = threading.Thread(target=guarded, name="penstock-postgres-snapshot", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _serve(self) -> None:
+        reader = self._make_reader(self._stopped.is_set)
+        try:
+            while (job := self._jobs.get()) is not None and not self._stopped.is_set():
+                answer = self._answer(reader, job)
+                if answer is not None:
+                    self.answers.put(answer)
+        finally:
+            reader.close()
+
+    def _answer(self, reader: ChunkReader, job: ChunkRequest | Snapshot) -> Answer | None:
+        refused = 0
+        while not self._stopped.is_set():
+            try:
+                if isinstance(job, Snapshot):
+                    return Resolved(job.id, *reader.tables(job))
+                return reader.read(job, self._make_row)
+            except UnreachableError as error:
+                reader.close()
+                self._backoff.failed(str(error), self._unavailable_seconds)
+                self._stopped.wait(self._backoff.remaining_pause())
+            except ChangeStreamError as error:
+                refused += 1
+                if isinstance(job, Snapshot):
+                    raise
+                _LOGGER.warning("a chunk of %s cannot be read: %s", job.table, error)
+                if refused == MOST_ATTEMPTS:
+                    return FailedChunk(job, ScanStatus.SQL_EXCEPTION, str(error))
+                self._stopped.wait(_PAUSE_SECONDS)
+        return None
+
+    def _poll(self, positions: dict[str, Any]) -> None:
+        channels = self._channels()
+        try:
+            while not self._stopped.is_set():
+                for channel in channels:
+                    if (polled := self._poll_one(channel, positions.get(channel.name))) is not None:
+                        positions[channel.name] = polled.position
+                        self.answers.put(polled)
+                self._stopped.wait(self._poll_seconds)
+        finally:
+            for channel in channels:
+                channel.close()
+
+    def _poll_one(self, channel: Channel, position: Any) -> Polled | None:
+        try:
+            return channel.poll(position)
+        except (UnreachableError, ChangeStreamError, OSError) as error:
+            # The reader of the log decides whether the server is lost; signals only come later.
+            _LOGGER.warning("signals of the channel %s cannot be read: %s", channel.name, error)
+            return None
