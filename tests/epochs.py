@@ -17,6 +17,7 @@ from apache_beam.runners.sdf_utils import (
 from apache_beam.utils.timestamp import Timestamp
 
 from penstock.io.change_streams.read_fn import ReadFromChangeStream
+from penstock.io.change_streams.snapshots.notifications import NOTIFICATIONS, NotificationRecord
 from penstock.io.change_streams.tracker import Poll
 from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, beam_watermark
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -125,10 +126,7 @@ class Epochs:
             fn = type(self.fn)(self.fn._settings)  # each bundle has its own instance
             try:
                 for output in fn.process(self.stream, RestrictionTrackerView(tracker), estimator):
-                    # Records of the error output are kept with the others: their type tells them apart.
-                    part.outputs.append(
-                        output.value.value if isinstance(output, TaggedOutput) else output.value
-                    )
+                    part.outputs.append(_emitted(output))
                 part.seconds_to_stop = time.monotonic() - split_at[0] if split_at[0] else 0.0
                 tracker.check_done()
                 deferred = tracker.deferred_status()
@@ -159,6 +157,15 @@ class _StepTracker(ThreadsafeRestrictionTracker):  # type: ignore[misc, unused-i
             self.claimed += 1
             self.on_claim(self.claimed)
         return claimed
+
+
+def _emitted(output: Any) -> Any:
+    """Return what was emitted. Elements of other outputs are kept with the records: their type tells them apart."""
+    if not isinstance(output, TaggedOutput):
+        return output.value
+    if output.tag == NOTIFICATIONS:
+        return NotificationRecord(output.value.timestamp.micros * 1000, output.value.value)
+    return output.value.value
 
 
 def _join_for(threads: list[threading.Thread], seconds: float) -> None:

@@ -42,6 +42,7 @@ from penstock.io.change_streams.prefetch import Batch, Prefetcher, StreamPool
 from penstock.io.change_streams.process_local import ProcessLocal
 from penstock.io.change_streams.refusals import refused_now
 from penstock.io.change_streams.settings import Settings
+from penstock.io.change_streams.snapshots.notifications import NOTIFICATIONS, NotificationRecord
 from penstock.io.change_streams.tracker import FrontierTracker, Poll, rebalanced
 from penstock.io.change_streams.turn import Turn
 from penstock.io.change_streams.undecodable import UNDECODABLE, UndecodableRecord
@@ -157,6 +158,8 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
 
         def output(record: Any) -> Any:
             if type(record) is not UndecodableRecord:
+                if type(record) is NotificationRecord:
+                    return TaggedOutput(NOTIFICATIONS, _at(record.commit_timestamp, record.document))
                 return _timestamped(record)
             if not error_output:
                 raise DecodeError(
@@ -336,7 +339,7 @@ class ReadFromChangeStream(beam.PTransform):
         super().__init__()
         self._stream = stream
         self._settings = settings
-        self._lineage_log: beam.PTransform | None = None
+        self._logs: dict[str, beam.PTransform] = {}
 
     @property
     def stream(self) -> Any:
@@ -376,7 +379,18 @@ class ReadFromChangeStream(beam.PTransform):
         """
         changed = copy.copy(self)
         changed._settings = replace(self._settings, lineage_output=True)
-        changed._lineage_log = log
+        changed._logs = {**self._logs, LINEAGE_EVENTS: log}
+        return changed
+
+    def with_notifications(self, log: beam.PTransform) -> Self:
+        """Return a copy that applies `log` to reports about snapshots; see `penstock.io.change_streams.snapshots`.
+
+        The result of the transform stays the same. `log` takes dictionaries with JSON values in the layout of
+        Debezium's notifications. Sources without incremental snapshots have none.
+        """
+        changed = copy.copy(self)
+        changed._settings = replace(self._settings, notification_output=True)
+        changed._logs = {**self._logs, NOTIFICATIONS: log}
         return changed
 
     def expand(self, pbegin: beam.pvalue.PBegin) -> Any:
@@ -385,14 +399,15 @@ class ReadFromChangeStream(beam.PTransform):
         # Without the Reshuffle that Create adds by default: the one element would pass through an exchange for nothing.
         stream = pbegin | "Stream" >> beam.Create([self._stream], reshuffle=False)
         read = beam.ParDo(fn(self._settings)).with_output_types(
-            self.record_type, **{UNDECODABLE: UndecodableRecord, LINEAGE_EVENTS: dict[str, Any]}
+            self.record_type,
+            **{UNDECODABLE: UndecodableRecord, LINEAGE_EVENTS: dict[str, Any], NOTIFICATIONS: dict[str, Any]},
         )
-        tags = [UNDECODABLE] * self._settings.error_output + [LINEAGE_EVENTS] * self._settings.lineage_output
+        tags = [UNDECODABLE] * self._settings.error_output + list(self._logs)
         if not tags:
             return stream | "Read" >> read
         outputs = stream | "Read" >> read.with_outputs(*tags, main="records")
-        if self._lineage_log is not None:
-            _ = outputs[LINEAGE_EVENTS] | "Lineage" >> self._lineage_log
+        for tag, log in self._logs.items():
+            _ = outputs[tag] | tag.capitalize() >> log
         return (
             (outputs["records"], outputs[UNDECODABLE]) if self._settings.error_output else outputs["records"]
         )

@@ -99,16 +99,14 @@ class Client:
     def run(self, statement: str | sql.Composed) -> None:
         """Run a statement without a result; raises as `rows` does."""
         with self._errors():
-            self.session.execute(statement)  # type: ignore[arg-type]
+            self.session.execute(statement)
 
     def copied(self, query: sql.Composed) -> list[tuple[str | None, ...]]:
         """Return the rows of a COPY statement, values as the text that the log has; raises as `rows` does."""
         with self._errors(), self.session.cursor() as cursor, cursor.copy(query) as copy:
             return list(copy.rows())
 
-    def rows(
-        self, query: str, parameters: Sequence[Any] | Mapping[str, Any] = ()
-    ) -> list[tuple[Any, ...]]:
+    def rows(self, query: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> list[tuple[Any, ...]]:
         """Return all rows of a query.
 
         Raises:
@@ -138,7 +136,7 @@ class Client:
             "select pg_replication_slot_advance(slot_name, %(lsn)s::pg_lsn) from pg_replication_slots "
             "where slot_name = "
             "%(slot)s and confirmed_flush_lsn < %(lsn)s::pg_lsn",
-            {"lsn": format_lsn(lsn), "slot": self._stream.slot},  # type: ignore[arg-type]
+            {"lsn": format_lsn(lsn), "slot": self._stream.slot},
         )
 
     def describe_table(self, relation: log.Relation, types: dict[int, log.Type]) -> Table:

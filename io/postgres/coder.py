@@ -1,4 +1,4 @@
-"""The coder of log records: a version byte and a msgpack array.
+"""The coders of log records and of the reader's frontier. A log record is a version byte and a msgpack array.
 
     [kind, event_timestamp, transaction, sequence, lsn, last, table, new, old, old_is_full, cascade, restart_identity,
      prefix, content]
@@ -18,6 +18,10 @@ from apache_beam import coders
 
 from penstock.coders import VersionedCoder
 from penstock.io.change_streams import coders as shared
+from penstock.io.change_streams.flat import FlatFrontier, Position
+from penstock.io.change_streams.flat_tracker import FlatFrontierCoder
+from penstock.io.change_streams.snapshots.progress import SnapshotProgress
+from penstock.io.postgres.log_reader import NO_SNAPSHOTS, LogPosition
 from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, LogTransaction, Row, Table
 from penstock.io.postgres.source import ChangeStream
 
@@ -107,6 +111,39 @@ class ChangeStreamCoder(shared.ChangeStreamCoder):
 
     value_type = ChangeStream
     system = "postgres"
+
+
+class LogFrontierCoder(FlatFrontierCoder):
+    """Encodes the frontier of a log reader: ``{"end", "positions": {"slot": [at, watermark]}, "v":1}``.
+
+    `at` is [lsn, claimed, system, previous_end, snapshots, recent]; see `LogPosition`. `snapshots` is the document of a
+    `SnapshotProgress`, and null if there is none.
+    """
+
+    def document(self, frontier: FlatFrontier) -> dict[str, Any]:
+        positions = {
+            name: [_position_document(LogPosition(*position.at)), position.watermark]
+            for name, position in frontier.positions.items()
+        }
+        return {"end": frontier.end, "positions": positions}
+
+    def frontier(self, document: dict[str, Any]) -> FlatFrontier:
+        positions = {
+            name: Position(_position(at), watermark)
+            for name, (at, watermark) in document["positions"].items()
+        }
+        return FlatFrontier(positions, document["end"])
+
+
+def _position_document(position: LogPosition) -> list[Any]:
+    snapshots = None if position.snapshots == NO_SNAPSHOTS else position.snapshots.document()
+    return [*position[:4], snapshots, list(position.recent)]
+
+
+def _position(document: list[Any]) -> list[Any]:
+    lsn, claimed, system, previous_end, snapshots, recent = document
+    progress = NO_SNAPSHOTS if snapshots is None else SnapshotProgress.from_document(snapshots)
+    return list(LogPosition(lsn, claimed, system, previous_end, progress, tuple(recent)))
 
 
 coders.registry.register_coder(LogRecord, LogRecordCoder)

@@ -48,13 +48,17 @@ class LogPosition(NamedTuple):
     `lsn`: transactions that end at or before it were read. `claimed`: how many records of the next transaction were
     claimed. `system`: the identifier of the server's cluster, so that the log of another cluster is not taken for it.
     `previous_end`: where the last transaction ended that was read; `lsn` may be later, because the log between two
-    transactions is passed too. It is a part of the records, so a repeated read must find it.
+    transactions is passed too. It is a part of the records, so a repeated read must find it. `snapshots`: what
+    remains to be read of tables. `recent`: transactions that were read and that other sessions may not see yet; empty
+    if no snapshot can begin.
     """
 
     lsn: int
     claimed: int
     system: str
     previous_end: int = 0
+    snapshots: SnapshotProgress = NO_SNAPSHOTS
+    recent: tuple[int, ...] = ()
 
 
 class CaughtUp(NamedTuple):
@@ -103,7 +107,9 @@ class Merge(Protocol):
     def reopened(self) -> None: ...
     def begin_again(self) -> None: ...
     def note(self, record: LogRecord, timestamp: int, lsn: int) -> list[Any] | None: ...
-    def advance(self, lsn: int, timestamp: int) -> Sequence[Any]: ...
+    @property
+    def is_unfinished(self) -> bool: ...
+    def advance(self, lsn: int, timestamp: int, *, at_end: bool) -> Sequence[Any]: ...
     def stop(self) -> None: ...
 
 
@@ -268,7 +274,7 @@ class LogReader:
         _LOGGER.warning("changes are lost, so a new snapshot of all tables begins: %s", lost)
         renewed = self._service.renew(position)
         merge.begin_again()
-        self._read = renewed._replace(snapshots=merge.progress, recent=()), watermark
+        self._read = renewed._replace(snapshots=merge.progress), watermark
 
     def _read_until_lost(self) -> None:
         position, watermark = self._read
@@ -284,7 +290,7 @@ class LogReader:
                 arrived = log.read(MOST_IN_BATCH)
                 self._service.backoff.answered()
                 steps = [step for item, size in arrived if (step := self._step(item, size)) is not None]
-                if self._merge is not None and not self._ended:
+                if self._merge is not None and not (steps and steps[-1].ended):
                     steps += self._added(self._merge)
                     if self._merge.waits_for_log:
                         log.hurry()
@@ -295,15 +301,19 @@ class LogReader:
         """Return the step to queue for an item, and remember its position; None if it was read before."""
         position, watermark = self._read
         records: Sequence[Any] = ()
+        if self._ended:
+            return None
         if isinstance(item, LogRecord):
-            if self._is_past(item) or self._ended:
+            if self._is_past(item):
                 return None
+            if self._end is not None and max(watermark, item.event_timestamp) > self._end:
+                return self._end_here()
+            records = self._noted(item)
             if item.transaction is not None:
                 position = position._replace(claimed=item.sequence)
             else:  # a message between two transactions; the `TransactionEnd` that follows it adds nothing
                 position = position._replace(lsn=item.lsn + 1, claimed=0, previous_end=item.lsn)
             watermark = max(watermark, item.event_timestamp)
-            record = item if self._wanted(item) else None
         elif isinstance(item, TransactionEnd):
             if item.lsn <= position.lsn:
                 return None
@@ -317,12 +327,18 @@ class LogReader:
             # `claimed` stays: after a new connection the rest of a transaction, which ends later, is still to come.
             position, watermark = position._replace(lsn=item.lsn), max(watermark, item.timestamp)
         if self._end is not None and watermark > self._end:
-            self._ended = True
-            return QueuedStep(*self._read, (), 0, ended=True)
+            return self._end_here()
         if self._merge is not None:
             position = position._replace(snapshots=self._merge.progress, recent=self._merge.recent)
         self._read = position, watermark
         return QueuedStep(position, watermark, records, size + _STEP_BYTES)
+
+    def _end_here(self) -> QueuedStep | None:
+        """End the read, unless rows of a snapshot are still to come: `_added` ends it after them."""
+        self._ended = True
+        if self._merge is not None and self._merge.is_unfinished:
+            return None
+        return QueuedStep(*self._read, (), 0, ended=True)
 
     def _noted(self, record: LogRecord) -> Sequence[Any]:
         """Return what is emitted for a record: rows of a snapshot that must precede it, and the record, if wanted."""
@@ -337,10 +353,13 @@ class LogReader:
     def _added(self, merge: Merge) -> list[QueuedStep]:
         """Return the steps that snapshots add at the end of what was read."""
         steps = []
-        for records, progress, recent in merge.advance(self._read[0].lsn, self._read[1]):
+        # After the end no change is emitted, so the rows of a snapshot need not wait for the changes that they contain.
+        for records, progress, recent in merge.advance(self._read[0].lsn, self._read[1], at_end=self._ended):
             position, watermark = self._read
             self._read = position._replace(snapshots=progress, recent=recent), watermark
             steps.append(QueuedStep(*self._read, records, len(records) * _STEP_BYTES))
+        if self._ended and not merge.is_unfinished:
+            steps.append(QueuedStep(*self._read, (), 0, ended=True))
         return steps
 
     def _is_past(self, record: LogRecord) -> bool:
@@ -363,4 +382,4 @@ class LogReader:
                     self._stopped or not self._queue or self._ahead.queued_bytes < self._ahead.buffer_bytes
                 )
             )
-        return not (self._stopped or self._ended)
+        return not (self._stopped or steps[-1].ended)

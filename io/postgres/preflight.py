@@ -50,8 +50,10 @@ class Slot(NamedTuple):
     system: str
 
 
-def check_source(stream: ChangeStream, rows: Rows, *, create_slot: bool) -> Slot:
+def check_source(stream: ChangeStream, rows: Rows, *, create_slot: bool, renew_slot: bool = False) -> Slot:
     """Return the slot, after all checks; it is created if it does not exist and `create_slot` is set.
+
+    `renew_slot`: a slot that does not exist, or cannot be read any more, is created again.
 
     Raises:
         SetupError: the source cannot be read; the message names the fix.
@@ -59,6 +61,8 @@ def check_source(stream: ChangeStream, rows: Rows, *, create_slot: bool) -> Slot
     """
     _check_server(stream, rows)
     _check_publications(stream, [name for (name,) in rows(PUBLICATIONS)])
+    if renew_slot:
+        return renewed_slot(stream, rows)
     state = rows(SLOT, (stream.slot,))
     if create_slot and state[0][0] is None:
         rows(CREATE_SLOT, (stream.slot,))

@@ -9,6 +9,9 @@
   are not emitted again. Changes that a lost bundle had emitted are emitted again.
 - **Watermark**: the commit timestamps of the log, and the server's clock when everything that was committed before it
   has been read; so it advances while nothing changes.
+- **Snapshots**: rows of tables come between the changes, as records of the kind READ. No row follows a change of its
+key
+  that it does not contain. docs/snapshots.md has the rest.
 - **State**: one position in the restriction. The server keeps its log from the last position that a bundle *began* at:
   such a position is in the checkpoint. While the pipeline is stopped, the log grows.
 """
@@ -16,7 +19,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,17 +29,18 @@ from penstock.extras import extra_packages
 from penstock.io.change_streams.arguments import check_end, in_range, named, period
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.flat import FlatFrontier, Position
-from penstock.io.change_streams.flat_tracker import FlatFrontierCoder, FlatTracker
+from penstock.io.change_streams.flat_tracker import FlatTracker
 from penstock.io.change_streams.prefetch import ReadAhead
 from penstock.io.change_streams.process_local import ProcessLocal
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
 from penstock.io.change_streams.settings import Limits
-from penstock.io.postgres import coder  # noqa: F401 - registers the coders of streams and records
-from penstock.io.postgres.log_reader import PARTITION, LogPosition, LogReader
+from penstock.io.postgres import coder
+from penstock.io.postgres.log_reader import NO_SNAPSHOTS, PARTITION, LogPosition, LogReader
 from penstock.io.postgres.metrics import PostgresMetrics
 from penstock.io.postgres.prefetch import StreamPool
 from penstock.io.postgres.preflight import IDENTITIES, Slot, check_source
 from penstock.io.postgres.record import LogRecord
+from penstock.io.postgres.snapshots.options import NEVER, WHEN_NEEDED, SnapshotOptions, initial_request
 from penstock.io.postgres.source import EVERY_TABLE, ChangeStream, Connection, PostgresSettings
 from penstock.timestamps import Timelike
 
@@ -58,7 +62,7 @@ class ReadPostgresFn(ReadChangeStreamFn):
 
     frontier_type = FlatFrontier
     tracker_type = FlatTracker
-    frontier_coder = FlatFrontierCoder
+    frontier_coder = coder.LogFrontierCoder
     metrics_type = PostgresMetrics
 
     def connect(self, stream: ChangeStream) -> _Asking:
@@ -69,11 +73,13 @@ class ReadPostgresFn(ReadChangeStreamFn):
 
     def open_pool(self, stream: ChangeStream) -> StreamPool:
         from penstock.io.postgres.connection import Server
+        from penstock.io.postgres.snapshots.setup import merge_maker
 
         settings, limits = self._settings, self._settings.limits
         self._client(stream)  # compares the stream with the program's
         server = Server(stream, settings.connection, settings.heartbeat_ms / 1000, _backoff(stream))
         ahead = ReadAhead(limits.buffer_bytes)
+        make_merge = merge_maker(stream, settings, _backoff(stream))
 
         def make(position: LogPosition, watermark: int) -> LogReader:
             return LogReader(
@@ -84,24 +90,37 @@ class ReadPostgresFn(ReadChangeStreamFn):
                 end=stream.end,
                 unavailable_seconds=limits.unavailable_seconds,
                 ahead=ahead,
+                make_merge=make_merge if _has_snapshots(settings, position) else None,
+                renews=settings.snapshots.snapshot == WHEN_NEEDED,
             )
 
         return StreamPool(make, limits)
 
     def ask_service(self, client: _Asking, stream: ChangeStream) -> Slot:
         try:
-            return check_source(stream, client.rows, create_slot=self._settings.connection.create_slot)
+            renew = self._settings.snapshots.snapshot == WHEN_NEEDED
+            return check_source(
+                stream, client.rows, create_slot=self._settings.connection.create_slot, renew_slot=renew
+            )
         finally:
             client.close()
 
     def first_frontier(self, stream: ChangeStream, said: Slot) -> FlatFrontier:
         """Return the slot at its confirmed position."""
         position = LogPosition(said.confirmed_lsn, 0, said.system)
+        if self._settings.snapshots.snapshot != NEVER:
+            position = position._replace(snapshots=NO_SNAPSHOTS.with_initial(initial_request()))
         return FlatFrontier({PARTITION: Position(list(position), stream.start)}, stream.end)
 
     def check_start(self, stream: ChangeStream) -> None:
         """Check that the end is not before the start; a slot has its own position, so any start is possible."""
         check_end(stream.start, stream.end, SetupError)
+
+
+def _has_snapshots(settings: PostgresSettings, position: LogPosition) -> bool:
+    """Whether a snapshot can begin, or is not finished."""
+    options = settings.snapshots
+    return options.takes_signals or options.snapshot != NEVER or bool(position.snapshots.snapshots)
 
 
 def _backoff(stream: ChangeStream) -> Backoff:
@@ -136,6 +155,18 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
         buffer_bytes: how much the reader may read ahead of the pipeline, counted as messages of the server.
         idle_stream_seconds: how long the connection waits for the next bundle that continues at its position. The slot
             is free for another worker after it.
+        snapshot: ``never``: changes only. ``initial``: all rows too, when a pipeline starts without a checkpoint.
+            ``when_needed``: also when the server no longer has the changes after the checkpoint. docs/snapshots.md says
+            what is promised.
+        signal_table: a table with the text columns id, type and data. Rows that are inserted there request snapshots,
+        in
+            Debezium's layout. If the table is in the publication, they are read from the log, otherwise it is polled.
+        signal_file: a file of JSON lines with the same fields, which all workers can read.
+        signal_folder: a folder of such files, one for each signal; `penstock snapshot` writes there.
+        signal_kafka: options of a Kafka consumer, with the topic as ``topic`` and, optionally, the key of messages that
+            are meant for this pipeline as ``key``.
+        chunk_rows: how many rows of a table are read at once, unless a signal says it.
+        parallel_tables: how many tables are read at once.
 
     Raises:
         UsageError: an argument is missing, malformed or out of range, or psycopg is not installed. Whether slot and
@@ -161,6 +192,13 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
         unavailable_seconds: float = 60.0,
         buffer_bytes: int = 32 << 20,
         idle_stream_seconds: float = 3.0,
+        snapshot: str = NEVER,
+        signal_table: str | None = None,
+        signal_file: str | None = None,
+        signal_folder: str | None = None,
+        signal_kafka: Mapping[str, str] | None = None,
+        chunk_rows: int = 10_240,
+        parallel_tables: int = 2,
     ) -> None:
         first, last = period(0 if start is None else start, end, ahead_seconds=600)
         stream = ChangeStream(
@@ -181,8 +219,23 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
         )
         heartbeat_ms = round(1000 * in_range("heartbeat_seconds", heartbeat_seconds, 0.05, 60))
         patterns = tuple(_pattern(pattern) for pattern in tables) or EVERY_TABLE
+        snapshots = SnapshotOptions.checked(
+            snapshot=snapshot,
+            signal_table=signal_table,
+            signal_file=signal_file,
+            signal_folder=signal_folder,
+            signal_kafka=signal_kafka,
+            chunk_size=chunk_rows,
+            parallel_tables=parallel_tables,
+        )
         settings = PostgresSettings(
-            connection, heartbeat_ms, limits, stream.identity, stream.end, tables=patterns
+            connection,
+            heartbeat_ms,
+            limits,
+            stream.identity,
+            stream.end,
+            tables=patterns,
+            snapshots=snapshots,
         )
         super().__init__(stream, settings)
 

@@ -12,6 +12,7 @@ from typing import Literal
 
 from penstock.io.change_streams.settings import Settings
 from penstock.io.change_streams.source import WithIdentity
+from penstock.io.postgres.snapshots.options import SnapshotOptions
 
 Protocol = Literal["stream", "pull"]
 EVERY_TABLE = ("*.*",)
@@ -51,6 +52,9 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class PostgresSettings(Settings):
-    """The common settings, and the patterns of the tables whose changes are emitted, such as ``public.orders``."""
+    """The common settings, patterns of the tables whose changes are emitted, such as ``public.orders``, and
+    snapshots.
+    """
 
     tables: tuple[str, ...] = EVERY_TABLE
+    snapshots: SnapshotOptions = field(default_factory=SnapshotOptions)

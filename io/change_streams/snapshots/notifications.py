@@ -11,6 +11,9 @@ from typing import Any
 
 from penstock.compat import StrEnum
 
+NOTIFICATIONS = "notifications"
+"""The tag of the output for reports."""
+
 
 class NotificationType(StrEnum):
     STARTED = "STARTED"
@@ -73,3 +76,11 @@ class Notification:
             "additional_data": more,
             "timestamp": nanoseconds // 1_000_000,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class NotificationRecord:
+    """A report on its way out of the reader. `commit_timestamp`: nanoseconds; the event time of `document`."""
+
+    commit_timestamp: int
+    document: dict[str, Any]

@@ -1,7 +1,7 @@
 """Where signals come from, besides the log: a polled table, a file, a folder, a Kafka topic.
 
-A channel has a position, a JSON value that is a part of the checkpoint, so that each signal is applied once. A malformed
-signal is logged and then ignored.
+A channel has a position, a JSON value that is a part of the checkpoint, so that each signal is applied once. A
+malformed signal is logged and then ignored.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -53,7 +54,9 @@ def parsed(parses: Iterable[Callable[[], Signal]]) -> list[Signal]:
 
 
 class FileChannel:
-    """A file of JSON lines. Its position is the number of bytes that were read; a shorter file is read from its start."""
+    """A file of JSON lines. Its position is the number of bytes that were read; a shorter file is read from its
+    start.
+    """
 
     def __init__(self, path: str) -> None:
         self.name, self._path = "file", Path(path)
@@ -72,8 +75,7 @@ class FileChannel:
             return None
         lines = [line for line in whole.decode(errors="replace").splitlines() if line.strip()]
         signals = parsed(
-            lambda line=line, n=n: parse_signal_line(line, f"file-{start}-{n}")  # type: ignore[misc]
-            for n, line in enumerate(lines)
+            partial(parse_signal_line, line, f"file-{start}-{number}") for number, line in enumerate(lines)
         )
         return Polled(self.name, signals, start + len(whole))
 
@@ -93,10 +95,8 @@ class FolderChannel:
         names = sorted(path.name for path in self._path.glob("*.json") if path.name > (position or ""))
         if not names:
             return None
-        signals = parsed(
-            lambda name=name: parse_signal_line((self._path / name).read_text(), name.removesuffix(".json"))  # type: ignore[misc]
-            for name in names
-        )
+        read = partial(_signal_of_file, self._path)
+        signals = parsed(partial(read, name) for name in names)
         return Polled(self.name, signals, names[-1])
 
     def close(self) -> None:
@@ -104,7 +104,9 @@ class FolderChannel:
 
 
 class TableChannel:
-    """A signal table that is not in the publication. Its position is the ids of the rows that were read and still exist."""
+    """A signal table that is not in the publication. Its position is the ids of the rows that were read and still
+    exist.
+    """
 
     def __init__(self, client: Client, table: str) -> None:
         self.name, self._client = "table", client
@@ -120,7 +122,7 @@ class TableChannel:
         new = [row for row in rows if row[0] not in (position or ())]
         if not new:
             return None
-        signals = parsed(lambda row=row: parse_signal(*row) for row in new)  # type: ignore[misc]
+        signals = parsed(partial(parse_signal, *row) for row in new)
         return Polled(self.name, signals, [id_ for id_, _, _ in rows])
 
     def close(self) -> None:
@@ -146,14 +148,16 @@ class KafkaChannel:
                 return self._open(dict(position or ()))
             messages = self._consumer.consume(_MOST_MESSAGES, _KAFKA_SECONDS)
         except KafkaException as error:
-            _LOGGER.warning("signals of the Kafka topic %s cannot be read: %s", self._topic, error.args[0].str())
+            _LOGGER.warning(
+                "signals of the Kafka topic %s cannot be read: %s", self._topic, error.args[0].str()
+            )
             return None
         taken = [message for message in messages if message.error() is None]
         if not taken:
             return None
         offsets = dict(position or ()) | {message.partition(): message.offset() + 1 for message in taken}
         signals = parsed(
-            lambda message=message: self._signal(message)  # type: ignore[misc]
+            partial(self._signal, message)
             for message in taken
             if not self._key or (message.key() or b"").decode(errors="replace") == self._key
         )
@@ -163,7 +167,12 @@ class KafkaChannel:
         from confluent_kafka import Consumer, TopicPartition
 
         consumer = Consumer(
-            {"group.id": "penstock-signals", "enable.auto.commit": False, "auto.offset.reset": "earliest", **self._options}
+            {
+                "group.id": "penstock-signals",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                **self._options,
+            }
         )
         topic = consumer.list_topics(self._topic, timeout=5).topics[self._topic]
         offsets = {}
@@ -184,6 +193,10 @@ class KafkaChannel:
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
+
+
+def _signal_of_file(folder: Path, name: str) -> Signal:
+    return parse_signal_line((folder / name).read_text(), name.removesuffix(".json"))
 
 
 def signal_of_row(row: Sequence[Any]) -> Signal | None:

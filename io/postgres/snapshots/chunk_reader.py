@@ -30,7 +30,12 @@ class ChunkReader:
     """Reads the tables of one publication."""
 
     def __init__(
-        self, stream: ChangeStream, connection: Connection, tables: Sequence[str], *, stopped: Callable[[], bool]
+        self,
+        stream: ChangeStream,
+        connection: Connection,
+        tables: Sequence[str],
+        *,
+        stopped: Callable[[], bool],
     ) -> None:
         """`tables`: patterns of the tables whose changes are read. `stopped`: whether to end a wait."""
         self._stream, self._tables, self._stopped = stream, tables, stopped
@@ -51,7 +56,10 @@ class ChunkReader:
         for pattern in request.tables:
             named = [name for name in published if matches([pattern], name)]
             if not named and snapshot.kind != INITIAL:
-                problems[pattern] = (ScanStatus.UNKNOWN_SCHEMA, "no published table that the pipeline reads has this name")
+                problems[pattern] = (
+                    ScanStatus.UNKNOWN_SCHEMA,
+                    "no published table that the pipeline reads has this name",
+                )
             found += named
         for name in dict.fromkeys(found):
             # Without a key, an initial snapshot goes by the places of the rows: it must be complete.
@@ -88,7 +96,9 @@ class ChunkReader:
     def _read_in_transaction(
         self, request: ChunkRequest, schema: str, name: str, make: Callable[[Table, Row], Any]
     ) -> Chunk:
-        lock = sql.SQL("lock table {}.{} in access share mode").format(sql.Identifier(schema), sql.Identifier(name))
+        lock = sql.SQL("lock table {}.{} in access share mode").format(
+            sql.Identifier(schema), sql.Identifier(name)
+        )
         self._client.run(lock)
         state = self._client.rows(
             chunks.STATE, {"publications": list(self._stream.publications), "schema": schema, "table": name}
@@ -120,7 +130,7 @@ class ChunkReader:
         columns = self._client.rows(chunks.COLUMNS, (oid,))
         if self._client.version < _OLDEST_WITH_GENERATED:
             columns = [column for column in columns if not column[3]]
-        published = chunks.published_columns(columns, lists)  # type: ignore[arg-type]
+        published = chunks.published_columns(columns, lists)
         return self._client.describe_table(chunks.relation_of(oid, schema, name, identity, published), {})
 
     def close(self) -> None:

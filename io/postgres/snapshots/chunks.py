@@ -1,17 +1,18 @@
 """The statements that read a chunk of a table, its cursor, and the keys of its rows. Pure.
 
-A chunk is read in one REPEATABLE READ transaction: lock the table, ask for the snapshot and the columns, read the rows, ask
-for the end of the log. The lock comes first. A change of the table's definition would otherwise be possible between the
-snapshot and the read, and a rewritten table looks empty to an older snapshot.
+A chunk is read in one REPEATABLE READ transaction: lock the table, ask for the snapshot and the columns, read the
+rows, ask for the end of the log. The lock comes first. A change of the table's definition would otherwise be possible
+between the snapshot and the read, and a rewritten table looks empty to an older snapshot.
 
-Rows are ordered by the primary key. The same columns stand in ORDER BY and WHERE, so both use the same comparison and the
-same collation. Values of the last key are passed as literals without a type: the server takes them for the type of the
-column.
+Rows are ordered by the primary key. The same columns stand in ORDER BY and WHERE, so both use the same comparison and
+the same collation. Values of the last key are passed as literals without a type: the server takes them for the type
+of the column.
 
-A surrogate key may have equal values and NULLs. A chunk then ends with all rows of its last value, and the last chunk has
-the rows with a NULL.
+A surrogate key may have equal values and NULLs. A chunk then ends with all rows of its last value, and the last chunk
+has the rows with a NULL.
 
-Source: PostgreSQL documentation, "Row Constructor Comparison", "System Information Functions" (pg_current_snapshot), "LOCK".
+Source: PostgreSQL documentation, "Row Constructor Comparison", "System Information Functions" (pg_current_snapshot),
+"LOCK".
 """
 
 from __future__ import annotations
@@ -99,7 +100,9 @@ def end_of_records(insert_lsn: int, block: int, segment: int) -> int:
 def published_columns(
     columns: Sequence[tuple[str, int, int, bool, bool]], lists: Sequence[Sequence[str] | None]
 ) -> list[tuple[str, int, int, bool, bool]]:
-    """Return the columns that the publications send, from rows of `COLUMNS`. `lists`: those that each publication names."""
+    """Return the columns that the publications send, from rows of `COLUMNS`. `lists`: those that each publication
+    names.
+    """
     named = [names for names in lists if names is not None]
     if not named:
         return [column for column in columns if not column[3]]
@@ -117,7 +120,9 @@ def relation_of(
         name,
         identity,
         tuple(
-            log.RelationColumn(column, type_oid, modifier, identity == "f" or (identity != "n" and in_identity))
+            log.RelationColumn(
+                column, type_oid, modifier, identity == "f" or (identity != "n" and in_identity)
+            )
             for column, type_oid, modifier, _, in_identity in columns
         ),
     )
@@ -125,7 +130,9 @@ def relation_of(
 
 def key_places(table: Table) -> list[int]:
     """Return the places of the key columns in a row, in the order of the key; empty if there is no key."""
-    keyed = [(column.key_position, place) for place, column in enumerate(table.columns) if column.key_position]
+    keyed = [
+        (column.key_position, place) for place, column in enumerate(table.columns) if column.key_position
+    ]
     return [place for _, place in sorted(keyed)]
 
 
@@ -153,11 +160,13 @@ class ChunkStatement:
         # Inherited tables are published under their own names, partitions under that of the partitioned table.
         self._only = sql.SQL("" if kind == "p" else "only ")
         self._mark = [*self.order, str(file)] if self.order == [CTID] else self.order
-        names, self._after = json.loads(request.cursor) if request.cursor else (self._mark, None)
-        self.restarted = names != self._mark
-        if self.restarted:
-            self._after = None
-        self.begins = not request.cursor or self.restarted
+        self._after: list[str] | None = None
+        self.restarted = False
+        if request.cursor:
+            mark, after = json.loads(request.cursor)
+            # With another key, or another file after a rewrite, the old place means nothing.
+            self.restarted = mark != self._mark
+            self._after = None if self.restarted else after
 
     def rows_after(self) -> sql.Composed:
         """Return the statement for rows after the cursor."""
@@ -166,12 +175,16 @@ class ChunkStatement:
         if self._after is not None:
             conditions.append(_compare(columns, ">", [self._after]))
         limit = "fetch first {} rows with ties" if self.ties else "limit {}"
-        ending = sql.SQL("order by {} " + limit).format(sql.SQL(", ").join(columns), sql.Literal(self._request.size))
+        ending = sql.SQL("order by {} " + limit).format(
+            sql.SQL(", ").join(columns), sql.Literal(self._request.size)
+        )
         return self._select(conditions, ending)
 
     def rows_with_null(self) -> sql.Composed:
         """Return the statement for rows that have a NULL in the surrogate key."""
-        either = sql.SQL(" or ").join(sql.SQL("{} is null").format(sql.Identifier(name)) for name in self.order)
+        either = sql.SQL(" or ").join(
+            sql.SQL("{} is null").format(sql.Identifier(name)) for name in self.order
+        )
         return self._select([sql.SQL("({})").format(either)], sql.SQL(""))
 
     def rows_of_keys(self) -> sql.Composed:
@@ -183,10 +196,13 @@ class ChunkStatement:
         names = [column.name for column in self.table.columns]
         # Columns of the order may be unpublished; they stand at the end, and are cut off from the row.
         selected = sql.SQL(", ").join(map(sql.Identifier, [*names, *self.order]))
-        every = [*conditions, *(sql.SQL("({})").format(sql.SQL(each)) for each in self._conditions)]  # type: ignore[arg-type]
+        # Conditions are SQL that users wrote, in the publication or in a signal.
+        given = [sql.SQL("({})").format(sql.SQL(each)) for each in self._conditions]
+        every = [*conditions, *given]
         where = sql.SQL("where {}").format(sql.SQL(" and ").join(every)) if every else sql.SQL("")
-        return sql.SQL("copy (select {} from {}{}.{} {} {}) to stdout").format(
-            selected, self._only, sql.Identifier(self.table.schema), sql.Identifier(self.table.name), where, ending
+        table = sql.Identifier(self.table.schema, self.table.name)
+        return sql.SQL("copy (select {} from {}{} {} {}) to stdout").format(
+            selected, self._only, table, where, ending
         )
 
     def chunk_rows(
@@ -212,4 +228,4 @@ def _compare(
     left = sql.SQL(", ").join(columns)
     rows = [sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Literal, row))) for row in values]
     right = sql.SQL("({})").format(sql.SQL(", ").join(rows)) if operator == "in" else rows[0]
-    return sql.SQL("({}) {} {}").format(left, sql.SQL(operator), right)  # type: ignore[arg-type]
+    return sql.SQL("({}) {} {}").format(left, sql.SQL(operator), right)

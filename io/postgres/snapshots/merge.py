@@ -8,33 +8,25 @@ from __future__ import annotations
 import logging
 import queue
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from penstock.errors import SetupError
 from penstock.io.change_streams.snapshots.engine import Chunk, FailedChunk, SnapshotEngine
-from penstock.io.change_streams.snapshots.notifications import Notification
+from penstock.io.change_streams.snapshots.notifications import Notification, NotificationRecord
 from penstock.io.change_streams.snapshots.progress import INITIAL, SnapshotProgress
-from penstock.io.change_streams.snapshots.signals import ExecuteSnapshot
 from penstock.io.change_streams.undecodable import UndecodableRecord
 from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, Row, Table
 from penstock.io.postgres.snapshots.channels import Polled, signal_of_row
 from penstock.io.postgres.snapshots.chunks import key_name, key_places
-from penstock.io.postgres.snapshots.options import INITIAL_REQUEST, SnapshotOptions
+from penstock.io.postgres.snapshots.options import SnapshotOptions, initial_request
 from penstock.io.postgres.snapshots.worker import Resolved, SnapshotWorker
 
 _LOGGER = logging.getLogger(__name__)
+_END_OF_TIME = 1 << 64
 _PRUNE_FROM = 64
-"""Transactions that are not known to be visible, from which on the server is asked. They are a part of the checkpoint."""
-_ROW_BYTES = 200
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotNotification:
-    """A report about a snapshot, as an element of the reader's output. `commit_timestamp`: nanoseconds."""
-
-    commit_timestamp: int
-    document: dict[str, Any]
+"""Transactions that are not known to be visible, from which on the server is asked. They are a part of the
+checkpoint.
+"""
 
 
 class SnapshotRow(NamedTuple):
@@ -55,8 +47,8 @@ class Added(NamedTuple):
 class SnapshotMerge:
     """Adds the rows of snapshots to the log.
 
-    `progress` and `recent` are a part of the reader's position: what is to be read, and the transactions that were emitted
-    and are not known to be visible to others.
+    `progress` and `recent` are a part of the reader's position: what is to be read, and the transactions that were
+    emitted and are not known to be visible to others.
     """
 
     def __init__(
@@ -70,11 +62,12 @@ class SnapshotMerge:
         notifications: bool,
         dead_letters: bool,
         visible: Callable[[], Any],
+        close: Callable[[], None],
     ) -> None:
-        """`name`: of the stream, for reports. `visible`: asks which transactions are visible now."""
+        """`name`: of the stream, for reports. `visible`: asks which transactions are visible now; `close` ends that."""
         self._worker, self._options, self._name = worker, options, name
         self._emits_notifications, self._emits_dead_letters = notifications, dead_letters
-        self._visible = visible
+        self._visible, self._close = visible, close
         self._engine = SnapshotEngine(
             progress, recent=recent, parallel_tables=options.parallel_tables, chunk_size=options.chunk_size
         )
@@ -82,7 +75,7 @@ class SnapshotMerge:
         self._prune_at = _PRUNE_FROM
         self._recent: tuple[int, ...] = tuple(recent)
         self._keys: dict[Table, list[int]] = {}
-        self._answers: list[Any] = []
+        self._failed: list[FailedChunk] = []
         if options.takes_signals:
             worker.poll_channels({name: _thawed(at) for name, at in progress.channels})
 
@@ -92,9 +85,17 @@ class SnapshotMerge:
 
     @property
     def recent(self) -> tuple[int, ...]:
-        if len(self._engine.recent) != len(self._recent) or self._engine.recent[-1:] != list(self._recent[-1:]):
+        if len(self._engine.recent) != len(self._recent) or self._engine.recent[-1:] != list(
+            self._recent[-1:]
+        ):
             self._recent = tuple(self._engine.recent)
         return self._recent
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether rows are still to be read, and not paused."""
+        progress = self._engine.progress
+        return bool(progress.snapshots) and not progress.paused
 
     @property
     def waits_for_log(self) -> bool:
@@ -133,10 +134,6 @@ class SnapshotMerge:
             return []
         return self._rows(self._change(record, transaction.id, table), timestamp, lsn)
 
-    def is_signal(self, record: LogRecord) -> bool:
-        """Whether a record is a row of the signal table."""
-        return record.table is not None and str(record.table) == self._options.signal_table
-
     def _change(self, record: LogRecord, transaction: int, table: Table) -> list[SnapshotRow]:
         places = self._keys.get(table)
         if places is None:
@@ -153,22 +150,23 @@ class SnapshotMerge:
         name = "" if whole else key_name(keys[-1])
         return self._engine.change(transaction, str(table), keys, whole=whole, name=name, moved=len(keys) > 1)
 
-    def advance(self, lsn: int, timestamp: int) -> list[Added]:
-        """Return what is to be emitted here: the log was read to `lsn`, a place between two transactions."""
+    def advance(self, lsn: int, timestamp: int, *, at_end: bool = False) -> list[Added]:
+        """Return what is to be emitted here: the log was read to `lsn`, a place between two transactions.
+
+        `at_end`: no change follows.
+        """
         added: list[Added] = []
         reports = self._take_answers()
-        if reports:
-            added.append(self._added(self._reports(reports, timestamp) + self._failures(timestamp)))
-        for emission in self._engine.reached(lsn):
+        if reports or self._failed:
+            records = self._reports(reports, timestamp) + self._failures(timestamp)
+            added.append(Added(records, self._engine.progress, self.recent))
+        for emission in self._engine.reached(_END_OF_TIME if at_end else lsn):
             rows = self._rows(emission.rows, timestamp, lsn)
             added.append(
                 Added(rows + self._reports(emission.notifications, timestamp), emission.progress, self.recent)
             )
         self._ask()
         return added
-
-    def _added(self, records: list[Any]) -> Added:
-        return Added(records, self._engine.progress, self.recent)
 
     def _ask(self) -> None:
         unresolved = self._engine.progress.unresolved
@@ -180,7 +178,7 @@ class SnapshotMerge:
 
     def _take_answers(self) -> list[Notification]:
         reports: list[Notification] = []
-        self._failed: list[FailedChunk] = []
+        self._failed = []
         while True:
             try:
                 answer = self._worker.answers.get_nowait()
@@ -240,16 +238,12 @@ class SnapshotMerge:
             )
         if not self._emits_notifications:
             return []
-        return [SnapshotNotification(timestamp, report.document(self._name, timestamp)) for report in reports]
+        return [NotificationRecord(timestamp, report.document(self._name, timestamp)) for report in reports]
 
     def stop(self) -> None:
         """End the threads."""
         self._worker.stop()
-
-
-def initial_request() -> ExecuteSnapshot:
-    """Return the request for all published tables."""
-    return ExecuteSnapshot(INITIAL_REQUEST, (".*",))
+        self._close()
 
 
 def _thawed(value: Any) -> Any:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from penstock.errors import UsageError
+from penstock.io.change_streams.arguments import whole_in_range
+from penstock.io.change_streams.snapshots.signals import MOST_ROWS_IN_CHUNK, ExecuteSnapshot
+
+NEVER, INITIAL, WHEN_NEEDED = "never", "initial", "when_needed"
 INITIAL_REQUEST = "initial"
 """The id of the snapshot that a pipeline begins with."""
 
@@ -14,7 +20,8 @@ class SnapshotOptions:
 
     `snapshot`: never, initial or when_needed. `signal_table`: ``schema.table`` with the columns id, type, data.
     `signal_file`: JSON lines. `signal_folder`: JSON files, one for each signal. `signal_kafka`: options of a Kafka
-    consumer, as pairs, with the topic as ``topic``. `chunk_size`: rows; `parallel_tables`: tables that are read at once.
+    consumer, as pairs, with the topic as ``topic``. `chunk_size`: rows; `parallel_tables`: tables that are read at
+    once.
     """
 
     snapshot: str = "never"
@@ -30,3 +37,41 @@ class SnapshotOptions:
     def takes_signals(self) -> bool:
         """Whether a signal can come."""
         return bool(self.signal_table or self.signal_file or self.signal_folder or self.signal_kafka)
+
+    @classmethod
+    def checked(
+        cls,
+        *,
+        snapshot: str,
+        signal_table: str | None,
+        signal_file: str | None,
+        signal_folder: str | None,
+        signal_kafka: Mapping[str, str] | None,
+        chunk_size: int,
+        parallel_tables: int,
+    ) -> SnapshotOptions:
+        """Return the options.
+
+        Raises:
+            UsageError: one of them is malformed or out of range.
+        """
+        if snapshot not in (NEVER, INITIAL, WHEN_NEEDED):
+            raise UsageError(f"snapshot must be never, initial or when_needed, not {snapshot!r}")
+        if signal_table and "." not in signal_table:
+            raise UsageError(f"signal_table: {signal_table!r} has no schema; write public.{signal_table}")
+        if signal_kafka and not {"topic", "bootstrap.servers"} <= signal_kafka.keys():
+            raise UsageError("signal_kafka needs at least topic and bootstrap.servers")
+        return cls(
+            snapshot=snapshot,
+            signal_table=signal_table or "",
+            signal_file=signal_file or "",
+            signal_folder=signal_folder or "",
+            signal_kafka=tuple(sorted((signal_kafka or {}).items())),
+            chunk_size=whole_in_range("chunk_rows", chunk_size, 1, MOST_ROWS_IN_CHUNK),
+            parallel_tables=whole_in_range("parallel_tables", parallel_tables, 1, 16),
+        )
+
+
+def initial_request() -> ExecuteSnapshot:
+    """Return the request for all published tables."""
+    return ExecuteSnapshot(INITIAL_REQUEST, (".*",))

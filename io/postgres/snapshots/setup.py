@@ -1,0 +1,75 @@
+"""Puts together the snapshots of a log reader: chunk readers, channels, worker and merge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.io.change_streams.backoff import Backoff
+from penstock.io.postgres.client import Client
+from penstock.io.postgres.log_reader import LogPosition
+from penstock.io.postgres.snapshots.channels import (
+    Channel,
+    FileChannel,
+    FolderChannel,
+    KafkaChannel,
+    TableChannel,
+)
+from penstock.io.postgres.snapshots.chunk_reader import ChunkReader
+from penstock.io.postgres.snapshots.merge import SnapshotMerge, SnapshotRow
+from penstock.io.postgres.snapshots.worker import SnapshotWorker
+from penstock.io.postgres.source import ChangeStream
+
+_PUBLISHED = "select from pg_publication_tables where schemaname || '.' || tablename = %s and pubname = any(%s) limit 1"
+
+
+def merge_maker(
+    stream: ChangeStream, settings: Any, backoff: Backoff
+) -> Callable[[LogPosition], SnapshotMerge]:
+    """Return what makes the snapshots of a reader that begins at a position."""
+    options = settings.snapshots
+
+    def make_reader(stopped: Callable[[], bool]) -> ChunkReader:
+        return ChunkReader(stream, settings.connection, settings.tables, stopped=stopped)
+
+    def channels() -> list[Channel]:
+        found: list[Channel] = []
+        if options.signal_file:
+            found.append(FileChannel(options.signal_file))
+        if options.signal_folder:
+            found.append(FolderChannel(options.signal_folder))
+        if options.signal_kafka:
+            found.append(KafkaChannel(dict(options.signal_kafka)))
+        if options.signal_table:
+            client = Client(stream, settings.connection)
+            # Signals in the log have a place there. Only a table that the log does not have is polled.
+            if client.rows(_PUBLISHED, (options.signal_table, list(stream.publications))):
+                client.close()
+            else:
+                found.append(TableChannel(client, options.signal_table))
+        return found
+
+    def make(position: LogPosition) -> SnapshotMerge:
+        worker = SnapshotWorker(
+            make_reader,
+            SnapshotRow,
+            channels,
+            backoff,
+            threads=options.parallel_tables,
+            poll_seconds=options.poll_seconds,
+            unavailable_seconds=settings.limits.unavailable_seconds,
+        )
+        asking = make_reader(lambda: False)
+        return SnapshotMerge(
+            worker,
+            options,
+            str(stream),
+            position.snapshots,
+            position.recent,
+            notifications=settings.notification_output,
+            dead_letters=settings.error_output,
+            visible=asking.visible,
+            close=asking.close,
+        )
+
+    return make
