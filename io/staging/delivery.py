@@ -163,15 +163,19 @@ def is_delivered(ledger: LedgerEntry | None, delivery: Delivery) -> bool:
     Raises:
         LedgerConflictError: the entry breaks that rule. Neither sending nor skipping would be right.
     """
+    return is_delivered_entry(ledger, delivery.position, delivery.job)
+
+
+def is_delivered_entry(ledger: LedgerEntry | None, position: LedgerEntry, job: str) -> bool:
+    """Return the same for the position of a delivery of `job`."""
     if ledger is None:
         return False
-    position = delivery.position
     first, last = sorted((ledger, position))
     if first.generation == last.generation or first.epoch < last.generation:
         return ledger.epoch >= position.epoch
     raise LedgerConflictError(
-        f"the target has epoch {ledger.epoch} of generation {ledger.generation} of job {delivery.job}, and is now to "
-        f"get epoch {delivery.epoch} of generation {delivery.generation}. One checkpoint cannot produce both: the "
+        f"the target has epoch {ledger.epoch} of generation {ledger.generation} of job {job}, and is now to "
+        f"get epoch {position.epoch} of generation {position.generation}. One checkpoint cannot produce both: the "
         "checkpoint was copied or restored from an older copy. Resume from the checkpoint that wrote last; or "
         "start with a new checkpoint folder, which is a new job, and a time before the changes that are missing"
     )

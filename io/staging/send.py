@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection, Iterator
 from itertools import islice
@@ -10,7 +9,6 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.metrics import Metrics
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
 
 from penstock.errors import InvariantError
 from penstock.event.coder import decode_event
@@ -24,20 +22,13 @@ from penstock.io.staging.delivery import (
     Sender,
     Sent,
     Target,
-    TargetUnavailableError,
 )
 from penstock.io.staging.metrics import NAMESPACE
 from penstock.io.staging.operations import clean_up
 from penstock.io.staging.refused import REFUSED, RefusedEvent
+from penstock.io.staging.retry import UNAVAILABLE_SECONDS, repeat_while_unavailable
 from penstock.io.staging.roll_batches import staging_store
 from penstock.io.staging.store import FileStore
-
-logger = logging.getLogger(__name__)
-
-UNAVAILABLE_SECONDS = 600.0
-"""How long a batch is sent again to a target that does not answer."""
-
-_LONGEST_PAUSE, _LOG_SECONDS = 10.0, 60.0
 
 
 @beam.typehints.with_output_types(DeliveredBatch)
@@ -96,32 +87,14 @@ class SendBatchesFn(beam.DoFn):
 
     def _send(self, batch: StagedBatch, events: StagedEvents) -> Sent:
         """Send a batch, and send it again while the target does not answer."""
-        begun = self._clock()
-        logged = begun
-
-        def log(state: RetryCallState) -> None:
-            nonlocal logged
-            if self._clock() - logged >= _LOG_SECONDS:
-                logged = self._clock()
-                error = state.outcome and state.outcome.exception()
-                logger.warning("%s has not answered for %.0f s: %s", self._target.name, logged - begun, error)
-
-        retrying = Retrying(
-            retry=retry_if_exception_type(TargetUnavailableError),
-            wait=wait_random_exponential(multiplier=0.1, max=_LONGEST_PAUSE),
-            stop=lambda state: self._clock() - begun >= self._unavailable_seconds,
-            before_sleep=log,
-            sleep=self._pause,
-            reraise=True,
-        )
         try:
-            return retrying(self._send_once, batch, events)
-        except TargetUnavailableError as error:
-            raise TargetUnavailableError(
-                f"{self._target.name} did not answer for {self._clock() - begun:.0f} s "
-                f"(unavailable_seconds={self._unavailable_seconds:g}). When it answers again, start the pipeline "
-                f"again: nothing is lost. The last answer: {error}"
-            ) from error
+            return repeat_while_unavailable(
+                lambda: self._send_once(batch, events),
+                self._target.name,
+                self._unavailable_seconds,
+                self._clock,
+                self._pause,
+            )
         except RefusalError as error:
             raise self._explained(error.refusal, events) from error
 

@@ -23,9 +23,10 @@ from penstock.io.staging.collect import CollectRecordsFn
 from penstock.io.staging.delivery import Target
 from penstock.io.staging.names import sink_name
 from penstock.io.staging.refused import REFUSED, RefusedEvent
+from penstock.io.staging.retry import UNAVAILABLE_SECONDS
 from penstock.io.staging.roll_batches import RollBatchesFn, bucket_of
 from penstock.io.staging.rolling import RollingPolicy
-from penstock.io.staging.send import UNAVAILABLE_SECONDS, SendBatchesFn
+from penstock.io.staging.send import SendBatchesFn
 from penstock.io.staging.store import store_of
 from penstock.publish import ForgettingParDo, PublishAfterCommit
 
@@ -123,7 +124,7 @@ class SendAfterCommit(beam.PTransform):
         staged = (
             events
             | "Global" >> beam.WindowInto(GlobalWindows())
-            | "Collect" >> beam.ParDo(CollectRecordsFn(encode_event, _ShardOf(self._shards)))
+            | "Collect" >> beam.ParDo(CollectRecordsFn(encode_event, ShardOf(self._shards)))
             | "Roll" >> ForgettingParDo(roll)
         )
         if not self._skip_refused:
@@ -151,7 +152,7 @@ class SendAfterCommit(beam.PTransform):
 
 
 @dataclass(frozen=True, slots=True)
-class _ShardOf:
+class ShardOf:
     """The function from an event to its shard, as a value that can be pickled."""
 
     shards: int

@@ -143,7 +143,8 @@ class PublishOnDriver(beam.PTransform):
 
     For targets that take one commit per epoch, and for functions that need the driver, such as one with a
     `SparkSession`. The function must obey the rule of `PublishAfterCommit`: called again with equal elements, however
-    late, it changes nothing. The transform emits the elements, after they were published.
+    late, it changes nothing. It may be an object with a method `clean_up` (`CleansUp`). The transform emits the
+    elements, after they were published.
 
     On runners other than `PySparkRunner` the function is called in a worker, with the elements of a bundle. Those
     runners have no commit records, so an element may come again in another bundle.
@@ -175,6 +176,11 @@ class _OnDriverFn(beam.DoFn):
 
     def publish_on_driver(self, publications: Sequence[Any]) -> None:
         self._publish(publications)
+
+    def clean_up(self, job: str, generation: int, epoch: int, publications: Collection[Any]) -> None:
+        """Call the clean-up of the function, if it has one."""
+        if isinstance(self._publish, CleansUp):
+            self._publish.clean_up(job, generation, epoch, publications)
 
     def start_bundle(self) -> None:
         self._waiting = []

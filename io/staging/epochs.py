@@ -1,0 +1,77 @@
+"""Targets that take one commit per epoch, on the driver: tables of Delta and Iceberg, and a user's Spark function.
+Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Protocol
+
+from penstock.io.staging.batch import StagedBatch
+from penstock.io.staging.delivery import LedgerEntry, is_delivered_entry
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class EpochDelivery:
+    """Identity of everything that a sink has staged in one epoch. Equal deliveries have equal content.
+
+    The fields are those of `penstock.io.staging.delivery.Delivery`.
+    """
+
+    sink: str
+    job: str
+    generation: int
+    epoch: int
+
+    @property
+    def writer(self) -> str:
+        """The key of this delivery's entry in a ledger: everything except generation and epoch."""
+        return f"{self.sink}/{self.job}"
+
+    @property
+    def position(self) -> LedgerEntry:
+        """What the ledger holds after this delivery."""
+        return LedgerEntry(self.generation, self.epoch)
+
+    def is_delivered(self, ledger: LedgerEntry | None) -> bool:
+        """Return whether a target has this delivery; see `penstock.io.staging.delivery.is_delivered`."""
+        return is_delivered_entry(ledger, self.position, self.job)
+
+
+class EpochTarget(Protocol):
+    """The configuration of a target, as a value that can be pickled. Its repr shows no secrets."""
+
+    @property
+    def name(self) -> str:
+        """The target in messages, without secrets."""
+
+    def check(self) -> None:
+        """Check before the start that the target can be written.
+
+        Raises:
+            PenstockError: it cannot, and how to correct it.
+        """
+
+    def publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
+        """Write an epoch whole or not at all, with its entry in the ledger; in the driver.
+
+        `batches` are in the order of their shards. Called again with an equal delivery, however late and by whichever
+        driver, it changes nothing.
+
+        Raises:
+            TargetUnavailableError: the target did not answer. The caller tries again.
+        """
+
+
+def by_epoch(batches: Sequence[StagedBatch]) -> list[tuple[EpochDelivery, list[StagedBatch]]]:
+    """Return batches by the epoch that staged them, oldest first. A record names batches of one epoch only."""
+    ordered = sorted(
+        batches, key=lambda batch: (_epoch_of(batch), batch.delivery.shards, batch.delivery.shard)
+    )
+    return [(delivery, list(each)) for delivery, each in groupby(ordered, key=_epoch_of)]
+
+
+def _epoch_of(batch: StagedBatch) -> EpochDelivery:
+    delivery = batch.delivery
+    return EpochDelivery(delivery.sink, delivery.job, delivery.generation, delivery.epoch)

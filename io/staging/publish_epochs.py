@@ -1,0 +1,129 @@
+"""`PublishEpochs`: change events to a target that takes one commit per epoch, exactly once."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.transforms.window import GlobalWindows
+
+from penstock.errors import UsageError
+from penstock.event.coder import encode_event
+from penstock.event.model import ChangeEvent
+from penstock.io.staging import delivery_coders  # noqa: F401  registers the coders of the values between the steps
+from penstock.io.staging.batch import StagedBatch
+from penstock.io.staging.collect import CollectRecordsFn
+from penstock.io.staging.epochs import EpochTarget, by_epoch
+from penstock.io.staging.format import FileFormat
+from penstock.io.staging.names import sink_name
+from penstock.io.staging.operations import clean_up
+from penstock.io.staging.retry import UNAVAILABLE_SECONDS, repeat_while_unavailable
+from penstock.io.staging.roll_batches import RollBatchesFn, staging_store
+from penstock.io.staging.rolling import RollingPolicy
+from penstock.io.staging.send_after_commit import BATCH_BYTES, ShardOf
+from penstock.io.staging.store import FileStore, store_of
+from penstock.publish import ForgettingParDo, PublishOnDriver
+
+
+class PublishEpochs(beam.PTransform):
+    """Write change events to a target in the driver, after the commit of the epoch that brought them.
+
+        events | PublishEpochs(DeltaTarget(…), format=EventBlocks(…))
+
+    The tasks stage the events of each epoch by shard, in `format`. After the commit the driver calls
+    `EpochTarget.publish` with all batches of the epoch, until it succeeds. Emits the `StagedBatch`es that were
+    published.
+
+    Order: the events of a key are in one batch, in the order in which they arrived; epochs are published in their
+    order. What repeats: calls with an equal `EpochDelivery` and equal content; the target changes nothing then.
+    Watermark: each event holds the output watermark until it is published. State: for each shard the events since the
+    last commit, or of the last `roll_seconds`.
+
+    Args:
+        target: the configuration of the target.
+        format: the content of a staged batch.
+        shards: how many batches of an epoch are staged at the same time.
+        roll_seconds: how long events are collected before they are published (processing time).
+        staging: a folder or URL for staged batches; None: in the checkpoint.
+        inline: whether small batches are part of the commit record; False: all of them are files.
+        unavailable_seconds: how long a target that does not answer is asked again before the epoch fails.
+    """
+
+    def __init__(
+        self,
+        target: EpochTarget,
+        format: FileFormat,
+        *,
+        shards: int,
+        roll_seconds: float,
+        staging: str | os.PathLike[str] | None = None,
+        inline: bool = True,
+        unavailable_seconds: float = UNAVAILABLE_SECONDS,
+    ) -> None:
+        super().__init__()
+        if not isinstance(shards, int) or shards < 1:
+            raise UsageError(f"shards must be 1 or more, got {shards!r}.")
+        self._target = target
+        self._format = format
+        self._shards = shards
+        self._policy = RollingPolicy(round(roll_seconds * 1e6), BATCH_BYTES)
+        self._staging = None if staging is None else store_of(staging)
+        self._inline_bytes = None if inline else 0
+        self._unavailable_seconds = unavailable_seconds
+
+    def check(self) -> None:
+        """Check the target, and the place for staged batches if one is given; see `penstock.preflight`."""
+        if self._staging is not None:
+            self._staging.check_writable()
+        self._target.check()
+
+    def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:
+        # See `WriteStagedFiles.expand`.
+        sink = sink_name(events.pipeline.transforms_stack[-1].full_label)
+        roll = RollBatchesFn(self._staging, sink, self._policy, self._format, inline_bytes=self._inline_bytes)
+        publish = _PublishEpochs(self._target, sink, self._staging, self._unavailable_seconds)
+        return (
+            events
+            | "Global" >> beam.WindowInto(GlobalWindows())
+            | "Collect" >> beam.ParDo(CollectRecordsFn(encode_event, ShardOf(self._shards)))
+            | "Roll" >> ForgettingParDo(roll)
+            | "Publish" >> PublishOnDriver(publish)
+        )
+
+    def display_data(self) -> dict[str, Any]:
+        return {
+            "target": self._target.name,
+            "shards": self._shards,
+            "roll_seconds": self._policy.after_us / 1e6,
+        }
+
+
+class _PublishEpochs:
+    """The function of `PublishOnDriver`, with a clean-up."""
+
+    def __init__(
+        self, target: EpochTarget, sink: str, staging: FileStore | None, unavailable_seconds: float
+    ) -> None:
+        self._target = target
+        self._sink = sink
+        self._staging = staging
+        self._unavailable_seconds = unavailable_seconds
+
+    def __call__(self, batches: Sequence[StagedBatch]) -> None:
+        for delivery, each in by_epoch(batches):
+            repeat_while_unavailable(
+                functools.partial(self._target.publish, delivery, each),
+                self._target.name,
+                self._unavailable_seconds,
+                time.monotonic,
+                time.sleep,
+            )
+
+    def clean_up(self, job: str, generation: int, epoch: int, publications: Collection[StagedBatch]) -> None:
+        """Delete batches that are published or belong to failed epochs; see `penstock.publish.CleansUp`."""
+        keep = {each.staged for each in publications}
+        clean_up(staging_store(self._staging), job, self._sink, (generation, epoch), keep)

@@ -1,0 +1,112 @@
+"""`WriteToSpark` on real Spark: the examples of its page, with functions that fail after their write."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from penstock.errors import UsageError
+from penstock.event import Kind, Op
+from penstock.io.spark import WriteToSpark
+from penstock.runner import PySparkRunner
+from tests.unit.formats.events import event_of, schema_of
+
+pytestmark = pytest.mark.spark
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "sinks" / "spark.md"
+SCHEMA = schema_of({"id": Kind.INT64}, name=Kind.STRING)
+EVENTS = [
+    event_of(SCHEMA, Op.CREATE, after={"id": number % 4, "name": f"n{number}"}, timestamp=number * 10**9)
+    for number in range(20)
+]
+EXPECTED = sorted((number % 4, f"n{number}") for number in range(20))
+
+
+def example(name: str, **constants: str) -> Callable[[Any, int], None]:
+    """Return the function `name` of the page."""
+    code = "\n".join(re.findall(r"```python\n(def .*?)```", PAGE.read_text(), re.DOTALL))
+    names: dict[str, Any] = dict(constants)
+    exec(compile(code, str(PAGE), "exec"), names)
+    return names[name]
+
+
+class FailsOnce:
+    """Calls a function, and then fails, the first time for each id. Notes the ids, and how many rows came with each."""
+
+    def __init__(self, function: Callable[[Any, int], None], notes: Path) -> None:
+        self.function, self.notes = function, notes
+
+    def __call__(self, dataframe: Any, epoch_id: int) -> None:
+        calls = json.loads(self.notes.read_text()) if self.notes.exists() else []
+        rows = sorted(row.asDict(recursive=True)["metadata"]["version"] for row in dataframe.collect())
+        self.notes.write_text(json.dumps([*calls, [epoch_id, rows]]))
+        self.function(dataframe, epoch_id)
+        if [epoch_id] not in [each[:1] for each in calls]:
+            raise ConnectionError("lost after the write")
+
+
+def run(spark: Any, folder: Path, sink: WriteToSpark, retries: int = 3) -> None:
+    flags = [f"--checkpoint_dir={folder}/checkpoint", f"--epoch_retries={retries}", "--epoch_max_records=7"]
+    pipeline = beam.Pipeline(runner=PySparkRunner(spark), options=PipelineOptions(flags))
+    _ = pipeline | beam.Create(EVENTS) | sink
+    pipeline.run().wait_until_finish()
+
+
+def found(rows: list[Any]) -> list[tuple[int, str]]:
+    return sorted((json.loads(row["key"])["id"], json.loads(row["after"])["name"]) for row in rows)
+
+
+def test_each_change_is_written_once_though_every_first_call_fails_after_its_write(
+    spark: Any, tmp_path: Path
+):
+    url = f"jdbc:derby:memory:{tmp_path.name};create=true"
+    spark.sql("drop table if exists changes")
+    empty = spark.createDataFrame([], "epoch bigint, op string, row_key string, row_after string")
+    empty.write.jdbc(url, "changes")
+    writers = [
+        example("to_parquet", LAKE=f"{tmp_path}/lake"),
+        example("to_jdbc", URL=url),
+        example("to_table"),
+    ]
+
+    def save(dataframe: Any, epoch_id: int) -> None:
+        for writer in writers:
+            writer(dataframe, epoch_id)
+
+    run(spark, tmp_path, WriteToSpark(FailsOnce(save, tmp_path / "calls"), shards=1))
+    assert found(spark.read.parquet(f"{tmp_path}/lake").collect()) == EXPECTED
+    rows = spark.read.jdbc(url, "changes").selectExpr("row_key as key", "row_after as after")
+    assert found(rows.collect()) == EXPECTED
+    assert found(spark.table("changes").collect()) == EXPECTED
+    spark.sql("drop table changes")
+    calls = json.loads((tmp_path / "calls").read_text())
+    ids = [epoch for epoch, _ in calls]
+    assert ids == sorted(ids)
+    for epoch in set(ids):
+        same = [rows for id_, rows in calls if id_ == epoch]
+        assert len(same) == 2, "each id is repeated once"
+        assert same[0] == same[1], "the same id has other rows"
+
+
+def test_structs_have_the_columns_of_the_table_and_its_types(spark: Any, tmp_path: Path):
+    def save(dataframe: Any, epoch_id: int) -> None:
+        dataframe.select("key.id", "after.name").write.mode("overwrite").parquet(
+            f"{tmp_path}/lake/e={epoch_id}"
+        )
+
+    run(spark, tmp_path, WriteToSpark(save, images="struct", shards=1))
+    frame = spark.read.parquet(f"{tmp_path}/lake")
+    assert frame.schema["id"].dataType.typeName() == "long"
+    assert sorted((row["id"], row["name"]) for row in frame.collect()) == EXPECTED
+
+
+def test_the_function_may_not_be_something_else():
+    with pytest.raises(UsageError, match="a function"):
+        WriteToSpark("save")  # type: ignore[arg-type]
