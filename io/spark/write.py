@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import os
-from typing import Any, Self
+from typing import Any
 
 import apache_beam as beam
+from typing_extensions import Self
 
 from penstock.errors import UsageError
 from penstock.event.model import ChangeEvent

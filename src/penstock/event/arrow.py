@@ -256,6 +256,12 @@ def arrow_array(
         ) from None
 
 
+def python_values(array: pa.Array, type_: ColumnType, unit: TimestampUnit) -> list[Any]:
+    """Return the values of an array that `arrow_array` made."""
+    values, read = _plain(array).to_pylist(), _reader(type_, 1000 if unit == "us" else 1)
+    return values if read is None else [None if value is None else read(value) for value in values]
+
+
 def _writer(type_: ColumnType, unit: int) -> Rule:
     """Return the function from a Python value to what pyarrow converts without loss; None: no change."""
     if type_.kind in _TIMESTAMPS and unit > 1:

@@ -1,0 +1,109 @@
+"""What the sinks of tables share: an epoch's events, by table, and the changes of columns that they need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import get_args
+
+import msgspec
+
+from penstock.errors import UsageError
+from penstock.event.coder import decode_event
+from penstock.event.model import ChangeEvent, Column, Source, TableSchema
+from penstock.event.plain_types import plain_schema
+from penstock.event.schema_changes import Policy, SchemaChange, merged_schema, plan_schema_change
+from penstock.io.columnar.table_rows import PREFIX, Mode, by_table
+from penstock.io.staging.batch import StagedBatch, StagedEvents
+from penstock.io.staging.coders import RecordBlockCoder
+
+
+@dataclass(frozen=True, slots=True)
+class TableEvents:
+    """The events of one table in an epoch, in their order for each key."""
+
+    source: Source
+    events: list[ChangeEvent]
+
+    @property
+    def schema(self) -> TableSchema:
+        """The columns of all events."""
+        return reduce(merged_schema, (event.schema for event in self.events), TableSchema(()))
+
+
+def events_of_epoch(batches: Sequence[StagedBatch]) -> list[TableEvents]:
+    """Return the events of an epoch by table."""
+    decode_block = RecordBlockCoder().decode
+    events = [event for batch in batches for event in StagedEvents(batch, decode_block, decode_event)]
+    return [TableEvents(each[0].source, each) for each in by_table(events).values()]
+
+
+def table_for(name: str, source: Source, given: dict[str, Source]) -> str:
+    """Return the table for events of `source`, from a name with placeholders; `given` has those of this epoch.
+
+    Raises:
+        UsageError: another source has the same table.
+    """
+    table = name.format(table=source.table, schema=source.schema, database=source.database)
+    other = given.setdefault(table, source)
+    if other != source and (other.schema, other.table) != (source.schema, source.table):
+        raise UsageError(
+            f"events of {other.schema}.{other.table} and of {source.schema}.{source.table} would go to one table, "
+            f"{table}: give the name a placeholder, one of {{table}}, {{schema}} and {{database}}, or use one sink for "
+            "each table"
+        )
+    return table
+
+
+def schema_change(
+    table: str, target: TableSchema, wanted: TableSchema, policy: Policy
+) -> tuple[TableSchema, SchemaChange]:
+    """Return the columns that the target has afterwards, and how it changes; plain columns only.
+
+    Raises:
+        SchemaChangedError: the policy forbids the change, or a type changed to one that is not wider.
+        UsageError: the target was not made by a sink of Penstock in this mode.
+    """
+    known = {column.name: column.type for column in target}
+    missing = [
+        column.name for column in wanted if column.name.startswith(PREFIX) and column.name not in known
+    ]
+    if missing:
+        raise UsageError(
+            f"table {table} exists and has no columns {', '.join(missing)}: it was not made by this sink in this "
+            "mode. Give the sink another table"
+        )
+    change = plan_schema_change(table, known, wanted, policy)
+    wider = {column.name: column for column in change.widened}
+    columns = [
+        msgspec.structs.replace(column, type=wider[column.name].type) if column.name in wider else column
+        for column in target
+    ]
+    return TableSchema((*columns, *change.added)), change
+
+
+def check_arguments(mode: Mode, policy: Policy) -> None:
+    """Refuse values that are not allowed."""
+    if mode not in get_args(Mode):
+        raise UsageError(f"mode is one of {', '.join(get_args(Mode))}, got {mode!r}.")
+    if policy not in get_args(Policy):
+        raise UsageError(f"schema_changes is one of {', '.join(get_args(Policy))}, got {policy!r}.")
+
+
+def log_columns(
+    table: str, target: TableSchema, wanted: TableSchema, policy: Policy
+) -> tuple[TableSchema, SchemaChange]:
+    """Return the columns of the images that a change log gets, and how the table changes.
+
+    `target` are the columns of the table, `wanted` those of the events. Errors are those of `schema_change`.
+    """
+    held = {column.name: column for column in target}
+    images = held.get("after")
+    known = TableSchema(tuple(Column(each.name, each.type) for each in images.type.fields) if images else ())
+    after, change = schema_change(table, known, plain_schema(wanted), policy)
+    types = {column.name: column.type for column in after}
+    written = [column for column in wanted if column.name not in change.ignored]
+    return TableSchema(
+        tuple(msgspec.structs.replace(each, type=types[each.name]) for each in written)
+    ), change

@@ -1,0 +1,268 @@
+"""Delta tables as a target of one commit per epoch. Needs the extra `delta`.
+
+The ledger is the table's application transaction of the sink: its version is ``generation << 32 | epoch``, in the
+commit of the rows. delta-rs 1.6 does not compare versions, so they are compared here, before the commit and on the
+same snapshot of the table. A commit that another writer makes in between fails this one (`max_commit_retries=0`;
+without the limit delta-rs would try again without this comparison); then everything is done again from the new
+snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.event.change_rows import change_row_schema, change_rows
+from penstock.event.model import Source, TableSchema, Version
+from penstock.event.replica import encode_version, fold
+from penstock.event.schema_changes import Policy, SchemaChange
+from penstock.io.columnar.arrow_rows import arrow_schema, columns_of_arrow, rows_of_arrow, rows_to_arrow
+from penstock.io.columnar.replica import (
+    TableEvents,
+    events_of_epoch,
+    log_columns,
+    schema_change,
+    table_for,
+)
+from penstock.io.columnar.table_rows import (
+    DELETED,
+    KEY,
+    VALID_TO,
+    VERSION,
+    History,
+    Mode,
+    StoredRow,
+    current_rows,
+    table_schema,
+)
+from penstock.io.staging.batch import StagedBatch
+from penstock.io.staging.delivery import LedgerEntry, TargetUnavailableError
+from penstock.io.staging.epochs import EpochDelivery
+
+_EPOCH_BITS = 32
+
+
+@dataclass(frozen=True)
+class DeltaTarget:
+    """See `penstock.io.staging.epochs.EpochTarget`. `uri` may have placeholders; one table is one commit."""
+
+    uri: str
+    mode: Mode
+    schema_changes: Policy
+    # Without repr: it may hold credentials.
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def name(self) -> str:
+        return f"the Delta table {self.uri}"
+
+    def check(self) -> None:
+        """Open the table, if the URI names one.
+
+        Raises:
+            TargetUnavailableError: the storage does not answer or denies access.
+        """
+        if "{" not in self.uri:
+            self._open(self.uri)
+
+    def publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
+        from deltalake.exceptions import CommitFailedError
+
+        given: dict[str, Source] = {}
+        for each in events_of_epoch(batches):
+            if not each.source.table:  # a message of the log belongs to no table
+                continue
+            uri = table_for(self.uri, each.source, given)
+            try:
+                self._publish(uri, delivery, each)
+            except CommitFailedError as error:
+                raise TargetUnavailableError(f"another writer has committed to {uri}: {error}") from None
+
+    def _publish(self, uri: str, delivery: EpochDelivery, table: TableEvents) -> None:
+        delta = self._open(uri)
+        if delta is None:
+            delta = self._create(uri, table)
+        if delivery.is_delivered(_entry(delta.transaction_version(delivery.writer))):
+            return
+        writer = {"log": _append, "current": _merge_current, "history": _merge_history}[self.mode]
+        writer(_Commit(delta, uri, delivery, self.schema_changes), table)
+
+    def _open(self, uri: str) -> Any:
+        """Return the table with its newest snapshot; None if there is none."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        try:
+            return DeltaTable(uri, storage_options=dict(self.storage_options))
+        except TableNotFoundError:
+            return None
+        except OSError as error:
+            raise TargetUnavailableError(str(error)) from None
+
+    def _create(self, uri: str, table: TableEvents) -> Any:
+        """Create an empty table. It has no entry in its ledger, so a crash after it repeats nothing."""
+        from deltalake import DeltaTable
+
+        schema = table.schema
+        shape = (
+            change_row_schema(schema) if self.mode == "log" else arrow_schema(table_schema(schema, self.mode))
+        )
+        # Nullable: a column that a later event does not have must not be refused.
+        nullable = pa.schema([field.with_nullable(True) for field in shape])
+        DeltaTable.create(uri, nullable, mode="ignore", storage_options=dict(self.storage_options))
+        return self._open(uri)
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    """One commit: the snapshot that it begins at, and what it must write besides the rows."""
+
+    delta: Any
+    uri: str
+    delivery: EpochDelivery
+    policy: Policy
+
+    def properties(self, truncated: Version | None = None) -> Any:
+        """Return the properties with the ledger, and with the newest TRUNCATE if there is one in this epoch."""
+        from deltalake import CommitProperties, Transaction
+
+        position = self.delivery.position
+        entries = [Transaction(self.delivery.writer, position.generation << _EPOCH_BITS | position.epoch)]
+        if truncated is not None:
+            entries.append(Transaction(self._truncates, truncated.order))
+        return CommitProperties(max_commit_retries=0, app_transactions=entries)
+
+    @property
+    def truncated(self) -> Version | None:
+        """The newest TRUNCATE of earlier epochs; its transaction is not kept, so all of it counts as later."""
+        order = self.delta.transaction_version(self._truncates)
+        return None if order is None else Version(order)
+
+    @property
+    def _truncates(self) -> str:
+        return f"{self.delivery.writer}/truncated"
+
+    def columns(self) -> TableSchema:
+        return columns_of_arrow(_pyarrow_schema(self.delta))
+
+    def fit(self, wanted: TableSchema) -> tuple[TableSchema, SchemaChange]:
+        """Return the columns of the table after the commit; the table is rewritten if a type must become wider."""
+        held = self.columns()
+        after, change = schema_change(self.uri, held, wanted, self.policy)
+        if change.widened:
+            self.rewrite(arrow_schema(TableSchema(after.columns[: len(held.columns)])))
+        return after, change
+
+    def rewrite(self, shape: pa.Schema) -> None:
+        """Give columns wider types. delta-rs has no type widening, so the table is written again, in one commit.
+
+        The rows stay the same, so the ledger does too, and a crash after it repeats nothing.
+        """
+        from deltalake import CommitProperties, write_deltalake
+
+        write_deltalake(
+            self.delta,
+            _read(self.delta).select(shape.names).cast(shape),
+            mode="overwrite",
+            schema_mode="overwrite",
+            commit_properties=CommitProperties(max_commit_retries=0),
+        )
+        self.delta.update_incremental()
+
+
+def _append(commit: _Commit, table: TableEvents) -> None:
+    """Append the change rows. A new column is added to the three images."""
+    from deltalake import write_deltalake
+
+    columns, change = log_columns(commit.uri, commit.columns(), table.schema, commit.policy)
+    rows = change_rows(table.events, columns)
+    if change.widened:
+        held = _pyarrow_schema(commit.delta)
+        nullable = pa.schema([field.with_nullable(True) for field in rows.schema])
+        commit.rewrite(pa.unify_schemas([held, nullable], promote_options="permissive"))
+    write_deltalake(
+        commit.delta, rows, mode="append", schema_mode="merge", commit_properties=commit.properties()
+    )
+
+
+def _merge_current(commit: _Commit, table: TableEvents) -> None:
+    for changes in fold(table.events).values():
+        wanted = table_schema(changes.schema, "current")
+        after, change = commit.fit(wanted)
+        rows = current_rows(changes, lambda keys: _load(commit.delta, keys, f"{KEY} in"), commit.truncated)
+        merge = _merge(commit, rows, after, change, table.source, f"t.{KEY} = s.{KEY}", changes.truncated)
+        # Only a newer version replaces a row, also if a row was loaded before another writer changed it.
+        merge = merge.when_matched_update_all(
+            predicate=f"s.{VERSION} > t.{VERSION}"
+        ).when_not_matched_insert_all()
+        if changes.truncated is not None:
+            merge = merge.when_not_matched_by_source_delete(
+                f"t.{VERSION} < '{encode_version(changes.truncated)}'"
+            )
+        merge.execute()
+
+
+def _merge_history(commit: _Commit, table: TableEvents) -> None:
+    history = History(
+        lambda keys: _load(commit.delta, keys, f"({VALID_TO} is null or {DELETED}) and {KEY} in"),
+        lambda: _load(commit.delta, None, f"{VALID_TO} is null"),
+    )
+    rows = history.add(table.events)
+    after, change = commit.fit(table_schema(history.schema, "history"))
+    on = f"t.{KEY} = s.{KEY} and t.{VERSION} = s.{VERSION}"
+    merge = _merge(commit, rows, after, change, table.source, on, None)
+    merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+
+def _merge(
+    commit: _Commit,
+    rows: list[StoredRow],
+    columns: TableSchema,
+    change: SchemaChange,
+    source: Source,
+    on: str,
+    truncated: Version | None,
+) -> Any:
+    held = {column.name for column in columns if column.name not in change.ignored}
+    written = TableSchema(tuple(column for column in columns if column.name in held))
+    return commit.delta.merge(
+        rows_to_arrow(rows, written, source),
+        predicate=on,
+        source_alias="s",
+        target_alias="t",
+        merge_schema=bool(change.added),
+        commit_properties=commit.properties(truncated),
+    )
+
+
+def _load(delta: Any, keys: list[str] | None, condition: str) -> list[StoredRow]:
+    """Return the rows that fulfil a condition; `keys` follow it as a list of texts."""
+    if keys is not None and not keys:
+        return []
+    listed = "" if keys is None else "({})".format(", ".join(_quoted(key) for key in keys))
+    return rows_of_arrow(_read(delta, f"{condition} {listed}"))
+
+
+def _read(delta: Any, where: str = "true") -> Any:
+    from deltalake import QueryBuilder
+
+    # A query, and not `to_pyarrow_dataset`, which reads no tables with timestamps without a time zone.
+    found = QueryBuilder().register("t", delta).execute(f"select * from t where {where}")
+    return pa.table(found).cast(_pyarrow_schema(delta))
+
+
+def _pyarrow_schema(delta: Any) -> Any:
+    return pa.schema(delta.schema().to_arrow())
+
+
+def _quoted(text: str) -> str:
+    return "'{}'".format(text.replace("'", "''"))
+
+
+def _entry(version: int | None) -> LedgerEntry | None:
+    return (
+        None if version is None else LedgerEntry(version >> _EPOCH_BITS, version & ((1 << _EPOCH_BITS) - 1))
+    )
