@@ -102,8 +102,9 @@ def test_the_log_has_each_change_once_and_gains_the_columns_of_the_source(tmp_pa
     assert [note for *_, note in found] == [(event.after or {}).get("note") for event in events]
 
 
+@pytest.mark.parametrize("mode", ["log", "current"])
 def test_a_driver_that_was_paused_in_the_middle_of_a_publication_cannot_commit_it_again(
-    tmp_path: Path, monkeypatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Any
 ):
     writer = Writer(3)
     first, second = writer.changes(6, truncates=False), writer.changes(6, truncates=False)
