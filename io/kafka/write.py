@@ -9,7 +9,7 @@ from typing import Any
 from penstock.errors import UsageError
 from penstock.io.kafka.records import Format
 from penstock.io.kafka.target import Guarantee, KafkaTarget
-from penstock.io.staging.send import UNAVAILABLE_SECONDS
+from penstock.io.staging.retry import UNAVAILABLE_SECONDS
 from penstock.io.staging.send_after_commit import SHARDS, SendAfterCommit
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from penstock.errors import UsageError
 from penstock.event.schema_changes import Policy
 from penstock.io.sql.target import Mode, SqlTarget
-from penstock.io.staging.send import UNAVAILABLE_SECONDS
+from penstock.io.staging.retry import UNAVAILABLE_SECONDS
 from penstock.io.staging.send_after_commit import SHARDS, SendAfterCommit
 
 
