@@ -20,11 +20,13 @@ from typing import Any, NoReturn
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from penstock.errors import UsageError
 from penstock.launch.folders import any_folder_conflict
 from penstock.launch.reporter import standard_error_reporter
 from penstock.launch.run import Continuation, run_pipeline
 from penstock.launch.streams import open_missing_streams
 from penstock.suggestions import did_you_mean
+from penstock.telemetry.export import exporters
 
 DEFAULT_RUNNER = "penstock.runner.PySparkRunner"
 _CONTINUATION = Continuation("to continue, start the same program with the same flags, without --fresh")
@@ -46,6 +48,7 @@ def run_program(build: Callable[..., Any], arguments: Sequence[str] | None = Non
         parser.error("; ".join(unknown))
     values = {name: value for name, value in vars(ours).items() if value is not None}
     debug, progress = values.pop("debug"), values.pop("progress")
+    metrics = values.pop("metrics", ())
     checkpoint = {"checkpoint_dir": options.get_all_options().get("checkpoint_dir")}
     if conflict := any_folder_conflict({**values, **checkpoint}):
         parser.error(conflict)
@@ -54,8 +57,11 @@ def run_program(build: Callable[..., Any], arguments: Sequence[str] | None = Non
         build(pipeline, **values)
         return pipeline
 
-    with standard_error_reporter(progress) as reporter:
-        return int(run_pipeline(built, reporter, _CONTINUATION, debug=debug))
+    try:
+        with standard_error_reporter(progress) as reporter, exporters(metrics) as export:
+            return int(run_pipeline(built, reporter, _CONTINUATION, debug=debug, export=export))
+    except UsageError as error:  # of an exporter; errors of the pipeline are exit codes
+        parser.error(str(error))
 
 
 def run_script(module: str) -> NoReturn:
@@ -83,6 +89,12 @@ def _parser(build: Callable[..., Any]) -> argparse.ArgumentParser:
     styles = ["live", "line", "json", "none"]
     parser.add_argument(
         "--progress", choices=styles, default="none", help="How to show progress (default: none)."
+    )
+    parser.add_argument(
+        "--metrics",
+        action="append",
+        metavar="prometheus[=HOST:PORT]|otlp",
+        help="Export metrics of each commit; may be repeated. prometheus listens on 127.0.0.1:9464.",
     )
     debug = "Also show the traceback of an error. It may contain values of rows."
     parser.add_argument("--debug", action="store_true", help=debug)

@@ -141,7 +141,7 @@ class Job:
     def _committed(self, record: CommitRecord, driver: Driver, early: EarlyPublisher) -> None:
         mark("committed", epoch=record.number)
         early.committed(record)
-        self._result.committed(record, driver.measured(record.number))
+        self._result.committed(record, driver.measured(record.number), driver.phases(record.number))
 
     def _no_retry_after_cancel(self, error: Exception) -> None:
         """Let the loop try an epoch again, unless it failed because it was cancelled."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from apache_beam.runners.runner import PipelineResult, PipelineState
 
@@ -21,6 +21,8 @@ class Progress:
     `epoch` is the number of the record, `generation` that of the driver's take-over, `epochs` the number of epochs
     committed in the life of the checkpoint. `watermark_us` is the lowest output watermark of all steps that read and
     of all groupings; None before the first. `publications` is the number that wait for the next epoch.
+    `epoch_seconds` are the phases of the last epoch that ran here: `tasks` (the Spark job) and `commit`. `state_bytes`
+    is the size of the state runs that the record names.
     """
 
     epoch: int
@@ -30,6 +32,8 @@ class Progress:
     watermark_us: int | None
     residuals: tuple[ResidualView, ...]
     publications: int
+    epoch_seconds: Mapping[str, float] = field(default_factory=dict)
+    state_bytes: int = 0
 
 
 class PySparkPipelineResult(PipelineResult):
@@ -43,6 +47,7 @@ class PySparkPipelineResult(PipelineResult):
         super().__init__(PipelineState.STARTING)
         self._residuals = residuals
         self._record: CommitRecord | None = None
+        self._phases: Mapping[str, float] = {}
         self._metrics = metrics.MetricsAccumulator()
         self._error: BaseException | None = None
         self._finished = threading.Event()
@@ -131,6 +136,9 @@ class PySparkPipelineResult(PipelineResult):
             watermark_us=min(self.watermarks.values(), default=None),
             residuals=self.residuals(),
             publications=len(record.state.publications),
+            epoch_seconds=self._phases,
+            # After a rescaling two entries may name one file.
+            state_bytes=sum({run.name: run.size for run in record.state.state_runs}.values()),
         )
 
     # For the runner.
@@ -142,8 +150,14 @@ class PySparkPipelineResult(PipelineResult):
         self._thread = threading.Thread(target=self._run, args=(work,), name="penstock-driver", daemon=True)
         self._thread.start()
 
-    def committed(self, record: CommitRecord, measured: Iterable[bytes] = ()) -> None:
-        """Store the last record, and the metrics of the tasks of its epoch."""
+    def committed(
+        self,
+        record: CommitRecord,
+        measured: Iterable[bytes] = (),
+        phases: Mapping[str, float] | None = None,
+    ) -> None:
+        """Store the last record, and the metrics and phases of its epoch."""
+        self._phases = phases or {}
         self._record = record
         self._metrics.add(measured)
 

@@ -102,6 +102,7 @@ class Driver:
         draining: Callable[[], bool] = lambda: False,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
         pause: Callable[[float], None] = time.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._plan = plan
         self._engine = engine
@@ -111,6 +112,7 @@ class Driver:
         self._draining = draining
         self._now_us = now_us
         self._pause = pause
+        self._monotonic = monotonic
         self._schedule = Schedule(plan)
         self._test_stream = TestStreamSource(residuals.context)
         self._inputs = EpochInputs(
@@ -126,6 +128,7 @@ class Driver:
             plan, self._schedule, residuals, state_schemas(residuals.context), now_us
         )
         self._last = _LastEpoch()
+        self._reported = (0, 0.0, 0.0)
         self._pacing = Pacing(limits.seconds, hurried=limits.may_end_early)
 
     def __call__(self, record: CommitRecord, attempt: Attempt) -> EpochState | None:
@@ -179,6 +182,11 @@ class Driver:
     def measured(self, epoch: int) -> tuple[bytes, ...]:
         """Return the serialized `MonitoringInfo`s of an epoch; empty unless it is the last one that ran here."""
         return self._last.metrics if self._last.number == epoch else ()
+
+    def phases(self, epoch: int) -> dict[str, float]:
+        """Return the seconds of the phases of an epoch that was just committed; empty unless it ran here last."""
+        number, began, reported = self._reported
+        return {"tasks": reported - began, "commit": self._monotonic() - reported} if number == epoch else {}
 
     def finalize_bundles(self, record: CommitRecord) -> None:
         """Run the bundle finalizers of the last epoch now, if it is committed.
@@ -243,8 +251,10 @@ class Driver:
         place = f"epoch {attempt.epoch}" if self._plan.streaming else ""
         description = f"{self._name}: {place}" if place else self._name
         mark("started", epoch=attempt.epoch)
+        began = self._monotonic()
         reports = self._engine.run(epoch, description, f"penstock-{attempt.job}")
         mark("reported", epoch=attempt.epoch)
+        self._reported = (attempt.epoch, began, self._monotonic())
         show_logs(record for report in reports for record in report.logs)
         show_warnings(warning for report in reports for warning in report.warnings)
         raise_failure(reports)

@@ -36,7 +36,7 @@ def test_a_missing_name_of_a_namespace_package_is_a_missing_package(monkeypatch:
 def test_a_missing_module_of_penstock_is_not_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "penstock.launch.live_line", None)
     with pytest.raises(ImportError, match="live_line"), extra_packages("cli"):
-        from penstock.launch import live_line  # noqa: F401
+        import penstock.launch.live_line  # noqa: F401
 
 
 def test_a_package_is_looked_for_without_an_import() -> None:

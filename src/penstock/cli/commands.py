@@ -15,7 +15,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -42,6 +42,7 @@ from penstock.launch.reporter import ignore_import_warnings, standard_error_repo
 from penstock.launch.run import Continuation, ExitCode, run_pipeline
 from penstock.launch.signals import restore_defaults
 from penstock.suggestions import did_you_mean
+from penstock.telemetry.export import Export, exporters
 from penstock.templates.template import Template, UnknownTemplateError, template_named, templates
 
 
@@ -219,6 +220,12 @@ def validate(name_or_file: str, sets: Sequence[str], json_: bool, online: bool, 
 @click.option(
     "--until", metavar="TIME", help="Read up to this commit time (inclusive), then end; sets `end`."
 )
+@click.option(
+    "--metrics",
+    multiple=True,
+    metavar="prometheus[=HOST:PORT]|otlp",
+    help="Export metrics of each commit; may be repeated. prometheus listens on 127.0.0.1:9464.",
+)
 @click.option("--drain-after", type=Span(), help="Drain the pipeline after so long, such as 90s, 10m or 2h.")
 def run(
     name_or_file: str,
@@ -227,6 +234,7 @@ def run(
     debug: bool,
     until: str | None,
     drain_after: float | None,
+    metrics: Sequence[str],
     **flags: Any,
 ) -> None:
     """Run a template or a job file on Spark until it is done, fails, or is interrupted.
@@ -242,15 +250,26 @@ def run(
     secrets = secret_names(configuration.template.parameters)
     command = resume_command(sys.argv, secrets)
     continuation = Continuation(f"to continue, run:\n  {command}", command)
-    with standard_error_reporter(progress) as reporter:
+    with standard_error_reporter(progress) as reporter, _exporting(metrics) as export:
         code = run_pipeline(
             lambda: start(configuration),
             reporter,
             continuation,
             debug=debug,
             drain_after_seconds=drain_after,
+            export=export,
         )
     sys.exit(code)
+
+
+@contextmanager
+def _exporting(wanted: Sequence[str]) -> Iterator[Export]:
+    with ExitStack() as stack:
+        try:
+            export = stack.enter_context(exporters(wanted))
+        except UsageError as error:
+            refuse(error)
+        yield export
 
 
 def _end_at(until: str | None) -> list[str]:

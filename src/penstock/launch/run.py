@@ -23,6 +23,8 @@ from penstock.errors import UsageError
 from penstock.launch.failures import describe_failure
 from penstock.launch.reporter import Reporter
 from penstock.launch.signals import StopSignals
+from penstock.telemetry.export import Export
+from penstock.telemetry.measurements import measure
 from penstock.telemetry.snapshot import Snapshot, take_snapshot
 
 POLL_MS = 250
@@ -64,13 +66,14 @@ def run_pipeline(
     *,
     debug: bool = False,
     drain_after_seconds: float | None = None,
+    export: Export = lambda measurements: None,
 ) -> ExitCode:
     """Build a Beam pipeline, run it until it ends or is interrupted, and return how it ended.
 
     Every failure becomes one message. With `debug` its traceback is shown too, which may contain values of rows.
-    `drain_after_seconds` after the start the pipeline is drained.
+    `drain_after_seconds` after the start the pipeline is drained. `export` gets the measurements of each commit.
     """
-    session = _Session(reporter, continuation, debug, drain_after_seconds=drain_after_seconds)
+    session = _Session(reporter, continuation, debug, drain_after_seconds=drain_after_seconds, export=export)
     with StopSignals(session.abort).installed() as signals:
         try:
             result = _start(build, session, signals)
@@ -132,7 +135,10 @@ class _Session:
         debug: bool,
         clock: Callable[[], float] = time.time,
         drain_after_seconds: float | None = None,
+        export: Export = lambda measurements: None,
     ) -> None:
+        self._export = export
+        self._exported_epochs = -1
         self._drain_after_seconds = drain_after_seconds
         self._reporter = reporter
         self._continuation = continuation
@@ -157,9 +163,11 @@ class _Session:
                     drain_at = None
                     self._reporter.message("draining", "draining, as asked by --drain-after")
                     result.drain()
+                self._export_commit(result)
                 if self._reporter.due():
                     self._reporter.show(self._snapshot(result))
             result.wait_until_finish()
+            self._export_commit(result)
         except Exception as error:
             return self.fail(ExitCode.FAILED, error)
         if self._reporter.shows_progress:
@@ -214,6 +222,14 @@ class _Session:
     def _show_continuation(self) -> None:
         fields = {"command": self._continuation.command} if self._continuation.command else {}
         self._reporter.message("resume", self._continuation.text, **fields)
+
+    def _export_commit(self, result: Any) -> None:
+        """Export the measurements of a new commit. Commits that follow each other too fast are seen as one."""
+        progress = getattr(result, "progress", lambda: None)()
+        if progress is not None and progress.epochs != self._exported_epochs:
+            self._exported_epochs = progress.epochs
+            counters = committed_counters(result.metrics())
+            self._export(measure(take_snapshot(self._clock(), progress, counters), progress, counters))
 
     def _snapshot(self, result: Any) -> Snapshot:
         return take_snapshot(self._clock(), result.progress(), committed_counters(result.metrics()))

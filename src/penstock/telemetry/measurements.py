@@ -1,0 +1,105 @@
+"""What monitoring systems get: one list of measurements for each commit. Pure.
+
+    measurements = measure(snapshot, progress, counters)
+
+The names are those of Prometheus without the suffix `_total` of counters. Values that are not known are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.io.change_streams.metrics import (
+    NAMESPACE_PREFIX,
+    OPEN_PARTITIONS,
+    REFUSED_PARTITIONS,
+    REFUSED_SECONDS,
+    WAITING_PARTITIONS,
+)
+from penstock.telemetry.snapshot import Snapshot
+
+_GAUGES = frozenset((OPEN_PARTITIONS, WAITING_PARTITIONS, REFUSED_PARTITIONS, REFUSED_SECONDS))
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One value. `counts` says that it never falls in the life of the checkpoint; `unit` is that of UCUM."""
+
+    name: str
+    value: float
+    help: str
+    unit: str = "1"
+    counts: bool = False
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+def measure(now: Snapshot, progress: Any, counters: Iterable[tuple[str, str, int]]) -> list[Measurement]:
+    """Return the measurements as of the last commit.
+
+    `counters` are committed: (namespace, name, value). Each counter of a source or a sink has the label `component`,
+    the rest of its namespace. `progress` is the runner's; what another runner does not report is left out.
+    """
+    found = [
+        Measurement(
+            "penstock_epochs", now.epochs, "Epochs committed in the life of the checkpoint.", counts=True
+        )
+    ]
+    times = (
+        ("penstock_last_commit_timestamp_seconds", now.committed_at, "Time of the last commit."),
+        ("penstock_watermark_timestamp_seconds", now.watermark, "Lowest output watermark."),
+        ("penstock_watermark_lag_seconds", now.lag, "How far the watermark is behind the driver's clock."),
+    )
+    found += [Measurement(name, value, text, "s") for name, value, text in times if value is not None]
+    found += [
+        Measurement("penstock_partitions", count, "Partitions of the sources.", labels=(("state", state),))
+        for state, count in (("open", now.open), ("waiting", now.waiting))
+        if count is not None
+    ]
+    found += [
+        Measurement(
+            "penstock_refused_partitions",
+            now.counters.get(REFUSED_PARTITIONS, 0),
+            "Partitions that are refused.",
+        ),
+        Measurement(
+            "penstock_longest_refusal_seconds",
+            now.counters.get(REFUSED_SECONDS, 0),
+            "How long the service has refused the first of them.",
+            "s",
+        ),
+    ]
+    sums: dict[tuple[str, str], int] = {}
+    for namespace, name, value in counters:
+        if namespace.startswith(NAMESPACE_PREFIX) and name not in _GAUGES:
+            key = (name, namespace.removeprefix(NAMESPACE_PREFIX))
+            sums[key] = sums.get(key, 0) + value
+    found += [
+        Measurement(f"penstock_{name}", value, _help(name), counts=True, labels=(("component", component),))
+        for (name, component), value in sorted(sums.items())
+    ]
+    return found + _of_the_runner(progress)
+
+
+def _of_the_runner(progress: Any) -> list[Measurement]:
+    phases = getattr(progress, "epoch_seconds", None) or {}
+    found = [
+        Measurement(
+            "penstock_epoch_seconds", seconds, "The last epoch's phases.", "s", labels=(("phase", phase),)
+        )
+        for phase, seconds in sorted(phases.items())
+    ]
+    for name, field, text, unit in (
+        ("penstock_state_bytes", "state_bytes", "Size of the state runs that the last record names.", "By"),
+        ("penstock_publications", "publications", "Publications that the last record holds.", "1"),
+    ):
+        value = getattr(progress, field, None)
+        if value is not None:
+            found.append(Measurement(name, value, text, unit))
+    residuals = len(tuple(progress.residuals))
+    return [*found, Measurement("penstock_residuals", residuals, "Restrictions that are still to be read.")]
+
+
+def _help(name: str) -> str:
+    return f"{name.replace('_', ' ').capitalize()}, as committed."
