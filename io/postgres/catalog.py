@@ -14,7 +14,8 @@ from penstock.io.postgres.column_types import TypeCatalog, column_type
 from penstock.io.postgres.record import Table, TableColumn
 
 RELATION = """
-select attribute.attname, attribute.attnotnull,
+select attribute.attname,
+       attribute.attnotnull or exists (select from pg_type where oid = attribute.atttypid and typnotnull),
        (select position from unnest(key.indkey::int2[]) with ordinality as keys (number, position)
         where keys.number = attribute.attnum),
        (select pg_get_expr(adbin, adrelid) from pg_attrdef

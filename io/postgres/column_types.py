@@ -101,6 +101,8 @@ _BUILT_INS: dict[int, _BuiltIn] = {
 }
 _ARRAYS = {built_in.array_oid: oid for oid, built_in in _BUILT_INS.items()}
 
+_TIMES = (1083, 1114, 1184, 1266)
+"""Types whose modifier is the number of digits of a second."""
 _WITHOUT_ENTRY = "unknown"
 
 
@@ -140,7 +142,8 @@ def _built_in_type(oid: int, built_in: _BuiltIn, modifier: int) -> ColumnType:
         return ColumnType(built_in.kind, f"numeric({precision},{scale})", precision=precision, scale=scale)
     length = modifier - 4 if oid in (1042, 1043) else modifier
     first, space, rest = built_in.name.partition(" with")  # timestamp(3) with time zone
-    return ColumnType(built_in.kind, f"{first}({length}){space}{rest}")
+    digits = modifier if oid in _TIMES else None
+    return ColumnType(built_in.kind, f"{first}({length}){space}{rest}", scale=digits)
 
 
 _CONVERT: dict[Kind, Convert] = {

@@ -42,6 +42,10 @@ class Converter(Protocol):
     def check(self) -> None:
         """Check before the pipeline starts that the converter can work; see `SchemaRegistry.check`."""
 
+    @property
+    def embeds_schema(self) -> bool:
+        """Whether each key and value contains its schema."""
+
     def encoder(self, topic: str, part: Part, schema: Schema) -> Encode:
         """Return the function that encodes payloads of a schema, for the keys or the values of a topic.
 
@@ -62,14 +66,14 @@ class JsonConverter:
     as_json = True
 
     def __init__(self, *, schemas_enable: bool = False) -> None:
-        self._schemas = schemas_enable
+        self.embeds_schema = schemas_enable
 
     def check(self) -> None:
         """Do nothing: JSON needs no registry."""
 
     def encoder(self, topic: str, part: Part, schema: Schema) -> Encode:
         """Return the function that encodes payloads of a schema."""
-        if not self._schemas:
+        if not self.embeds_schema:
             return _encode
         # The schema is as large as the row, so it is encoded once.
         prefix = b'{"schema":' + _encode(schema) + b',"payload":'

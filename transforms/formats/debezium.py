@@ -28,7 +28,9 @@ change events.
 from __future__ import annotations
 
 import re
-from typing import Literal
+from collections.abc import Iterator
+from itertools import repeat
+from typing import Any, Literal
 
 import msgspec
 
@@ -62,6 +64,7 @@ class DebeziumFormat(TableFormat[DebeziumTable]):
         interval_handling_mode: How intervals are shown: numeric (microseconds) or string (ISO 8601).
         nullable_keys: Whether fields of keys may be null if the source does not say whether their columns may be
             NULL. Avro and Protobuf need it for a Spanner table with NULL in its primary key.
+        hstore_handling_mode: How PostgreSQL's hstore is shown: as the text of a JSON object, or as a map.
         debezium_exact: Whether to make the choices of Debezium's own connectors also where they lose the difference
             between a column that was not sent and NULL.
 
@@ -86,6 +89,7 @@ class DebeziumFormat(TableFormat[DebeziumTable]):
         binary_handling_mode: Literal["bytes", "base64", "base64-url-safe", "hex"] = "bytes",
         interval_handling_mode: Literal["numeric", "string"] = "numeric",
         nullable_keys: bool = False,
+        hstore_handling_mode: Literal["json", "map"] = "json",
         debezium_exact: bool = False,
     ) -> None:
         super().__init__()
@@ -104,6 +108,7 @@ class DebeziumFormat(TableFormat[DebeziumTable]):
             "time_precision_mode": time_precision_mode,
             "binary_handling_mode": binary_handling_mode,
             "interval_handling_mode": interval_handling_mode,
+            "hstore_handling_mode": hstore_handling_mode,
         }
         try:
             checked = msgspec.convert(modes, TypeModes)
@@ -113,6 +118,16 @@ class DebeziumFormat(TableFormat[DebeziumTable]):
         placeholder = unavailable_value_placeholder
         keys = key_converter or values
         self._options = Options(server, checked, placeholder, debezium_exact, nullable_keys, keys, values)
+
+    @property
+    def server(self) -> str:
+        """The first part of topics and schema names."""
+        return self._options.server
+
+    @property
+    def value_converter(self) -> Converter:
+        """What encodes the values of records."""
+        return self._options.value_converter
 
     @property
     def key_encoding(self) -> Encoding:
@@ -140,20 +155,24 @@ class DebeziumFormat(TableFormat[DebeziumTable]):
         Raises:
             ValueError: the options cannot express a value; the message names the column.
         """
+        return self.records(event, repeat(None))
+
+    def records(self, event: ChangeEvent, blocks: Iterator[Any]) -> list[FormattedRecord]:
+        """Return the records of an event; each one with a value takes its `transaction` block from `blocks`."""
         op = _OPS.get(event.op)
         if op is None or op in self._skipped:
             return []
         table = self._plan(event)
         if event.op is Op.MESSAGE:
-            return [table.message(event)]
+            return [table.message(event, next(blocks))]
         before, after = event.before, event.after
         if op == "d" and before is None:
             # As in Debezium's connectors: a consumer of values alone could not tell which row is gone.
             before = event.key
         if op == "u" and (old_key := table.changed_key(event)) is not None:
-            return self._key_change(table, event, old_key)
+            return self._key_change(table, event, old_key, blocks)
         key, headers = table.key(event.key), () if table.leaves_out else table.unavailable(before, after)
-        value = table.value(event, op, before, after)
+        value = table.value(event, op, before, after, next(blocks))
         record = FormattedRecord(table.topic, key, value, event.timestamp, event.version, headers)
         if op == "d" and self._tombstones:
             return [record, table.record(event, key, None)]
@@ -162,14 +181,17 @@ class DebeziumFormat(TableFormat[DebeziumTable]):
     def _make_plan(self, source: Source, schema: TableSchema) -> DebeziumTable:
         return DebeziumTable(source, schema, self._options)
 
-    def _key_change(self, table: DebeziumTable, event: ChangeEvent, old: Image) -> list[FormattedRecord]:
+    def _key_change(
+        self, table: DebeziumTable, event: ChangeEvent, old: Image, blocks: Iterator[Any]
+    ) -> list[FormattedRecord]:
         """Return delete, tombstone and create, linked by headers that hold the other key."""
         before, after = event.before, event.after
         old_key, new_key = table.key(old), table.key(event.key)
-        deletion, creation = table.value(event, "d", before, None), table.value(event, "c", None, after)
+        deletion = table.value(event, "d", before, None, next(blocks))
+        creation = table.value(event, "c", None, after, next(blocks))
         to_new, to_old = ("__debezium.newkey", new_key or b""), ("__debezium.oldkey", old_key or b"")
         records = [table.record(event, old_key, deletion, (to_new, *table.unavailable(before, None)))]
         if self._tombstones:
-            records.append(table.record(event, old_key, None))
+            records.append(table.record(event, old_key, None, (to_new,)))
         created = table.record(event, new_key, creation, (to_old, *table.unavailable(None, after)))
         return [*records, created]

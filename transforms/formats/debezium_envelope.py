@@ -16,7 +16,7 @@ class Envelope(msgspec.Struct, gc=False):
     before: dict[str, Any] | None
     after: dict[str, Any] | None
     source: Any
-    transaction: None
+    transaction: dict[str, Any] | None
     op: str
     ts_ms: int
     ts_us: int
@@ -55,23 +55,23 @@ _TRANSACTION_SCHEMA: Schema = {
 
 MESSAGE_KEY_SCHEMA: Schema = {
     "type": "struct",
-    "fields": [{"type": "string", "optional": False, "field": "prefix"}],
+    "fields": [{"type": "string", "optional": True, "field": "prefix"}],
     "optional": False,
     "name": "io.debezium.connector.postgresql.MessageKey",
     "version": 1,
 }
 
 
-def message_schema(system: str) -> Schema:
-    """Return the schema of the values of messages."""
+def message_schema(system: str, content_schema: Schema) -> Schema:
+    """Return the schema of the values of messages. `content_schema`: how their bytes are shown."""
     content = [
         {"type": "string", "optional": True, "field": "prefix"},
-        {"type": "bytes", "optional": True, "field": "content"},
+        {**content_schema, "optional": True, "field": "content"},
     ]
     message = {
         "type": "struct",
         "fields": content,
-        "optional": True,
+        "optional": False,
         "name": "io.debezium.connector.postgresql.Message",
         "version": 1,
         "field": "message",

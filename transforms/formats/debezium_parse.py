@@ -341,11 +341,19 @@ def _record_sequence(block: dict[str, Any]) -> str:
 
 def _postgresql(block: dict[str, Any], timestamp: int) -> _Described:
     source, _, _, _ = _common(block, timestamp)
-    lsn = str(block.get("lsn") or "")
-    committed = msgspec.json.decode(block.get("sequence") or "[]")
-    order = int(committed[0]) if committed and committed[0] else int(lsn or 0)
+    lsn = int(block.get("lsn") or 0)
+    # The end of the transaction before orders transactions too; the first one that a connector reads has none.
+    ends = msgspec.json.decode(block.get("sequence") or "[]")
+    previous = int(ends[0]) if ends and ends[0] else None
     id_ = "" if block.get("txId") is None else str(block["txId"])
-    return source, Version(order, id_, lsn), Transaction(id_, origin=block.get("origin") or ""), ()
+    version = Version(lsn if previous is None else previous, id_, f"{lsn:020d}" if lsn else "")
+    transaction = Transaction(
+        id_,
+        origin=block.get("origin") or "",
+        origin_position=block.get("origin_lsn"),
+        previous_end=previous,
+    )
+    return source, version, transaction, ()
 
 
 def _bigtable(block: dict[str, Any], timestamp: int) -> _Described:

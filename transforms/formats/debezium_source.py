@@ -326,6 +326,12 @@ def _members(**members: Any) -> msgspec.Raw:
 def _postgresql(event: ChangeEvent, server: str) -> PostgresSource:
     ns, source, version, transaction = event.timestamp, event.source, event.version, event.transaction
     lsn = int(version.sequence) if version.sequence else version.order
+    # A message outside of transactions is its own end; a row of a snapshot has no transaction before it.
+    previous = None if event.op is Op.READ else lsn
+    if transaction is not None:
+        previous = transaction.previous_end
+        if transaction.committed is not None:
+            ns = transaction.committed
     return PostgresSource(
         CONNECTOR_VERSION,
         "postgresql",
@@ -333,7 +339,7 @@ def _postgresql(event: ChangeEvent, server: str) -> PostgresSource:
         ns // 1_000_000,
         _snapshot(event),
         source.database,
-        f'["{version.order}","{lsn}"]',
+        f'[{"null" if previous is None else f"{chr(34)}{previous}{chr(34)}"},"{lsn}"]',
         ns // 1_000,
         ns,
         source.schema,
@@ -342,7 +348,7 @@ def _postgresql(event: ChangeEvent, server: str) -> PostgresSource:
         lsn,
         None,
         (transaction.origin or None) if transaction else None,
-        None,
+        transaction.origin_position if transaction else None,
     )
 
 

@@ -15,6 +15,13 @@ from penstock.transforms.formats.debezium_envelope import (
     envelope_schema,
     message_schema,
 )
+from penstock.transforms.formats.debezium_postgres import (
+    NO_DEFAULT,
+    default_value,
+    postgres_mapping,
+    required_value,
+    unchanged_value,
+)
 from penstock.transforms.formats.debezium_source import json_block, plain_block
 from penstock.transforms.formats.debezium_types import (
     Mapping,
@@ -27,6 +34,7 @@ from penstock.transforms.formats.debezium_types import (
 from penstock.transforms.formats.formatted import FormattedRecord, Headers
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_]")
+_UNSAFE_IN_TOPIC = re.compile(r"[^A-Za-z0-9._-]")
 
 UNAVAILABLE_HEADER = "__penstock.unavailable"
 """Header of binary records: JSON of the columns that are null because they were not sent, for each image."""
@@ -53,22 +61,30 @@ class DebeziumTable:
         self.leaves_out = self._as_json or options.exact
         self._as_spanner = options.exact and source.system == "spanner"
         parts = [part for part in (options.server, source.schema, source.table) if part]
-        self.topic = ".".join(parts)
-        name = ".".join(_UNSAFE.sub("_", part) for part in parts)
+        self.topic = ".".join(_UNSAFE_IN_TOPIC.sub("_", part) for part in parts)
+        # Names in Avro and Protobuf have fewer characters than those of Kafka's topics.
+        name = self.topic if self._as_json else ".".join(_UNSAFE.sub("_", part) for part in parts)
         # Debezium's Spanner connector names keys and rows without the server.
         row_name = name.partition(".")[2] if source.system == "spanner" and len(parts) > 1 else name
-        self._names = schema.names
+        self._as_postgres = source.system == "postgresql"
         values, row = self._columns(schema, options.value_converter)
+        self._names = tuple(values)
+        self._left_out = frozenset(schema.names) - set(values)
         self._absent = {name: self._absent_value(each.schema) for name, each in values.items()}
+        self._absent_before = self._absent
+        self._defaults: tuple[tuple[str, Any], ...] = ()
+        if self._as_postgres:
+            self._prepare_postgres(schema, values)
         self._converters = [(name, each.convert) for name, each in values.items() if each.convert]
         keys, _ = self._columns(schema, options.key_converter)
-        key_names = tuple(column.name for column in schema.key_columns)
+        key_names = tuple(column.name for column in schema.key_columns if column.name in keys)
         self._key_converters = [(name, keys[name].convert) for name in key_names if keys[name].convert]
         self.key_schema = {
             "type": "struct",
             "fields": [
                 field_schema(column, keys[column.name].schema, optional=self._optional_key(column))
                 for column in schema.key_columns
+                if column.name in keys
             ],
             "optional": False,
             "name": f"{row_name}.Key",
@@ -86,10 +102,11 @@ class DebeziumTable:
 
     def _columns(self, schema: TableSchema, converter: Converter) -> tuple[dict[str, Mapping], list[Schema]]:
         """Return how each column is shown, and the schemas of the fields of a row."""
-        shown = {
-            column.name: column_mapping(column.type, self._options.modes, self._as_spanner, converter.as_json)
-            for column in schema
-        }
+        shown: dict[str, Mapping] = {}
+        for column in schema:
+            found = self._mapping(column, converter.as_json)
+            if found is not None:
+                shown[column.name] = found
         # A binary record has no way to leave a column out: where it was not sent, it must be null.
         optional = None if converter.as_json or self._exact else True
         row = [
@@ -99,8 +116,47 @@ class DebeziumTable:
                 optional=optional if column.key_position is None else self._optional_key(column),
             )
             for column in schema
+            if column.name in shown
         ]
         return shown, row
+
+    def _mapping(self, column: Column, as_json: bool) -> Mapping | None:
+        modes = self._options.modes
+        if not self._as_postgres:
+            return column_mapping(column.type, modes, self._as_spanner, as_json)
+        found = postgres_mapping(column.type, modes, as_json, self._exact)
+        default = NO_DEFAULT if found is None else default_value(column, found)
+        if found is None or default is NO_DEFAULT:
+            return found
+        return Mapping({**found.schema, "default": default}, found.convert)
+
+    def _prepare_postgres(self, schema: TableSchema, values: dict[str, Mapping]) -> None:
+        """Set what stands for columns that were not sent: unchanged large values, and the old row without its key."""
+        missing = None if self._exact or not self._as_json else _OMIT
+        columns = [column for column in schema if column.name in values]
+        text = self._options.placeholder
+        self._absent = {
+            column.name: unchanged_value(column.type, values[column.name].schema, text, missing)
+            for column in columns
+        }
+        self._absent_before = dict.fromkeys(values)
+        defaults = {name: each.schema["default"] for name, each in values.items() if "default" in each.schema}
+        if self._exact or self._options.value_converter.embeds_schema:
+            # A record must fit the schema that it contains: a required column has a value, as in Debezium.
+            for column in columns:
+                if column.nullable is False or column.key_position is not None:
+                    required = required_value(column.type, values[column.name])
+                    self._absent_before[column.name] = defaults.get(column.name, required)
+        if not self._exact:
+            return
+        # Kafka Connect writes the default of a column in place of NULL. The connector reads no values of type `name`.
+        names = {
+            column.name: "" for column in columns if column.type.native == "name" and not column.nullable
+        }
+        self._defaults = tuple((names | defaults).items())
+        self._absent_before |= defaults
+        if self._options.modes.binary_handling_mode.startswith("base64"):
+            self._absent |= {column.name: None for column in columns if column.type.kind is Kind.BYTES}
 
     def _optional_key(self, column: Column) -> bool:
         return column.nullable is True or (column.nullable is None and self._options.nullable_keys)
@@ -137,14 +193,16 @@ class DebeziumTable:
                 raise self._error(name, error) from None
         return shown
 
-    def value(self, event: ChangeEvent, op: str, before: Image | None, after: Image | None) -> bytes:
-        """Return the encoded value: the envelope around the images."""
+    def value(
+        self, event: ChangeEvent, op: str, before: Image | None, after: Image | None, block: Any = None
+    ) -> bytes:
+        """Return the encoded value: the envelope around the images. `block`: its place in its transaction."""
         shown_before = self._before(event, op, before) if before is not None or self._as_spanner else None
-        shown_after = None if after is None else self._row(after)
+        shown_after = None if after is None else self._row(after, self._absent)
         timestamp = event.timestamp
         micros = timestamp // 1_000
         payload: Any = Envelope(
-            shown_before, shown_after, self._block(event), None, op, micros // 1_000, micros, timestamp
+            shown_before, shown_after, self._block(event), block, op, micros // 1_000, micros, timestamp
         )
         if not self._as_json:
             payload = msgspec.structs.asdict(payload)
@@ -177,17 +235,17 @@ class DebeziumTable:
     def _before(self, event: ChangeEvent, op: str, before: Image | None) -> dict[str, Any] | None:
         if self._as_spanner and op in "ud":
             # Debezium's Spanner connector never sends a null `before` with these: at least the key is in it.
-            return self._row({**(event.key or {}), **(before or {})})
-        return None if before is None else self._row(before)
+            return self._row({**(event.key or {}), **(before or {})}, self._absent)
+        return None if before is None else self._row(before, self._absent_before)
 
-    def _row(self, image: Image) -> dict[str, Any]:
-        """Return an image in the order of the table's columns, with the columns that were not sent."""
+    def _row(self, image: Image, absent: dict[str, Any]) -> dict[str, Any]:
+        """Return an image in the order of the table's columns, with `absent` for the columns that were not sent."""
         names = self._names
         try:
             # A whole row that already has the order of the table is copied in half of the time.
             shown = image.copy() if tuple(image) == names else {name: image[name] for name in names}
         except KeyError:
-            shown = self._with_absent(image)
+            shown = self._with_absent(image, absent)
         name = ""
         try:
             for name, convert in self._converters:
@@ -198,11 +256,16 @@ class DebeziumTable:
             raise self._error(name, error) from None
         if len(image) > len(names):
             self._add_unknown(shown, image)
+        for name, default in self._defaults:
+            if shown.get(name) is None:
+                shown[name] = default
         return shown
 
     def _add_unknown(self, shown: dict[str, Any], image: Image) -> None:
         """Add the columns that the schema does not have: they are data too."""
-        unknown = {name: value for name, value in image.items() if name not in shown}
+        unknown = {
+            name: value for name, value in image.items() if name not in shown and name not in self._left_out
+        }
         if unknown and not self._as_json:
             raise ValueError(
                 f"columns {', '.join(unknown)} of {self.topic} are not in the schema of the event, so a binary record "
@@ -213,11 +276,11 @@ class DebeziumTable:
     def _error(self, column: str, error: Exception) -> ValueError:
         return ValueError(f"column {column} of {self.topic} cannot be shown in Debezium's form: {error}")
 
-    def _with_absent(self, image: Image) -> dict[str, Any]:
+    def _with_absent(self, image: Image, absent: dict[str, Any]) -> dict[str, Any]:
         """Return the image in the order of the table, with what stands for the columns that were not sent."""
         shown = {}
         for name in self._names:
-            value = image[name] if name in image else self._absent[name]
+            value = image[name] if name in image else absent[name]
             if value is not _OMIT:
                 shown[name] = value
         return shown
@@ -234,20 +297,27 @@ class DebeziumTable:
 
     # Messages belong to no table; their schemas are made when the first one comes.
 
-    def message(self, event: ChangeEvent) -> FormattedRecord:
-        """Return the record of a MESSAGE."""
+    def message(self, event: ChangeEvent, block: Any = None) -> FormattedRecord:
+        """Return the record of a MESSAGE; see `value` for `block`."""
         options, message = self._options, event.message
         topic, prefix = f"{options.server}.message", message.prefix if message else ""
         payload = {
             "op": "m",
             "ts_ms": event.timestamp // 1_000_000,
             "source": self._block(event),
-            "transaction": None,
-            "message": {"prefix": prefix, "content": message.content if message else b""},
+            "transaction": block,
+            "message": {
+                "prefix": prefix,
+                "content": self._shown_content(message.content if message else b""),
+            },
         }
         encode_key, encode_value = self._message_encoders(topic)
         key, value = encode_key({"prefix": prefix}), encode_value(payload)
         return FormattedRecord(topic, key, value, event.timestamp, event.version)
+
+    def _shown_content(self, content: bytes) -> Any:
+        convert = mapping(_BYTES, self._options.modes).convert
+        return convert(content) if convert else content
 
     _messages: tuple[Encode, Encode] | None = None
 
@@ -256,9 +326,14 @@ class DebeziumTable:
             options = self._options
             self._messages = (
                 options.key_converter.encoder(topic, "key", MESSAGE_KEY_SCHEMA),
-                options.value_converter.encoder(topic, "value", message_schema(self._source.system)),
+                options.value_converter.encoder(
+                    topic, "value", message_schema(self._source.system, mapping(_BYTES, options.modes).schema)
+                ),
             )
         return self._messages
+
+
+_BYTES = ColumnType(Kind.BYTES)
 
 
 class _Marker:

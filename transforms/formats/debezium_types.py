@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import MAX_PREC, Context, Decimal
 from functools import lru_cache
 from typing import Any, Literal
@@ -20,7 +20,7 @@ import msgspec
 
 from penstock.event import Column, ColumnType, Interval, Kind
 from penstock.timestamps import EPOCH, NANOS
-from penstock.transforms.formats.value_text import interval_text, time_text, whole_second
+from penstock.transforms.formats.value_text import interval_text, iso_date, time_text, whole_second
 
 Convert = Callable[[Any], Any]
 Schema = dict[str, Any]
@@ -35,6 +35,7 @@ class TypeModes(msgspec.Struct, frozen=True):
     ] = "adaptive"
     binary_handling_mode: Literal["bytes", "base64", "base64-url-safe", "hex"] = "bytes"
     interval_handling_mode: Literal["numeric", "string"] = "numeric"
+    hstore_handling_mode: Literal["json", "map"] = "json"
 
 
 class Mapping(msgspec.Struct, frozen=True):
@@ -55,7 +56,7 @@ _INTEGERS = {
     Kind.UINT64: "int64",
 }
 
-# The documented values of PostgreSQL's infinite timestamps, in every unit.
+# The documented values of PostgreSQL's infinite timestamps, in microseconds.
 INFINITE, MINUS_INFINITE = 9223372036825200000, -9223372036832400000
 INFINITE_DAY = 2**31 - 1
 
@@ -110,14 +111,15 @@ def field_schema(column: Column, type_schema: Schema, *, optional: bool | None =
     A column of the key is optional only if the source says that it may be NULL.
     """
     schema = dict(type_schema)
-    kind = schema.pop("type")
     nullable = column.nullable is True or (column.nullable is None and column.key_position is None)
-    return {
-        "type": kind,
-        "optional": nullable if optional is None else optional,
-        **schema,
-        "field": column.name,
-    }
+    return {**ordered_schema(schema, nullable if optional is None else optional), "field": column.name}
+
+
+def ordered_schema(schema: Schema, optional: bool) -> Schema:
+    """Return a schema with `optional` where JsonConverter writes it: after the type and its parts."""
+    names = ("type", "fields", "items", "keys", "values")
+    parts: Schema = {name: schema[name] for name in names if name in schema}
+    return {**parts, "optional": optional, **schema}
 
 
 def _named(kind: str, name: str, version: int = 1, **members: Any) -> Schema:
@@ -137,7 +139,7 @@ def _decimal(type_: ColumnType, mode: str, as_json: bool) -> Mapping:
     if mode == "double":
         return Mapping({"type": "double"}, (lambda value: json_float(float(value))) if as_json else float)
     if type_.scale is None:
-        struct = _named("struct", "io.debezium.data.VariableScaleDecimal")
+        struct = _named("struct", "io.debezium.data.VariableScaleDecimal", doc="Variable scaled decimal")
         struct["fields"] = [
             {"type": "int32", "optional": False, "field": "scale"},
             {"type": "bytes", "optional": False, "field": "value"},
@@ -217,7 +219,7 @@ def _days(value: float) -> int:
 def _iso_date(days: float) -> str:
     if days - days != 0:
         return "infinity" if days > 0 else "-infinity"
-    return date.fromordinal(int(days) + date(1970, 1, 1).toordinal()).isoformat()
+    return iso_date(int(days))
 
 
 def _time(type_: ColumnType, mode: str) -> Mapping:
@@ -255,9 +257,18 @@ def _in_units(nanoseconds: int) -> Convert:
     def convert(value: float) -> int:
         if value - value == 0:
             return int(value // nanoseconds)
-        return INFINITE if value > 0 else MINUS_INFINITE
+        return infinite if value > 0 else minus_infinite
 
+    # The connector's infinities are moments in microseconds; nanoseconds end at 64 bits.
+    infinite, minus_infinite = infinities(nanoseconds)
     return convert
+
+
+def infinities(nanoseconds: int) -> tuple[int, int]:
+    """Return what stands for infinity and -infinity in timestamps whose unit has so many nanoseconds."""
+    if nanoseconds == 1:
+        return 2**63 - 1, -(2**63)
+    return INFINITE * 1000 // nanoseconds, MINUS_INFINITE * 1000 // nanoseconds
 
 
 def _digits(type_: ColumnType) -> int:
@@ -271,6 +282,18 @@ def _zoned_timestamp(value: float) -> str:
         return "infinity" if value > 0 else "-infinity"
     seconds, nanos = divmod(value, NANOS)
     return f"{whole_second(seconds)}.{nanos:09d}".rstrip("0") + "Z" if nanos else f"{whole_second(seconds)}Z"
+
+
+def zoned_timestamp(value: float, digits: int) -> str:
+    """Return RFC 3339 in UTC with this number of digits after the point; any year."""
+    if isinstance(value, float):  # only infinities are floats
+        return "infinity" if value > 0 else "-infinity"
+    seconds, nanos = divmod(value, NANOS)
+    return (
+        f"{whole_second(seconds)}.{nanos:09d}"[: digits - 9 or None] + "Z"
+        if digits
+        else f"{whole_second(seconds)}Z"
+    )
 
 
 def _zoned_json(value: float) -> datetime | str:
@@ -292,11 +315,21 @@ def _interval_microseconds(value: Interval) -> int:
     return round(days * 86_400_000_000) + value.nanoseconds // 1000
 
 
-def array_mapping(element: Mapping) -> Mapping:
-    """Return how an array is shown whose elements are shown as `element`."""
-    items = dict(element.schema)
-    schema = {"type": "array", "items": {"type": items.pop("type"), "optional": True, **items}}
+def array_mapping(element: Mapping, *, exact: bool = False, optional: bool = True) -> Mapping:
+    """Return how an array is shown whose elements are shown as `element`.
+
+    `exact`: a nested list is null, as in Debezium. `optional`: elements may be null.
+    """
+    schema = {"type": "array", "items": ordered_schema(element.schema, optional)}
     convert = element.convert
+    if exact:
+        return Mapping(
+            schema,
+            lambda values: [
+                None if value is None or isinstance(value, list) else convert(value) if convert else value
+                for value in values
+            ],
+        )
     if convert is None:
         return Mapping(schema)
     return Mapping(schema, lambda values: [None if value is None else convert(value) for value in values])

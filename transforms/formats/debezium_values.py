@@ -21,10 +21,9 @@ from penstock.event import ColumnType, Field, Interval, Kind
 from penstock.timestamps import parse_timestamp
 from penstock.transforms.formats.debezium_types import (
     EXACT,
-    INFINITE,
     INFINITE_DAY,
-    MINUS_INFINITE,
     Schema,
+    infinities,
 )
 from penstock.transforms.formats.value_text import parse_interval, parse_time
 
@@ -157,10 +156,11 @@ def _timestamp_text(raw: Any) -> float:
 def _in_units(nanoseconds: int) -> Parse:
     def parse(raw: Any) -> float:
         value = _as_int(raw)
-        if value in (INFINITE, MINUS_INFINITE):
+        if value in infinite:
             return float("inf") if value > 0 else float("-inf")
         return value * nanoseconds
 
+    infinite = infinities(nanoseconds)
     return parse
 
 

@@ -21,6 +21,7 @@ class RegistryConverter:
     """
 
     as_json = False
+    embeds_schema = False
 
     extra: ClassVar[tuple[str, str]]
     schema_type: ClassVar[SchemaType]

@@ -8,6 +8,8 @@ from functools import lru_cache
 from penstock.event import Interval
 from penstock.timestamps import NANOS, format_timestamp
 
+_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
+"""The years 1 to 9999, which `datetime` has."""
 _TIME = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?", re.ASCII)
 _INTERVAL = re.compile(
     r"P(?:(-?\d+)Y)?(?:(-?\d+)M)?(?:(-?\d+)D)?(?:T(?:(-?\d+)H)?(?:(-?\d+)M)?(?:(-?)(\d+)(?:\.(\d{1,9}))?S)?)?",
@@ -17,8 +19,29 @@ _INTERVAL = re.compile(
 
 @lru_cache(maxsize=1024)  # changes of one time are neighbours
 def whole_second(seconds: int) -> str:
-    """Return seconds since the epoch as ``YYYY-MM-DDTHH:MM:SS``, in UTC."""
-    return format_timestamp(seconds * NANOS)[:19]
+    """Return seconds since the epoch as ``YYYY-MM-DDTHH:MM:SS``, in UTC; see `iso_date` for years of other lengths."""
+    if _FIRST_SECOND <= seconds <= _LAST_SECOND:
+        return format_timestamp(seconds * NANOS)[:19]
+    days, rest = divmod(seconds, 86_400)
+    return f"{iso_date(days)}T{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
+
+
+def iso_date(days: int) -> str:
+    """Return days since 1970-01-01 as ``YYYY-MM-DD``.
+
+    As in ISO 8601 and Java, the year 1 BC is 0000, 2 BC is -0001, and years after 9999 have a plus sign.
+
+    Source: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days.
+    """
+    era, day_of_era = divmod(days + 719_468, 146_097)
+    year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
+    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    month_from_march = (5 * day_of_year + 2) // 153
+    day = day_of_year - (153 * month_from_march + 2) // 5 + 1
+    month = month_from_march + 3 if month_from_march < 10 else month_from_march - 9
+    year = era * 400 + year_of_era + (month <= 2)
+    sign = "-" if year < 0 else "+" if year > 9999 else ""
+    return f"{sign}{abs(year):04d}-{month:02d}-{day:02d}"
 
 
 def fraction(nanos: int) -> str:
@@ -46,14 +69,18 @@ def parse_time(text: str) -> int:
 
 
 def interval_text(value: Interval) -> str:
-    """Return ISO 8601, each part with its own sign: ``P1Y2M-3DT-1H-2M-3.5S``."""
+    """Return ISO 8601, each part that is not zero with its own sign: ``P1Y2M-3DT0H-2M-3.5S``."""
     years, months = divmod(abs(value.months), 12)
-    sign = "-" if value.months < 0 else ""
     seconds, nanos = divmod(abs(value.nanoseconds), NANOS)
-    minus = "-" if value.nanoseconds < 0 else ""
-    hours, minutes, rest = seconds // 3600, seconds // 60 % 60, f"{seconds % 60}{fraction(nanos)}"
-    day_part = f"P{sign}{years}Y{sign}{months}M{value.days}D"
-    return f"{day_part}T{minus}{hours}H{minus}{minutes}M{minus}{rest}S"
+    later, time_later = value.months >= 0, value.nanoseconds >= 0
+    hours, minutes = _signed(seconds // 3600, time_later), _signed(seconds // 60 % 60, time_later)
+    rest = f"{seconds % 60}{fraction(nanos)}"
+    minus = "" if time_later or rest == "0" else "-"
+    return f"P{_signed(years, later)}Y{_signed(months, later)}M{value.days}DT{hours}H{minutes}M{minus}{rest}S"
+
+
+def _signed(amount: int, positive: bool) -> int:
+    return amount if positive else -amount
 
 
 def parse_interval(text: str) -> Interval:

@@ -74,7 +74,7 @@ def test_the_documented_example_of_a_create_comes_out_byte_for_byte() -> None:
     assert record.value == (
         b'{"before":null,"after":{"id":1001,"first_name":"Anne","last_name":"Kretchmar","email":"annek@noanswer.org"},'
         b'"source":{"version":"0.1.0","connector":"postgresql","name":"srv","ts_ms":1795263118775,"snapshot":"false",'
-        b'"db":"postgres","sequence":"[\\"620011000\\",\\"620011056\\"]","ts_us":1795263118775981,'
+        b'"db":"postgres","sequence":"[null,\\"620011056\\"]","ts_us":1795263118775981,'
         b'"ts_ns":1795263118775981000,"schema":"inventory","table":"customers","txId":78544,"lsn":620011056,"xmin":null,'
         b'"origin":null,"origin_lsn":null},"transaction":null,"op":"c","ts_ms":1795263118775,"ts_us":1795263118775981,'
         b'"ts_ns":1795263118775981000}'
@@ -131,6 +131,9 @@ def test_not_sent_null_and_empty_stay_different() -> None:
         "raw": "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==",
     }  # no text stands for a number: `age` is left out
     exact = payload(DebeziumFormat("s", debezium_exact=True)(event)[0])["after"]
+    assert exact == {**after, "age": None}
+    elsewhere = msgspec.structs.replace(event, source=Source("x", table="t"))
+    exact = payload(DebeziumFormat("s", debezium_exact=True)(elsewhere)[0])["after"]
     assert exact == {"id": 1, "first_name": None, "last_name": "", "email": None, "age": None, "raw": None}
 
 

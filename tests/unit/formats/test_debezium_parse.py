@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from decimal import Decimal
 from typing import Any
@@ -25,7 +26,7 @@ from penstock.transforms.formats.debezium import DebeziumFormat
 from penstock.transforms.formats.debezium_parse import DebeziumParser
 from penstock.transforms.formats.debezium_transaction import (
     DataCollection,
-    TransactionRecord,
+    format_transaction,
     parse_transaction_record,
     transaction_records,
 )
@@ -52,7 +53,7 @@ def test_the_documented_create_is_read() -> None:
     (event,) = DebeziumParser()(b'{"id":1}', CREATE)
     assert event.op is Op.CREATE
     assert event.source == Source("postgresql", "", "postgres", "public", "customers")
-    assert event.version == Version(24023119, "555", "24023128")
+    assert event.version == Version(24023119, "555", f"{24023128:020d}")
     assert event.timestamp == 1559033904863000000
     assert event.key == {"id": 1}
     assert (event.after or {})["email"] == "annek@noanswer.org"
@@ -93,14 +94,22 @@ def test_messages_and_truncates_are_read() -> None:
         None,
         None,
         None,
-        Version(5, "7", "6"),
+        Version(5, "7", f"{6:020d}"),
         NO_COLUMNS,
-        Transaction("7"),
+        Transaction("7", previous_end=5),
         Message("audit", b"\x00hi"),
     )
     assert parsed(message) == [message]
     truncate = ChangeEvent(
-        source, Op.TRUNCATE, 0, None, None, None, Version(5, "7", "6"), SCHEMA, Transaction("7")
+        source,
+        Op.TRUNCATE,
+        0,
+        None,
+        None,
+        None,
+        Version(5, "7", f"{6:020d}"),
+        SCHEMA,
+        Transaction("7", previous_end=5),
     )
     assert parsed(truncate, skipped_operations="none") == [truncate]
 
@@ -185,33 +194,50 @@ def test_a_parser_can_be_sent_to_a_worker() -> None:
     assert parsed(event, pickle.loads(pickle.dumps(parser))) == [event]
 
 
-def test_the_documented_transaction_records_come_out_byte_for_byte_and_are_read() -> None:
-    # Debezium documentation, "Debezium connector for PostgreSQL", Transaction metadata; one table, two events.
-    begin = b'{"status":"BEGIN","id":"571:53195829","ts_ms":1486500577125,"event_count":null,"data_collections":null}'
-    end = (
-        b'{"status":"END","id":"571:53195829","ts_ms":1486500577691,"event_count":2,'
-        b'"data_collections":[{"data_collection":"s1.a","event_count":2}]}'
+def of_a_transaction(op: Op, lsn: int, table: str = "a", **images: Any) -> ChangeEvent:
+    return ChangeEvent(
+        Source("postgresql", schema="s1", table=table),
+        op,
+        1486500577125 * 10**6,
+        images.get("key", {"k": 1}),
+        images.get("before"),
+        images.get("after"),
+        Version(53195900, "571", f"{lsn:020d}"),
+        SCHEMA,
+        Transaction("571", previous_end=53195700),
     )
-    first, last = (
-        ChangeEvent(
-            Source("postgresql", schema="s1", table="a"),
-            Op.CREATE,
-            at * 10**6,
-            {"k": 1},
-            None,
-            {"k": 1},
-            Version(1, "571:53195829"),
-            SCHEMA,
-        )
-        for at in (1486500577125, 1486500577691)
+
+
+def test_the_records_of_a_transaction_come_out_as_debezium_writes_them() -> None:
+    events = [
+        of_a_transaction(Op.CREATE, 53195829, after={"k": 1}),
+        of_a_transaction(Op.CREATE, 53195830, "b", after={"k": 1}),
+        of_a_transaction(Op.UPDATE, 53195831, key={"k": 2}, before={"k": 1}, after={"k": 2}),
+    ]
+    records = format_transaction(DebeziumFormat("srv"), events)
+    assert [record.topic for record in records] == [
+        *("srv.transaction", "srv.s1.a", "srv.s1.b"),
+        *["srv.s1.a"] * 3,  # the delete and the tombstone of the old key, the create of the new one
+        "srv.transaction",
+    ]
+    begin, end = records[0], records[-1]
+    assert (begin.key, begin.value) == (
+        b'{"id":"571:53195829"}',
+        b'{"status":"BEGIN","id":"571:53195829","event_count":null,"data_collections":null,"ts_ms":1486500577125}',
     )
-    records = transaction_records("srv", [first, last])
-    assert [record.value for record in records] == [begin, end]
-    assert {(record.topic, record.key) for record in records} == {
-        ("srv.transaction", b'{"id":"571:53195829"}')
-    }
-    assert parse_transaction_record(begin) == TransactionRecord("BEGIN", "571:53195829", 1486500577125)
-    assert parse_transaction_record(end).data_collections == (DataCollection("s1.a", 2),)
+    assert end.value == (
+        b'{"status":"END","id":"571:53195900","event_count":4,"data_collections":['
+        b'{"data_collection":"s1.a","event_count":3},{"data_collection":"s1.b","event_count":1}],"ts_ms":1486500577125}'
+    )
+    blocks = [json.loads(record.value)["transaction"] for record in records[1:-1] if record.value]
+    assert [(b["id"], b["total_order"], b["data_collection_order"]) for b in blocks] == [
+        ("571:53195829", 1, 1),
+        ("571:53195830", 2, 1),
+        ("571:53195831", 3, 2),
+        ("571:53195831", 4, 3),
+    ]
+    parsed_end = parse_transaction_record(end.value)
+    assert parsed_end.data_collections == (DataCollection("s1.a", 3), DataCollection("s1.b", 1))
     with pytest.raises(ValueError, match="not a transaction metadata record"):
         parse_transaction_record(b"{}")
 
