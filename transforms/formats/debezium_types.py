@@ -170,7 +170,8 @@ def unscaled(scale: int) -> Callable[[Decimal], bytes]:
 
     It raises a ValueError for NaN, an infinity, or more digits after the point than the scale.
     """
-    factor = 10**scale
+    # PostgreSQL has negative scales, and ten to a negative power is a float.
+    factor, divisor = 10 ** max(scale, 0), 10 ** max(-scale, 0)
 
     def convert(value: Decimal) -> bytes:
         try:
@@ -180,11 +181,11 @@ def unscaled(scale: int) -> Callable[[Decimal], bytes]:
             raise ValueError(
                 "NaN and infinities do not fit decimal_handling_mode=precise: use string or double"
             ) from None
-        if factor % denominator:
+        number, rest = divmod(numerator * factor, denominator * divisor)
+        if rest:
             raise ValueError(
                 f"a number has more than the {scale} digits after the point that its column declares"
             )
-        number = numerator * (factor // denominator)
         if number >= 0:
             return number.to_bytes(number.bit_length() // 8 + 1, "big")
         # A negative power of two needs one bit less than its absolute value.
