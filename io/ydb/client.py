@@ -249,15 +249,19 @@ def _messages(response: Any) -> list[Message]:
             packed = batch.codec == _GZIP
             for each in batch.message_data:
                 value = _decompressed(each.data) if packed else each.data
+                # Attributes of protobuf messages are slow, so each is read once; this runs for each record.
                 created = each.created_at
-                key = b""
-                for item in each.metadata_items:
-                    if item.key == "__key":
-                        key = item.value
-                found.append(
-                    Message(each.offset, value, key, created.seconds * NANOS + created.nanos, written_at)
-                )
+                created_at = created.seconds * NANOS + created.nanos
+                found.append(Message(each.offset, value, _message_key(each), created_at, written_at))
     return found
+
+
+def _message_key(message: Any) -> bytes:
+    """Return the key that YDB puts into the metadata of a message in the Debezium format; empty if there is none."""
+    for item in message.metadata_items:
+        if item.key == "__key":
+            return bytes(item.value)
+    return b""
 
 
 def _decompressed(data: bytes) -> bytes:

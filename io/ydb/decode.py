@@ -1,4 +1,4 @@
-"""What a reader needs to know of a message: its virtual timestamp, or that it is a barrier or a schema change. Pure.
+"""Reads the header of a message: its virtual timestamp, a barrier, or a schema change. Pure.
 
 Values of rows are not decoded here, but in `events`. The JSON decoder skips them.
 """

@@ -1,4 +1,4 @@
-"""What YDB says about a table, its changefeed and its topic. Pure."""
+"""The description of a table, its changefeed and its topic, as YDB gives it. Pure."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Description:
 
     @property
     def limitations(self) -> tuple[str, ...]:
-        """What a pipeline cannot do with this changefeed, one sentence for each."""
+        """The things that a pipeline cannot do with this changefeed, one sentence for each."""
         table, found = self.table, []
         images = {
             "KEYS_ONLY": "events have the key and no other column: no sink can build rows from them",

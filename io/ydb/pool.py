@@ -156,17 +156,13 @@ class StreamPool:
         ask_at = 0.0
         while True:
             self._commit()
-            with self.ahead.changed:
-                now = time.monotonic()
-                expired = [reader for until, reader in self._parked if until <= now]
-                self._parked = [parked for parked in self._parked if parked[0] > now]
-                readers = [*self._running, *(reader for _, reader in self._parked)]
-                # Under the lock, so that `borrow` either finds this thread or starts another.
-                if not readers and not expired:
-                    self._worker = None
-                    return
+            now = time.monotonic()
+            found = self._readers(now)
+            if found is None:
+                return
+            readers, expired = found
             stop_all(expired)
-            if not readers:
+            if not readers:  # look again at once: another bundle may have borrowed a reader
                 continue
             if now >= ask_at:
                 ask_at = now + self._heartbeat_seconds
@@ -178,6 +174,18 @@ class StreamPool:
                 until = min([ask_at, *(until for until, _ in self._parked)])
             self._work_to_do.wait(max(0.0, until - time.monotonic()))
             self._work_to_do.clear()
+
+    def _readers(self, now: float) -> tuple[list[PartitionReader], list[PartitionReader]] | None:
+        """Return the readers that run or are parked, and those that expired; None: there are none, the worker ends."""
+        with self.ahead.changed:
+            expired = [reader for until, reader in self._parked if until <= now]
+            self._parked = [parked for parked in self._parked if parked[0] > now]
+            readers = [*self._running, *(reader for _, reader in self._parked)]
+            # Under the lock, so that `borrow` either finds this thread or starts another.
+            if not readers and not expired:
+                self._worker = None
+                return None
+            return readers, expired
 
     def _commit(self) -> None:
         with self.ahead.changed:

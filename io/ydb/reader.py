@@ -72,7 +72,7 @@ class Call(Protocol):
         """Answer to `Started`: send messages from this offset on."""
 
     def grant(self, size: int) -> None:
-        """Let the server send so many more bytes."""
+        """Let the server send `size` more bytes."""
 
     def ask_status(self) -> None:
         """Ask for a `Status`."""

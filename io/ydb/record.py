@@ -18,7 +18,7 @@ class TableColumn(NamedTuple):
 
 
 class Table(msgspec.Struct, frozen=True, array_like=True):
-    """A table with its changefeed, as far as records do not say it themselves.
+    """The facts about a table and its changefeed that records do not contain.
 
     - `name`: path of the table below the database.
     - `mode`, `format`: those of the changefeed, such as NEW_IMAGE and JSON.

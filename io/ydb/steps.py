@@ -50,7 +50,7 @@ Emitted: TypeAlias = ChangefeedRecord | UndecodableRecord
 
 
 class PendingStep(NamedTuple):
-    """A position, what is emitted there, and the size of the message as the server counts it."""
+    """A position, the record to emit there, and the size of the message as the server counts it."""
 
     position: Position
     record: Emitted | None
@@ -59,7 +59,7 @@ class PendingStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What is the same for all partitions of one read.
+    """The facts that are the same for all partitions of one read.
 
     `scan_tx_id`: transaction id of the snapshot of the initial scan; 0: there is no scan, or it is not known.
     `table_at`: returns the table as a `Position.schema` says, or as YDB describes it now.

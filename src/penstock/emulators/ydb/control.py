@@ -1,4 +1,4 @@
-"""The client of the control service: what a test can ask the service to do."""
+"""The client of the control service, with which a test drives the service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a test can ask the service to do, in the process of the service; see `control` for the client."""
+"""The control service in the process of the test service; `control` is its client."""
 
 from __future__ import annotations
 

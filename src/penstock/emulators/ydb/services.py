@@ -1,4 +1,4 @@
-"""The gRPC services: discovery, scheme, table and topic, as far as changefeeds need them.
+"""The gRPC services: the calls of discovery, scheme, table and topic that readers of changefeeds use.
 
 Sources: the protocol files of YDB as the SDK has them (`ydb._grpc`); the SDK's own calls.
 """
