@@ -56,7 +56,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from penstock.errors import LineageError
 from penstock.io.change_streams.frontier import Slowest
-from penstock.io.spanner.query import ROOT, token_of
+from penstock.io.spanner.query import ROOT, is_list_of_placements, token_of
 from penstock.io.spanner.record import ChildPartitionsRecord, DataChangeRecord, PartitionStartRecord
 from penstock.timestamps import format_timestamp
 
@@ -133,10 +133,11 @@ class Advanced(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """A record of `token` that names partitions to read was claimed."""
+    """A record of `token` that names partitions to read was claimed. `last`: its partition ends with it."""
 
     token: str
     record: ChildPartitionsRecord | PartitionStartRecord
+    last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,8 +262,9 @@ class Frontier:
         match step:
             case Advanced(token, position):
                 return self.advanced({token: position})
-            case Announced(token, record):
-                return self._announced(token, record)
+            case Announced(token, record, last):
+                announced = self._announced(token, record)
+                return announced._closed(token) if last else announced
             case MovedIn(token, position, sources):
                 return self._moved_in(token, position, sources)
             case Finished(token) | Ended(token):
@@ -459,6 +461,8 @@ def _lowest(entries: Mapping[str, _Entry], time_of: Callable[[_Entry], int]) -> 
 
 def abbreviate(key: str) -> str:
     """Return a short form of a partition's key for messages: tokens are opaque, some 170 characters."""
+    if is_list_of_placements(key):
+        return "the list of placements"
     token = token_of(key)
     return f"partition {token[:8]}…{token[-8:]}" if token else "the root partition"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from penstock.io.change_streams.lineage import ANNOUNCED, CLOSED, ENDED, MOVED_IN, LineageEvent
 from penstock.io.spanner.frontier import Announced, Ended, Finished, Frontier, MovedIn, Step
+from penstock.io.spanner.query import is_list_of_placements
 from penstock.io.spanner.record import ChildPartitionsRecord, PartitionStartRecord
 
 
@@ -29,10 +30,11 @@ def lineage_events(step: Step, frontier: Frontier) -> list[LineageEvent]:
                     token,
                 )
                 for child in record.child_partitions
+                if not is_list_of_placements(child.token)
             ]
         case MovedIn(token, position, sources):
             return [LineageEvent(position.timestamp, MOVED_IN, token, tuple(sorted(sources)))]
-        case Finished(token) | Ended(token):
+        case Finished(token) | Ended(token) if not is_list_of_placements(token):
             event = CLOSED if isinstance(step, Finished) else ENDED
             return [LineageEvent(frontier.open[token].timestamp, event, token)]
     return []

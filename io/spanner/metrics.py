@@ -9,6 +9,7 @@ from penstock.io.change_streams import metrics as names
 from penstock.io.change_streams.metrics import ReaderMetrics
 from penstock.io.change_streams.undecodable import UndecodableRecord
 from penstock.io.spanner.frontier import Announced, Ended, Finished, MovedIn, Step
+from penstock.io.spanner.query import is_list_of_placements
 from penstock.io.spanner.record import ChildPartitionsRecord, DataChangeRecord, PartitionStartRecord
 
 PARTITIONS_ANNOUNCED = "partitions_announced"
@@ -34,7 +35,7 @@ class SpannerMetrics(ReaderMetrics):
             self._counts.update(lineage_events(step.token, step.record))
         elif isinstance(step, MovedIn):
             self._counts[names.MOVES] += 1
-        elif isinstance(step, Finished | Ended):
+        elif isinstance(step, Finished | Ended) and not is_list_of_placements(step.token):
             self._counts[names.PARTITIONS_CLOSED] += 1
 
 
@@ -45,6 +46,8 @@ def lineage_events(token: str, record: ChildPartitionsRecord | PartitionStartRec
         events[PARTITIONS_ANNOUNCED] += len(record.partition_tokens)
         return events
     for child in record.child_partitions:
+        if is_list_of_placements(child.token):
+            continue
         parents = child.parent_partition_tokens
         events[names.MERGES] += len(parents) > 1 and token == min(parents)
         events[PARTITIONS_ANNOUNCED] += len(parents) <= 1 or token == min(parents)

@@ -33,6 +33,8 @@ from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.prefetch import ReadAhead
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner.frontier import Advanced, Frontier, Position
+from penstock.io.spanner.placements import PlacementList
+from penstock.io.spanner.query import is_list_of_placements
 from penstock.io.spanner.reader import Ask, QueryReader
 from penstock.io.spanner.state import Batch, PartitionState, ReadState
 from penstock.io.spanner.steps import Wanted
@@ -65,11 +67,12 @@ class Prefetcher:
         clock: Callable[[], int] = time.time_ns,
         ahead: ReadAhead | None = None,
         wanted: Wanted | None = None,
+        placements: PlacementList | None = None,
     ) -> None:
         """Read nothing yet. `end`: last timestamp to read, inclusive; None: without end.
 
         `ahead` is the budget that the prefetchers of a process share; None: a new one. `wanted`: which records are
-        emitted; None: all.
+        emitted; None: all. `placements` looks at the list of placements, for a frontier that has one.
         """
         self._backoff = backoff
         self._limits = limits
@@ -85,6 +88,7 @@ class Prefetcher:
             end=end,
             unavailable_seconds=limits.unavailable_seconds,
             wanted=wanted,
+            placements=placements,
         )
         self._in_hand: Batch | None = None
 
@@ -103,6 +107,7 @@ class Prefetcher:
                 # A back-off for each partition: the shared one is reset by every answer, so a partition that alone is
                 # refused would be asked without a pause.
                 partition = PartitionState(token, position, position, Backoff("Spanner", UnreachableError))
+                partition.lists_placements = is_list_of_placements(token)
                 state.partitions[token] = partition
                 # A start in the future is waited for here: its query would not end before.
                 state.rest(partition, position.timestamp - self._poll)
@@ -226,7 +231,12 @@ class Prefetcher:
 
     def _lowest_behind(self) -> PartitionState | None:
         """Return the partition with the lowest position, if it is more than a second behind."""
-        reading = (partition for partition in self._state.partitions.values() if not partition.finished)
+        # Without the list of placements: it is behind between two looks, and sends no rows.
+        reading = (
+            partition
+            for partition in self._state.partitions.values()
+            if not partition.finished and not partition.lists_placements
+        )
         lowest = min(reading, key=lambda partition: partition.position.timestamp, default=None)
         # The lowest partition alone: it holds the watermark, and a runner that waits for others would wait for no
         # effect.

@@ -15,6 +15,7 @@ from penstock.io.spanner.query import (
     STREAMS,
     TABLES,
     Query,
+    list_of_placements,
     partition_key,
     read_functions,
     stream_options_query,
@@ -32,11 +33,13 @@ class StreamFacts:
     - `dialect`: of its database.
     - `functions`: its read functions: one, or one for each placement with per_placement_tvf.
     - `options`: those that are set, such as value_capture_type.
+    - `placements_of`: with per_placement_tvf, the beginning of the names of the functions; otherwise None.
     """
 
     dialect: str
     functions: tuple[str, ...]
     options: Mapping[str, str]
+    placements_of: str | None = None
 
     @property
     def mutable(self) -> bool:
@@ -49,11 +52,12 @@ class StreamFacts:
         return self.options.get("value_capture_type", "OLD_AND_NEW_VALUES")
 
     def roots(self, change_stream: str) -> tuple[str, ...]:
-        """Return the keys of the root partitions, one for each function."""
+        """Return the keys of the root partitions, one for each function, and of the list of placements, if any."""
         usual = f"READ_{change_stream}"
-        return tuple(
-            [partition_key("" if function == usual else function, ROOT) for function in self.functions]
-        )
+        roots = [partition_key("" if function == usual else function, ROOT) for function in self.functions]
+        if self.placements_of is not None:
+            roots.append(list_of_placements(self.placements_of, self.functions))
+        return tuple(roots)
 
 
 def check_source(
@@ -82,14 +86,22 @@ def check_source(
     function = read_functions(name, dialect, mutable=_MODES[mode])
     if options.get("per_placement_tvf", "false").lower() != "true":
         return StreamFacts(dialect, (function,), options)
-    others = [
-        read_functions(each, dialect, mutable=_MODES[mode]) for each in names if each.lower() != name.lower()
-    ]
     return StreamFacts(
-        dialect,
-        _of_placements(stream, function, others, [each for (each,) in rows(Query(ROUTINES))]),
-        options,
+        dialect, placement_functions(stream, function, names, rows), options, placements_of=function
     )
+
+
+def placement_functions(
+    stream: ChangeStream, function: str, streams: list[str], rows: Callable[[Query], list[list[str]]]
+) -> tuple[str, ...]:
+    """Return the read functions of all placements, whose names begin with `function`. `streams`: all of the database.
+
+    Raises:
+        SetupError: there is none that the credentials can see.
+    """
+    kind = function[: -len(stream.change_stream)]
+    others = [kind + each for each in streams if each.lower() != function.removeprefix(kind).lower()]
+    return _of_placements(stream, function, others, [each for (each,) in rows(Query(ROUTINES))])
 
 
 def check_tables(

@@ -11,6 +11,7 @@ Source: Cloud Spanner documentation, "Change streams partitions, records, and qu
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from penstock.errors import UsageError
@@ -18,6 +19,9 @@ from penstock.timestamps import format_timestamp
 
 ROOT = ""
 """The token of the root partition: its query passes NULL, its children are the tokens live at the start."""
+
+_LIST = "*"
+"""The first letter of what takes the place of a token in the key of a list of placements. No token begins with it."""
 
 INT64, TIMESTAMP, STRING = 2, 4, 6
 """Type codes of parameters (google.spanner.v1.TypeCode)."""
@@ -78,6 +82,25 @@ def function_of(key: str) -> str:
 def token_of(key: str) -> str:
     """Return the token in a partition's key; empty: the root partition."""
     return key.rpartition("\n")[2]
+
+
+def list_of_placements(function: str, functions: Iterable[str]) -> str:
+    """Return the key of the list of placements with these functions, whose names begin with `function`.
+
+    See `placements`.
+    """
+    return partition_key(function, _LIST + ",".join(sorted(functions)))
+
+
+def placements_of(key: str) -> frozenset[str]:
+    """Return the functions in the key of a list of placements. It is empty for all other keys."""
+    token = token_of(key)
+    return frozenset(token[1:].split(",")) if token.startswith(_LIST) else frozenset()
+
+
+def is_list_of_placements(key: str) -> bool:
+    """Return whether a key is that of a list of placements."""
+    return token_of(key).startswith(_LIST)
 
 
 def read_functions(change_stream: str, dialect: str, *, mutable: bool) -> str:

@@ -33,6 +33,7 @@ from penstock.io.spanner.filter import Selection
 from penstock.io.spanner.frontier import Frontier, abbreviate
 from penstock.io.spanner.lineage import lineage_events
 from penstock.io.spanner.metrics import SpannerMetrics
+from penstock.io.spanner.placements import PlacementList, look_at_placements
 from penstock.io.spanner.pool import StreamPool
 from penstock.io.spanner.prefetch import Limits, Prefetcher
 from penstock.io.spanner.preflight import StreamFacts, check_source, check_tables
@@ -72,6 +73,10 @@ if TYPE_CHECKING:
     from penstock.io.spanner.client import Client
 
 
+_LOOK = 10 * NANOS
+"""How often the list of placements is looked at. The watermark of a stream with per_placement_tvf is held so long."""
+
+
 class ReadSpannerFn(ReadChangeStreamFn):
     """Turns `ChangeStream` elements into timestamped `DataChangeRecord`s."""
 
@@ -101,9 +106,14 @@ class ReadSpannerFn(ReadChangeStreamFn):
 
         wanted = None if settings.selection.everything else settings.selection.passes
 
+        placements = PlacementList(
+            lambda key, since: look_at_placements(stream, client.rows, key, since),
+            NANOS if settings.connection.emulator_host is not None else _LOOK,
+        )
+
         def prefetcher(ahead: ReadAhead) -> Prefetcher:
             return Prefetcher(
-                ask, client.backoff, settings.limits, stream.end, client.clock.now, ahead, wanted
+                ask, client.backoff, settings.limits, stream.end, client.clock.now, ahead, wanted, placements
             )
 
         return StreamPool(settings.limits.buffer_bytes, prefetcher, client.clock.synchronize)

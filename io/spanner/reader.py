@@ -17,6 +17,7 @@ from penstock.io.change_streams.refusals import Refusals
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner.decode import Decoder
 from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, abbreviate
+from penstock.io.spanner.placements import PlacementList, step_of
 from penstock.io.spanner.query import window_end
 from penstock.io.spanner.state import Batch, PartitionState, ReadState, Window
 from penstock.io.spanner.steps import Wanted, announces_end, closes, last_step, next_span, to_steps
@@ -41,10 +42,11 @@ class QueryReader:
         end: int | None,
         unavailable_seconds: float,
         wanted: Wanted | None = None,
+        placements: PlacementList | None = None,
     ) -> None:
         """`poll`: how far a query looks ahead; `end`: last timestamp to read; both in nanoseconds.
 
-        `wanted`: which records are emitted; None: all.
+        `wanted`: which records are emitted; None: all. `placements`: the list of placements, if the stream has one.
         """
         self._state = state
         self._ask = ask
@@ -53,6 +55,7 @@ class QueryReader:
         self._end = end
         self._unavailable_seconds = unavailable_seconds
         self._wanted = wanted
+        self._placements = placements
         self.threads: list[threading.Thread] = []
 
     def start_threads(self, count: int) -> None:
@@ -66,7 +69,10 @@ class QueryReader:
     def _run(self) -> None:
         while (partition := self._next_partition()) is not None:
             try:
-                self._read_window(partition)
+                if partition.lists_placements:
+                    self._look_at_placements(partition)
+                else:
+                    self._read_window(partition)
             except UnreachableError as error:
                 self._retry(partition, str(error))
             except BaseException as error:  # The consumer must learn of every error: see `take`.
@@ -125,6 +131,26 @@ class QueryReader:
         if not finished:
             with state.changed:
                 state.rest(partition, end)
+
+    def _look_at_placements(self, partition: PartitionState) -> None:
+        """Claim time up to the look, or a function that was not known."""
+        state, key, since = self._state, partition.token, partition.position.timestamp
+        assert self._placements is not None
+        looked = self._placements.look(key, since)
+        partition.backoff.answered()
+        _REFUSALS.answered((id(self._backoff), key))
+        step = step_of(key, looked, self._end)
+        with state.changed:
+            state.queries += 1
+        finished = not isinstance(step, Advanced)
+        if isinstance(step, Advanced):
+            partition.position = step.position
+        partition.caught_up = True
+        self._put(partition, Batch(key, since, [(None, step)], 0), finished=finished)
+        if not finished:
+            following = looked.time + self._placements.every
+            with state.changed:
+                state.rest(partition, following if self._end is None else min(following, self._end))
 
     def _drain(self, partition: PartitionState, window: Window, start: int, end: int) -> bool:
         """Queue what the query sends, or discard it when unwanted. True: the partition ends with the query.

@@ -100,6 +100,8 @@ class PartitionState:
     span: int = FIRST_SPAN
     queued_bytes: int = 0
     queue: deque[Batch] = field(default_factory=deque)
+    lists_placements: bool = False
+    """It is the list of placements, which is looked at from time to time: see `placements`."""
 
 
 class QuerySchedule:

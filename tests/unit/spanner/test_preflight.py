@@ -7,7 +7,7 @@ import pytest
 from penstock.errors import SetupError
 from penstock.io.spanner import ReadFromSpannerChangeStream
 from penstock.io.spanner.preflight import StreamFacts, check_source, check_tables
-from penstock.io.spanner.query import DIALECT, ROUTINES, STREAMS, TABLES, Query
+from penstock.io.spanner.query import DIALECT, ROUTINES, STREAMS, TABLES, Query, list_of_placements
 from penstock.io.spanner.source import ChangeStream
 
 STREAM = ChangeStream("p", "i", "d", "Changes", 0, None)
@@ -83,7 +83,11 @@ def test_each_placement_has_a_function() -> None:
     assert found.functions == ("READ_Changes_default", "READ_Changes_eu"), (
         "not those of the stream Changes_too"
     )
-    assert found.roots("Changes") == ("READ_Changes_default\n", "READ_Changes_eu\n")
+    assert found.roots("Changes") == (
+        "READ_Changes_default\n",
+        "READ_Changes_eu\n",
+        list_of_placements("READ_Changes", found.functions),
+    )
 
 
 def test_a_stream_whose_functions_cannot_be_seen_is_refused() -> None:

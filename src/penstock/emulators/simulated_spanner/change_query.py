@@ -354,9 +354,12 @@ def _foreign_token(token: str | None) -> ServiceError:
 
 
 def _initial_records(query: ChangeQuery) -> list[Record]:
-    """Return the answer to a query without a token: the partitions that live at its start."""
+    """Return the answer to a query without a token: the partitions that live at its start.
+
+    It is empty before the placement of the function was created.
+    """
     tokens = query.ranges.live_at(query.start)
-    if query.stream.definition.partition_mode == MUTABLE:
+    if tokens and query.stream.definition.partition_mode == MUTABLE:
         return [PartitionStart(query.start, 0, tuple(tokens))]
     return [Children(query.start, number, ((token, ()),)) for number, token in enumerate(tokens)]
 
