@@ -31,7 +31,7 @@ class Service:
         if query.sql == ROUTINES:
             return [[f"READ_Changes_{each}"] for each in (*self.began, "old_us")]
         placement = next(each for each in self.began if f"READ_Changes_{each}(" in query.sql)
-        asked = dict((name, text) for name, _, text in query.params)["start_timestamp"]
+        asked = {name: text for name, _, text in query.params}["start_timestamp"]
         if parse_timestamp(asked or "") >= self.began[placement]:
             return [["a partition"]]
         if self.refuses:
