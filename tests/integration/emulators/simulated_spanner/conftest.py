@@ -129,7 +129,8 @@ def new_history(simulation: SimulatedSpanner, connect: Callable[..., Any]) -> Ca
         )
         path = f"projects/{PROJECT}/instances/{INSTANCE}/databases/{name}"
         facts = simulation.control.play(path, seed, steps, **played)
-        simulation.control.clock(advance_seconds=0.001)  # past the end, which a reader of placements waits for
+        # Past the end, which a reader of placements waits for.
+        simulation.control.clock(advance_seconds=0.001)
         assert facts["end"] < time.time_ns(), "the history ends before the present, for readers with a clock"
         return History(
             simulation, name, connect(simulation, name), facts["start"], facts["end"], facts["commits"]
