@@ -117,7 +117,7 @@ class Client:
                 _apis.TopicService.StreamRead,
                 settings=ydb.BaseRequestSettings().with_timeout(_STREAM_SECONDS),
             )
-        return StreamCall(answers, outgoing, str(self._stream), self._explained, self._token)
+        return StreamCall(answers, outgoing, str(self._stream), partition, self._explained, self._token)
 
     def _describe_table(self) -> Any:
         session = self._ask(
@@ -179,10 +179,12 @@ class StreamCall:
         answers: Any,
         outgoing: queue.SimpleQueue[Any],
         stream: str,
+        partition: int,
         explained: Callable[[], Any],
         token: Callable[[], str],
     ) -> None:
         self._answers, self._outgoing, self._stream = answers, outgoing, stream
+        self._partition = partition
         self._explained, self._token = explained, token
         self._session = 0
 
@@ -223,12 +225,15 @@ class StreamCall:
         kind = message.WhichOneof("server_message")
         if kind == "read_response":
             response = message.read_response
-            return Data(_messages(response), response.bytes_size)
+            return Data(_messages(response, self._session), response.bytes_size)
         if kind == "partition_session_status_response":
             status = message.partition_session_status_response
             return Status(status.partition_offsets.end, _nanoseconds(status.write_time_high_watermark))
         if kind == "start_partition_session_request":
             start = message.start_partition_session_request
+            # A server may offer the children of the partition too. Without an answer it sends nothing of them.
+            if start.partition_session.partition_id != self._partition:
+                return None
             self._session = start.partition_session.partition_session_id
             return Started(start.partition_offsets.end)
         if kind == "end_partition_session":
@@ -240,10 +245,12 @@ class StreamCall:
         return None
 
 
-def _messages(response: Any) -> list[Message]:
-    """Return the messages of a response, which is for one partition."""
+def _messages(response: Any, session: int) -> list[Message]:
+    """Return the messages of a partition session."""
     found: list[Message] = []
     for data in response.partition_data:
+        if data.partition_session_id != session:
+            continue
         for batch in data.batches:
             written_at = _nanoseconds(batch.written_at)
             packed = batch.codec == _GZIP

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable
 from functools import lru_cache
@@ -44,6 +45,8 @@ from penstock.timestamps import Timelike
 
 if TYPE_CHECKING:
     from penstock.io.ydb.client import Client
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class ReadYdbFn(ReadChangeStreamFn):
@@ -219,9 +222,21 @@ class ReadFromYdbChangefeed(ReadFromChangeStream):
         )
         super().__init__(stream, settings)
 
+    def check(self) -> Description:
+        """Ask YDB whether the changefeed can be read; return its description, and log its limitations.
+
+        Raises:
+            ChangeStreamError: it cannot be read; the message says why and what to do.
+            UnavailableError: YDB did not answer for `unavailable_seconds`.
+        """
+        found: Description = super().check()
+        for limitation in found.limitations:
+            _LOGGER.info("%s: %s", self._stream, limitation)
+        return found
+
     def capture_type(self) -> str:
         """Return the mode of the changefeed. It asks the server; raises what `check` raises."""
-        found: Description = self.check()
+        found: Description = self.bounded_fn(self._settings).check(self._stream)
         return found.table.mode
 
 

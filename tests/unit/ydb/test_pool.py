@@ -88,6 +88,19 @@ def test_a_bundle_at_another_position_gets_a_new_reader(reading: Reading) -> Non
     assert len(reading.service.opened) == 2
 
 
+def test_a_partition_at_another_position_gets_a_new_reader_beside_one_that_continues() -> None:
+    reading = Reading(filled(40, partitions=2), limits={"idle_stream_seconds": 5.0})
+    before = reading.frontier.open[1]
+    reading.bundle(64)
+    assert reading.frontier.open[1] != before
+    reading.bundle(16, reading.frontier.advanced({1: before}))
+    assert [partition for partition, _ in reading.service.opened].count(1) == 2
+    assert [partition for partition, _ in reading.service.opened].count(0) == 1
+    with reading.pool.checkout(reading.frontier.exhausted()) as prefetcher:
+        prefetcher.serve(reading.frontier.exhausted())  # continues none, so the pool stops them
+    reading.threads_end()
+
+
 def test_only_the_offset_that_a_bundle_begins_at_is_committed(reading: Reading) -> None:
     reading.bundle(16)
     wait_until(lambda: reading.pool._worker is None or not reading.pool._to_commit, "no commit")
@@ -122,10 +135,16 @@ def test_the_token_of_a_running_stream_is_sent_again(
 
 
 def test_a_stream_that_breaks_off_is_opened_again_after_the_last_message() -> None:
+    """Also if nothing of it was claimed yet, and all of it waits in the queue."""
     reading = Reading(filled(20), limits={"unavailable_seconds": 60.0})
     reading.service.messages_until_failure = 7
-    assert reading.bundle(20) == list(range(20))
+    reader = reading.pool.borrow(0, reading.frontier.open[0], 1)
+    wait_until(lambda: reader.queued == 20 or reader.error is not None, "the stream is not opened again")
+    batch = reader.take()
+    assert [step.record.offset for step in batch.steps if step.record] == list(range(20))
     assert len(reading.service.opened) == 2
+    reading.pool.drop(reader)
+    reader.stop()
     reading.threads_end()
 
 
