@@ -44,6 +44,7 @@ def rows_to_arrow(rows: Sequence[StoredRow], schema: TableSchema, source: Source
 def rows_of_arrow(table: pa.Table) -> list[StoredRow]:
     """Return the rows of an Arrow table of plain columns; times are in nanoseconds."""
     schema = columns_of_arrow(table.schema)
+    table = table.cast(arrow_schema(schema))  # Iceberg reads texts and lists as their large variants
     columns = {
         column.name: python_values(table.column(column.name).combine_chunks(), column.type, "us")
         for column in schema

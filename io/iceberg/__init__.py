@@ -1,0 +1,21 @@
+"""Apache Iceberg as a sink, through pyiceberg: no Spark writer and no jar is needed.
+
+events | WriteToIceberg("shop.{table}", catalog="prod", mode="current")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.lazy import load
+
+if TYPE_CHECKING:
+    from penstock.io.iceberg.write import WriteToIceberg
+
+__all__ = ["WriteToIceberg"]
+
+_HOMES = {"WriteToIceberg": "write"}
+
+
+def __getattr__(name: str) -> Any:
+    return load(__name__, _HOMES, name)

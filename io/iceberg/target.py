@@ -1,0 +1,220 @@
+"""Iceberg tables as a target of one commit per epoch. Needs the extra `iceberg`.
+
+The ledger is a table property of the sink, ``<generation>:<epoch>``, set in the commit of the rows. A snapshot's
+summary would be lost when snapshots expire. pyiceberg 0.12 repeats a commit that meets another one after a refresh,
+without a comparison of the ledger, so two drivers would both append. That is switched off on the handle of the table;
+then everything is done again from the new metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.event.change_rows import change_row_schema, change_rows
+from penstock.event.model import Source, TableSchema, Version
+from penstock.event.replica import encode_version, fold
+from penstock.event.schema_changes import Policy
+from penstock.io.columnar.arrow_rows import arrow_schema, columns_of_arrow, rows_of_arrow, rows_to_arrow
+from penstock.io.columnar.replica import (
+    TableEvents,
+    events_of_epoch,
+    log_columns,
+    schema_change,
+    table_for,
+)
+from penstock.io.columnar.table_rows import (
+    DELETED,
+    KEY,
+    VALID_TO,
+    VERSION,
+    History,
+    Mode,
+    StoredRow,
+    current_rows,
+    table_schema,
+)
+from penstock.io.staging.batch import StagedBatch
+from penstock.io.staging.delivery import LedgerEntry, TargetUnavailableError
+from penstock.io.staging.epochs import EpochDelivery
+
+
+@dataclass(frozen=True)
+class IcebergTarget:
+    """See `penstock.io.staging.epochs.EpochTarget`. `table` may have placeholders; one table is one commit."""
+
+    table: str
+    catalog: str
+    mode: Mode
+    schema_changes: Policy
+    # Without repr: they may hold credentials.
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def name(self) -> str:
+        return f"the Iceberg table {self.table} of the catalogue {self.catalog}"
+
+    def check(self) -> None:
+        """Ask the catalogue for its namespaces.
+
+        Raises:
+            TargetUnavailableError: it does not answer or denies access.
+        """
+        try:
+            self._load_catalog().list_namespaces()
+        except OSError as error:
+            raise TargetUnavailableError(f"the catalogue {self.catalog}: {error}") from None
+
+    def publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
+        from pyiceberg.exceptions import (
+            CommitFailedException,
+            CommitStateUnknownException,
+            ValidationException,
+        )
+
+        catalog = self._load_catalog()
+        given: dict[str, Source] = {}
+        for each in events_of_epoch(batches):
+            if not each.source.table:  # a message of the log belongs to no table
+                continue
+            name = table_for(self.table, each.source, given)
+            try:
+                self._publish(catalog, name, delivery, each)
+            except (CommitFailedException, CommitStateUnknownException, ValidationException) as error:
+                raise TargetUnavailableError(f"another writer has committed to {name}: {error}") from None
+
+    def _publish(self, catalog: Any, name: str, delivery: EpochDelivery, table: TableEvents) -> None:
+        commit = _Commit(self._open(catalog, name, table), name, delivery, self.schema_changes)
+        if delivery.is_delivered(commit.ledger):
+            return
+        {"log": _append, "current": _replace_current, "history": _replace_history}[self.mode](commit, table)
+
+    def _load_catalog(self) -> Any:
+        from pyiceberg.catalog import load_catalog
+
+        return load_catalog(self.catalog, **self.properties)
+
+    def _open(self, catalog: Any, name: str, table: TableEvents) -> Any:
+        """Return the table with its newest metadata, without repeated commits; create it if it is missing."""
+        from pyiceberg.exceptions import NoSuchTableError
+
+        try:
+            found = catalog.load_table(name)
+        except NoSuchTableError:
+            schema = table.schema
+            shape = (
+                change_row_schema(schema)
+                if self.mode == "log"
+                else arrow_schema(table_schema(schema, self.mode))
+            )
+            # Nullable: a column that a later event does not have must not be refused.
+            nullable = pa.schema([each.with_nullable(True) for each in shape])
+            catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
+            found = catalog.create_table_if_not_exists(name, schema=nullable)
+        # Only on this handle: the property of the table stays as other writers want it.
+        properties = {**found.metadata.properties, "commit.retry.num-retries": "0"}
+        found.metadata = found.metadata.model_copy(update={"properties": properties})
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    """One commit: the metadata that it begins at, and what it must write besides the rows."""
+
+    table: Any
+    name: str
+    delivery: EpochDelivery
+    policy: Policy
+
+    @property
+    def ledger(self) -> LedgerEntry | None:
+        """The last epoch of this sink in the table."""
+        found = self.table.metadata.properties.get(f"penstock.sink.{self.delivery.writer}")
+        return None if found is None else LedgerEntry(*map(int, found.split(":")))
+
+    @property
+    def truncated(self) -> Version | None:
+        """The newest TRUNCATE of earlier epochs; its transaction is not kept, so all of it counts as later."""
+        order = self.table.metadata.properties.get(f"penstock.truncated.{self.delivery.writer}")
+        return None if order is None else Version(int(order))
+
+    def properties(self, truncated: Version | None) -> dict[str, str]:
+        position = self.delivery.position
+        entries = {f"penstock.sink.{self.delivery.writer}": f"{position.generation}:{position.epoch}"}
+        if truncated is not None:
+            entries[f"penstock.truncated.{self.delivery.writer}"] = str(truncated.order)
+        return entries
+
+    def columns(self) -> TableSchema:
+        return columns_of_arrow(self.table.schema().as_arrow())
+
+    def write(
+        self, rows: pa.Table, *, alters: bool, replaced: Any = None, truncated: Version | None = None
+    ) -> None:
+        """Commit rows, in place of those that `replaced` selects, with the ledger and the columns of `rows`."""
+        with self.table.transaction() as transaction:
+            if alters:
+                with transaction.update_schema() as update:
+                    update.union_by_name(rows.schema)
+            if replaced is not None:
+                transaction.delete(replaced)
+            if rows.num_rows:
+                transaction.append(rows, snapshot_properties={"penstock.epoch": str(self.delivery.epoch)})
+            transaction.set_properties(self.properties(truncated))
+
+    def load(self, condition: Any) -> list[StoredRow]:
+        return rows_of_arrow(self.table.scan(row_filter=condition).to_arrow())
+
+
+def _append(commit: _Commit, table: TableEvents) -> None:
+    """Append the change rows. A new column is added to the three images."""
+    columns, change = log_columns(commit.name, commit.columns(), table.schema, commit.policy)
+    commit.write(change_rows(table.events, columns), alters=change.alters)
+
+
+def _replace_current(commit: _Commit, table: TableEvents) -> None:
+    from pyiceberg.expressions import AlwaysFalse, In, LessThan, Or
+
+    for changes in fold(table.events).values():
+        rows = current_rows(
+            changes, lambda keys: commit.load(In(KEY, keys)) if keys else [], commit.truncated
+        )
+        older = (
+            AlwaysFalse()
+            if changes.truncated is None
+            else LessThan(VERSION, encode_version(changes.truncated))
+        )
+        replaced = Or(In(KEY, [row[KEY] for row in rows]), older) if rows else older
+        wanted = table_schema(changes.schema, "current")
+        _replace(commit, rows, wanted, table.source, replaced, changes.truncated)
+
+
+def _replace_history(commit: _Commit, table: TableEvents) -> None:
+    from pyiceberg.expressions import AlwaysFalse, And, EqualTo, In, IsNull, Or
+
+    may_change = Or(IsNull(VALID_TO), EqualTo(DELETED, True))
+    history = History(
+        lambda keys: commit.load(And(may_change, In(KEY, keys))) if keys else [],
+        lambda: commit.load(IsNull(VALID_TO)),
+    )
+    rows = history.add(table.events)
+    # A version of another key may be among those of this list, but no version is used twice with one key.
+    versions = And(In(KEY, [row[KEY] for row in rows]), In(VERSION, [row[VERSION] for row in rows]))
+    replaced = versions if rows else AlwaysFalse()
+    _replace(commit, rows, table_schema(history.schema, "history"), table.source, replaced, None)
+
+
+def _replace(
+    commit: _Commit,
+    rows: list[StoredRow],
+    wanted: TableSchema,
+    source: Source,
+    replaced: Any,
+    truncated: Version | None,
+) -> None:
+    columns, change = schema_change(commit.name, commit.columns(), wanted, commit.policy)
+    table = rows_to_arrow(rows, columns, source)
+    commit.write(table, alters=change.alters, replaced=replaced, truncated=truncated)

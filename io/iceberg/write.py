@@ -1,0 +1,98 @@
+"""`WriteToIceberg`: change events into Iceberg tables, through pyiceberg."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import apache_beam as beam
+from typing_extensions import Self
+
+from penstock.errors import UsageError
+from penstock.event.model import ChangeEvent
+from penstock.event.schema_changes import Policy
+from penstock.extras import require_extra
+from penstock.io.columnar.check import CheckRows
+from penstock.io.columnar.replica import check_arguments
+from penstock.io.columnar.table_rows import Mode
+from penstock.io.staging.batch import EventBlocks
+from penstock.io.staging.coders import RecordBlockCoder
+from penstock.io.staging.publish_epochs import PublishEpochs
+
+
+class WriteToIceberg(beam.PTransform):
+    """Write change events into Iceberg tables: exactly once, one commit for each epoch and table.
+
+        events | WriteToIceberg("shop.{table}", catalog="prod", mode="current")
+
+    The modes, their columns and the rules for versions, deletes and keys are those of `WriteToDelta`. Rows are
+    replaced by copy-on-write. The table and its namespace are created when the first event comes.
+
+    Order: epochs are committed in their order. Within an epoch the last version of a row counts.
+    What repeats: nothing. The commit of an epoch sets its number as a table property, which is compared before the
+    commit. Two drivers, or other writers of the table, change nothing about that.
+    Watermark: each event holds it until its commit. State: for each shard the events of the last `roll_seconds`.
+
+    Args:
+        table: the table with its namespace, such as ``shop.orders``. ``{table}``, ``{schema}`` and ``{database}`` are
+            filled in; without them all events must be of one table.
+        catalog: the name of the catalogue, as in pyiceberg's configuration.
+        mode: ``log``, ``current`` or ``history``.
+        schema_changes: what happens if columns are added or become wider: ``evolve`` changes the table, ``ignore`` does
+            not write them, ``stop`` fails the pipeline.
+        roll_seconds: how long events are collected before a commit (processing time); 0: one commit for each epoch.
+        catalog_properties: properties of the catalogue, in addition to pyiceberg's configuration file and environment,
+            which are the better place for credentials.
+        staging: a folder or URL for the events of an epoch; None: in the checkpoint.
+
+    Raises:
+        UsageError: an argument is wrong, or pyiceberg is missing (at construction).
+        SchemaChangedError: `schema_changes` forbids what must change (at run time; nothing of the epoch is written).
+    """
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        catalog: str = "default",
+        mode: Mode = "current",
+        schema_changes: Policy = "evolve",
+        roll_seconds: float = 10,
+        catalog_properties: Mapping[str, str] | None = None,
+        staging: str | os.PathLike[str] | None = None,
+    ) -> None:
+        super().__init__()
+        require_extra("iceberg", "pyiceberg")
+        require_extra("iceberg", "pyarrow")
+        # Imported here, because the module needs pyarrow.
+        from penstock.io.iceberg.target import IcebergTarget
+
+        check_arguments(mode, schema_changes)
+        if "." not in table:
+            raise UsageError(f"table needs a namespace, such as shop.{table}, got {table!r}.")
+        self._table, self._mode = table, mode
+        self._publish = PublishEpochs(
+            IcebergTarget(table, catalog, mode, schema_changes, dict(catalog_properties or {})),
+            EventBlocks(RecordBlockCoder().encode),
+            shards=4,
+            roll_seconds=roll_seconds,
+            staging=staging,
+        )
+        self._checks = False
+
+    def with_exception_handling(self) -> Self:
+        """Return a copy with a second output: `RefusedEvent`s, whose values the columns cannot hold (`CheckRows`)."""
+        changed = copy.copy(self)
+        changed._checks = True
+        return changed
+
+    def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:
+        if not self._checks:
+            return events | "Publish" >> self._publish
+        fitting, refused = events | CheckRows(f"the Iceberg table {self._table}")
+        return fitting | "Publish" >> self._publish, refused
+
+    def display_data(self) -> dict[str, Any]:
+        return {"mode": self._mode, **self._publish.display_data()}

@@ -1,0 +1,138 @@
+"""Iceberg tables in a SQLite catalogue: the modes against an oracle, repeats, paused drivers and other writers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from pyiceberg.catalog import load_catalog
+
+from penstock.errors import UsageError
+from penstock.event import ChangeEvent
+from penstock.event.schema_changes import SchemaChangedError
+from penstock.io.iceberg import WriteToIceberg
+from penstock.io.iceberg.target import IcebergTarget
+from penstock.io.staging import LedgerConflictError, TargetUnavailableError
+from tests.unit.tables.histories import Writer, split
+from tests.unit.tables.test_delta import batches, epoch, two_widths
+
+
+@pytest.fixture
+def properties(tmp_path: Path) -> dict[str, str]:
+    return {
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path}/catalog.db",
+        "warehouse": f"file://{tmp_path}/warehouse",
+    }
+
+
+def target_of(properties: dict[str, str], mode: Any, policy: Any = "evolve") -> IcebergTarget:
+    return IcebergTarget("shop.t", "test", mode, policy, properties)
+
+
+def publish(target: IcebergTarget, events: Sequence[ChangeEvent], number: int, generation: int = 1) -> None:
+    target.publish(epoch(number, generation), batches(events, number, generation))
+
+
+def rows(properties: dict[str, str], columns: str, where: str = "not _penstock_deleted") -> Any:
+    table = load_catalog("test", **properties).load_table("shop.t").scan().to_arrow()
+    return duckdb.from_arrow(table).filter(where).project(columns).order("all").fetchall()
+
+
+@pytest.mark.parametrize("mode", ["current", "history"])
+def test_current_state_and_history_are_the_table_of_the_source_after_every_epoch_with_repeats(
+    properties, mode: Any
+):
+    writer, rng = Writer(5), random.Random(5)
+    target = target_of(properties, mode)
+    published: list[tuple[int, list[ChangeEvent]]] = []
+    for number in range(2, 6):
+        events = writer.changes(rng.randint(3, 9))
+        publish(target, events, number)
+        published.append((number, events))
+        old, again = rng.choice(published)  # the runner repeats the last one, a paused driver any
+        publish(target, again, old)
+        where = "not _penstock_deleted" if mode == "current" else "_penstock_valid_to is null"
+        assert rows(properties, "id, name, amount", where) == [row[:3] for row in writer.current()]
+
+
+def test_the_log_has_each_change_once_and_gains_the_columns_of_the_source(properties):
+    events = Writer(1).changes(30)
+    target = target_of(properties, "log")
+    for number, some in enumerate(split(events, random.Random(1)), 2):
+        publish(target, some, number)
+        publish(target, some, number)
+    found = rows(properties, "metadata.version, op, after.note", "true")
+    assert [op for _, op, _ in found] == [str(event.op) for event in events]
+    assert [note for *_, note in found] == [(event.after or {}).get("note") for event in events]
+
+
+@pytest.mark.parametrize("mode", ["log", "current"])
+def test_a_driver_that_was_paused_in_the_middle_of_a_publication_cannot_commit_it_again(
+    properties, monkeypatch: pytest.MonkeyPatch, mode: Any
+):
+    writer = Writer(3)
+    first, second = writer.changes(6, truncates=False), writer.changes(6, truncates=False)
+    target = target_of(properties, mode)
+    publish(target, first, 2)
+    original = IcebergTarget._open
+
+    def pause(self: IcebergTarget, *args: Any) -> Any:
+        """Return the table, after the new driver has published this epoch and the next one."""
+        monkeypatch.setattr(IcebergTarget, "_open", original)
+        found = original(self, *args)
+        publish(target, second, 3)
+        publish(target, writer.changes(6, truncates=False), 5, generation=4)
+        return found
+
+    monkeypatch.setattr(IcebergTarget, "_open", pause)
+    with pytest.raises(TargetUnavailableError, match="another writer"):
+        publish(target, second, 3)
+    publish(target, second, 3)  # the repeat sees that it is delivered
+    if mode == "log":
+        assert rows(properties, "metadata.order", "true") == [(number * 1000,) for number in range(1, 19)]
+    else:
+        assert rows(properties, "id, name, amount") == [row[:3] for row in writer.current()]
+
+
+def test_the_ledger_survives_other_writers_and_expired_snapshots(properties):
+    target = target_of(properties, "log")
+    events = Writer(1).changes(2)
+    publish(target, events, 9)
+    table = load_catalog("test", **properties).load_table("shop.t")
+    table.append(table.scan().to_arrow().slice(0, 0))
+    publish(target, events, 9)
+    assert len(rows(properties, "op", "true")) == 2
+    with pytest.raises(LedgerConflictError):
+        publish(target, events, 6, generation=5)
+
+
+@pytest.mark.parametrize("mode", ["log", "current", "history"])
+def test_columns_are_added_and_become_wider(properties, mode: Any):
+    target = target_of(properties, mode)
+    for number, event in enumerate(two_widths(), 2):
+        publish(target, [event], number)
+    columns = "after.id, after.n, after.extra" if mode == "log" else "id, n, extra"
+    assert rows(properties, columns, "true") == [(1, 1, None), (2, 1 << 40, "x")]
+
+
+def test_the_policy_stop_writes_nothing_of_the_epoch(properties):
+    target = target_of(properties, "current", "stop")
+    first, second = two_widths()
+    publish(target, [first], 2)
+    with pytest.raises(SchemaChangedError, match="extra"):
+        publish(target, [second], 3)
+    assert rows(properties, "id") == [(1,)]
+
+
+def test_credentials_of_the_catalogue_are_not_shown():
+    assert "hunter2" not in repr(IcebergTarget("a.b", "c", "log", "stop", {"token": "hunter2"}))
+
+
+def test_a_table_needs_a_namespace():
+    with pytest.raises(UsageError, match=r"shop\.orders"):
+        WriteToIceberg("orders")
