@@ -26,6 +26,42 @@ from penstock.transforms.formats.capture import MODES, check_capture
 from penstock.transforms.formats.lines import Line, RecordLines
 
 
+class ToEvents:
+    """Converts the records of a source to events, and filters and masks them.
+
+    Args:
+        options: the user's choices.
+        system: spanner, bigtable, postgres or ydb.
+        stream: the change stream that is read.
+    """
+
+    def __init__(self, options: EventOptions, system: str, stream: Any) -> None:
+        self._options = options
+        self._convert = ToChangeEvents(
+            server=f"{stream.project}/{stream.instance}" if hasattr(stream, "project") else "",
+            database=getattr(stream, "database", ""),
+            stream=getattr(stream, "change_stream", getattr(stream, "publication", "")),
+            table=getattr(stream, "table", ""),
+        )
+        self._steps = [*row_steps(options), *column_steps(options)]
+
+    def events(self, records: Any) -> tuple[Any, list[Any]]:
+        """Return the events of a `readable` source, and the dead letters so far."""
+        records, letters = _divided(records)
+        events = self.apply(letters, records, "ToChangeEvents", self._convert)
+        for name, transform in self._steps:
+            events = self.apply(letters, events, name, transform)
+        return events, letters
+
+    def apply(self, letters: list[Any], events: Any, name: str, transform: Any) -> Any:
+        """Apply a step; what it cannot process is added to the dead letters, if they are wanted."""
+        if self._options.dead_letters is None or not isinstance(transform, ElementTransform):
+            return events | name >> transform
+        done, failed = events | name >> transform.with_exception_handling()
+        letters.append(failed | f"DeadLetters({name})" >> DeadLetters(with_text=True))
+        return done
+
+
 class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
     """Converts, filters, masks and formats the records of a source; emits `Line`s.
 
@@ -56,13 +92,7 @@ class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
         self._options, self._capture, self._shards = options, capture, shards
         self._format = options.make_format(system, stream)
         self._lines = RecordLines(self._format, options.lines)
-        self._convert = ToChangeEvents(
-            server=f"{stream.project}/{stream.instance}" if hasattr(stream, "project") else "",
-            database=getattr(stream, "database", ""),
-            stream=getattr(stream, "change_stream", getattr(stream, "publication", "")),
-            table=getattr(stream, "table", ""),
-        )
-        self._steps = [*row_steps(options), *column_steps(options)]
+        self._to_events = ToEvents(options, system, stream)
         if options.barrier_seconds:
             self._lines.barrier("", 0)  # refuses a format without barriers
         if system == "bigtable":  # nothing has to be asked for
@@ -92,26 +122,15 @@ class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
 
     def expand(self, records: Any) -> beam.PCollection[Line]:
         """Apply the steps to the output of a `readable` source; a step that has nothing to do is left out."""
-        records, letters = _divided(records)
-        handled = self._options.dead_letters is not None
-
-        def apply(events: Any, name: str, transform: Any) -> Any:
-            if not handled or not isinstance(transform, ElementTransform):
-                return events | name >> transform
-            done, failed = events | name >> transform.with_exception_handling()
-            letters.append(failed | f"DeadLetters({name})" >> DeadLetters(with_text=True))
-            return done
-
-        events = apply(records, "ToChangeEvents", self._convert)
-        for name, transform in self._steps:
-            events = apply(events, name, transform)
+        events, letters = self._to_events.events(records)
+        apply = partial(self._to_events.apply, letters)
         if self._options.barrier_seconds:
             sharded = apply(events, "ShardByKey", ShardByKey(self._shards))
             events = sharded | "Barriers" >> self._barriers()
             lines = apply(events, "ToLines", ElementTransform(partial(_shard_lines, self._lines), Line))
         else:
             lines = apply(events, "ToLines", ElementTransform(self._lines, Line))
-        _write_letters(letters, self._options)
+        write_letters(letters, self._options)
         return lines
 
     def _barriers(self) -> Barriers:
@@ -128,7 +147,7 @@ class NativeLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
     def expand(self, records: Any) -> beam.PCollection[Line]:
         """Return the lines."""
         records, letters = _divided(records)
-        _write_letters(letters, self._options)
+        write_letters(letters, self._options)
         return records | "Lines" >> beam.FlatMap(self._to_lines).with_output_types(Line)
 
 
@@ -150,7 +169,8 @@ def _divided(records: Any) -> tuple[Any, list[Any]]:
     return records, [undecodable | "DeadLetters(Read)" >> DeadLetters()]
 
 
-def _write_letters(letters: list[Any], options: EventOptions) -> None:
+def write_letters(letters: list[Any], options: EventOptions) -> None:
+    """Write dead letters to the folder that the options name, if they name one."""
     if options.dead_letters is not None:
         every = letters | "DeadLetters" >> beam.Flatten()
         sink = WriteToJsonLines(options.dead_letters, table="dead-letters", format=letter_fields)

@@ -150,6 +150,12 @@ def by_table(references: Iterable[str]) -> dict[str, list[str]]:
     return tables
 
 
+def choices_for_sinks(system: str) -> dict[str, Argument]:
+    """Return the arguments of `EventOptions` that fit a source and do not concern a format."""
+    about_formats = {"format", "lines", "barrier_seconds", *formats_of(system)}
+    return {name: each for name, each in event_arguments(system).items() if name not in about_formats}
+
+
 def event_arguments(system: str) -> dict[str, Argument]:
     """Return the arguments of `EventOptions` that fit a source, and one for the options of each of its formats."""
     left_out = ("format_options", *_NOT_FOR.get(system, ()))

@@ -54,6 +54,8 @@ def takes(source: Callable[..., Any], names: str, *, events_of: str) -> Callable
             return build(pipeline, source=source(**read), events=options, **rest)
 
         with_plain_arguments.__signature__ = seen  # type: ignore[attr-defined]
+        # For pipelines of the same source to another sink (`penstock.pipelines.source_to_sink`).
+        with_plain_arguments.source, with_plain_arguments.source_names = source, tuple(of_source)  # type: ignore[attr-defined]
         return with_plain_arguments
 
     return decorate

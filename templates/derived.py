@@ -1,11 +1,12 @@
-"""Parameters that templates take from code: the choices about events, and the options of each format."""
+"""Parameters that templates take from code: the choices about events, the options of each format, and sinks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, get_origin
 
-from penstock.pipelines.event_options import GIVEN, SECRETS, event_arguments
+from penstock.pipelines.event_options import GIVEN, SECRETS, choices_for_sinks, event_arguments
+from penstock.pipelines.sinks import SinkKind
 from penstock.signatures import EMPTY, Argument
 from penstock.templates.parameter import Kind, Parameter
 from penstock.transforms.formats.catalog import formats_of
@@ -40,6 +41,26 @@ def event_parameters(system: str) -> dict[str, Parameter]:
         }
         parameters[name] = parameters[name].model_copy(update={"entries": entries})
     return parameters
+
+
+def sink_parameters(kind: SinkKind) -> dict[str, Parameter]:
+    """Return the parameters of a sink, from its transform's signature and docstring."""
+    argument_of = {kind.parameter(name): name for name in kind.names}
+    return {
+        name: _parameter(each).model_copy(
+            update={
+                "required": each.default is EMPTY,
+                "example": kind.examples.get(argument_of[name]),
+                "secret": argument_of[name] in kind.secrets,
+            }
+        )
+        for name, each in kind.arguments().items()
+    }
+
+
+def choice_parameters(system: str) -> dict[str, Parameter]:
+    """Return the parameters of the choices about events that do not concern a format."""
+    return {name: _parameter(each) for name, each in choices_for_sinks(system).items()}
 
 
 def _parameter(argument: Argument, given: str | None = None) -> Parameter:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
-from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ruamel.yaml import YAML
 
 from penstock.errors import UsageError
+from penstock.pipelines.sinks import SINKS
+from penstock.pipelines.sources import SOURCES, SourceKind
 from penstock.suggestions import did_you_mean
-from penstock.templates.derived import event_parameters
+from penstock.templates.derived import choice_parameters, event_parameters, sink_parameters
 from penstock.templates.parameter import Parameter
+
+SOURCE_TO_SINK = "penstock.pipelines.source_to_sink"
 
 ParameterName = Annotated[str, Field(pattern=r"[a-z][a-z0-9_]*")]
 
@@ -69,11 +73,62 @@ def load_template(text: str) -> Template:
     return Template.model_validate(YAML(typ="safe").load(text))
 
 
+class _Templates(Mapping[str, Template]):
+    """All templates by name, in alphabetical order. Those of sources and sinks are made when they are asked for.
+
+    Their parameters come from the signature of the sink's transform, and to import that takes a second.
+    """
+
+    def __init__(self, written: Mapping[str, Template]) -> None:
+        self._made = dict(written)
+        pairs = (
+            (source, sink) for sink, kind in SINKS.items() for source in SOURCES if source in kind.systems
+        )
+        self._pairs = {f"{source}-to-{sink}": (source, sink) for source, sink in pairs}
+        self._names = sorted([*written, *self._pairs])
+
+    def __getitem__(self, name: str) -> Template:
+        if name not in self._made:
+            self._made[name] = _of_pair(self._made, *self._pairs[name])
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _of_pair(written: Mapping[str, Template], source: str, sink: str) -> Template:
+    """Return the template of a source and a sink. The source's parameters are described in its template to files."""
+    kind, described = SINKS[sink], written[f"{source}-to-files"].parameters
+    build = f"{source}_to_{sink}"
+    taken = inspect.signature(getattr(importlib.import_module(SOURCE_TO_SINK), build)).parameters
+    known = {**choice_parameters(source), **sink_parameters(kind), **described_by(described, SOURCES[source])}
+    return Template(
+        name=f"{source}-to-{sink}",
+        summary=f"{SOURCES[source].title} to {kind.title}, exactly once",
+        description=(
+            f"Reads the change stream as {source}-to-files does, and writes its changes to {kind.title}. Changes can "
+            "be filtered, and columns chosen, renamed and masked.\n"
+        ),
+        pipeline=f"{SOURCE_TO_SINK}:{build}",
+        streaming=True,
+        guarantees=kind.guarantees,
+        parameters={name: known[name] for name in list(taken)[1:]},
+    )
+
+
+def described_by(parameters: Mapping[str, Parameter], source: SourceKind) -> dict[str, Parameter]:
+    """Return those parameters of a template that belong to its source."""
+    return {name: parameters[name] for name in source.parameters()}
+
+
 @functools.cache  # files of the package do not change, and parsing them takes a tenth of a second
 def templates() -> Mapping[str, Template]:
     """Return all templates of the package by name, in alphabetical order."""
     found = [load_template(entry.read_text("utf-8")) for entry in _specifications()]
-    return MappingProxyType({each.name: each for each in sorted(found, key=lambda each: each.name)})
+    return _Templates({each.name: each for each in sorted(found, key=lambda each: each.name)})
 
 
 def template_named(name: str) -> Template:

@@ -50,7 +50,8 @@ class WriteToDelta(beam.PTransform):
         mode: ``log``, ``current`` or ``history``.
         schema_changes: what happens if columns are added or become wider: ``evolve`` changes the table, ``ignore`` does
             not write them, ``stop`` fails the pipeline.
-        roll_seconds: how long events are collected before a commit (processing time); 0: one commit for each epoch.
+        roll_seconds: how long events are collected before a commit, in seconds of processing time; 0: one commit for
+            each epoch.
         storage_options: options of delta-rs for the object store. Credentials are better in the environment.
         staging: a folder or URL for the events of an epoch; None: in the checkpoint.
 

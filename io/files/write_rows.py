@@ -89,7 +89,8 @@ class WriteToParquet(_WriteRows):
         partition_by: ``hour``, ``day`` or ``none``: folders by event time, in UTC.
         shards: how many files of a table and partition may be open at the same time.
         compression: ``zstd``, ``snappy``, ``gzip`` or ``none``.
-        roll_seconds: an open file is published this long after its first event arrived (processing time).
+        roll_seconds: an open file is published this long after its first event arrived, in seconds of processing
+            time.
         roll_bytes: an open file whose events have this many bytes, not compressed, is published at once.
 
     Raises:
@@ -130,7 +131,8 @@ class WriteToAvro(_WriteRows):
         partition_by: ``hour``, ``day`` or ``none``: folders by event time, in UTC.
         shards: how many files of a table and partition may be open at the same time.
         compression: ``deflate`` or ``none``.
-        roll_seconds: an open file is published this long after its first event arrived (processing time).
+        roll_seconds: an open file is published this long after its first event arrived, in seconds of processing
+            time.
         roll_bytes: an open file whose events have this many bytes, not compressed, is published at once.
 
     Raises:

@@ -42,7 +42,8 @@ class WriteToIceberg(beam.PTransform):
         mode: ``log``, ``current`` or ``history``.
         schema_changes: what happens if columns are added or become wider: ``evolve`` changes the table, ``ignore`` does
             not write them, ``stop`` fails the pipeline.
-        roll_seconds: how long events are collected before a commit (processing time); 0: one commit for each epoch.
+        roll_seconds: how long events are collected before a commit, in seconds of processing time; 0: one commit for
+            each epoch.
         catalog_properties: properties of the catalogue, in addition to pyiceberg's configuration file and environment,
             which are the better place for credentials.
         staging: a folder or URL for the events of an epoch; None: in the checkpoint.

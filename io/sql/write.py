@@ -44,12 +44,14 @@ class WriteToSql(SendAfterCommit):
         schema_changes: what happens when the source has new columns or wider types: ``evolve`` alters the table,
             ``ignore`` leaves it and drops new columns, ``stop`` fails.
         create_tables: create tables that are missing.
-        tombstone_seconds: how long a tombstone stays, measured in commit times. At least the retention of the change
-            stream and the age at which dead letters are replayed.
+        tombstone_seconds: how long a tombstone stays, in seconds, measured in commit times. At least the retention of
+            the change stream and the age at which dead letters are replayed.
         shards: how many transactions run at the same time.
-        roll_seconds: how long events are collected before they are sent (processing time); 0 sends with every epoch.
+        roll_seconds: how long events are collected before they are sent, in seconds of processing time; 0 sends with
+            every epoch.
         staging: a folder or URL for staged batches; None: in the checkpoint.
-        unavailable_seconds: how long a database that does not answer is asked again before the epoch fails.
+        unavailable_seconds: how long a database that does not answer is asked again before the epoch fails, in
+            seconds.
 
     Raises:
         UsageError: an argument is wrong (at construction).

@@ -55,7 +55,9 @@ def documented_arguments(docstring: str) -> dict[str, str]:
 
 
 def _without_none(annotation: Any) -> Any:
-    """Return X of ``X | None``."""
+    """Return X of ``X | None``, and text if it is one of several types."""
     if isinstance(annotation, types.UnionType):
-        (annotation,) = (each for each in typing.get_args(annotation) if each is not types.NoneType)
+        members = [each for each in typing.get_args(annotation) if each is not types.NoneType]
+        # A path may be given as text, and a parameter is text.
+        annotation = str if str in members else members[0]
     return annotation

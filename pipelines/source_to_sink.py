@@ -1,0 +1,119 @@
+"""Any source to any sink of `penstock.pipelines.sinks`: one definition for all pairs.
+
+    penstock run spanner-to-delta --set project=… --set uri=/data/lake/{table} --checkpoint-dir …
+    python -m penstock.pipelines.source_to_sink spanner-to-delta --project=… --uri=… --checkpoint_dir=…
+
+`spanner_to_delta` and its like are attributes of this module. Their arguments are those of the source, the choices
+about events that do not concern a format, and those of the sink.
+
+Order, repeats, watermark and state are those of the sink. Materialized rows keep more state.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import apache_beam as beam
+
+from penstock.errors import UsageError
+from penstock.pipelines.event_lines import ToEvents, readable, write_letters
+from penstock.pipelines.event_options import EventOptions, choices_for_sinks
+from penstock.pipelines.program import run_program
+from penstock.pipelines.sinks import SINKS, SinkKind
+from penstock.pipelines.sources import SOURCES
+from penstock.secrets import is_reference, read_secret
+from penstock.transforms import DeadLetters
+
+
+@functools.cache
+def build_function(source: str, sink: str) -> Callable[..., Any]:
+    """Return the build function of a source and a sink. Required arguments come first in its signature."""
+    kind, read = SINKS[sink], SOURCES[source]
+    of_source = read.parameters()
+    of_events = choices_for_sinks(source)
+    of_sink = kind.arguments()
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        *of_source.values(),
+        *(
+            inspect.Parameter(each.name, keyword, default=each.default, annotation=each.type)
+            for each in (*of_events.values(), *of_sink.values())
+            if each.name not in of_source
+        ),
+    ]
+    ordered = sorted(parameters, key=lambda each: each.default is not inspect.Parameter.empty)
+    pipeline_parameter = inspect.Parameter("pipeline", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    seen = inspect.Signature([pipeline_parameter, *ordered])
+
+    def build(pipeline: beam.Pipeline, **given: Any) -> Any:
+        seen.bind(pipeline, **given)  # raises TypeError for an argument that is unknown or missing
+        _check_mode(source, kind, given)
+        options = EventOptions(
+            **{name: given[name] for name in of_events if name in given and name not in of_source}
+        )
+        transform = read.build_function().source(**{name: given[name] for name in of_source if name in given})
+        return _apply(pipeline, source, transform, options, _sink(kind, given))
+
+    build.__name__ = f"{source}_to_{sink}"
+    build.__doc__ = f"{read.title} to {kind.title}: the pipeline of the template `{source}-to-{sink}`."
+    build.__signature__ = seen  # type: ignore[attr-defined]
+    return build
+
+
+def _sink(kind: SinkKind, given: dict[str, Any]) -> Any:
+    arguments = {name: given[kind.parameter(name)] for name in kind.names if kind.parameter(name) in given}
+    for name in kind.secrets & arguments.keys():
+        if is_reference(arguments[name]):
+            arguments[name] = read_secret(arguments[name])
+    return kind.load()(**arguments)
+
+
+def _check_mode(source: str, kind: SinkKind, given: dict[str, Any]) -> None:
+    """Refuse before the start what every event of Bigtable would be refused for."""
+    if source == "bigtable" and "mode" in kind.names and given.get("mode") != "log":
+        raise UsageError(
+            "changes of Bigtable have cells and not rows, so there is no current row to maintain: set mode=log, "
+            "which writes every change"
+        )
+
+
+def _apply(pipeline: beam.Pipeline, system: str, source: Any, options: EventOptions, sink: Any) -> Any:
+    records = pipeline | "ReadChangeStream" >> readable(source, options)
+    events, letters = ToEvents(options, system, source.stream).events(records)
+    if options.dead_letters is None:
+        return events | "Write" >> sink
+    written, refused = events | "Write" >> sink.with_exception_handling()
+    write_letters([*letters, refused | "DeadLetters(Write)" >> DeadLetters()], options)
+    return written
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    source, between, sink = name.partition("_to_")
+    if between and source in SOURCES and sink in SINKS:
+        return build_function(source, sink)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def main(arguments: list[str]) -> int:
+    """Run the pipeline that the first argument names, such as ``spanner-to-delta``; the others are its flags."""
+    name, *rest = arguments or ["--help"]
+    source, _, sink = name.partition("-to-")
+    if source not in SOURCES or sink not in SINKS:
+        names = ", ".join(f"{each}-to-SINK" for each in SOURCES)
+        print(
+            f"usage: source_to_sink NAME [flags]; NAME is {names}; SINK is {', '.join(SINKS)}",
+            file=sys.stderr,
+        )
+        return 2
+    return run_program(build_function(source, sink), rest)
+
+
+if __name__ == "__main__":
+    # As a script this module is `__main__`, which no worker can import, so the importable module runs.
+    from penstock.pipelines import source_to_sink
+
+    sys.exit(source_to_sink.main(sys.argv[1:]))

@@ -1,0 +1,40 @@
+"""The sources of pipelines whose sink can be chosen. Pure: a transform is imported when needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from inspect import Parameter, signature
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class SourceKind:
+    """One kind of source.
+
+    `title`: the source in summaries. `files`: the build function of its pipeline to files, `module:function`, which
+    says which arguments of the transform are parameters.
+    """
+
+    title: str
+    files: str
+
+    def build_function(self) -> Any:
+        """Import and return the build function of the pipeline to files."""
+        module, name = self.files.split(":")
+        return getattr(import_module(module), name)
+
+    def parameters(self) -> dict[str, Parameter]:
+        """Return the parameters of the source, without those of events and files."""
+        build = self.build_function()
+        known = signature(build).parameters
+        return {name: known[name] for name in build.source_names}
+
+
+SOURCES: Mapping[str, SourceKind] = {
+    "bigtable": SourceKind("Bigtable changes", "penstock.pipelines.bigtable_to_files:bigtable_to_files"),
+    "postgres": SourceKind("PostgreSQL changes", "penstock.pipelines.postgres_to_files:postgres_to_files"),
+    "spanner": SourceKind("Spanner changes", "penstock.pipelines.spanner_to_files:spanner_to_files"),
+    "ydb": SourceKind("YDB changes", "penstock.pipelines.ydb_to_files:ydb_to_files"),
+}

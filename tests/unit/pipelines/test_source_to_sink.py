@@ -1,0 +1,89 @@
+"""One definition for all pairs of source and sink: what a template says is what the transform takes."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import apache_beam as beam
+import pytest
+
+from penstock.errors import UsageError
+from penstock.pipelines.sinks import SINKS, SinkKind
+from penstock.pipelines.source_to_sink import build_function, main
+from penstock.pipelines.sources import SOURCES
+from penstock.signatures import arguments_of
+from penstock.templates.template import templates
+
+KINDS = pytest.mark.parametrize(("name", "kind"), SINKS.items())
+
+
+@KINDS
+def test_the_signature_and_the_docstring_of_a_sink_are_what_its_templates_say(
+    name: str, kind: SinkKind
+) -> None:
+    known = arguments_of(kind.load())
+    for source in kind.systems:
+        shown = templates()[f"{source}-to-{name}"].parameters
+        for argument in kind.names:
+            parameter = shown[kind.parameter(argument)]
+            assert known[argument].help, f"{argument} is not in the docstring"
+            assert parameter.help == known[argument].help
+            assert parameter.required == (known[argument].default is inspect.Parameter.empty)
+            if known[argument].choices:
+                assert parameter.choices == known[argument].choices
+
+
+@KINDS
+def test_no_parameter_of_a_sink_hides_one_of_a_source(name: str, kind: SinkKind) -> None:
+    for source in kind.systems:
+        assert not kind.arguments().keys() & SOURCES[source].parameters().keys()
+
+
+def test_every_source_can_be_written_to_every_sink() -> None:
+    for source in SOURCES:
+        assert {f"{source}-to-{sink}" for sink in SINKS} <= set(templates())
+
+
+def labels(build: Any, **given: Any) -> set[str]:
+    pipeline = beam.Pipeline()
+    build(pipeline, **given)
+    proto = pipeline.to_runner_api()
+    return {each.unique_name for each in proto.components.transforms.values()}
+
+
+STREAM = {"project": "p", "instance": "i", "database": "d", "change_stream": "All"}
+
+
+def test_the_pipeline_reads_chooses_and_writes(tmp_path: Any) -> None:
+    found = labels(
+        build_function("spanner", "delta"),
+        **STREAM,
+        uri=f"{tmp_path}/{{table}}",
+        without_columns=["Note"],
+        dead_letters=str(tmp_path / "letters"),
+    )
+    assert {"ReadChangeStream", "ToChangeEvents", "WithoutColumns(*)", "Write", "WriteDeadLetters"} <= found
+
+
+def test_without_dead_letters_there_is_no_error_output(tmp_path: Any) -> None:
+    found = labels(build_function("spanner", "parquet"), **STREAM, output=str(tmp_path))
+    assert "Write" in found
+    assert "WriteDeadLetters" not in found
+
+
+def test_a_replica_of_bigtable_is_refused_before_the_start(tmp_path: Any) -> None:
+    stream = {"project": "p", "instance": "i", "table": "t"}
+    with pytest.raises(UsageError, match="mode=log"):
+        build_function("bigtable", "delta")(beam.Pipeline(), **stream, uri=str(tmp_path))
+    assert "Write" in labels(build_function("bigtable", "delta"), **stream, uri=str(tmp_path), mode="log")
+
+
+def test_an_unknown_argument_is_refused() -> None:
+    with pytest.raises(TypeError, match="urii"):
+        build_function("spanner", "delta")(beam.Pipeline(), **STREAM, urii="/t")
+
+
+def test_the_program_says_which_pipelines_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["spanner-to-punched-cards"]) == 2
+    assert "SINK is avro, delta, iceberg, parquet, postgresql" in capsys.readouterr().err
