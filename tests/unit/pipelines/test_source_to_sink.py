@@ -81,7 +81,7 @@ def test_a_replica_of_bigtable_is_refused_before_the_start(tmp_path: Any) -> Non
 
 def test_an_unknown_argument_is_refused() -> None:
     with pytest.raises(TypeError, match="urii"):
-        build_function("spanner", "delta")(beam.Pipeline(), **STREAM, urii="/t")
+        build_function("spanner", "delta")(beam.Pipeline(), **STREAM, uri="/t", urii="/t")
 
 
 def test_the_program_says_which_pipelines_there_are(capsys: pytest.CaptureFixture[str]) -> None:
