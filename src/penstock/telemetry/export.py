@@ -148,7 +148,9 @@ def _otlp() -> Iterator[Export]:
     try:
         yield export
     finally:
-        provider.shutdown(timeout_millis=OTLP_SECONDS * 1000)  # pushes what was not pushed
+        # Without an interval the reader collects nothing at its end, and the last push may have begun before the commit.
+        provider.force_flush(OTLP_SECONDS * 1000)
+        provider.shutdown(timeout_millis=OTLP_SECONDS * 1000)
 
 
 def _dotted(name: str) -> str:
