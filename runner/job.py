@@ -13,9 +13,12 @@ from typing import Any
 from apache_beam.runners.runner import PipelineState
 
 from penstock.attempt import Attempt, offering_staging
+from penstock.publish import ClaimsOutput
+from penstock.runner.driver.claims import OutputClaims
 from penstock.runner.driver.cleanup import clean_ups
 from penstock.runner.driver.compatibility import state_for_plan
 from penstock.runner.driver.driver import Driver
+from penstock.runner.driver.post_commit import post_commit_fns
 from penstock.runner.driver.publish_early import EarlyPublisher
 from penstock.runner.driver.read_on import read_on
 from penstock.runner.driver.residuals import Residuals
@@ -115,6 +118,9 @@ class Job:
             )
         driver = self._driver(checkpoint.state_location, checkpoint.staging_location, dropped)
         early = EarlyPublisher(self._plan)
+        fns = [each.fn for each in post_commit_fns(self._plan, PlanContext(self._plan))]
+        claims = OutputClaims([fn for fn in fns if isinstance(fn, ClaimsOutput)], coordinator, checkpoint.job)
+        claims.claim()
         requests = RequestWatch(checkpoint, record.generation)
         with contextlib.closing(self._engine), contextlib.closing(early):
             record = run_epochs(
@@ -122,7 +128,7 @@ class Job:
                 driver,
                 retries=self._settings.epoch_retries if retries is None else retries,
                 stop=lambda last: self._stopping(requests),
-                on_commit=lambda last: self._committed(last, driver, early),
+                on_commit=lambda last: self._committed(last, driver, early, claims),
                 on_sweep=lambda last, swept: self._clean_up(last, checkpoint.staging_location),
                 on_failure=lambda last, failures, error: self._no_retry_after_cancel(error),
             )
@@ -138,8 +144,12 @@ class Job:
         self._result.obey(requests.look())
         return self._result.stopping
 
-    def _committed(self, record: CommitRecord, driver: Driver, early: EarlyPublisher) -> None:
+    def _committed(
+        self, record: CommitRecord, driver: Driver, early: EarlyPublisher, claims: OutputClaims
+    ) -> None:
         mark("committed", epoch=record.number)
+        # Before a sweep of this commit, in which sinks delete files.
+        claims.committed(record)
         early.committed(record)
         self._result.committed(record, driver.measured(record.number), driver.phases(record.number))
 

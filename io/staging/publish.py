@@ -14,9 +14,11 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from penstock.io.staging.metrics import NAMESPACE
 from penstock.io.staging.operations import clean_up, publish, sync_published
+from penstock.io.staging.owner import claim
 from penstock.io.staging.publication import Publication, PublishedFile
 from penstock.io.staging.store import FileStore, store_of
 from penstock.object_stores.store import in_parallel
+from penstock.publish import CheckpointPosition
 
 _MOST_EARLY = 100
 """Files of one epoch that the driver publishes: the tasks move many files sooner than one thread."""
@@ -74,6 +76,10 @@ class PublishFilesFn(beam.DoFn):
             # A store that answers late copies the file in several requests, which would all be sent twice.
             if not store.answers_late:
                 publish(store, publication)
+
+    def claim_output(self, job: str, position: CheckpointPosition) -> None:
+        """Leave the mark of this checkpoint in the output; see `penstock.publish.ClaimsOutput`."""
+        claim(self._store, job, self._sink, position)
 
     def clean_up(self, job: str, generation: int, epoch: int, publications: Collection[Any]) -> None:
         """Delete what failed epochs of this sink have staged; see `penstock.publish.CleansUp`."""

@@ -98,6 +98,18 @@ class Coordinator:
         return self._own.record
 
     @property
+    def own_record(self) -> StoredRecord:
+        """The last record that this driver has committed itself, with its digest."""
+        return self._own
+
+    def digest_of(self, number: int) -> str | None:
+        """Return the digest of a record, or None if it was deleted."""
+        try:
+            return record_digest(self._store.read_record(number), source=f"record {number}")
+        except FileNotFoundError:
+            return None
+
+    @property
     def _own(self) -> StoredRecord:
         if self._last_own is None:
             raise RuntimeError("the coordinator has no record yet: call take_over() first")

@@ -16,6 +16,7 @@ This module imports Beam but no runner. The runner reads the annotation and does
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import apache_beam as beam
@@ -27,6 +28,8 @@ __all__ = [
     "FORGETS_AT_END",
     "POST_COMMIT",
     "Attempt",
+    "CheckpointPosition",
+    "ClaimsOutput",
     "CleansUp",
     "ForgettingParDo",
     "PublishAfterCommit",
@@ -63,6 +66,32 @@ class CleansUp(Protocol):
         The driver calls it from time to time, and only after it committed that record itself. `publications`
         are all elements that the record names for this step; keep everything that they refer to. Keep staged
         names with a higher (generation, epoch) too: they belong to another driver or a later epoch.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPosition:
+    """Where a driver is in the history of its checkpoint: the number and the digest of its last record.
+
+    `digest_of` returns the digest of an earlier record, or None if the checkpoint does not keep it any more. `claimed`
+    is the position that this driver has claimed outputs with before; None at its first claim.
+    """
+
+    number: int
+    digest: str
+    digest_of: Callable[[int], str | None]
+    claimed: tuple[int, str] | None = None
+
+
+@runtime_checkable
+class ClaimsOutput(Protocol):
+    """Optional method of a post-commit DoFn: refuse an output that another checkpoint writes to."""
+
+    def claim_output(self, job: str, position: CheckpointPosition) -> None:
+        """Leave a mark in the output, or raise if the output has the mark of another history of `job`.
+
+        The driver calls it when it has taken over, and again before each `clean_up`. A copy of a checkpoint has the
+        same job name, and its driver does not know of the other one.
         """
 
 

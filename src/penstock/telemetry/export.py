@@ -148,7 +148,7 @@ def _otlp() -> Iterator[Export]:
     try:
         yield export
     finally:
-        # Without an interval the reader collects nothing at its end, and the last push may have begun before the commit.
+        # Without an interval the reader collects nothing at its end, and the last push may be older than the commit.
         provider.force_flush(OTLP_SECONDS * 1000)
         provider.shutdown(timeout_millis=OTLP_SECONDS * 1000)
 
