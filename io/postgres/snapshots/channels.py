@@ -6,7 +6,6 @@ malformed signal is logged and then ignored.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -84,20 +83,19 @@ class FileChannel:
 
 
 class FolderChannel:
-    """A folder of JSON files, one signal each, named by their order. Its position is the name of the last one."""
+    """A folder of JSON files, one signal each. Its position is the names of the files that were read and still exist.
+    """
 
     def __init__(self, path: str) -> None:
         self.name, self._path = "folder", Path(path)
 
     def poll(self, position: Any) -> Polled | None:
-        if not self._path.is_dir():
+        names = sorted(path.name for path in self._path.glob("*.json")) if self._path.is_dir() else []
+        new = [name for name in names if name not in (position or ())]
+        if not new:
             return None
-        names = sorted(path.name for path in self._path.glob("*.json") if path.name > (position or ""))
-        if not names:
-            return None
-        read = partial(_signal_of_file, self._path)
-        signals = parsed(partial(read, name) for name in names)
-        return Polled(self.name, signals, names[-1])
+        signals = parsed(partial(_signal_of_file, self._path, name) for name in new)
+        return Polled(self.name, signals, names)
 
     def close(self) -> None:
         """Do nothing: files are open only while they are read."""
@@ -204,12 +202,3 @@ def signal_of_row(row: Sequence[Any]) -> Signal | None:
     values = [value if isinstance(value, str) else None for value in row[:3]]
     found = parsed([lambda: parse_signal(values[0] or "", values[1] or "", values[2])])
     return found[0] if found else None
-
-
-def write_signal(folder: Path, name: str, fields: dict[str, Any]) -> Path:
-    """Write a signal for a `FolderChannel`: a file appears complete. `name` decides its order."""
-    folder.mkdir(parents=True, exist_ok=True)
-    part, path = folder / f"{name}.part", folder / f"{name}.json"
-    part.write_text(json.dumps(fields))
-    part.rename(path)
-    return path

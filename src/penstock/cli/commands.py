@@ -35,6 +35,7 @@ from penstock.cli.package import base_python, current_environment, pack_environm
 from penstock.cli.redaction import redacted, resume_command, secret_names
 from penstock.cli.resolve import resolve
 from penstock.cli.runner_options import begin_session
+from penstock.cli.snapshot import snapshot
 from penstock.cli.span import Span
 from penstock.errors import UsageError
 from penstock.extras import MissingExtraError, extra_packages
@@ -277,7 +278,7 @@ def _end_at(until: str | None) -> list[str]:
     return [] if until is None else [f"end={until}"]
 
 
-for _command in (jobs.stop, jobs.drain, jobs.status, jobs.checkpoints, dead_letters):
+for _command in (jobs.stop, jobs.drain, jobs.status, jobs.checkpoints, dead_letters, snapshot):
     cli.add_command(_command)
 
 

@@ -466,7 +466,7 @@ def test_a_new_snapshot_replaces_changes_that_were_lost(filled):
 
 
 def test_signals_come_from_a_file_and_a_folder_once(filled, tmp_path):
-    from penstock.io.postgres.snapshots.channels import write_signal
+    from penstock.io.change_streams.snapshots.signal_folder import write_signal
 
     file = tmp_path / "signals.jsonl"
     options = {"signal_table": None, "signal_file": str(file), "signal_folder": str(tmp_path / "folder")}
@@ -474,7 +474,7 @@ def test_signals_come_from_a_file_and_a_folder_once(filled, tmp_path):
     file.write_text("not a signal\n" + json.dumps(request) + "\n")
     reader = Snapshots(filled, **options)
     reader.run_until("COMPLETED")
-    write_signal(tmp_path / "folder", "1", {**request, "id": "from-folder"})
+    write_signal(tmp_path / "folder", "from-folder", request["type"], request["data"], 1)
     wait_until(lambda: reader.epochs.run(0.1) is None or reader.types().count("COMPLETED") == 2)
     reader.epochs.run(0.1, crash=True)  # the next epoch polls again, with new threads
     reader.epochs.run(1.2)

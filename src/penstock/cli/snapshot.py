@@ -1,0 +1,73 @@
+"""`penstock snapshot`: ask a running job to read tables again, or stop, pause or resume that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import uuid4
+
+import click
+
+from penstock.cli.common import is_job_file, refuse
+from penstock.cli.inputs import MAX_JOB_CHARACTERS, read_job
+from penstock.io.change_streams.snapshots.signal_folder import write_signal
+from penstock.io.change_streams.snapshots.signals import SignalError, parse_signal
+
+_ACTIONS = ("execute", "stop", "pause", "resume")
+
+
+@click.command()
+@click.argument("job", metavar="JOB.YAML|FOLDER")
+@click.option(
+    "--table", "tables", multiple=True, help="Regular expression for schema.table. Repeat it for more."
+)
+@click.option(
+    "--condition", "conditions", multiple=True, metavar="TABLE=SQL", help="Rows of a table to read."
+)
+@click.option("--surrogate-key", default="", help="Columns to divide the tables by, separated by commas.")
+@click.option("--chunk-size", type=int, default=0, help="Rows that are read at once.")
+@click.option("--action", type=click.Choice(_ACTIONS), default="execute", show_default=True)
+def snapshot(
+    job: str,
+    tables: Sequence[str],
+    conditions: Sequence[str],
+    surrogate_key: str,
+    chunk_size: int,
+    action: str,
+) -> None:
+    """Ask a job that reads PostgreSQL for an incremental snapshot, while it runs.
+
+    The job finds the request in its signal_folder: JOB.YAML sets that parameter, or name the FOLDER itself. A request
+    is kept if the job does not run, and is applied once.
+    """
+    data: dict[str, object] = {}
+    if tables:
+        data["data-collections"] = list(tables)
+    if conditions:
+        pairs = [condition.partition("=") for condition in conditions]
+        data["additional-conditions"] = [{"data-collection": table, "filter": sql} for table, _, sql in pairs]
+    if surrogate_key:
+        data["surrogate-key"] = surrogate_key
+    if chunk_size:
+        data["chunk-size"] = chunk_size
+    id_, type_ = uuid4().hex[:12], f"{action}-snapshot"
+    try:
+        parse_signal(id_, type_, data)
+        path = write_signal(_folder(job), id_, type_, data, time.time_ns())
+    except (SignalError, OSError) as error:
+        refuse(error)
+    click.echo(f"requested: {type_} {id_} in {path.parent}")
+
+
+def _folder(job: str) -> Path:
+    if not is_job_file(job):
+        return Path(job)
+    # A job file may lack parameters that its `run` gets from flags, so only this one is looked at.
+    with Path(job).open(encoding="utf-8") as file:
+        found = read_job(file.read(MAX_JOB_CHARACTERS + 1), job).parameters.get("signal_folder")
+    if found is None:
+        refuse(
+            f"{job} has no signal_folder: add it and start the job again, or name the folder in place of the file"
+        )
+    return Path(found.texts[0])
