@@ -1,9 +1,9 @@
 """The steps of `make run`: start, write, watch, kill, resume, stop, prove.
 
 It uses Google's Spanner emulator if that is installed, else the simulated service. `make run ARGS=--simulated` forces
-the simulated service. A run takes about two minutes (`make run ARGS="--seconds 120"` for longer). The exit status is 0
-if the proof holds, 1 if it does not (the differences are printed), 3 if the machine lacks something (the remedy is
-printed).
+the simulated service, and `make run ARGS=postgres` shows PostgreSQL instead (`postgres`). A run takes about two
+minutes (`make run ARGS="--seconds 120"` for longer). The exit status is 0 if the proof holds, 1 if it does not (the
+differences are printed), 3 if the machine lacks something (the remedy is printed).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.demo import bank
+from benchmarks.demo import bank, postgres
 from benchmarks.demo.proof import Proof, prove
 from benchmarks.demo.service import choose
 from benchmarks.demo.writers import connect
@@ -173,6 +173,8 @@ def report(proof: Proof, folder: Path) -> int:
 
 def main() -> int:
     """Run the demo and return its exit status."""
+    if sys.argv[1:2] == ["postgres"]:
+        return postgres.main(sys.argv[2:])
     try:
         return _demo(_arguments())
     except EmulatorStartError as error:

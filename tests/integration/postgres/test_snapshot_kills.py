@@ -100,8 +100,8 @@ def test_a_snapshot_under_load_and_kills_gives_the_tables(tmp_path: Path, campai
             write_signal(folder / "signals", "all", "execute-snapshot", request, 1)
             writers = BenchWriters(database.dsn, campaign.seed + number)
             # The first kill comes while rows are read, the second one while the pipeline starts or catches up.
-            moments = [("first", After(6.5 + draw.random())), ("second", After(5.5 + 2 * draw.random()))]
-            end = time.time() + 22
+            moments = [("first", After(6.5 + draw.random())), ("second", After(5 + draw.random()))]
+            end = time.time() + 18
             crash = threading.Timer(9 + draw.random(), lambda: (server.kill(), server.restart()))
             stop = threading.Timer(end - 3 - time.time(), writers.stop)
             for timer in (crash, stop):
