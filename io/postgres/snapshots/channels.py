@@ -83,8 +83,7 @@ class FileChannel:
 
 
 class FolderChannel:
-    """A folder of JSON files, one signal each. Its position is the names of the files that were read and still exist.
-    """
+    """A folder of JSON files, one signal each. Its position: the names of the files that were read and still exist."""
 
     def __init__(self, path: str) -> None:
         self.name, self._path = "folder", Path(path)
