@@ -178,6 +178,8 @@ class LogReader:
         self._stopped = self._ended = False
         self.has_answered = False
         """Whether a first step has arrived."""
+        self.is_exhausted = False
+        """Whether the end of the read was claimed: the thread has ended, and no step follows."""
         self._requests = self._retries = 0
         self._make_merge, self._renews = make_merge, renews
         self._merge: Merge | None = None
@@ -216,6 +218,7 @@ class LogReader:
             if batch.claimed:
                 last = batch.steps[batch.claimed - 1]
                 self._claimed = last.position, last.watermark
+                self.is_exhausted = last.ended
                 self._ahead.queued_bytes -= sum(step.size for step in batch.steps[: batch.claimed])
                 self._changed.notify_all()
 

@@ -58,8 +58,12 @@ class StreamPool:
         return reader
 
     def give_back(self, reader: LogReader) -> None:
-        """Park the reader for the next bundle."""
-        if self._idle_seconds <= 0:
+        """Park the reader for the next bundle.
+
+        A reader whose end was claimed is stopped. If that bundle is lost, the next one begins at the same position and
+        would wait for the end without limit.
+        """
+        if self._idle_seconds <= 0 or reader.is_exhausted:
             reader.stop()
             return
         with self._lock:

@@ -35,7 +35,7 @@ from penstock.io.change_streams.process_local import ProcessLocal
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
 from penstock.io.change_streams.settings import Limits
 from penstock.io.postgres import coder
-from penstock.io.postgres.log_reader import NO_SNAPSHOTS, PARTITION, LogPosition, LogReader
+from penstock.io.postgres.log_reader import NO_SNAPSHOTS, PARTITION, LogPosition, LogReader, Service
 from penstock.io.postgres.metrics import PostgresMetrics
 from penstock.io.postgres.prefetch import StreamPool
 from penstock.io.postgres.preflight import IDENTITIES, Slot, check_source
@@ -72,12 +72,11 @@ class ReadPostgresFn(ReadChangeStreamFn):
         return _Asking(Client(stream, self._settings.connection), _backoff(stream))
 
     def open_pool(self, stream: ChangeStream) -> StreamPool:
-        from penstock.io.postgres.connection import Server
         from penstock.io.postgres.snapshots.setup import merge_maker
 
         settings, limits = self._settings, self._settings.limits
         self._client(stream)  # compares the stream with the program's
-        server = Server(stream, settings.connection, settings.heartbeat_ms / 1000, _backoff(stream))
+        server = self.open_server(stream)
         ahead = ReadAhead(limits.buffer_bytes)
         make_merge = merge_maker(stream, settings, _backoff(stream))
 
@@ -95,6 +94,13 @@ class ReadPostgresFn(ReadChangeStreamFn):
             )
 
         return StreamPool(make, limits)
+
+    def open_server(self, stream: ChangeStream) -> Service:
+        """Return the server, whose log is not opened yet."""
+        from penstock.io.postgres.connection import Server
+
+        settings = self._settings
+        return Server(stream, settings.connection, settings.heartbeat_ms / 1000, _backoff(stream))
 
     def ask_service(self, client: _Asking, stream: ChangeStream) -> Slot:
         try:
@@ -302,7 +308,8 @@ def wanted(tables: Sequence[str], start: int) -> Callable[[LogRecord], bool]:
         return matching[name]
 
     def is_wanted(record: LogRecord) -> bool:
-        if record.event_timestamp < start:
+        # The event timestamp of an older transaction is not below `start`, because the watermark begins there.
+        if record.transaction is not None and record.transaction.commit_timestamp < start:
             return False
         return record.table is None or matches(f"{record.table.schema}.{record.table.name}")
 

@@ -19,6 +19,8 @@ class Adapter(ABC):
 
     name: str
     namespace: str
+    partitions = 2
+    """How many partitions the service has; the keys below "n" are in one, the others in the other."""
 
     def __init__(self) -> None:
         self.start = time.time_ns() // SECOND * SECOND - 20 * SECOND
@@ -61,8 +63,9 @@ class Adapter(ABC):
 def adapters() -> list[type[Adapter]]:
     """Return what makes the adapter of each source."""
     from tests.conformance.bigtable import BigtableAdapter
+    from tests.conformance.postgres import PostgresAdapter
     from tests.conformance.spanner import SpannerAdapter
     from tests.conformance.toy import ToyAdapter
     from tests.conformance.ydb import YdbAdapter
 
-    return [ToyAdapter, SpannerAdapter, BigtableAdapter, YdbAdapter]
+    return [ToyAdapter, SpannerAdapter, BigtableAdapter, YdbAdapter, PostgresAdapter]

@@ -139,7 +139,7 @@ def test_rebalance_keeps_the_watermark_and_loses_no_work(source: Adapter) -> Non
     epochs = Epochs(source.transform())
     epochs.run_until(source.start, 0.05)  # the partitions are known now
     dealt = epochs.fn.rebalance(epochs.stream, epochs.residuals, 2)
-    assert len(dealt) == 2
+    assert len(dealt) == source.partitions
     assert min(state for _, state in dealt) >= epochs.watermark
     (again,) = epochs.fn.rebalance(epochs.stream, dealt, 1)
     assert again[0] == epochs.fn.frontier_type.join([frontier for frontier, _ in epochs.residuals])
@@ -300,8 +300,8 @@ def test_a_frontier_reports_its_partitions_to_telemetry(source: Adapter) -> None
     epochs.run_until(source.start, 0.05)
     for frontier, _ in epochs.residuals:
         assert isinstance(frontier, Partitioned)
-        assert (len(frontier.readable), len(frontier.waiting)) == (2, 0)
-        assert epochs.fn.restriction_size(None, frontier) == 2.0
+        assert (len(frontier.readable), len(frontier.waiting)) == (source.partitions, 0)
+        assert epochs.fn.restriction_size(None, frontier) == source.partitions
 
 
 def test_counters_have_the_common_names(source: Adapter, monkeypatch: pytest.MonkeyPatch) -> None:

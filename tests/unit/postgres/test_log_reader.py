@@ -10,10 +10,12 @@ import pytest
 
 from penstock.errors import UnavailableError
 from penstock.io.change_streams.backoff import Backoff
-from penstock.io.change_streams.flat import Ended
+from penstock.io.change_streams.flat import Ended, FlatFrontier, Position
 from penstock.io.change_streams.prefetch import ReadAhead
+from penstock.io.change_streams.settings import Limits
 from penstock.io.change_streams.status import UnreachableError
-from penstock.io.postgres.log_reader import CaughtUp, LogPosition, LogReader
+from penstock.io.postgres.log_reader import PARTITION, CaughtUp, LogPosition, LogReader
+from penstock.io.postgres.prefetch import StreamPool
 from penstock.io.postgres.record import ChangeKind, LogRecord, LogTransaction
 from penstock.io.postgres.transactions import TransactionEnd
 
@@ -188,3 +190,32 @@ def test_an_older_position_acknowledges_nothing():
     reading.take(0.2)
     reading.stop()
     assert set(server.acknowledged) == {100}
+
+
+def test_a_bundle_that_repeats_the_end_of_a_read_finds_it_again():
+    server = Server([*records(1, 1), CaughtUp(200, 200)])
+
+    def make(position, watermark):
+        return LogReader(
+            server, position, watermark, wanted=bool, end=150, unavailable_seconds=1, ahead=ReadAhead(1 << 20)
+        )
+
+    pool = StreamPool(make, Limits.checked(idle_stream_seconds=60))
+
+    def claim(position, with_end):
+        """Run a bundle that claims everything, or everything but the end; return its last position."""
+        frontier = FlatFrontier({PARTITION: Position(list(position), 0)}, 150)
+        with pool.checkout(frontier) as prefetcher:
+            prefetcher.serve(frontier)
+            ended = False
+            while not ended:
+                batch = prefetcher.take(10)
+                assert batch is not None, "the end does not come"
+                ended = batch.ends_with_lineage
+                batch.claimed = len(batch.steps) - (ended and not with_end)
+                position = batch.steps[batch.claimed - 1].position if batch.claimed else position
+        return position
+
+    last = claim(START, with_end=False)
+    assert claim(last, with_end=True) == last  # this bundle is lost
+    assert claim(last, with_end=True) == last
