@@ -16,9 +16,11 @@ SCHEMA = TableSchema((Column("k", _INT, False, 1), *(Column(name, _INT) for name
 class ChangingTable:
     """A table that writes down its statements as events. `rows` is the oracle: key to the columns outside of it."""
 
-    def __init__(self, seed: int, *, partial: bool = True, keys_move: bool = True) -> None:
+    def __init__(
+        self, seed: int, *, partial: bool = True, keys_move: bool = True, truncates: bool = True
+    ) -> None:
         self._rng = random.Random(seed)
-        self._partial, self._keys_move = partial, keys_move
+        self._partial, self._keys_move, self._truncates = partial, keys_move, truncates
         self.rows: dict[int, dict[str, int]] = {}
         self.events: list[ChangeEvent] = []
         self.states: list[dict[int, dict[str, int]]] = []
@@ -38,7 +40,7 @@ class ChangingTable:
         elif roll < 0.2:
             before = rows.pop(key)
             self._emit(Op.DELETE, key, before, None)
-        elif roll < 0.25:
+        elif roll < 0.25 and self._truncates:
             rows.clear()
             self._emit(Op.TRUNCATE, None, None, None)
         elif roll < 0.45 and self._keys_move and (free := [each for each in range(5) if each not in rows]):

@@ -128,7 +128,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: sum(weight for name, weight in _WEIGHTS if item.get_closest_marker(name)))
 
 
-_WEIGHTS = (("spark", 1), ("emulator", 2), ("kafka", 2), ("slow", 4))
+_WEIGHTS = (("spark", 1), ("emulator", 2), ("kafka", 2), ("pubsub", 2), ("slow", 4))
 _LEFT_OUT = pytest.StashKey[dict[str, int]]()
 
 
@@ -196,13 +196,25 @@ def _missing_kafka() -> str | None:
     return None
 
 
-_SERVERS = {"emulator": _missing_emulator, "kafka": _missing_kafka}
+def _missing_pubsub() -> str | None:
+    from penstock.emulators import kafka, pubsub
+
+    try:
+        kafka.find_java()
+        pubsub.find_jar()
+    except kafka.EmulatorNotFoundError as error:
+        return str(error)
+    return None
+
+
+_SERVERS = {"emulator": _missing_emulator, "kafka": _missing_kafka, "pubsub": _missing_pubsub}
 """Markers of tests that need a server which pip does not bring, and what says how to get it."""
 
 _REMEDIES = {
     "emulator": "Google's Spanner and Bigtable emulators. To run them, install the Google Cloud SDK and run "
     "`gcloud components install cloud-spanner-emulator bigtable` (docs/install.md).",
     "kafka": "a Kafka broker. To run them, install Maven (`mvn`), which downloads it from Maven Central.",
+    "pubsub": "Google's Pub/Sub emulator. To run them, run `gcloud components install pubsub-emulator`.",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,6 @@ from penstock.io.staging.delivery import (
     Refusal,
     RefusalError,
     Sent,
-    TargetUnavailableError,
     is_delivered,
 )
 
@@ -41,7 +41,7 @@ class KafkaSender:
     def __init__(self, target: KafkaTarget, skip_refused: bool) -> None:
         self._target, self._skip_refused = target, skip_refused
         self._transactions: dict[str, _Writer] = {}
-        self._producer: Producer | None = None
+        self._producer: _Producer | None = None
         # In a field: the futures of a client that was collected fail.
         self._admin = AdminClient(target.client_settings(), logger=_librdkafka)
         self._topics: set[str] = set()
@@ -54,11 +54,18 @@ class KafkaSender:
         with self._errors():
             if not self._target.transactional:
                 return self._send_idempotently(events)
-            writer = self._writer(delivery.writer)
-            stored = writer.entry
-            if is_delivered(stored.entry if stored else None, delivery):
-                return Sent(stored.refusals if stored else ())
-            return self._send_in_transaction(writer, delivery, events)
+            attempt = _Attempt()
+            while True:
+                writer = self._writer(delivery.writer)
+                stored = writer.entry
+                if is_delivered(stored.entry if stored else None, delivery):
+                    return Sent(stored.refusals if stored else ())
+                sent = self._send_in_transaction(writer, delivery, events, attempt)
+                if sent is not None:
+                    return sent
+                # After a refused record the next transaction of the same producer may fail for it too (librdkafka
+                # 2.16: "skipped sequence numbers"), so the next try has a new one.
+                self._transactions.pop(delivery.writer).close()
 
     def close(self) -> None:
         for writer in self._transactions.values():
@@ -66,55 +73,47 @@ class KafkaSender:
         self._transactions.clear()
         self._producer = None
 
-    def _send_in_transaction(self, writer: _Writer, delivery: Delivery, events: EventBatch) -> Sent:
-        refused: dict[int, Refusal] = {}
-        while True:
-            records, unformatted = self._format(events, refused)
-            refused |= {each.index: each for each in unformatted}
-            self._stop_at(refused)
-            self._create_topics(records)
-            writer.producer.begin_transaction()
-            bad = _Refused()
-            _produce(writer.producer, records, bad)
-            # The transaction holds the ledger, so all records must be in before it is written.
-            writer.producer.flush(_FLUSH_SECONDS)
-            if bad.refusals:
-                # A transaction with a refused record can only be aborted. The next one leaves it out.
-                writer.producer.abort_transaction(_FLUSH_SECONDS)
-                refused |= bad.refusals
-                continue
-            sent = Sent(tuple(refused[index] for index in sorted(refused)))
-            entry = StoredEntry(*delivery.position, tuple((each.index, each.reason) for each in sent.refused))
-            writer.ledger.write(writer.producer, entry)
-            writer.producer.commit_transaction(_FLUSH_SECONDS)
-            writer.entry = entry
-            return sent
+    def _send_in_transaction(
+        self, writer: _Writer, delivery: Delivery, events: EventBatch, attempt: _Attempt
+    ) -> Sent | None:
+        """Commit the batch and its entry in the ledger; return None if a record was refused and nothing committed."""
+        records = self._records(events, attempt)
+        writer.producer.begin_transaction()
+        # The transaction holds the ledger, so all records must be in before it is written.
+        writer.open.produce(records, attempt)
+        if attempt.failed:
+            # A transaction with a refused record can only be aborted.
+            writer.producer.abort_transaction(_FLUSH_SECONDS)
+            attempt.prepare_next()
+            return None
+        sent = attempt.sent()
+        entry = StoredEntry(*delivery.position, tuple((each.index, each.reason) for each in sent.refused))
+        writer.ledger.write(writer.producer, entry)
+        writer.producer.commit_transaction(_FLUSH_SECONDS)
+        writer.entry = entry
+        return sent
 
     def _send_idempotently(self, events: EventBatch) -> Sent:
         if self._producer is None:
-            self._producer = Producer(self._target.producer_settings(None), logger=_librdkafka)
-        records, unformatted = self._format(events, {})
-        refused = {each.index: each for each in unformatted}
-        self._stop_at(refused)
+            self._producer = _Producer(self._target.producer_settings(None))
+        attempt = _Attempt()
+        while True:
+            records = self._records(events, attempt)
+            self._producer.produce(records, attempt)
+            # From the start, so that no record comes after a later one of its key.
+            if not attempt.failed:
+                return attempt.sent()
+            attempt.prepare_next()
+
+    def _records(self, events: EventBatch, attempt: _Attempt) -> list[Record]:
+        """Return the records without those that are refused, and create their topics."""
+        target = self._target
+        records, unformatted = records_of(events, target.format, target.topic, frozenset(attempt.refused))
+        attempt.refused |= {each.index: each for each in unformatted}
+        if attempt.refused and not self._skip_refused:
+            raise RefusalError(attempt.refused[min(attempt.refused)])
         self._create_topics(records)
-        bad = _Refused()
-        _produce(self._producer, records, bad)
-        if self._producer.flush(_FLUSH_SECONDS):
-            raise TargetUnavailableError(
-                f"{self._target.name} has not stored all records within {_FLUSH_SECONDS:g} s"
-            )
-        if bad.error is not None:
-            raise KafkaException(bad.error)
-        refused |= bad.refusals
-        self._stop_at(refused)
-        return Sent(tuple(refused[index] for index in sorted(refused)))
-
-    def _format(self, events: EventBatch, refused: dict[int, Refusal]) -> tuple[list[Record], list[Refusal]]:
-        return records_of(events, self._target.format, self._target.topic, frozenset(refused))
-
-    def _stop_at(self, refused: dict[int, Refusal]) -> None:
-        if refused and not self._skip_refused:
-            raise RefusalError(refused[min(refused)])
+        return records
 
     def _writer(self, name: str) -> _Writer:
         found = self._transactions.get(name)
@@ -123,9 +122,15 @@ class KafkaSender:
         return found
 
     def _create_topics(self, records: Sequence[Record]) -> None:
+        """Create the topics that are missing, or raise an error if that is not wanted."""
         target = self._target
-        for topic in topics_of(records) - self._topics if target.create_topics else ():
-            self._create(topic, target.partitions, dict(target.topic_config))
+        for topic in topics_of(records) - self._topics:
+            if target.create_topics:
+                self._create(topic, target.partitions, dict(target.topic_config))
+            elif not self._exists(topic):
+                # A producer would wait for the topic until the records time out.
+                raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+            self._topics.add(topic)
 
     def _create(self, topic: str, partitions: int, config: dict[str, str]) -> None:
         if not self._exists(topic):
@@ -155,10 +160,11 @@ class _Writer:
     def __init__(self, target: KafkaTarget, writer: str) -> None:
         # A transactional id is a name in Kafka's logs and access rules, where a hash has a fixed length.
         name = hashlib.blake2b(writer.encode(), digest_size=12).hexdigest()
-        self.producer = Producer(target.producer_settings(f"penstock-{name}"), logger=_librdkafka)
+        self.open = _Producer(target.producer_settings(f"penstock-{name}"))
         self.ledger = Ledger(target.client_settings(), target.ledger_topic, writer, name)
         # First this, then the ledger: it fences older producers of the id and aborts their transaction. So the ledger
         # cannot change after it was read, unless this producer is fenced too.
+        self.producer = self.open.client
         self.producer.init_transactions(_REQUEST_SECONDS)
         self.entry: StoredEntry | None = self.ledger.read()
 
@@ -170,30 +176,95 @@ class _Writer:
             self.ledger.close()
 
 
-class _Refused:
-    """What delivery reports say about the records of one try."""
+_PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+"""Reports of records that an aborted transaction has dropped."""
+
+
+class _Attempt:
+    """The tries to write one batch: which records are refused, and which are to be sent alone to find that out."""
 
     def __init__(self) -> None:
-        self.refusals: dict[int, Refusal] = {}
-        self.error: KafkaError | None = None
+        self.refused: dict[int, Refusal] = {}
+        self.alone: set[int] = set()
+        self._suspects: set[int] = set()
+        self._changed = False
+        self._error: KafkaError | None = None
 
     def report(self, index: int, error: KafkaError | None) -> None:
-        if error is None:
+        """Take the delivery report of a record."""
+        if error is None or error.code() in _PURGED:
             return
-        if concerns_a_row(error):
-            self.refusals[index] = Refusal(index, f"Kafka says {error.name()}")
+        if not concerns_a_row(error):
+            self._error = error
+        elif index in self.alone:
+            self.refused[index] = Refusal(index, f"Kafka says {error.name()}")
+            self._changed = True
         else:
-            self.error = error
+            # A broker refuses the records of a request together, because of one of them.
+            self._suspects.add(index)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a record of the current try was not written."""
+        return self._changed or bool(self._suspects) or self._error is not None
+
+    def prepare_next(self) -> None:
+        """Prepare the next try.
+
+        Raises:
+            KafkaException: a record was not written for a reason that is not its own.
+        """
+        if self._error is not None and not self._changed and not self._suspects:
+            raise KafkaException(self._error)
+        self.alone |= self._suspects
+        self._suspects, self._changed, self._error = set(), False, None
+
+    def sent(self) -> Sent:
+        return Sent(tuple(self.refused[index] for index in sorted(self.refused)))
 
 
-def _produce(producer: Producer, records: Sequence[Record], refused: _Refused) -> None:
-    for record in records:
-        _produce_one(producer, record, refused)
+class _Producer:
+    """A client that produces records, and its fatal error if it has one."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._fatal: KafkaError | None = None
+        self._transactional = "transactional.id" in settings
+        # Without a function for errors the client raises fatal ones inside of delivery reports.
+        self.client = Producer({**settings, "error_cb": self._take_error}, logger=_librdkafka)
+
+    def produce(self, records: Sequence[Record], attempt: _Attempt) -> None:
+        """Produce records, and return when the broker has answered for each."""
+        for record in records:
+            alone = record.index in attempt.alone
+            if alone:
+                self._flush(attempt)
+            if self._transactional and attempt.failed:
+                return
+            _produce_one(self.client, record, attempt)
+            if alone:
+                self._flush(attempt)
+        self._flush(attempt)
+
+    def _flush(self, attempt: _Attempt) -> None:
+        deadline = time.monotonic() + _FLUSH_SECONDS
+        # In short parts: after a refusal in a transaction, and after a fatal error (another producer took over),
+        # records stay in the queue.
+        while self.client.flush(0.5):
+            if self._transactional and attempt.failed:
+                return
+            if self._fatal is not None:
+                raise KafkaException(self._fatal)
+            if time.monotonic() > deadline:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    def _take_error(self, error: KafkaError) -> None:
+        if error.fatal():
+            self._fatal = error
 
 
-def _produce_one(producer: Producer, record: Record, refused: _Refused) -> None:
+def _produce_one(producer: Producer, record: Record, attempt: _Attempt) -> None:
     def delivered(error: KafkaError | None, _: Message, index: int = record.index) -> None:
-        refused.report(index, error)
+        attempt.report(index, error)
 
     options: dict[str, Any] = {"headers": record.headers, "timestamp": record.timestamp_ms}
     while True:
@@ -204,7 +275,11 @@ def _produce_one(producer: Producer, record: Record, refused: _Refused) -> None:
         except BufferError:
             producer.poll(0.1)  # the queue of the client is full: serve delivery reports until there is room
         except KafkaException as error:
+            # A transaction that has failed takes no records. The report with the reason comes with the next flush.
+            if error.args[0].code() == KafkaError._STATE:
+                return
             if not concerns_a_row(error.args[0]):
                 raise
-            refused.report(record.index, error.args[0])
+            attempt.alone.add(record.index)  # the client itself refuses it
+            attempt.report(record.index, error.args[0])
             return

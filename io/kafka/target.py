@@ -58,7 +58,7 @@ class KafkaTarget:
 
     def producer_settings(self, transactional_id: str | None) -> dict[str, Any]:
         """Return the settings of a producer: those of the user, except what the guarantee needs."""
-        settings = {
+        settings: dict[str, Any] = {
             "linger.ms": 5,
             "compression.type": "zstd",
             # That of Kafka's Java client, so that the records of a key share a partition with those of other programs.

@@ -79,6 +79,14 @@ BIGTABLE = Component(
     "cbtemulator",
     "BIGTABLE_EMULATOR_BIN",
 )
+PUBSUB = Component(
+    "Pub/Sub",
+    "pubsub-emulator",
+    "google-cloud-cli-pubsub-emulator",
+    "platform/pubsub-emulator/bin",
+    "cloud-pubsub-emulator",
+    "PUBSUB_EMULATOR_BIN",
+)
 
 
 def _sdk_root(gcloud: str) -> Path:

@@ -56,7 +56,7 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
 # Otherwise a restart waits for nine seconds until the session of the killed process has ended.
-broker.session.timeout.ms=2000
+broker.session.timeout.ms=5000
 broker.heartbeat.interval.ms=300
 """
 # A broker with the defaults takes a gigabyte and compiles for a minute.

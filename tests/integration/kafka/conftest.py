@@ -12,10 +12,11 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Top
 from penstock.emulators.kafka import KafkaBroker
 from penstock.event import ChangeEvent
 from penstock.io.kafka.target import KafkaTarget
-from penstock.io.staging.delivery import Delivery, Sent
+from penstock.io.staging.delivery import Delivery, Sent, TargetUnavailableError
 from penstock.transforms.formats.debezium import DebeziumFormat
 
 _NUMBERS = itertools.count()
+_TRIES = 10
 
 
 @pytest.fixture(scope="session")
@@ -42,11 +43,19 @@ class Target:
         """Send a batch as the next epoch, or as the given one."""
         self.epoch = self.epoch + 1 if epoch is None else epoch
         generation = options.pop("generation", 1)
-        sender = self.target.open(skip_refused=options.pop("skip_refused", False))
-        try:
-            return sender.send(self.delivery(self.epoch, generation), events)
-        finally:
-            sender.close()
+        delivery = self.delivery(self.epoch, generation)
+        skip_refused = options.pop("skip_refused", False)
+        for left in reversed(range(_TRIES)):
+            sender = self.target.open(skip_refused=skip_refused)
+            try:
+                return sender.send(delivery, events)
+            except TargetUnavailableError:
+                # The runner sends a batch again, with a new sender each time.
+                if not left:
+                    raise
+            finally:
+                sender.close()
+        raise AssertionError("no try")
 
     def messages(self, topic: str | None = None, *, isolation: str = "read_committed") -> list[Message]:
         """Return the messages of a topic, partition by partition."""

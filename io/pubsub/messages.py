@@ -1,0 +1,101 @@
+"""From events to messages of Pub/Sub. Pure."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+from typing import Protocol
+
+import msgspec
+
+from penstock.event.model import ChangeEvent, Version
+from penstock.event.replica import encode_version
+
+EVENT_ID, VERSION = "penstock_id", "penstock_version"
+"""Attributes of every message: the id of its event with the number of the message, and the version of the event."""
+
+LONGEST_DATA, LONGEST_KEY, LONGEST_ATTRIBUTE, MOST_ATTRIBUTES = 10_000_000, 1024, 1024, 100
+"""Limits of Pub/Sub in bytes, and the number of attributes. Source: Pub/Sub documentation, "Quotas and limits"."""
+
+
+class Formatted(Protocol):
+    """A record of a format, such as `penstock.transforms.formats.FormattedRecord`."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def timestamp(self) -> int: ...
+    @property
+    def version(self) -> Version: ...
+    @property
+    def headers(self) -> tuple[tuple[str, bytes], ...]: ...
+
+
+Format = Callable[[ChangeEvent], Iterable[Formatted]]
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """A message to publish. `ordering_key` is empty if it has none."""
+
+    topic: str
+    data: bytes
+    ordering_key: str
+    attributes: dict[str, str]
+
+
+def messages_of(event: ChangeEvent, format: Format, topic: str, *, ordering: bool) -> list[Message]:
+    """Return the messages of an event. `topic` is a name with ``{table}``, ``{schema}`` and ``{database}``.
+
+    A tombstone (a record without a value) has no data. It has the attribute ``penstock_tombstone``, because Pub/Sub
+    does not tell an empty message from none.
+
+    Raises:
+        ValueError: the format cannot express the event, or a message is beyond the limits of Pub/Sub.
+    """
+    source, found = event.source, []
+    name = topic.format(table=source.table, schema=source.schema, database=source.database)
+    for number, record in enumerate(format(event)):
+        attributes = {key: _text(value) for key, value in record.headers}
+        attributes |= {
+            EVENT_ID: f"{event.id}/{number}",
+            VERSION: encode_version(event.version),
+            "penstock_table": record.topic,
+        }
+        if record.value is None:
+            attributes["penstock_tombstone"] = "true"
+        message = Message(name, record.value or b"", _ordering_key(record) if ordering else "", attributes)
+        _check(message)
+        found.append(message)
+    return found
+
+
+def _ordering_key(record: Formatted) -> str:
+    """Return a text of fixed length for the table and key: keys of rows may be longer than the limit."""
+    # Messages without a key (TRUNCATE) are ordered among themselves, by their table.
+    return blake2b(record.topic.encode() + b"\0" + (record.key or b""), digest_size=16).hexdigest()
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return b64encode(value).decode()
+
+
+def _check(message: Message) -> None:
+    if len(message.data) > LONGEST_DATA - 100_000:
+        raise ValueError(f"the message has {len(message.data)} bytes, and Pub/Sub takes {LONGEST_DATA}")
+    if len(message.attributes) > MOST_ATTRIBUTES:
+        raise ValueError(
+            f"the message has {len(message.attributes)} attributes, and Pub/Sub takes {MOST_ATTRIBUTES}"
+        )
+    for name, value in message.attributes.items():
+        if len(value.encode()) > LONGEST_ATTRIBUTE:
+            raise ValueError(
+                f"attribute {name} has more than {LONGEST_ATTRIBUTE} bytes, the limit of Pub/Sub"
+            )

@@ -1,0 +1,138 @@
+"""A publisher of Pub/Sub: messages with ids that are the same in every repeat."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NoAnswerError
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from google.api_core import exceptions
+from google.auth.exceptions import GoogleAuthError
+from google.cloud import pubsub_v1
+from google.cloud.pubsub_v1.publisher.exceptions import MessageTooLargeError
+from google.cloud.pubsub_v1.types import PublisherOptions
+
+from penstock.errors import ServiceError
+from penstock.io.pubsub.messages import Message, messages_of
+from penstock.io.staging.delivery import (
+    Delivery,
+    EventBatch,
+    Refusal,
+    RefusalError,
+    Sent,
+    TargetUnavailableError,
+)
+
+if TYPE_CHECKING:
+    from penstock.io.pubsub.target import PubSubTarget
+
+_ANSWER_SECONDS = 60.0
+
+
+class PubSubTargetError(ServiceError):
+    """Pub/Sub refuses the sink's requests. The message names the fix."""
+
+    retryable = False
+
+
+class PubSubSender:
+    """See `penstock.io.staging.delivery.Sender`."""
+
+    def __init__(self, target: PubSubTarget, skip_refused: bool) -> None:
+        self._target, self._skip_refused = target, skip_refused
+        options: dict[str, Any] = {
+            "publisher_options": PublisherOptions(enable_message_ordering=target.ordering)
+        }
+        if target.endpoint is not None and "PUBSUB_EMULATOR_HOST" not in os.environ:
+            options["client_options"] = {"api_endpoint": target.endpoint}
+        with self._errors():
+            self._client = pubsub_v1.PublisherClient(**options)
+        self._known: set[str] = set()
+
+    def check(self) -> None:
+        """Look for the topic, if its name does not depend on the event."""
+        if "{" not in self._target.topic:
+            with self._errors():
+                self._topic(self._target.topic)
+
+    def send(self, delivery: Delivery, events: EventBatch) -> Sent:
+        """Publish the batch; see `Sender.send`. Equal deliveries have messages with equal attributes `penstock_id`."""
+        refused: dict[int, Refusal] = {}
+        messages: list[tuple[int, Message]] = []
+        for index, event in enumerate(events):
+            try:
+                messages += [(index, each) for each in self._messages(event)]
+            except ValueError as error:
+                refused[index] = Refusal(index, str(error))
+                if not self._skip_refused:
+                    raise RefusalError(refused[index]) from error
+        with self._errors():
+            for index, reason in self._publish(messages):
+                refused[index] = Refusal(index, reason)
+                if not self._skip_refused:
+                    raise RefusalError(refused[index])
+        return Sent(tuple(refused[index] for index in sorted(refused)))
+
+    def close(self) -> None:
+        with suppress(Exception):  # the messages of a failed batch are published again by the next sender
+            self._client.stop()
+
+    def _messages(self, event: Any) -> list[Message]:
+        target = self._target
+        return messages_of(event, target.format, target.topic, ordering=target.ordering)
+
+    def _publish(self, messages: list[tuple[int, Message]]) -> Iterator[tuple[int, str]]:
+        """Publish and wait for the answers; yield the events whose messages are refused."""
+        answers: list[tuple[int, Message, Future[str]]] = []
+        for index, message in messages:
+            topic = self._topic(message.topic)
+            try:
+                answer = self._client.publish(topic, message.data, message.ordering_key, **message.attributes)
+            except MessageTooLargeError:
+                yield index, "the message is larger than Pub/Sub takes"
+                continue
+            answers.append((index, message, answer))
+        failed: Exception | None = None
+        for _, message, answer in answers:
+            try:
+                answer.result(timeout=_ANSWER_SECONDS)
+            except Exception as error:
+                failed = failed or error
+                # A failed message pauses its key. Without this the client refuses all later ones.
+                self._client.resume_publish(self._topic(message.topic), message.ordering_key)
+        if failed is not None:
+            raise failed
+
+    def _topic(self, name: str) -> str:
+        path: str = self._client.topic_path(self._target.project, name)
+        if path not in self._known:
+            try:
+                self._client.get_topic(topic=path, retry=None, timeout=_ANSWER_SECONDS)
+            except exceptions.NotFound:
+                if not self._target.create_topics:
+                    raise
+                with suppress(exceptions.AlreadyExists):
+                    self._client.create_topic(name=path, retry=None, timeout=_ANSWER_SECONDS)
+            self._known.add(path)
+        return path
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except exceptions.NotFound as error:
+            raise PubSubTargetError(
+                f"{self._target.name} does not exist: create it, or pass create_topics=True"
+            ) from error
+        except (exceptions.PermissionDenied, exceptions.Unauthenticated, GoogleAuthError) as error:
+            raise PubSubTargetError(
+                f"{self._target.name}: the credentials may not publish. They need roles/pubsub.publisher, and "
+                "roles/pubsub.viewer for the check before the start"
+            ) from error
+        except exceptions.InvalidArgument as error:
+            raise PubSubTargetError(f"{self._target.name}: {error.message}") from error
+        except (exceptions.GoogleAPICallError, exceptions.RetryError, NoAnswerError) as error:
+            raise TargetUnavailableError(f"{self._target.name}: {type(error).__name__}") from error

@@ -1,0 +1,86 @@
+"""`WriteToPubSub`: change events as messages of Pub/Sub."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from penstock.errors import UsageError
+from penstock.io.pubsub.messages import Format
+from penstock.io.pubsub.target import PubSubTarget
+from penstock.io.staging.retry import UNAVAILABLE_SECONDS
+from penstock.io.staging.send_after_commit import SHARDS, SendAfterCommit
+
+
+class WriteToPubSub(SendAfterCommit):
+    """Publish change events to Pub/Sub, in a format such as Debezium's. At least once, with ids that tell repeats.
+
+        events | WriteToPubSub(project="my-project", topic="orders", format=DebeziumFormat("shop"))
+
+    Pub/Sub has no transactions, so a batch may be published again after a crash, also late by a driver that was
+    paused. Each message has the attribute ``penstock_id``, which is the same in every repeat: consumers drop what
+    they have seen. ``penstock_version`` sorts as text in the order of the source: a replica ignores a message that is
+    not newer than its row.
+
+    With `ordering` the messages of a row have one ordering key, a hash of its table and key. A subscription with
+    message ordering gets them in the order in which they were published. Messages of one ordering key must be
+    published in one region: set `endpoint` if workers run in several.
+
+    Emits a `DeliveredBatch` for each batch. `with_exception_handling` adds an output of the events that the format
+    cannot express or that are beyond the limits of Pub/Sub (10 MB, attributes of 1,024 bytes).
+
+    Order: messages of a row are published in commit order. After a crash, messages of the last batch come again from
+    its start.
+    What repeats: the last batches before a crash, with equal ids.
+    Watermark: each event holds the output watermark until it is published.
+    State: for each shard the events since the last commit, or of the last `roll_seconds`.
+
+    Args:
+        project: the Google Cloud project of the topics.
+        topic: the id of the topic; ``{table}``, ``{schema}`` and ``{database}`` are those of the source.
+        format: turns an event into records, such as ``DebeziumFormat("shop")``. Headers become attributes. A record
+            without a value (a tombstone) is an empty message with the attribute ``penstock_tombstone``.
+        ordering: give the messages of a row an ordering key.
+        create_topics: create topics that are missing.
+        endpoint: ``host:port`` of a regional endpoint.
+        shards: how many batches are published at the same time.
+        roll_seconds: how long events are collected before they are sent (processing time); 0 sends with every epoch.
+        staging: a folder or URL for staged batches; None: in the checkpoint.
+        unavailable_seconds: how long a service that does not answer is asked again before the epoch fails.
+
+    Raises:
+        UsageError: an argument is wrong (at construction).
+    """
+
+    def __init__(
+        self,
+        *,
+        project: str,
+        topic: str,
+        format: Format,
+        ordering: bool = True,
+        create_topics: bool = False,
+        endpoint: str | None = None,
+        shards: int = SHARDS,
+        roll_seconds: float = 0,
+        staging: str | os.PathLike[str] | None = None,
+        unavailable_seconds: float = UNAVAILABLE_SECONDS,
+    ) -> None:
+        try:
+            topic.format(table="t", schema="s", database="d")
+        except (KeyError, IndexError, ValueError):
+            raise UsageError(
+                f"topic must be an id with {{table}}, {{schema}} and {{database}}, got {topic!r}."
+            ) from None
+        target = PubSubTarget(project, topic, format, ordering, create_topics, endpoint)
+        super().__init__(
+            target,
+            shards=shards,
+            roll_seconds=roll_seconds,
+            staging=staging,
+            unavailable_seconds=unavailable_seconds,
+        )
+        self._pubsub = target
+
+    def display_data(self) -> dict[str, Any]:
+        return {**super().display_data(), "topic": self._pubsub.topic, "ordering": self._pubsub.ordering}

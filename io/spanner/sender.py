@@ -1,0 +1,279 @@
+"""Read, compare and write in Spanner transactions, each with the entry in the ledger."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from google.api_core import exceptions
+from google.auth.credentials import AnonymousCredentials
+from google.auth.exceptions import GoogleAuthError
+from google.cloud import spanner
+from google.cloud.spanner_v1 import KeySet
+
+from penstock.errors import ServiceError
+from penstock.event.model import ChangeEvent, TableSchema
+from penstock.event.replica import (
+    NotReplicableError,
+    RowChange,
+    TableChanges,
+    encode_version,
+    fold,
+)
+from penstock.io.spanner.replica_values import (
+    LEDGER,
+    VERSIONS,
+    create_ledger,
+    create_versions,
+    key_text,
+    spanner_value,
+)
+from penstock.io.spanner.source import EMULATOR_VARIABLE
+from penstock.io.staging.delivery import (
+    Delivery,
+    EventBatch,
+    LedgerEntry,
+    Refusal,
+    RefusalError,
+    Sent,
+    TargetUnavailableError,
+    is_delivered,
+)
+from penstock.timestamps import format_timestamp
+
+if TYPE_CHECKING:
+    from penstock.io.spanner.write import SpannerTarget
+
+MOST_CELLS = 20_000
+"""Cells of one transaction. Spanner takes 80,000 mutations, and each index of a table adds to them."""
+
+_LEDGER = ("Writer", "Generation", "Epoch", "Done", "Complete", "Refused")
+_VERSIONS = ("TableName", "RowKey", "Version", "DeletedAt")
+_ROW_ERRORS = (
+    exceptions.InvalidArgument,
+    exceptions.FailedPrecondition,
+    exceptions.OutOfRange,
+    exceptions.AlreadyExists,
+)
+
+
+class SpannerTargetError(ServiceError):
+    """Spanner refuses the sink's requests. The message names the fix."""
+
+    retryable = False
+
+
+class _Progress(msgspec.Struct, frozen=True):
+    """The entry of a writer. `done` events of the delivery are written; `complete`: all of them."""
+
+    generation: int
+    epoch: int
+    done: int
+    complete: bool
+    refused: tuple[tuple[int, str], ...] = ()
+
+    def stored(self, writer: str) -> tuple[Any, ...]:
+        refused = msgspec.json.encode(self.refused).decode()
+        return (writer, self.generation, self.epoch, self.done, self.complete, refused)
+
+    @property
+    def sent(self) -> Sent:
+        return Sent(tuple(Refusal(*each) for each in self.refused))
+
+
+class SpannerSender:
+    """See `penstock.io.staging.delivery.Sender`.
+
+    A batch may be larger than a transaction of Spanner. It is then written in parts, and the ledger says how many
+    events are written: a repeat continues there.
+    """
+
+    def __init__(self, target: SpannerTarget, skip_refused: bool) -> None:
+        self._target, self._skip_refused = target, skip_refused
+        with self._errors():
+            client = _client(target)
+            self._database = client.instance(target.instance).database(target.database)
+
+    def create_bookkeeping(self) -> None:
+        """Create the ledger and the table of versions if they are missing."""
+        with self._errors():
+            statements = [create_ledger(), create_versions(self._target.tombstone_days)]
+            with self._database.snapshot() as snapshot:
+                names = "SELECT TABLE_NAME FROM INFORMATION_SCHEMA.TABLES WHERE TABLE_NAME IN UNNEST(@names)"
+                found = list(
+                    snapshot.execute_sql(
+                        names,
+                        params={"names": [LEDGER, VERSIONS]},
+                        param_types={"names": spanner.param_types.Array(spanner.param_types.STRING)},
+                    )
+                )
+            # A role without the right to change the schema can use tables that an administrator has created.
+            if len(found) < len(statements):
+                self._database.update_ddl(statements).result(timeout=300)
+
+    def send(self, delivery: Delivery, events: EventBatch) -> Sent:
+        """Write the batch; see `Sender.send`."""
+        batch = list(events)
+        with self._errors():
+            progress = self._read(delivery.writer)
+            entry = LedgerEntry(progress.generation, progress.epoch) if progress else None
+            if progress is not None and not progress.complete and entry == delivery.position:
+                return self._continue(delivery, batch, progress)
+            if is_delivered(entry, delivery):
+                assert progress is not None
+                return progress.sent
+            return self._continue(delivery, batch, None)
+
+    def close(self) -> None:
+        # `Database.close` of the client library (read in 3.71) waits for the thread that renews its session, which
+        # sleeps for minutes. The session lives four weeks and need not be deleted.
+        del self._database
+
+    def _read(self, writer: str) -> _Progress | None:
+        with self._database.snapshot() as snapshot:
+            return _progress_of(snapshot.read(LEDGER, _LEDGER, KeySet(keys=[(writer,)])))
+
+    def _continue(self, delivery: Delivery, events: list[ChangeEvent], before: _Progress | None) -> Sent:
+        """Write the events that the ledger does not have yet."""
+        resumed = before if before is not None else None
+        start = resumed.done if resumed else 0
+        refused = dict(resumed.refused) if resumed else {}
+        ranges = _parts(events, start)
+        known = self._read(delivery.writer)
+        while ranges:
+            first, last = ranges.pop(0)
+            complete = not ranges
+            after = _Progress(*delivery.position, last, complete, tuple(sorted(refused.items())))
+            try:
+                self._commit(delivery.writer, events[first:last], known, after)
+            except (*_ROW_ERRORS, NotReplicableError, ValueError) as error:
+                if last - first > 1:
+                    middle = (first + last) // 2
+                    ranges[:0] = [(first, middle), (middle, last)]
+                    continue
+                refused[first] = _reason(error)
+                if not self._skip_refused:
+                    raise RefusalError(Refusal(first, refused[first])) from error
+                after = msgspec.structs.replace(after, refused=tuple(sorted(refused.items())))
+                self._commit(delivery.writer, [], known, after)
+            known = after
+        return Sent(tuple(Refusal(*each) for each in sorted(refused.items())))
+
+    def _commit(
+        self, writer: str, events: Sequence[ChangeEvent], known: _Progress | None, after: _Progress
+    ) -> None:
+        tables = fold(events)
+
+        def work(transaction: Any) -> None:
+            # Another process may have written this batch, or a part of it, since the ledger was read.
+            if _progress_of(transaction.read(LEDGER, _LEDGER, KeySet(keys=[(writer,)]))) != known:
+                raise TargetUnavailableError(f"{self._target.name}: another process writes the same batch")
+            for changes in tables.values():
+                _write_table(transaction, changes)
+            transaction.insert_or_update(LEDGER, _LEDGER, [after.stored(writer)])
+
+        self._database.run_in_transaction(work, transaction_tag=self._target.transaction_tag)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except exceptions.NotFound as error:
+            raise SpannerTargetError(
+                f"{self._target.name}: the database, a table or a column does not exist. Create it with the columns of "
+                f"the source ({error.message})"
+            ) from error
+        except (exceptions.PermissionDenied, exceptions.Unauthenticated, GoogleAuthError) as error:
+            raise SpannerTargetError(
+                f"{self._target.name}: the credentials may not write. They need roles/spanner.databaseUser"
+            ) from error
+        except exceptions.GoogleAPICallError as error:
+            raise TargetUnavailableError(f"{self._target.name}: {type(error).__name__}") from error
+
+
+def _client(target: SpannerTarget) -> Any:
+    if target.emulator_host is None:
+        return spanner.Client(project=target.project)
+    # The client library (read in 3.71) takes the address of an emulator from the environment only.
+    os.environ[EMULATOR_VARIABLE] = target.emulator_host
+    return spanner.Client(
+        project=target.project, credentials=AnonymousCredentials(), disable_builtin_metrics=True
+    )
+
+
+def _progress_of(rows: Any) -> _Progress | None:
+    for _, generation, epoch, done, complete, refused in rows:
+        return _Progress(generation, epoch, done, complete, _decode_refused(refused))
+    return None
+
+
+_decode_refused = msgspec.json.Decoder(tuple[tuple[int, str], ...]).decode
+
+
+def _parts(events: Sequence[ChangeEvent], start: int) -> list[tuple[int, int]]:
+    """Return ranges of events that fit into one transaction each; one empty range if there is none."""
+    ranges, first, cells = [], start, 0
+    for index in range(start, len(events)):
+        size = len(events[index].schema.columns) + len(_VERSIONS)
+        if cells + size > MOST_CELLS and index > first:
+            ranges.append((first, index))
+            first, cells = index, 0
+        cells += size
+    return [*ranges, (first, len(events))]
+
+
+def _write_table(transaction: Any, changes: TableChanges) -> None:
+    if changes.truncated is not None:
+        raise NotReplicableError(
+            f"table {changes.source.table}: Spanner has no TRUNCATE, so WriteToSpanner does not apply one"
+        )
+    table = (
+        changes.source.table
+        if not changes.source.schema
+        else f"{changes.source.schema}.{changes.source.table}"
+    )
+    types = {column.name: column.type for column in changes.schema}
+    keys = {
+        key_text([spanner_value(types[name], value) for name, value in change.key.items()]): change
+        for change in changes.rows.values()
+    }
+    read = transaction.read(VERSIONS, _VERSIONS, KeySet(keys=[(table, key) for key in keys]))
+    known = {key: version for _, key, version, _ in read}
+    for key, change in keys.items():
+        version = encode_version(change.version)
+        if key in known and known[key] >= version:
+            continue
+        _write_row(transaction, table, change, changes.schema)
+        deleted = format_timestamp(change.timestamp) if change.deleted else None
+        transaction.insert_or_update(VERSIONS, _VERSIONS, [(table, key, version, deleted)])
+
+
+def _write_row(transaction: Any, table: str, change: RowChange, schema: TableSchema) -> None:
+    types = {column.name: column.type for column in schema}
+    key = [spanner_value(types[name], value) for name, value in change.key.items()]
+    if change.deleted:
+        transaction.delete(table, KeySet(keys=[key]))
+        return
+    if change.base is not None and change.base != change.key:
+        raise NotReplicableError(
+            f"table {table}: the key of a row changed, and the source did not send all columns: let the source send "
+            "whole rows"
+        )
+    values = dict(change.values)
+    if change.base is None:
+        # A new row: columns that were not sent are NULL, also if the row was there before.
+        values |= {name: None for name in schema.names if name not in values and name not in change.key}
+    columns = [*change.key, *values]
+    row = [*key, *(spanner_value(types[name], value) for name, value in values.items())]
+    # Columns that are not named keep their values.
+    transaction.insert_or_update(table, columns, [row])
+
+
+def _reason(error: Exception) -> str:
+    """Return why a row is refused, without its values, which messages of the service may show."""
+    if isinstance(error, exceptions.GoogleAPICallError):
+        return f"Spanner says {type(error).__name__}"
+    return str(error)

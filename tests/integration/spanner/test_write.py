@@ -1,0 +1,136 @@
+"""`WriteToSpanner` by deliveries to Google's emulator: the replica, its ledger, large batches and refused rows."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.emulators.spanner import SpannerEmulator
+from penstock.event import ChangeEvent, Column, ColumnType, Kind, Op, Source, TableSchema, Version
+from penstock.io.spanner import sender as sender_module
+from penstock.io.spanner.write import SpannerTarget
+from penstock.io.staging.delivery import Delivery, LedgerConflictError, Refusal, Sent, TargetUnavailableError
+from tests.changing_table import SCHEMA, changed_table
+
+pytestmark = [pytest.mark.emulator, pytest.mark.slow]
+
+DDL = ["CREATE TABLE orders (k INT64 NOT NULL, a INT64, b INT64, c INT64, t STRING(5)) PRIMARY KEY (k)"]
+SOURCE_WITHOUT_SCHEMA = Source("spanner", "srv", "shop", "", "orders")
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Any:
+    with SpannerEmulator.start() as running:
+        yield running
+
+
+class Target:
+    """A database with the table of the source; each delivery goes through a new sender."""
+
+    def __init__(self, emulator: SpannerEmulator) -> None:
+        name = f"copy{next(_NUMBERS)}"
+        emulator.create_database("penstock-test", "penstock-test", name, DDL)
+        self.target = SpannerTarget("penstock-test", "penstock-test", name, emulator_host=emulator.host)
+        self.target.check()
+        self.epoch = 0
+
+    def deliver(self, events: list[ChangeEvent], *, epoch: int | None = None, **options: Any) -> Sent:
+        self.epoch = self.epoch + 1 if epoch is None else epoch
+        open_sender = self.target.open(skip_refused=options.get("skip_refused", False))
+        try:
+            delivery = Delivery("sink", "job", 0, 1, options.get("generation", 1), self.epoch)
+            return open_sender.send(delivery, events)
+        finally:
+            open_sender.close()
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        open_sender = self.target.open(skip_refused=False)
+        with open_sender._database.snapshot() as snapshot:
+            return [tuple(row) for row in snapshot.execute_sql("SELECT k, a, b, c FROM orders ORDER BY k")]
+
+
+@pytest.fixture
+def target(emulator: SpannerEmulator) -> Target:
+    return Target(emulator)
+
+
+def event(number: int, op: Op, key: int, after: dict[str, Any] | None, **options: Any) -> ChangeEvent:
+    schema = options.get("schema", SCHEMA)
+    new = None if after is None else {"k": key, **after}
+    return ChangeEvent(SOURCE_WITHOUT_SCHEMA, op, number, {"k": key}, None, new, Version(number), schema)
+
+
+def of_spanner(found: list[ChangeEvent]) -> list[ChangeEvent]:
+    return [msgspec.structs.replace(each, source=SOURCE_WITHOUT_SCHEMA) for each in found]
+
+
+def test_replica_equals_the_source_after_every_delivery_and_its_repeats(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Four events fill a transaction, so that most batches are written in several.
+    monkeypatch.setattr(sender_module, "MOST_CELLS", 32)
+    rng = random.Random(5)
+    table = changed_table(5, 80, keys_move=False, truncates=False)
+    found, place, done = of_spanner(table.events), 0, []
+    while place < len(found):
+        batch = found[place : place + rng.randrange(1, 12)]
+        place += len(batch)
+        target.deliver(batch)
+        done.append((target.epoch, batch))
+        newest = target.epoch
+        epoch, old = rng.choice(done)
+        target.deliver(old, epoch=epoch)
+        target.epoch = newest
+        expected = [(key, *row.values()) for key, row in sorted(table.states[place - 1].items())]
+        assert target.rows() == expected
+
+
+def test_batch_that_broke_off_between_two_transactions_is_completed_by_its_repeat(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender_module, "MOST_CELLS", 8)
+    batch = [event(n, Op.CREATE, n, {"a": n, "b": n, "c": n}) for n in range(1, 6)]
+    commit = sender_module.SpannerSender._commit
+    calls = itertools.count()
+
+    def breaks_off(*arguments: Any) -> None:
+        if next(calls) == 3:
+            raise TargetUnavailableError("gone")
+        commit(*arguments)
+
+    monkeypatch.setattr(sender_module.SpannerSender, "_commit", breaks_off)
+    with pytest.raises(TargetUnavailableError):
+        target.deliver(batch)
+    assert len(target.rows()) == 3
+    target.deliver(batch, epoch=1)
+    assert target.rows() == [(n, n, n, n) for n in range(1, 6)]
+
+
+def test_older_events_of_another_epoch_change_no_newer_row(target: Target) -> None:
+    target.deliver([event(5, Op.CREATE, 1, {"a": 5, "b": 5, "c": 5}), event(6, Op.DELETE, 2, None)])
+    target.deliver([event(4, Op.READ, 1, {"a": 4, "b": 4, "c": 4}), event(3, Op.CREATE, 2, {"a": 3})])
+    assert target.rows() == [(1, 5, 5, 5)]
+
+
+def test_driver_of_an_older_generation_writes_nothing(target: Target) -> None:
+    target.deliver([event(1, Op.CREATE, 1, {"a": 1})], epoch=1)
+    target.deliver([event(2, Op.UPDATE, 1, {"a": 2})], epoch=2, generation=2)
+    assert target.deliver([event(9, Op.UPDATE, 1, {"a": 9})], epoch=1) == Sent()
+    with pytest.raises(LedgerConflictError):
+        target.deliver([event(9, Op.UPDATE, 1, {"a": 9})], epoch=3)
+    assert target.rows() == [(1, 2, None, None)]
+
+
+def test_refused_row_is_reported_again_by_each_repeat_and_the_others_are_written(target: Target) -> None:
+    schema = TableSchema((*SCHEMA.columns, Column("t", ColumnType(Kind.STRING))))
+    batch = [event(n, Op.CREATE, n, {"t": "x" * (9 if n == 4 else 1)}, schema=schema) for n in range(1, 8)]
+    for _ in range(2):
+        sent = target.deliver(batch, epoch=1, skip_refused=True)
+        assert [each.index for each in sent.refused] == [3]
+        assert isinstance(sent.refused[0], Refusal)
+    assert [key for key, *_ in target.rows()] == [1, 2, 3, 5, 6, 7]
