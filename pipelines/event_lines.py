@@ -13,6 +13,7 @@ from penstock.errors import UsageError
 from penstock.io.files import WriteToJsonLines
 from penstock.pipelines.event_options import EventOptions
 from penstock.pipelines.event_steps import column_steps, row_steps, secret_key
+from penstock.pipelines.replay import NoRecords
 from penstock.transforms import (
     Barriers,
     DeadLetters,
@@ -36,7 +37,7 @@ class ToEvents:
     """
 
     def __init__(self, options: EventOptions, system: str, stream: Any) -> None:
-        self._options = options
+        self._options, self._replay = options, options.replay
         self._convert = ToChangeEvents(
             server=f"{stream.project}/{stream.instance}" if hasattr(stream, "project") else "",
             database=getattr(stream, "database", ""),
@@ -54,12 +55,22 @@ class ToEvents:
         return events, letters
 
     def apply(self, letters: list[Any], events: Any, name: str, transform: Any) -> Any:
-        """Apply a step; what it cannot process is added to the dead letters, if they are wanted."""
+        """Apply a step; what it cannot process is added to the dead letters, if they are wanted.
+
+        In a replay, the letters that this step refused enter before it.
+        """
+        if self._replay is not None:
+            events = self._replay.into(events, name)
         if self._options.dead_letters is None or not isinstance(transform, ElementTransform):
             return events | name >> transform
         done, failed = events | name >> transform.with_exception_handling()
-        letters.append(failed | f"DeadLetters({name})" >> DeadLetters(with_text=True))
+        letters.append(failed | f"DeadLetters({name})" >> self.dead_letters(name))
         return done
+
+    def dead_letters(self, name: str) -> DeadLetters:
+        """Return the transform of the failures of a step to dead letters."""
+        attempt = 1 if self._replay is None else self._replay.attempt
+        return DeadLetters(with_text=True, step=name, attempt=attempt)
 
 
 class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
@@ -153,6 +164,8 @@ class NativeLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
 
 def readable(source: Any, options: EventOptions) -> beam.PTransform:
     """Return a source; with `dead_letters` its output is the pair (records, records that cannot be decoded)."""
+    if options.replay is not None:
+        return NoRecords(divided=options.dead_letters is not None)
     return source if options.dead_letters is None else source.with_exception_handling()
 
 

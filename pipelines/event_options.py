@@ -86,6 +86,7 @@ class EventOptions:
     barrier_seconds: float = 0
     dead_letters: str | None = None
     format_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    replay: Any = None  # a `Replay`, whose module imports Beam; only `penstock dead-letters replay` sets it
 
     @classmethod
     def of(cls, system: str, given: Mapping[str, Any]) -> EventOptions:
@@ -158,7 +159,7 @@ def choices_for_sinks(system: str) -> dict[str, Argument]:
 
 def event_arguments(system: str) -> dict[str, Argument]:
     """Return the arguments of `EventOptions` that fit a source, and one for the options of each of its formats."""
-    left_out = ("format_options", *_NOT_FOR.get(system, ()))
+    left_out = ("format_options", "replay", *_NOT_FOR.get(system, ()))
     own = {name: each for name, each in arguments_of(EventOptions).items() if name not in left_out}
     formats = formats_of(system)
     for name, each in own.items():

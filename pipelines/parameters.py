@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from penstock.pipelines.event_options import EventOptions, event_arguments
@@ -25,7 +26,7 @@ _GIVEN_BY_US = ("source", "events")
 def takes(source: Callable[..., Any], names: str, *, events_of: str) -> Callable[[Build], Build]:
     """Return a decorator that makes the arguments `names` of `source`, and those of `EventOptions`, arguments of a
     build function. Required arguments come first in its signature. An argument of both is given to the source, which
-    saves the work on changes that it leaves out.
+    saves the work on changes that it leaves out. The argument `replay` is not in the signature: it is no parameter.
     """
 
     def decorate(build: Build) -> Build:
@@ -45,12 +46,12 @@ def takes(source: Callable[..., Any], names: str, *, events_of: str) -> Callable
         seen = signature.replace(parameters=[positional, *every])
 
         @functools.wraps(build)
-        def with_plain_arguments(pipeline: Any, **given: Any) -> Any:
+        def with_plain_arguments(pipeline: Any, *, replay: Any = None, **given: Any) -> Any:
             seen.bind(pipeline, **given)  # raises TypeError for an argument that is unknown or missing
             read = {name: given[name] for name in of_source if name in given}
             chosen = {each.name: given[each.name] for each in of_events if each.name in given.keys() - both}
             rest = {name: value for name, value in given.items() if name not in read and name not in chosen}
-            options = EventOptions.of(events_of, chosen)
+            options = replace(EventOptions.of(events_of, chosen), replay=replay)
             return build(pipeline, source=source(**read), events=options, **rest)
 
         with_plain_arguments.__signature__ = seen  # type: ignore[attr-defined]

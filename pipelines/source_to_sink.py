@@ -26,7 +26,9 @@ from penstock.pipelines.program import run_program
 from penstock.pipelines.sinks import SINKS, SinkKind
 from penstock.pipelines.sources import SOURCES
 from penstock.secrets import is_reference, read_secret
-from penstock.transforms import DeadLetters
+
+WRITE = "Write"
+"""The step of the sink."""
 
 
 @functools.cache
@@ -49,12 +51,11 @@ def build_function(source: str, sink: str) -> Callable[..., Any]:
     pipeline_parameter = inspect.Parameter("pipeline", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     seen = inspect.Signature([pipeline_parameter, *ordered])
 
-    def build(pipeline: beam.Pipeline, **given: Any) -> Any:
+    def build(pipeline: beam.Pipeline, *, replay: Any = None, **given: Any) -> Any:
         seen.bind(pipeline, **given)  # raises TypeError for an argument that is unknown or missing
         _check_mode(source, kind, given)
-        options = EventOptions(
-            **{name: given[name] for name in of_events if name in given and name not in of_source}
-        )
+        chosen = {name: given[name] for name in of_events if name in given and name not in of_source}
+        options = EventOptions(**chosen, replay=replay)
         transform = read.build_function().source(**{name: given[name] for name in of_source if name in given})
         return _apply(pipeline, source, transform, options, _sink(kind, given))
 
@@ -83,11 +84,14 @@ def _check_mode(source: str, kind: SinkKind, given: dict[str, Any]) -> None:
 
 def _apply(pipeline: beam.Pipeline, system: str, source: Any, options: EventOptions, sink: Any) -> Any:
     records = pipeline | "ReadChangeStream" >> readable(source, options)
-    events, letters = ToEvents(options, system, source.stream).events(records)
+    to_events = ToEvents(options, system, source.stream)
+    events, letters = to_events.events(records)
+    if options.replay is not None:
+        events = options.replay.into(events, WRITE)
     if options.dead_letters is None:
-        return events | "Write" >> sink
-    written, refused = events | "Write" >> sink.with_exception_handling()
-    write_letters([*letters, refused | "DeadLetters(Write)" >> DeadLetters()], options)
+        return events | WRITE >> sink
+    written, refused = events | WRITE >> sink.with_exception_handling()
+    write_letters([*letters, refused | "DeadLetters(Write)" >> to_events.dead_letters(WRITE)], options)
     return written
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from base64 import b64encode
-from collections.abc import Sequence
-from typing import Any
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, cast
 
 import msgspec
 from apache_beam import coders
@@ -33,6 +34,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     - `data`: the original bytes: the encoded event (`penstock.event.coder`), a `bytes` element itself, or the bytes of
       Beam's coder of the class. They contain the values of the row.
     - `attempt`: how many times the element was processed, from 1.
+    - `step`: the name of the step that could not process it, where it can enter the pipeline again; may be empty.
     """
 
     reason: str
@@ -41,6 +43,20 @@ class DeadLetter(msgspec.Struct, frozen=True):
     element_type: str
     data: bytes
     attempt: int = 1
+    step: str = ""
+
+    @property
+    def element(self) -> Any:
+        """The element as it was before the step that failed.
+
+        Raises:
+            ValueError: its class does not exist in this version.
+        """
+        if self.version is not None:
+            return decode_event(self.data)
+        if self.element_type == "bytes":
+            return self.data
+        return coders.registry.get_coder(_class_named(self.element_type)).decode(self.data)
 
     @property
     def event(self) -> ChangeEvent:
@@ -83,21 +99,21 @@ class DeadLetters(ElementTransform):
 
     Input: the second output of any transform with Beam's `with_exception_handling`, the `UndecodableRecord`s of a
     source, or the `RefusedEvent`s of a sink. The reasons of the last two are kept, because they show no values.
-    `attempt` is the number to note; a pipeline that processes dead letters again passes the next one. An event in a
-    pair, such as (shard, event), is found. Errors of Penstock's transforms name tables and columns but show no values,
-    so `with_text=True` is safe if the pipeline's own functions do the same.
+    `attempt` and `step` are noted in the letters; a pipeline that processes dead letters again passes the next attempt,
+    and each letter to its step. An event in a pair, such as (shard, event), is found. Errors of Penstock's transforms
+    name tables and columns but show no values, so `with_text=True` is safe if the pipeline's own functions do the same.
 
     Order, repeats, watermark and state are as in all transforms over single elements: a letter keeps its timestamp.
     """
 
-    def __init__(self, *, attempt: int = 1, with_text: bool = False) -> None:
+    def __init__(self, *, attempt: int = 1, with_text: bool = False, step: str = "") -> None:
         if attempt < 1:
             raise UsageError(f"DeadLetters needs an attempt of at least 1, not {attempt}")
-        self._attempt, self._with_text = attempt, with_text
-        super().__init__(_Letter(attempt, with_text), DeadLetter)
+        self._attempt, self._with_text, self._step = attempt, with_text, step
+        super().__init__(_Letter(attempt, with_text, step), DeadLetter)
 
     def display_data(self) -> dict[str, Any]:
-        return {"attempt": self._attempt, "with_text": self._with_text}
+        return {"attempt": self._attempt, "with_text": self._with_text, "step": self._step}
 
 
 def dead_letter(
@@ -128,6 +144,7 @@ def letter_fields(letter: DeadLetter) -> dict[str, Any]:
     return {
         "reason": letter.reason,
         "attempt": letter.attempt,
+        "step": letter.step,
         "source": letter.source and _named(letter.source),
         "version": letter.version and _named(letter.version),
         "element_type": letter.element_type,
@@ -135,16 +152,38 @@ def letter_fields(letter: DeadLetter) -> dict[str, Any]:
     }
 
 
+def letter_of(fields: Mapping[str, Any]) -> DeadLetter:
+    """Return the letter of `letter_fields`.
+
+    Raises:
+        ValueError: not the fields of a letter.
+    """
+    try:
+        source, version = fields["source"], fields["version"]
+        return DeadLetter(
+            str(fields["reason"]),
+            source and Source(**source),
+            version and Version(**version),
+            str(fields["element_type"]),
+            b64decode(fields["data"], validate=True),
+            int(fields["attempt"]),
+            str(fields.get("step", "")),
+        )
+    except (KeyError, TypeError, ValueError):
+        raise ValueError("not a dead letter") from None
+
+
 def _named(struct: Source | Version) -> dict[str, Any]:
     return {name: getattr(struct, name) for name in struct.__struct_fields__}
 
 
 class _Letter:
-    def __init__(self, attempt: int, with_text: bool) -> None:
-        self._attempt, self._with_text = attempt, with_text
+    def __init__(self, attempt: int, with_text: bool, step: str) -> None:
+        self._attempt, self._with_text, self._step = attempt, with_text, step
 
     def __call__(self, failure: Failure | UndecodableRecord | RefusedEvent) -> tuple[DeadLetter]:
-        return (dead_letter(failure, self._attempt, self._with_text),)
+        letter = dead_letter(failure, self._attempt, self._with_text)
+        return (msgspec.structs.replace(letter, step=self._step) if self._step else letter,)
 
 
 # An entry of `traceback.format_exception`: '  File "/a/b.py", line 7, in f'. The folder says nothing about the cause.
@@ -164,6 +203,16 @@ def _event_in(element: Any) -> ChangeEvent | None:
         return element
     parts = element if isinstance(element, tuple) else ()
     return next((part for part in parts if isinstance(part, ChangeEvent)), None)
+
+
+def _class_named(name: str) -> type:
+    """Return the class of a qualified name, such as ``penstock.io.spanner.record.DataChangeRecord``."""
+    module, _, class_ = name.rpartition(".")
+    try:
+        found = getattr(import_module(module), class_)
+    except (ImportError, AttributeError, ValueError):
+        raise ValueError(f"there is no class {name} in this version of penstock") from None
+    return cast("type", found)
 
 
 def _name(class_: type) -> str:

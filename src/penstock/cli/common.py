@@ -88,13 +88,16 @@ def remote_job(job: str) -> Any:
         refuse(error)
 
 
-def build(configuration: Configuration) -> Any:
-    """Return the template's Beam pipeline with the runner's options. Nothing is started or created."""
+def build(configuration: Configuration, **more: Any) -> Any:
+    """Return the template's Beam pipeline with the runner's options. Nothing is started or created.
+
+    `more` are arguments of the build function that are no parameters, such as `replay`.
+    """
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
     pipeline = beam.Pipeline(options=PipelineOptions(configuration.runner_arguments()))
-    configuration.template.build_function()(pipeline, **configuration.parameters)
+    configuration.template.build_function()(pipeline, **configuration.parameters, **more)
     return pipeline
 
 

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import click
 
-from penstock.cli.common import configuration_of, is_job_file, refuse
+from penstock.cli.common import build, configuration_of, is_job_file, refuse
+from penstock.cli.configuration import Configuration, ConfigurationError
 from penstock.cli.folders import PublishedLine, published_lines
+from penstock.cli.replays import PlannedReplay, ReplayFolder
+from penstock.cli.resolve import resolve
+from penstock.cli.runner_options import RUNNER_PACKAGE, begin_session
 from penstock.errors import PenstockError
+from penstock.launch.reporter import ignore_import_warnings, standard_error_reporter
+from penstock.launch.run import Continuation, ExitCode, run_pipeline
 
 letters_argument = click.argument("letters", metavar="JOB.YAML|FOLDER")
 """A job file with dead_letters, or that folder: a path or a URL."""
@@ -57,6 +67,101 @@ def show_letters(letters: str, limit: int, values: bool) -> None:
         if values:
             shown["change"] = _change(line.content, data)
         click.echo(json.dumps(shown, default=repr))
+
+
+@dead_letters.command("replay")
+@click.argument("job", metavar="JOB.YAML")
+@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="As `run` got it.")
+@click.option("--progress", type=click.Choice(["auto", "live", "line", "json", "none"]), default="auto")
+@click.option(
+    "--debug", is_flag=True, help="Also show the traceback of an error. It may contain values of rows."
+)
+def replay_letters(job: str, sets: Sequence[str], progress: str, debug: bool) -> None:
+    """Process the dead letters of a job again, each from the step that could not process it.
+
+    What was replayed is noted beside the checkpoint, so no letter is replayed twice. Letters that fail again are new
+    dead letters.
+    """
+    configuration = _configuration(job, sets)
+    folder = str(configuration.parameters["dead_letters"])
+    replays = ReplayFolder(str(configuration.runner["checkpoint_dir"]))
+    ignore_import_warnings()
+    try:
+        for each in [*replays.planned(), None]:
+            planned = each or _new_replay(replays, folder, configuration)
+            if planned is None:
+                click.echo("no dead letters that can be replayed")
+            elif not _is_done(planned):
+                code = _run(configuration, planned, folder, progress, debug)
+                if code:
+                    sys.exit(code)
+                click.echo(f"replay {planned.number}: {len(planned.files)} files of dead letters")
+    except (PenstockError, OSError) as error:
+        refuse(error)
+
+
+def _configuration(job: str, sets: Sequence[str]) -> Configuration:
+    try:
+        configuration = resolve(job, sets, {}, os.environ)
+    except ConfigurationError as error:
+        refuse(error)
+    given = configuration.parameters
+    if "dead_letters" not in given or given.get("format") == "native":
+        refuse(f"{job} has no dead_letters, or native lines, whose dead letters are undecodable records")
+    if given.get("barrier_seconds"):
+        refuse("a job with barriers cannot replay: the records would come behind their barriers")
+    return configuration
+
+
+def _new_replay(replays: ReplayFolder, folder: str, configuration: Configuration) -> PlannedReplay | None:
+    """Plan a replay of the files that no replay has and whose letters can all be replayed; None if there is none."""
+    taken = {file for each in replays.planned() for file in each.files}
+    reasons: dict[str, set[str]] = {}
+    for line in read_letters(folder):
+        if line.file not in taken:
+            reasons.setdefault(line.file, set()).add(_refusal(line, configuration))
+    for file, found in reasons.items():
+        for reason in sorted(found - {""}):
+            click.echo(f"not replayed: {file}: {reason}", err=True)
+    files = [file for file, found in reasons.items() if found == {""}]
+    return replays.plan(files) if files else None
+
+
+def _refusal(line: PublishedLine, configuration: Configuration) -> str:
+    from penstock.pipelines.replay import refusal
+    from penstock.transforms.dead_letters import letter_of
+
+    materialized = bool(configuration.parameters.get("materialize_rows"))
+    return refusal(letter_of(line.content), materialize_rows=materialized)
+
+
+def _is_done(planned: PlannedReplay) -> bool:
+    try:
+        record = import_module(RUNNER_PACKAGE).RemoteJob.open(planned.checkpoint).last()
+    except PenstockError:  # not begun
+        return False
+    return record is not None and bool(record.state.done)
+
+
+def _run(
+    configuration: Configuration, planned: PlannedReplay, folder: str, progress: str, debug: bool
+) -> ExitCode:
+    """Run the job's pipeline with letters in place of its source."""
+    runner = {**configuration.runner, "checkpoint_dir": planned.checkpoint}
+    own = replace(configuration, runner=runner)
+
+    def start() -> Any:
+        from penstock.pipelines.replay import Replay
+        from penstock.transforms.dead_letters import letter_of
+
+        begin_session(runner, [configuration.template.module])
+        letters = [letter_of(line.content) for line in read_letters(folder) if line.file in planned.files]
+        materialized = bool(configuration.parameters.get("materialize_rows"))
+        return build(own, replay=Replay(letters, materialize_rows=materialized))
+
+    continuation = Continuation("to continue the replay, run the same command again")
+    with standard_error_reporter(progress) as reporter:
+        return run_pipeline(start, reporter, continuation, debug=debug)
 
 
 def read_letters(letters: str) -> Iterator[PublishedLine]:

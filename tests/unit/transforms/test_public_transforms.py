@@ -37,7 +37,7 @@ PACKAGES = (transforms, publish, spanner, bigtable, files, staging)
 EXAMPLES: tuple[tuple[Any, dict[str, Any]], ...] = (
     (AssembleTransactions, {"if_incomplete": "emit", "grace_seconds": 2, "max_events": 9, "ordered": False}),
     (Barriers, {"shards": 4, "interval_seconds": 2, "per_table": True}),
-    (DeadLetters, {"attempt": 2, "with_text": True}),
+    (DeadLetters, {"attempt": 2, "with_text": True, "step": "ToLines"}),
     (Deduplicate, {"horizon_seconds": 60}),
     (FilterEvents, {"tables": "a.*", "without_tables": "b", "ops": ["READ"], "without_tags": ["t"]}),
     (FlattenAfter, {"metadata": ["op"], "prefix": "x_", "deletes": "drop"}),
