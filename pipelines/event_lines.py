@@ -116,7 +116,8 @@ class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
             UsageError: it cannot; the message names the capture types that can, or the missing secret.
             SchemaRegistryError: the schema registry does not answer, or denies access.
         """
-        self._check_capture()
+        if self._options.replay is None:  # a replay does not read the source
+            self._check_capture()
         if check := getattr(self._format, "check", None):
             check()
         if any(kind == "hash" for _, _, kind, _ in self._options.chosen_masks()):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from penstock.cli import commands
+from penstock.cli import commands, common, jobs
 from penstock.cli.commands import cli
 from penstock.event import Kind, Op
 from penstock.event.coder import encode_event
@@ -60,6 +60,15 @@ def penstock(*arguments: str) -> Any:
 
 
 def test_every_documented_command_runs(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Built once, because that takes longer than all commands together.
+    built: list[Any] = []
+
+    def build(configuration: Any) -> Any:
+        built[:] = built or [common.build(configuration)]
+        return built[0]
+
+    monkeypatch.setattr(commands, "build", build)
+    monkeypatch.setattr(jobs, "build", build)
     # No driver runs that could answer.
     monkeypatch.setattr("penstock.cli.jobs.ask", lambda job, what, wait, say: ExitCode.DONE)
     commands_run = documented()
