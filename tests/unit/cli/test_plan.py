@@ -15,8 +15,10 @@ from penstock.cli import commands
 from penstock.cli.commands import cli
 from penstock.cli.configuration import Configuration
 from penstock.cli.graph import Graph, as_svg, as_text
+from penstock.cli.redaction import resume_command, secret_names
 from penstock.errors import SetupError
 from penstock.launch.run import ExitCode
+from penstock.templates.template import template_named
 
 REQUIRED = ("project=my-project", "instance=main", "database=orders", "change_stream=All", "output=/tmp/out")
 SETS = [word for pair in REQUIRED for word in ("--set", pair)]
@@ -63,6 +65,12 @@ def test_a_plain_secret_in_a_format_is_hidden() -> None:
     done = penstock("plan", "spanner-to-files", *VALID, *given)
     assert done.exit_code == ExitCode.CONFIGURATION
     assert "me:secret" not in done.output
+
+
+def test_the_command_that_continues_shows_no_secret_of_a_format() -> None:
+    secrets = secret_names(template_named("spanner-to-files").parameters)
+    typed = ["penstock", "run", "spanner-to-files", "--set", "debezium.registry_login=me:secret"]
+    assert "secret" not in resume_command(typed, secrets)
 
 
 def test_a_step_is_right_of_the_steps_that_feed_it() -> None:
