@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
@@ -212,6 +213,9 @@ def _class_named(name: str) -> type:
         found = getattr(import_module(module), class_)
     except (ImportError, AttributeError, ValueError):
         raise ValueError(f"there is no class {name} in this version of penstock") from None
+    # A source registers the coder of its records in this module. Without it Beam would decode with a default coder.
+    with contextlib.suppress(ModuleNotFoundError):
+        import_module(f"{module.rpartition('.')[0]}.coder")
     return cast("type", found)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -197,3 +199,13 @@ def test_jobs_that_cannot_replay_are_refused(job: Path, parameters: dict[str, st
     job.write_text(json.dumps(content))
     done = replay(job)
     assert (done.exit_code, complaint in done.output) == (ExitCode.CONFIGURATION, True), done.output
+
+
+def test_a_record_of_a_source_is_decoded_in_a_process_that_has_not_imported_the_source() -> None:
+    written = json.dumps(letter_fields(letter(NATIVE, "ToChangeEvents")))
+    program = (
+        "import json, sys; from penstock.transforms.dead_letters import letter_of; "
+        "print(type(letter_of(json.loads(sys.argv[1])).element).__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, written], capture_output=True, text=True)
+    assert done.stdout == "DataChangeRecord\n", done.stderr
