@@ -21,6 +21,7 @@ from penstock.errors import UsageError
 from penstock.event import Kind, Op
 from penstock.io.spanner.record import Mod
 from penstock.launch.run import ExitCode
+from penstock.pipelines import source_to_sink
 from penstock.pipelines.replay import Replay
 from penstock.pipelines.spanner_to_files import spanner_to_files
 from penstock.transforms.dead_letters import DeadLetter, dead_letter, letter_fields, letter_of
@@ -209,3 +210,26 @@ def test_a_record_of_a_source_is_decoded_in_a_process_that_has_not_imported_the_
     )
     done = subprocess.run([sys.executable, "-c", program, written], capture_output=True, text=True)
     assert done.stdout == "DataChangeRecord\n", done.stderr
+
+
+class NotingSink(beam.PTransform):  # type: ignore[misc, unused-ignore]
+    """A sink that writes the versions of its events to a file."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self._file = str(file)
+
+    def expand(self, events: Any) -> Any:
+        lines = events | beam.Map(lambda event: f"{event.key} {event.version.order}")
+        return lines | beam.io.WriteToText(self._file, shard_name_template="")
+
+
+def test_an_event_that_a_sink_refused_goes_to_the_sink_with_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_to_sink, "_sink", lambda kind, given: NotingSink(tmp_path / "written"))
+    build = source_to_sink.build_function("spanner", "delta")
+    with beam.Pipeline(FnApiRunner()) as pipeline:
+        letters = [letter(MASKED, source_to_sink.WRITE)]
+        build(pipeline, **SHOP, uri=str(tmp_path / "table"), replay=Replay(letters))
+    assert (tmp_path / "written").read_text() == f"{{'Id': 7}} {MASKED.version.order}\n"
