@@ -320,7 +320,7 @@ def _partition(partition: Any) -> PartitionDescription:
         tuple(partition.parent_partition_ids),
         tuple(partition.child_partition_ids),
         stats.partition_offsets.start,
-        stats.partition_offsets.end,
+        stats.partition_offsets.end if partition.HasField("partition_stats") else None,
         stats.last_write_time.ToNanoseconds(),
     )
 
@@ -366,6 +366,8 @@ def _connected(stream: ChangeStream, connection: Connection) -> Any:
         ) from None
     _check_discovery(config)
     driver = ydb.Driver(config)
+    # It is not used, and it would warn at the end of the process that it was not closed.
+    driver.topic_client.close()
     try:
         driver.wait(timeout=_CONNECT_SECONDS)
     except TimeoutError:

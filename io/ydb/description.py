@@ -11,7 +11,7 @@ from penstock.io.ydb.record import Table
 class PartitionDescription:
     """A partition. `first`, `end`: offsets of the first message that is kept, and after the last one.
 
-    `last_write`: nanoseconds; 0: never.
+    `end` None: the server did not say, and `first` means nothing. `last_write`: nanoseconds; 0: never.
     """
 
     number: int
@@ -19,7 +19,7 @@ class PartitionDescription:
     parents: tuple[int, ...]
     children: tuple[int, ...]
     first: int
-    end: int
+    end: int | None
     last_write: int
 
 

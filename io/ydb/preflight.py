@@ -75,7 +75,7 @@ def check_positions(stream: ChangeStream, frontier: Frontier, found: Description
             raise PositionLostError(
                 f"{stream}: partition {number} was deleted before it was read to its end. {_START_AGAIN}"
             )
-        if position.sought and frontier.start >= oldest:
+        if partition.end is None or (position.sought and frontier.start >= oldest):
             continue
         if position.offset < partition.first:
             raise lost_records(stream, number, position.offset, partition.first)
@@ -119,6 +119,8 @@ def first_frontier(stream: ChangeStream, found: Description) -> Frontier:
 def _first_position(stream: ChangeStream, found: Description, partition: PartitionDescription) -> Position:
     # An exact offset if nothing can be sought: then each later gap is an error. The last message decides whether the
     # search will find one.
+    if partition.end is None:
+        return Position(0, stream.start, True)
     nothing_since_start = 0 < partition.last_write < stream.start
     if nothing_since_start:
         return Position(partition.end, stream.start)

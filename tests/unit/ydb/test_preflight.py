@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -102,6 +103,16 @@ def test_a_position_that_the_topic_no_longer_has_is_refused() -> None:
     del shorter.partitions[0]
     with pytest.raises(PositionLostError, match="partition 0 was deleted"):
         check_positions(STREAM, frontier, described(shorter), 5)
+
+
+def test_partitions_that_the_server_does_not_measure_are_read_from_their_first_record_wherever_it_is() -> (
+    None
+):
+    found = described(topic(1, 2, 3))
+    unmeasured = replace(found, partitions=tuple(replace(each, end=None) for each in found.partitions))
+    frontier = first_frontier(STREAM, unmeasured)
+    assert frontier.open == {0: Position(0, 0, True)}
+    check_positions(STREAM, frontier.advanced({0: Position(2, 0)}), unmeasured, 5)
 
 
 def test_a_sought_start_whose_records_were_deleted_since_is_refused() -> None:
