@@ -26,7 +26,7 @@ from penstock.io.ydb.steps import Message
 from penstock.timestamps import NANOS
 
 # The SDK's stubs and the check of an operation's status are not public. They are what its own clients call (ydb 3.33).
-from ydb import _apis, issues
+from ydb import _apis, default_pem, issues
 from ydb._grpc.common.protos import (
     ydb_discovery_pb2,
     ydb_status_codes_pb2,
@@ -354,7 +354,7 @@ def _connected(stream: ChangeStream, connection: Connection) -> Any:
     config = ydb.DriverConfig(
         endpoint=connection.endpoint,
         database=stream.database,
-        root_certificates=_read_certificates(connection.root_certificates),
+        root_certificates=_root_certificates(connection),
     )
     config.set_database(stream.database)
     try:
@@ -388,11 +388,20 @@ def _check_discovery(config: Any) -> None:
     issues._process_response(response.operation)
 
 
-def _read_certificates(path: str) -> bytes | None:
-    if not path:
+def _root_certificates(connection: Connection) -> bytes | None:
+    """Return the certificates of authorities; None: a connection without TLS.
+
+    Raises:
+        SetupError: the file cannot be read.
+    """
+    if not connection.endpoint.startswith("grpcs://"):
         return None
+    if not connection.root_certificates:
+        # Also the SDK's own default is passed: its login of a user forgets that the endpoint began with grpcs (3.33).
+        certificates: bytes = ydb.load_ydb_root_certificate() or default_pem.load_default_pem()
+        return certificates
     try:
-        with open(path, "rb") as file:
+        with open(connection.root_certificates, "rb") as file:
             return file.read()
     except OSError as error:
         raise SetupError(f"root_certificates cannot be read: {error}") from None

@@ -32,6 +32,10 @@ RETRYABLE = frozenset(
         "UNDETERMINED",
     )
 )
+_NO_TOKEN = "CONNECTIONERROR"
+"""The class that the SDK raises if it gets no token, without a status. Its text has the status of the login."""
+_REFUSED_CODES = ("server_code: 400020", "server_code: 402030")
+"""UNAUTHORIZED and UNAUTHENTICATED, as the SDK prints them."""
 _CREDENTIALS = (
     "YDB did not accept the credentials, or they may not do this. The user needs ydb.granular.describe_schema and "
     "ydb.granular.select_row on the table and its changefeed. Check token, user and password, service_account_file, or "
@@ -59,6 +63,9 @@ def classify_status(status: str, message: str, stream: str) -> Exception:
     said = first_line(message)
     if "is deleted" in message:  # a topic that was dropped while it was read
         status = "NOT_FOUND"
+    if status == _NO_TOKEN:
+        refused = any(code in message for code in _REFUSED_CODES)
+        status = "UNAUTHORIZED" if refused else "UNAVAILABLE"
     if status in RETRYABLE:
         return UnreachableError(f"{stream}: {status}: {said}")
     kind, advice = _ADVICE.get(status, (ChangeStreamError, "YDB refused the request"))

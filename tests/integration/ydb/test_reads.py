@@ -106,16 +106,6 @@ def test_check_names_the_fix_of_what_is_missing(new_table: Any, service: YdbEmul
         table.source(consumer="c").check()
 
 
-def test_credentials_reach_every_call() -> None:
-    with YdbEmulator.start() as guarded:
-        table = Table(guarded, "orders")
-        at = table.upsert(1)
-        guarded.control.require_token("right")
-        with pytest.raises(SetupError, match="credentials"):
-            table.source(token="wrong").check()
-        assert len(table.read_until(at, token="right")) == 1
-
-
 def test_offsets_of_a_consumer_are_committed_after_their_checkpoint(new_table: Any) -> None:
     table: Table = new_table()
     table.control.add_consumer(table.topic, "c")

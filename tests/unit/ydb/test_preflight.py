@@ -146,7 +146,7 @@ def test_a_changefeed_with_everything_has_no_limitations() -> None:
     assert described(topic(), table=table, schema_changes=True).limitations == ()
 
 
-@pytest.mark.parametrize("status", ["UNAVAILABLE", "OVERLOADED", "CONNECTION_LOST", "DEADLINE_EXCEEDED"])
+@pytest.mark.parametrize("status", ["UNAVAILABLE", "OVERLOADED", "CONNECTION_LOST", "CONNECTIONERROR"])
 def test_temporary_failures_are_asked_again(status: str) -> None:
     from penstock.io.change_streams.status import UnreachableError
 
@@ -157,6 +157,7 @@ def test_temporary_failures_are_asked_again(status: str) -> None:
     ("status", "text", "said"),
     [
         ("UNAUTHENTICATED", "bad token", "credentials"),
+        ("CONNECTIONERROR", 'StaticCredentials: "Invalid password" (server_code: 400020)', "credentials"),
         ("SCHEME_ERROR", "no path", "does not exist"),
         ("BAD_REQUEST", "one of topics is deleted, tablet 1", "does not exist"),
         ("UNIMPLEMENTED", "no method", "23.1"),

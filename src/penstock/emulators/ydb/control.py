@@ -118,6 +118,10 @@ class Control:
         """Refuse calls without this token; None: accept all."""
         self._call("require_token", token=token)
 
+    def add_user(self, name: str, password: str) -> None:
+        """Let a user log in. The token is accepted where `require_token` asks for one."""
+        self._call("add_user", name=name, password=password)
+
     def calls(self) -> dict[str, int]:
         """Return how often each method was called."""
         return self._call("calls")

@@ -91,6 +91,9 @@ class ControlService:
     def require_token(self, token: str | None) -> None:
         self._service.token = token
 
+    def add_user(self, name: str, password: str) -> None:
+        self._service.users[name] = password
+
     def calls(self) -> dict[str, int]:
         return dict(self._service.calls)
 

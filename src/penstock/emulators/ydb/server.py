@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 from ydb._grpc.common import (
+    ydb_auth_v1_pb2_grpc,
     ydb_discovery_v1_pb2_grpc,
     ydb_scheme_v1_pb2_grpc,
     ydb_table_v1_pb2_grpc,
@@ -17,7 +18,7 @@ from ydb._grpc.common import (
 from penstock.emulators.ydb.control import METHOD, decode_values, encode_values
 from penstock.emulators.ydb.control_service import ControlService
 from penstock.emulators.ydb.database import Database, DatabaseError
-from penstock.emulators.ydb.services import Discovery, Scheme, Service, Tables, Topics
+from penstock.emulators.ydb.services import Auth, Discovery, Scheme, Service, Tables, Topics
 from penstock.emulators.ydb.topic import TopicError
 
 _TICK_SECONDS = 0.05
@@ -37,8 +38,8 @@ class Server:
         self._server: Any = None
         self._ticker: asyncio.Task[None] | None = None
 
-    async def start(self, port: int = 0) -> int:
-        """Listen on loopback; return the port."""
+    async def start(self, port: int = 0, tls: tuple[bytes, bytes] | None = None) -> int:
+        """Listen on loopback; return the port. `tls`: private key and certificate in PEM, for clients with TLS."""
         options = [
             ("grpc.max_receive_message_length", _MESSAGE_BYTES),
             ("grpc.max_send_message_length", _MESSAGE_BYTES),
@@ -47,11 +48,16 @@ class Server:
         server = self._server = grpc.aio.server(options=options)
         service = self.service
         ydb_discovery_v1_pb2_grpc.add_DiscoveryServiceServicer_to_server(Discovery(service), server)
+        ydb_auth_v1_pb2_grpc.add_AuthServiceServicer_to_server(Auth(service), server)
         ydb_scheme_v1_pb2_grpc.add_SchemeServiceServicer_to_server(Scheme(service), server)
         ydb_table_v1_pb2_grpc.add_TableServiceServicer_to_server(Tables(service), server)
         ydb_topic_v1_pb2_grpc.add_TopicServiceServicer_to_server(Topics(service), server)
         server.add_generic_rpc_handlers((_ControlHandler(self._control),))
-        service.port = server.add_insecure_port(f"localhost:{port}")
+        service.secure = tls is not None
+        if tls is None:
+            service.port = server.add_insecure_port(f"localhost:{port}")
+        else:
+            service.port = server.add_secure_port(f"localhost:{port}", grpc.ssl_server_credentials([tls]))
         await server.start()
         self._ticker = asyncio.ensure_future(self._tick())
         return service.port

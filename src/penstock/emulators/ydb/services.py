@@ -12,12 +12,14 @@ from typing import Any
 
 import grpc
 from ydb._grpc.common import (
+    ydb_auth_v1_pb2_grpc,
     ydb_discovery_v1_pb2_grpc,
     ydb_scheme_v1_pb2_grpc,
     ydb_table_v1_pb2_grpc,
     ydb_topic_v1_pb2_grpc,
 )
 from ydb._grpc.common.protos import (
+    ydb_auth_pb2,
     ydb_discovery_pb2,
     ydb_scheme_pb2,
     ydb_status_codes_pb2,
@@ -37,12 +39,19 @@ _MODES = {"KEYS_ONLY": 1, "UPDATES": 2, "NEW_IMAGE": 3, "OLD_IMAGE": 4, "NEW_AND
 
 
 class Service:
-    """The state that all services share. `token`: the only accepted token; None: none is asked for."""
+    """The state that all services share.
+
+    `token`: the token that is accepted, besides those of users who logged in; None: none is asked for. `users`:
+    passwords by name. `secure`: clients need TLS.
+    """
 
     def __init__(self, database: Database) -> None:
         self.database, self.faults = database, Faults()
         self.port = 0
         self.token: str | None = None
+        self.users: dict[str, str] = {}
+        self.logged_in: set[str] = set()
+        self.secure = False
         self.calls: dict[str, int] = {}
         """How often each method was called."""
         self.sessions: set[ReadSession] = set()
@@ -63,7 +72,8 @@ class Service:
         """
         self.calls[method] = self.calls.get(method, 0) + 1
         metadata = dict(context.invocation_metadata())
-        if self.token is not None and metadata.get("x-ydb-auth-ticket") != self.token:
+        accepted = {self.token, *self.logged_in}
+        if self.token is not None and metadata.get("x-ydb-auth-ticket") not in accepted:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is invalid")
         fault = None if method == "StreamRead" else self.faults.take(method)
         if fault is not None:
@@ -145,11 +155,28 @@ class Discovery(ydb_discovery_v1_pb2_grpc.DiscoveryServiceServicer):
                 raise StatusError("NOT_FOUND", f"database {request.database} does not exist")
         except StatusError as error:
             return _refuse(response, error)
-        endpoint = ydb_discovery_pb2.EndpointInfo(address="localhost", port=self._service.port, node_id=1)
+        endpoint = ydb_discovery_pb2.EndpointInfo(
+            address="localhost", port=self._service.port, ssl=self._service.secure, node_id=1
+        )
         return _fill(response, ydb_discovery_pb2.ListEndpointsResult(endpoints=[endpoint]))
 
     async def WhoAmI(self, request: Any, context: Any) -> Any:
         return _fill(ydb_discovery_pb2.WhoAmIResponse(), ydb_discovery_pb2.WhoAmIResult(user="root@builtin"))
+
+
+class Auth(ydb_auth_v1_pb2_grpc.AuthServiceServicer):
+    """Lets users log in with their passwords."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def Login(self, request: Any, context: Any) -> Any:
+        response, service = ydb_auth_pb2.LoginResponse(), self._service
+        if request.user not in service.users or service.users[request.user] != request.password:
+            return _refuse(response, StatusError("UNAUTHORIZED", "Invalid password"))
+        token = f"token of {request.user}"
+        service.logged_in.add(token)
+        return _fill(response, ydb_auth_pb2.LoginResult(token=token))
 
 
 class Scheme(ydb_scheme_v1_pb2_grpc.SchemeServiceServicer):
