@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from penstock.compat import UTC
+from penstock.emulators.simulated_spanner import SimulatedSpanner
 from tests.integration.spanner.conftest import (
     GOOGLESQL,
     INSTANCE,
@@ -21,7 +23,7 @@ from tests.integration.spanner.conftest import (
     on_both_services,
 )
 from tests.oracle import kill
-from tests.oracle.change import changes_of
+from tests.oracle.change import changes_of, nanoseconds
 from tests.oracle.kill import After, python
 from tests.oracle.lines import read_lines
 from tests.oracle.replay import differences, read_table, read_types, replay
@@ -63,6 +65,11 @@ def test_kills_under_churn_lose_nothing_double_nothing_and_keep_order(
         assert not lost, f"{len(lost)} of {len(writing.commits)} transactions are not in the files"
         assert broken_rules(found) == []
         assert differences(replay(found), tables, types) == []
+        lineage = [line.content for line in read_lines(folder / "lineage")]
+        assert announcements(lineage), "no partition began while the pipeline ran"
+        assert lineage_contradictions(lineage) == []
+        if isinstance(emulator, SimulatedSpanner):
+            assert announcements(lineage) == true_announcements(emulator, database.name, lineage)
         killed, changes = killed + len(kills), changes + len(found)
         transactions += len(writing.commits)
     campaign.record("spanner-kills", kills=killed, changes=changes, transactions=transactions)
@@ -94,6 +101,7 @@ def _command(database: str, folder: Path, begun: float, end: float) -> list[str]
         "database": database,
         "change_stream": "Changes",
         "output": str(folder / "out"),
+        "lineage_log": str(folder / "lineage"),
         "start": _rfc3339(begun),
         "end": _rfc3339(end),
         "roll_seconds": "1",
@@ -102,6 +110,45 @@ def _command(database: str, folder: Path, begun: float, end: float) -> list[str]
     sets = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
     options = ["--checkpoint-dir", str(folder / "checkpoint"), "--master", "local[2,4]"]
     return python("penstock.cli.main", "run", "spanner-to-files", *sets, *options)
+
+
+Announcement = tuple[int, str, tuple[str, ...], str]
+"""Time in nanoseconds, partition, its parents, and the partition that announced it."""
+
+
+def announcements(lineage: list[dict[str, Any]]) -> list[Announcement]:
+    """Return the announcements of the log, without those of the partitions that were live at the start."""
+    return sorted(
+        (nanoseconds(each["time"]), each["partition"], tuple(each["parents"]), each["announced_by"])
+        for each in lineage
+        if each["event"] == "announced" and each["parents"]
+    )
+
+
+def true_announcements(
+    simulation: SimulatedSpanner, database: str, lineage: list[dict[str, Any]]
+) -> list[Announcement]:
+    """Return what the service says about the partitions that begin in the time that was read."""
+    path = f"projects/{PROJECT}/instances/{INSTANCE}/databases/{database}"
+    first = min(nanoseconds(each["time"]) for each in lineage)
+    end = max(nanoseconds(each["time"]) for each in lineage if each["event"] == "ended")
+    return sorted(
+        (each["start"], each["token"], tuple(sorted(each["parents"])), parent)
+        for each in simulation.control.partitions(path, "Changes")
+        for parent in each["parents"]
+        if first < each["start"] <= end
+    )
+
+
+def lineage_contradictions(lineage: list[dict[str, Any]]) -> list[str]:
+    """Return what is wrong in a log of a read that has ended, with any service: each event comes exactly once."""
+    announced = {each["partition"] for each in lineage if each["event"] == "announced"}
+    over = Counter(each["partition"] for each in lineage if each["event"] in ("closed", "ended"))
+    events = Counter((each["event"], each["partition"], each["announced_by"]) for each in lineage)
+    wrong = [f"{event} comes {count} times" for event, count in events.items() if count > 1]
+    wrong += [f"{token} is over {over[token]} times" for token in announced if over[token] != 1]
+    wrong += [f"{token} is over and was never announced" for token in over.keys() - announced if token]
+    return wrong
 
 
 def _rfc3339(seconds: float) -> str:
