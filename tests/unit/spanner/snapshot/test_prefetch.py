@@ -17,7 +17,7 @@ from penstock.io.spanner.snapshot.frontier import KeyRange, RowsRead, SnapshotFr
 from penstock.io.spanner.snapshot.pool import SnapshotPool
 from penstock.io.spanner.snapshot.prefetch import Piece, SnapshotPrefetcher
 from tests.unit.spanner.snapshot.test_rows import INT64, message
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 TABLE = Table("T", ("K",), (1,), 1)
 BATCH = 3
@@ -102,7 +102,7 @@ def claimed(
     keys: list[int] = []
     prefetcher.serve(at)
     while not at.done and most:
-        batch = prefetcher.take(5)
+        batch = prefetcher.take(PATIENCE_SECONDS)
         assert batch is not None, "no batch comes"
         for count, records, step in batch.claims():
             keys += [int(json.loads(mod.keys)["K"]) for record in records for mod in record.mods]
