@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     )
     from penstock.io.bigtable.snapshot import ReadFromBigtableTable, TableRow
     from penstock.io.bigtable.source import ChangeStream
+    from penstock.io.bigtable.write import WriteToBigtable
 
 __all__ = [
     "AddToCell",
@@ -63,6 +64,7 @@ __all__ = [
     "TableRow",
     "UnavailableError",
     "UnknownMutation",
+    "WriteToBigtable",
     "format_timestamp",
     "parse_timestamp",
 ]
@@ -82,6 +84,7 @@ _HOMES = {
     "SetCell": "record",
     "TableRow": "snapshot",
     "UnknownMutation": "record",
+    "WriteToBigtable": "write",
 }
 # Records and streams come from `coder`: with the name, their coder is registered.
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.io.spanner.record import ColumnType, DataChangeRecord, Mod, Mods
     from penstock.io.spanner.source import ChangeStream
     from penstock.io.spanner.table import ReadFromSpannerTable
+    from penstock.io.spanner.write import WriteToSpanner
 
 __all__ = [
     "ChangeStream",
@@ -47,6 +48,7 @@ __all__ = [
     "ReadFromSpannerTable",
     "SetupError",
     "UnavailableError",
+    "WriteToSpanner",
     "format_timestamp",
     "parse_timestamp",
 ]
@@ -60,6 +62,7 @@ _HOMES = {
     "Mods": "record",
     "ReadFromSpannerChangeStream": "read",
     "ReadFromSpannerTable": "table",
+    "WriteToSpanner": "write",
 }
 # Records and streams come from `coder`: with the name, their coder is registered.
 

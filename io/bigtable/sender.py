@@ -1,0 +1,112 @@
+"""Conditional requests to rows of Bigtable, many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import grpc
+from google.cloud.bigtable_v2.services.bigtable.transports.grpc import BigtableGrpcTransport
+
+from penstock.errors import ServiceError
+from penstock.event.model import ChangeEvent
+from penstock.event.replica import NotReplicableError
+from penstock.io.bigtable.client import channel_to, routing
+from penstock.io.bigtable.replica_mutations import (
+    CheckAndMutateRowRequest,
+    CheckAndMutateRowResponse,
+    is_of_the_sink,
+    row_request,
+)
+from penstock.io.staging.delivery import (
+    Delivery,
+    EventBatch,
+    Refusal,
+    RefusalError,
+    Sent,
+    TargetUnavailableError,
+)
+
+if TYPE_CHECKING:
+    from penstock.io.bigtable.write import BigtableTarget
+
+_REQUEST_SECONDS = 60.0
+_AT_A_TIME = 32
+_ROW_CODES = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE)
+_SETUP = {
+    grpc.StatusCode.NOT_FOUND: "the table or a family does not exist. Create it, with the family of versions",
+    grpc.StatusCode.FAILED_PRECONDITION: "a family does not exist, or the app profile routes to several clusters: "
+    "conditional requests need an app profile with single-cluster routing that allows transactional writes",
+    grpc.StatusCode.PERMISSION_DENIED: "the credentials may not write. They need roles/bigtable.user",
+    grpc.StatusCode.UNAUTHENTICATED: "the credentials are not accepted",
+}
+
+
+class BigtableTargetError(ServiceError):
+    """Bigtable refuses the sink's requests. The message names the fix."""
+
+    retryable = False
+
+
+class BigtableSender:
+    """See `penstock.io.staging.delivery.Sender`.
+
+    There are no transactions over rows, and no ledger: each row has its version, so a repeat changes nothing.
+    """
+
+    def __init__(self, target: BigtableTarget, skip_refused: bool) -> None:
+        self._target, self._skip_refused = target, skip_refused
+        self._channel = channel_to(target.connection, BigtableGrpcTransport.DEFAULT_HOST)
+        self._call = self._channel.unary_unary(
+            "/google.bigtable.v2.Bigtable/CheckAndMutateRow",
+            request_serializer=CheckAndMutateRowRequest.SerializeToString,
+            response_deserializer=CheckAndMutateRowResponse.FromString,
+        )
+        self._headers = routing(target.table_path, target.connection)
+
+    def send(self, delivery: Delivery, events: EventBatch) -> Sent:
+        """Write the batch; see `Sender.send`. A batch may be written in part when an error is raised."""
+        rows: dict[bytes, list[tuple[int, ChangeEvent]]] = {}
+        for index, event in enumerate(events):
+            if not is_of_the_sink(event, self._target.version_family):
+                key = next(iter((event.key or {}).values()), b"")
+                rows.setdefault(key if isinstance(key, bytes) else repr(key).encode(), []).append(
+                    (index, event)
+                )
+        with ThreadPoolExecutor(_AT_A_TIME) as threads:
+            found = [each for part in threads.map(self._write_row, rows.values()) for each in part]
+        refused = sorted(found, key=lambda each: each.index)
+        if refused and not self._skip_refused:
+            raise RefusalError(refused[0])
+        return Sent(tuple(refused))
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _write_row(self, changes: Sequence[tuple[int, ChangeEvent]]) -> list[Refusal]:
+        """Write the changes of one row at once; if that is refused, one by one."""
+        try:
+            self._request([event for _, event in changes])
+            return []
+        except NotReplicableError as error:
+            reason = str(error)
+        except grpc.RpcError as error:
+            if error.code() not in _ROW_CODES:
+                raise self._classified(error) from error
+            reason = f"Bigtable says {error.code().name}"
+        if len(changes) == 1:
+            return [Refusal(changes[0][0], reason)]
+        return [refusal for change in changes for refusal in self._write_row([change])]
+
+    def _request(self, events: Sequence[ChangeEvent]) -> None:
+        target = self._target
+        profile = target.connection.app_profile
+        request = row_request(target.table_path, profile, target.version_family, events)
+        self._call(request, timeout=_REQUEST_SECONDS, metadata=self._headers)
+
+    def _classified(self, error: grpc.RpcError) -> ServiceError:
+        code = error.code()
+        if code in _SETUP:
+            return BigtableTargetError(f"{self._target.name}: {_SETUP[code]} ({error.details()})")
+        return TargetUnavailableError(f"{self._target.name}: {code.name}")
