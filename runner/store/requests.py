@@ -26,7 +26,7 @@ SECONDS_ON_DISK, SECONDS_ON_OBJECT_STORES = 1.0, 10.0
 
 
 class Request(StrEnum):
-    """What a driver is asked to do; see `PySparkPipelineResult`."""
+    """A request to a driver: a method of `PySparkPipelineResult`."""
 
     STOP = "stop"
     DRAIN = "drain"

@@ -23,7 +23,7 @@ def ask(
 ) -> ExitCode:
     """Ask the driver of a `RemoteJob` to ``stop`` or to ``drain``, and wait until it has ended.
 
-    If the pipeline is started again meanwhile, its new driver is asked. Without an answer in time the request stays.
+    If the pipeline is started again in this time, the new driver is asked. Without an answer in time the request stays.
     """
     record = job.last()
     if record is None:

@@ -79,8 +79,8 @@ def show_letters(letters: str, limit: int, values: bool) -> None:
 def replay_letters(job: str, sets: Sequence[str], progress: str, debug: bool) -> None:
     """Process the dead letters of a job again, each from the step that could not process it.
 
-    What was replayed is noted beside the checkpoint, so no letter is replayed twice. Letters that fail again are new
-    dead letters.
+    The command stores a list of the replayed files next to the checkpoint, so no letter is replayed twice. Letters that
+    fail again are new dead letters.
     """
     configuration = _configuration(job, sets)
     folder = str(configuration.parameters["dead_letters"])

@@ -99,7 +99,7 @@ def _facts(facts: dict[str, str], samples: list[Snapshot]) -> dict[str, str]:
 
 
 def _samples(job: Any, pipeline: Any, seconds: float) -> Iterator[Snapshot]:
-    """Yield snapshots of the last record, one a second for so many seconds, at least one if there is a record."""
+    """Yield snapshots of the last record, one a second for `seconds`; at least one if there is a record."""
     end = time.time() + seconds
     while True:
         record = job.last()

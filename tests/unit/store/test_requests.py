@@ -9,12 +9,19 @@ import pytest
 
 from penstock.runner.protocol import CheckpointError
 from penstock.runner.store import Checkpoint
+from penstock.runner.store.object_filesystem import ObjectFileSystem
 from penstock.runner.store.requests import Request, Requests, RequestWatch
+from tests.object_stores.simulated import SimulatedClock, SimulatedRequests, store_of
 
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Checkpoint:
     return Checkpoint.open(f"{tmp_path}/checkpoint")
+
+
+def in_an_object_store() -> Checkpoint:
+    store = store_of(SimulatedRequests(), SimulatedClock())
+    return Checkpoint.open(store.url, filesystem=ObjectFileSystem(store))
 
 
 def test_a_request_is_for_the_driver_of_one_generation(checkpoint: Checkpoint) -> None:
@@ -30,6 +37,20 @@ def test_a_request_is_for_the_driver_of_one_generation(checkpoint: Checkpoint) -
     ]
     requests.delete(8)
     assert (requests.of(7), requests.of(9)) == (frozenset(), {Request.DRAIN})
+
+
+def test_a_request_in_an_object_store_is_found_within_ten_seconds() -> None:
+    checkpoint, now = in_an_object_store(), [0.0]
+    watch = RequestWatch(checkpoint, 7, clock=lambda: now[0])
+    assert watch.look() == frozenset()
+    Requests(checkpoint).put(7, Request.STOP)
+    Requests(checkpoint).put(7, Request.STOP)
+    found = []
+    for now[0] in (9.0, 10.0):
+        found.append(watch.look())
+    assert found == [frozenset(), {Request.STOP}]
+    watch.delete()
+    assert Requests(checkpoint).of(7) == frozenset()
 
 
 def test_a_word_of_a_newer_version_is_no_request(checkpoint: Checkpoint) -> None:
