@@ -115,6 +115,8 @@ def json_block(source: Source, server: str) -> Block:
     """Return the function from the events of one source to what msgspec encodes to the JSON of `source_block`."""
     if source.system == "spanner":
         return _spanner_json(source, server)
+    if source.system == "postgresql":
+        return _postgres_json(source, server)
     return lambda event: source_block(event, server)
 
 
@@ -321,6 +323,59 @@ def _members(**members: Any) -> msgspec.Raw:
     """Return the JSON of an object's members without the first name and the braces."""
     first = next(iter(members))
     return msgspec.Raw(msgspec.json.encode(members)[len(first) + len('{"":') : -1])
+
+
+class _PostgresJson(msgspec.Struct, frozen=True, gc=False):
+    """`PostgresSource` for msgspec's JSON encoder; see `_SpannerJson`."""
+
+    version: msgspec.Raw
+    ts_ms: int
+    snapshot: msgspec.Raw
+    sequence: str
+    ts_us: int
+    ts_ns: int
+    schema: msgspec.Raw
+    tx_id: int | None = msgspec.field(name="txId")
+    lsn: int
+    xmin: None
+    origin: str | None
+    origin_lsn: int | None
+
+
+def _postgres_json(source: Source, server: str) -> Callable[[ChangeEvent], _PostgresJson]:
+    version = _members(version=CONNECTOR_VERSION, connector="postgresql", name=server)
+    live = _members(snapshot="false", db=source.database)
+    read = _members(snapshot="true", db=source.database)
+    place = _members(schema=source.schema, table=source.table)
+
+    def block(event: ChangeEvent) -> _PostgresJson:
+        at, transaction = event.version, event.transaction
+        lsn = int(at.sequence) if at.sequence else at.order
+        if transaction is None:
+            # A message outside of transactions is its own end; a row of a snapshot has no transaction before it.
+            ns, previous = event.timestamp, None if event.op is Op.READ else lsn
+            origin = origin_lsn = None
+        else:
+            previous = transaction.previous_end
+            ns = event.timestamp if transaction.committed is None else transaction.committed
+            origin, origin_lsn = transaction.origin or None, transaction.origin_position
+        us = ns // 1_000
+        return _PostgresJson(
+            version,
+            us // 1_000,
+            read if event.op is Op.READ else live,
+            f'[null,"{lsn}"]' if previous is None else f'["{previous}","{lsn}"]',
+            us,
+            ns,
+            place,
+            int(at.transaction) if at.transaction else None,
+            lsn,
+            None,
+            origin,
+            origin_lsn,
+        )
+
+    return block
 
 
 def _postgresql(event: ChangeEvent, server: str) -> PostgresSource:

@@ -1,0 +1,192 @@
+"""Reading PostgreSQL's log: events per CPU second as Debezium JSON, latency, and the log that an outage retains.
+
+    python benchmarks/postgres_reader.py [--rows 200000] [--seconds 10] [--rounds 3]
+
+The server is real and on this machine; rows have 8 columns and about 190 bytes, 100 of them in a transaction. All
+contenders read the same slot from the same position and take turns; the median counts. CPU time is that of this
+process.
+
+- *raw*: receives the messages of the streaming protocol and decodes nothing. It is the most that psycopg can do.
+- *decode*: the messages as objects.
+- *events*: records with their transactions, and change events.
+- *debezium*: the events as Debezium JSON, which is what a sink gets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from penstock.emulators.postgres import PostgresServer
+from penstock.io.change_streams.prefetch import ReadAhead
+from penstock.io.postgres import ReadFromPostgresChangeStream
+from penstock.io.postgres.client import Arrived, Client
+from penstock.io.postgres.decode import decode
+from penstock.io.postgres.events import EventConverter
+from penstock.io.postgres.log_reader import LogPosition, LogReader
+from penstock.io.postgres.preflight import check_source
+from penstock.io.postgres.record import LogRecord
+from penstock.io.postgres.transactions import TransactionReader
+from penstock.transforms.formats.debezium import DebeziumFormat
+
+TABLE = (
+    "create table orders (id bigint primary key, name text, email text, amount numeric(10,2), at timestamptz, "
+    "paid boolean, account bigint, note text)"
+)
+ROWS = (
+    "insert into orders select i, 'name ' || i, 'user' || i || '@example.org', i + 0.5, clock_timestamp(), true, "
+    "i * 1000003, repeat('x', 80) from generate_series(%s::int8, %s::int8) i"
+)
+TRANSACTION = 100
+
+Consume = Callable[[Client], Callable[[Arrived], None]]
+
+
+def raw(client: Client) -> Callable[[Arrived], None]:
+    return lambda arrived: None
+
+
+def decoded(client: Client) -> Callable[[Arrived], None]:
+    return lambda arrived: decode(arrived.payload) and None
+
+
+def as_events(client: Client, format: DebeziumFormat | None = None) -> Callable[[Arrived], None]:
+    reader, convert = (
+        TransactionReader(client.describe_table, 1, 0),
+        EventConverter("", "postgres", "changes"),
+    )
+
+    def consume(arrived: Arrived) -> None:
+        for step in reader.read(arrived.lsn, decode(arrived.payload)):
+            if isinstance(step, LogRecord):
+                for event in convert(step):
+                    if format is not None:
+                        format(event)
+
+    return consume
+
+
+def as_debezium(client: Client) -> Callable[[Arrived], None]:
+    return as_events(client, DebeziumFormat("shop"))
+
+
+CONTENDERS: dict[str, Consume] = {
+    "raw": raw,
+    "decode": decoded,
+    "events": as_events,
+    "debezium": as_debezium,
+}
+
+
+def read_once(source: ReadFromPostgresChangeStream, make: Consume, rows: int) -> float:
+    """Read the whole log from the slot's position; return the CPU seconds."""
+    settings, stream = source._settings, source.stream
+    with Client(stream, settings.connection) as client:
+        consume = make(client)
+        log = client.open_stream(0)
+        began, inserts = time.process_time(), 0
+        while inserts < rows:
+            for item in log.receive(1.0, 256):
+                if isinstance(item, Arrived):
+                    inserts += item.payload[:1] == b"I"
+                    consume(item)
+        spent = time.process_time() - began
+        log.close()
+    _wait_for_free_slot(settings.connection.dsn)
+    return spent
+
+
+def _wait_for_free_slot(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as session:
+        while session.execute("select from pg_replication_slots where active").fetchone():
+            time.sleep(0.02)
+
+
+def latency(source: ReadFromPostgresChangeStream, dsn: str, seconds: float) -> list[float]:
+    """Commit 200 transactions a second; return the seconds from each commit to its record in the reader's queue."""
+    fn = source.bounded_fn(source._settings)
+    server = fn.open_server(source.stream)
+    with Client(source.stream, source._settings.connection) as client:
+        slot = check_source(source.stream, client.rows, create_slot=False)
+    position = LogPosition(slot.confirmed_lsn, 0, slot.system)
+    reader = LogReader(
+        server,
+        position,
+        0,
+        wanted=lambda record: True,
+        end=None,
+        unavailable_seconds=60,
+        ahead=ReadAhead(32 << 20),
+    )
+    committed: dict[str, float] = {}
+    stopped = threading.Event()
+
+    def write() -> None:
+        with psycopg.connect(dsn, autocommit=True) as session:
+            due, number = time.monotonic(), -1
+            while not stopped.is_set():
+                session.execute(ROWS, (number, number))
+                committed[str(number)] = time.monotonic()
+                number -= 1
+                due += 1 / 200
+                stopped.wait(max(0.0, due - time.monotonic()))
+
+    writer = threading.Thread(target=write)
+    arrived: dict[str, float] = {}
+    writer.start()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        batch = reader.take(0.5)
+        if batch is None:
+            continue
+        now = time.monotonic()
+        for step in batch.steps:
+            for record in step.records:
+                if record.new is not None:
+                    arrived[str(record.new[0])] = now
+        batch.claimed = len(batch.steps)
+        reader.settle(batch)
+    stopped.set()
+    writer.join()
+    reader.stop()
+    return [arrived[key] - at for key, at in committed.items() if key in arrived]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--seconds", type=float, default=10, help="of the measurement of latency")
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    with PostgresServer.start() as server, psycopg.connect(server.dsn(), autocommit=True) as session:
+        session.execute(TABLE)
+        session.execute("create publication changes for all tables")
+        session.execute("select pg_create_logical_replication_slot('benchmark', 'pgoutput')")
+        source = ReadFromPostgresChangeStream(dsn=server.dsn(), publication="changes", slot="benchmark")
+        for first in range(0, arguments.rows, TRANSACTION):
+            session.execute(ROWS, (first, first + TRANSACTION - 1))
+        retained = "select pg_current_wal_lsn() - restart_lsn from pg_replication_slots"
+        row: Any = session.execute(retained).fetchone()
+        print(f"log retained while no reader ran: {row[0] / arguments.rows:,.0f} bytes a row")
+        seconds: dict[str, list[float]] = {name: [] for name in CONTENDERS}
+        for _ in range(arguments.rounds):
+            for name, make in CONTENDERS.items():
+                seconds[name].append(read_once(source, make, arguments.rows))
+        for name, spent in seconds.items():
+            print(f"{name:10} {arguments.rows / statistics.median(spent):10,.0f} events per CPU second")
+        session.execute("select pg_replication_slot_advance('benchmark', pg_current_wal_lsn())")
+        delays = sorted(latency(source, server.dsn(), arguments.seconds))
+        middle, late = delays[len(delays) // 2], delays[len(delays) * 99 // 100]
+        print(f"latency at 200 transactions a second: p50 {middle * 1000:.1f} ms, p99 {late * 1000:.1f} ms")
+
+
+if __name__ == "__main__":
+    main()
