@@ -1,0 +1,92 @@
+"""`penstock run postgres-to-delta` under SIGKILL: the table of Delta is the table of PostgreSQL, read by DuckDB."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import psycopg
+import pytest
+from deltalake import DeltaTable
+
+from penstock.compat import UTC
+from penstock.emulators.postgres import PostgresServer
+from tests.integration.postgres.conftest import VERSIONS, Database
+from tests.integration.postgres.workload import CREATE, Writers
+from tests.oracle import kill
+from tests.oracle.kill import After, python
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+SECONDS_A_KILL = 7.0
+COLUMNS = {"accounts": ("id", "balance", "note"), "notes": ("part", "id", "body")}
+KEYS = {"accounts": ("id",), "notes": ("part", "id")}
+
+Rows = dict[tuple[Any, ...], tuple[Any, ...]]
+
+
+def test_kills_leave_the_current_state_of_the_source(tmp_path: Path, campaign: Any) -> None:
+    """Four writers change keys, delete rows, and leave large values as they are, which are not sent then."""
+    draw = campaign.random("delta kills")
+    killed = transactions = commits = 0
+    for number in range(campaign.size(1, 10)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with PostgresServer.start(version=VERSIONS[number % len(VERSIONS)]) as server:
+            database = Database(server)
+            database.execute(*CREATE)
+            before = {table: rows_of(database.dsn, table) for table in KEYS}
+            database.publish()
+            writers = Writers(database.dsn, campaign.seed + number, pause=0.02)
+            moments = [("at random", After(4 + draw.random() * 3)) for _ in range(3)]
+            end = time.time() + SECONDS_A_KILL * len(moments)
+            timer = threading.Timer(end - 2 - time.time(), writers.stop)
+            timer.start()
+            kills = kill.campaign(
+                command(database, folder, end), moments, log=folder / "log", seconds=end - time.time() + 240
+            )
+            timer.join()
+            for table, keys in KEYS.items():
+                found = before[table]
+                delta = DeltaTable(folder / "lake" / table)
+                commits += delta.version()
+                for deleted, *row in read(delta, table):
+                    key = tuple(row[COLUMNS[table].index(name)] for name in keys)
+                    assert found.pop(key, None) is None or table == "accounts", "a key is in the table twice"
+                    if not deleted:
+                        found[key] = tuple(row)
+                assert found == rows_of(database.dsn, table)
+            assert writers.transactions > 100
+        killed, transactions = killed + len(kills), transactions + writers.transactions
+    assert killed >= 3
+    campaign.record("delta-kills", kills=killed, transactions=transactions, commits=commits)
+
+
+def command(database: Database, folder: Path, end: float) -> list[str]:
+    given = {
+        "dsn": database.dsn,
+        "publication": database.publication,
+        "slot": database.slot,
+        "uri": f"{folder}/lake/{{table}}",
+        "end": datetime.fromtimestamp(end, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "roll_seconds": "0",
+    }
+    sets = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
+    options = ["--checkpoint-dir", str(folder / "checkpoint"), "--master", "local[2,4]"]
+    return python("penstock.cli.main", "run", "postgres-to-delta", *sets, *options)
+
+
+def read(delta: DeltaTable, table: str) -> list[tuple[Any, ...]]:
+    """Return the rows, each with its mark for deleted in front."""
+    columns = ", ".join(COLUMNS[table])
+    return duckdb.from_arrow(delta.to_pyarrow_table()).project(f"_penstock_deleted, {columns}").fetchall()
+
+
+def rows_of(dsn: str, table: str) -> Rows:
+    with psycopg.connect(dsn) as session:
+        rows = session.execute(f"select {', '.join(COLUMNS[table])} from {table}").fetchall()
+    return {tuple(row[COLUMNS[table].index(name)] for name in KEYS[table]): row for row in rows}
