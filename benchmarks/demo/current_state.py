@@ -6,6 +6,7 @@ an ordinary Spanner client reads. It counts the rows that only one side has.
 
 from __future__ import annotations
 
+import base64
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -60,10 +61,16 @@ def compare(folder: Path, database: Any) -> list[tuple[str, int, int]]:
         with database.snapshot() as snapshot:
             rows = list(snapshot.execute_sql(f"SELECT {columns} FROM {table}"))
         names = columns.split(", ")
-        # The types are those of the table in the lake; the values are those of the Spanner client.
         arrays = [
-            pa.array([row[i] for row in rows], lake.schema.field(name).type) for i, name in enumerate(names)
+            _array([row[i] for row in rows], lake.schema.field(name).type) for i, name in enumerate(names)
         ]
         session.register(table, pa.Table.from_arrays(arrays, names=names))
     found: list[tuple[str, int, int]] = session.execute(QUERY).fetchall()
     return found
+
+
+def _array(values: list[Any], type_: pa.DataType) -> pa.Array:
+    """Return values of the Spanner client with the type of the lake; the client returns BYTES as base64."""
+    if pa.types.is_binary(type_):
+        values = [None if value is None else base64.b64decode(value) for value in values]
+    return pa.array(values, type_)

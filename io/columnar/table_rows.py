@@ -21,6 +21,7 @@ from penstock.event.plain_types import plain_images, plain_schema
 from penstock.event.replica import (
     NotReplicableError,
     ReplicaRow,
+    RowChange,
     TableChanges,
     apply,
     changed_key,
@@ -63,14 +64,21 @@ def key_text(key: Image) -> str:
     return _encode(list(key.values())).decode()
 
 
-def current_rows(changes: TableChanges, load: Load, truncated: Version | None) -> list[StoredRow]:
+def current_rows(
+    changes: TableChanges, load: Load, truncated: Version | None, guarded: frozenset[str] | None = None
+) -> list[StoredRow]:
     """Return the rows that an epoch makes different. Rows older than `changes.truncated` are removed by the caller.
 
-    `truncated` is the newest TRUNCATE of earlier epochs.
+    `truncated` is the newest TRUNCATE of earlier epochs. `guarded`: the caller compares versions when it writes, and
+    its table has these columns; then only rows are loaded from which a change takes values that were not sent.
     """
     to_plain = plain_images(changes.schema)
-    stored = load([key_text(key) for key in changes.keys_to_read().values()]) if changes.rows else []
-    by_text = {key_text(key): (id_, key) for id_, key in changes.keys_to_read().items()}
+    keys = changes.keys_to_read()
+    if guarded is not None:
+        partial = {id_: each for id_, each in changes.rows.items() if _takes_values(each, guarded)}
+        keys = replace(changes, rows=partial).keys_to_read()
+    by_text = {key_text(key): (id_, key) for id_, key in keys.items()}
+    stored = load(list(by_text)) if keys else []
     current = {}
     for row in stored:
         id_, key = by_text[row[KEY]]
@@ -86,6 +94,10 @@ def current_rows(changes: TableChanges, load: Load, truncated: Version | None) -
         },
     )
     return [_stored(row, to_plain(row.key) or {}) for row in apply(plain, current, truncated).values()]
+
+
+def _takes_values(change: RowChange, columns: frozenset[str]) -> bool:
+    return change.base is not None and bool(columns - change.values.keys() - change.key.keys())
 
 
 def _stored(row: ReplicaRow, key: Image) -> StoredRow:

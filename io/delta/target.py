@@ -30,6 +30,7 @@ from penstock.io.columnar.replica import (
 from penstock.io.columnar.table_rows import (
     DELETED,
     KEY,
+    PREFIX,
     VALID_TO,
     VERSION,
     History,
@@ -192,7 +193,10 @@ def _merge_current(commit: _Commit, table: TableEvents) -> None:
     for changes in fold(table.events).values():
         wanted = table_schema(changes.schema, "current")
         after, change = commit.fit(wanted)
-        rows = current_rows(changes, lambda keys: _load(commit.delta, keys, f"{KEY} in"), commit.truncated)
+        data = frozenset(column.name for column in after if not column.name.startswith(PREFIX))
+        rows = current_rows(
+            changes, lambda keys: _load(commit.delta, keys, f"{KEY} in"), commit.truncated, guarded=data
+        )
         merge = _merge(commit, rows, after, change, table.source, f"t.{KEY} = s.{KEY}", changes.truncated)
         # Only a newer version replaces a row, also if a row was loaded before another writer changed it.
         merge = merge.when_matched_update_all(
