@@ -35,7 +35,13 @@ class Cell:
 
     @property
     def extras(self) -> str:
-        return "cli,runner,spanner,bigtable,s3" if self.part == RUNNER else "cli,spanner,bigtable,postgres,s3"
+        return (
+            "cli,runner,spanner,bigtable,s3"
+            if self.part == RUNNER
+            else (
+                "arrow,avro,bigtable,cli,cloudevents,postgres,protobuf,s3,schema-registry,spanner,telemetry"
+            )
+        )
 
 
 CELLS = (
@@ -48,7 +54,7 @@ CELLS = (
     Cell("3.12", "4.0", java=21),
     Cell("3.12", "4.3"),
     Cell("3.13", "4.3", java=21),
-    Cell("3.11", "", beam="2.70", part=SOURCES),
+    Cell("3.11", "", beam="2.72", part=SOURCES),
     Cell("3.11", "", beam="2.74", part=SOURCES),
 )
 

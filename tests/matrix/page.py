@@ -17,9 +17,12 @@ INTRODUCTION = """# Versions
 Written by `make matrix` from docs/evidence/versions.json. Each row is one environment, in which this checkout is installed
 as a wheel. *not run* means that the combination was not tried; it may work.
 
+This is what pip admits; only the rows below it were tried, and the other tests of the repository run with Python 3.11,
+Spark 4.3 and Beam 2.77.
+
 | Part | Python | Beam | Spark | Java |
 |---|---|---|---|---|
-| Sources, sinks, transforms (`penstock`) | 3.10 to 3.13 | 2.70 and newer | – | – |
+| Sources, sinks, transforms (`penstock`) | 3.10 to 3.13 | 2.72 and newer | – | – |
 | `PySparkRunner` (`penstock[runner]`) | 3.10 to 3.13, as far as Spark admits it | 2.77 | 3.5 to 4.3 | 17 and newer |
 
 The runner uses internals of Beam's worker, so it refuses every Beam version that it was not tested with. Sources and sinks

@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from penstock.compat import add_note
 from penstock.errors import PositionLostError, SetupError, UnavailableError
 from penstock.runner.protocol import (
     CheckpointError,
@@ -124,7 +125,7 @@ def test_a_transient_error_is_retried(coordinator, error):
 
 def test_the_text_of_a_user_s_error_is_in_the_raised_message_with_its_step(coordinator):
     error = ValueError("row 4711 has no price")
-    error.add_note("in Parse, reading element 3.0; in the worker:\nTraceback")
+    add_note(error, "in Parse, reading element 3.0; in the worker:\nTraceback")
     with pytest.raises(
         EpochFailedError, match="ValueError in Parse, reading element 3.0: row 4711 has no price. Record 1"
     ) as raised:
