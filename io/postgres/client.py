@@ -36,6 +36,14 @@ _KEEPALIVE = struct.Struct("!cQqB")
 _POSTGRES_EPOCH_SECONDS = 946_684_800
 
 
+_END_READER = """
+select pg_terminate_backend(slot.active_pid) from pg_replication_slots slot
+join pg_stat_activity reader on reader.pid = slot.active_pid
+where slot.slot_name = %(slot)s and reader.application_name = %(name)s
+"""
+_RELEASE_ATTEMPTS, _RELEASE_SECONDS = 100, 0.01
+
+
 class Arrived(NamedTuple):
     """A message of the log, with the position that came with it."""
 
@@ -178,6 +186,19 @@ class Client:
             self._skipped = False
             raise skipped_publication(str(self._stream))
 
+    def take_slot(self) -> None:
+        """End the connection of another worker of this program that holds the slot.
+
+        Its bundle has ended, or was given up by the runner: two bundles never read one slot. Readers of other programs
+        are left alone, and the server then refuses the slot.
+        """
+        # The role may end its own sessions. A session needs a moment to release its slot.
+        mine = {"slot": self._stream.slot, "name": self._connection.reader_name}
+        for _ in range(_RELEASE_ATTEMPTS):
+            if not self.rows(_END_READER, mine):
+                return
+            time.sleep(_RELEASE_SECONDS)
+
     def open_stream(self, start: int) -> LogStream:
         """Start the replication protocol at a position.
 
@@ -185,7 +206,7 @@ class Client:
             UnreachableError: ask again later; the slot may still be in use.
             ChangeStreamError: the server refused it; the message says what to do.
         """
-        return LogStream(self._connection.dsn, self._stream, self.plugin_options(), start)
+        return LogStream(self._connection, self._stream, self.plugin_options(), start)
 
 
 def _names_skipped_publication(notice: str) -> bool:
@@ -199,14 +220,17 @@ class LogStream:
     Source: PostgreSQL documentation, "Streaming Replication Protocol" (START_REPLICATION SLOT … LOGICAL).
     """
 
-    def __init__(self, dsn: str, stream: ChangeStream, options: dict[str, str], start: int) -> None:
+    def __init__(
+        self, connection: Connection, stream: ChangeStream, options: dict[str, str], start: int
+    ) -> None:
         self._name = str(stream)
         info = psycopg.conninfo.make_conninfo(
-            dsn,
+            connection.dsn,
             replication="database",
             options=_OPTIONS,
             connect_timeout=_CONNECT_SECONDS,
-            fallback_application_name="penstock",
+            # Not a fallback: `take_slot` finds the connections of the program by this name.
+            application_name=connection.reader_name,
         )
         self._connection = pq.PGconn.connect(info.encode())
         self._skipped = False

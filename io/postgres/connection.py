@@ -61,6 +61,7 @@ class Server:
                 with Client(self._stream, self._connection) as copying:
                     yield PulledLog(client, copying, reader, self._heartbeat_seconds)
                 return
+            client.take_slot()
             stream = client.open_stream(position.lsn)
             try:
                 yield StreamedLog(client, stream, reader, self._heartbeat_seconds)

@@ -183,6 +183,7 @@ class LogReader:
         self._requests = self._retries = 0
         self._make_merge, self._renews = make_merge, renews
         self._merge: Merge | None = None
+        self._parked = self._gone = False
         self._thread = threading.Thread(target=self._run, name="penstock-postgres-reader", daemon=True)
         self._thread.start()
 
@@ -234,6 +235,23 @@ class LogReader:
             self._requests = self._retries = 0
             return counts
 
+    def park(self) -> None:
+        """Read on until a bundle continues here. A connection that is lost is not opened again."""
+        with self._changed:
+            self._parked = True
+
+    def unpark(self) -> bool:
+        """Return whether the reader still reads."""
+        with self._changed:
+            self._parked = False
+            return not self._gone
+
+    def _ends_while_parked(self) -> bool:
+        # Another worker of the pipeline has taken the slot. To take it back would end the other reader.
+        with self._changed:
+            self._gone = self._parked
+            return self._gone
+
     def stop(self) -> None:
         """End the thread, wait for it, and drop what it has read. The slot is then free for another reader."""
         with self._changed:
@@ -261,6 +279,8 @@ class LogReader:
                         raise
                     self._begin_again(self._merge, error)
                 except UnreachableError as error:
+                    if self._ends_while_parked():
+                        return
                     self._retries += 1
                     self._service.backoff.failed(str(error), self._unavailable_seconds)
                     with self._changed:

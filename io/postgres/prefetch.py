@@ -1,7 +1,8 @@
 """The reader of a slot between bundles: lent to one bundle after another while each continues at its position.
 
 A server lets one reader use a slot. A parked reader therefore gives the slot up when `idle_stream_seconds` have passed,
-and at once when a bundle begins at another position.
+and at once when a bundle begins at another position. A bundle in another worker does not wait for that: it ends the
+connection of the parked reader (`Client.take_slot`).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class StreamPool:
         repeated epoch begins at an older one, which acknowledges nothing.
         """
         reader = self._unpark()
-        if reader is not None and reader.position != position:
+        if reader is not None and not (reader.unpark() and reader.position == position):
             reader.stop()
             reader = None
         if reader is None:
@@ -66,6 +67,7 @@ class StreamPool:
         if self._idle_seconds <= 0 or reader.is_exhausted:
             reader.stop()
             return
+        reader.park()
         with self._lock:
             before, self._parked = self._parked, reader
             self._janitor = threading.Timer(self._idle_seconds, self._expire, (reader,))

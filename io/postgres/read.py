@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from penstock.errors import SetupError, UnavailableError, UsageError
 from penstock.extras import extra_packages
@@ -216,7 +217,13 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
         )
         if protocol not in ("stream", "pull"):
             raise UsageError(f"protocol must be stream or pull, not {protocol!r}")
-        connection: Any = Connection(dsn=dsn, protocol=protocol, create_slot=create_slot)  # type: ignore[arg-type]
+        name = f"penstock-{uuid4().hex[:12]}"
+        connection: Any = Connection(
+            dsn=dsn,
+            protocol=protocol,  # type: ignore[arg-type]
+            create_slot=create_slot,
+            reader_name=name,
+        )
         limits = Limits.checked(
             unavailable_seconds=unavailable_seconds,
             max_concurrent_partitions=1,

@@ -43,11 +43,16 @@ class ChangeStream(WithIdentity):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """How a worker reaches the server. `dsn` may hold a password, so it is never shown."""
+    """How a worker reaches the server. `dsn` may hold a password, so it is never shown.
+
+    `reader_name`: the application name of replication connections. All workers of a program have the same one, and no
+    other program has it.
+    """
 
     dsn: str = field(repr=False)
     protocol: Protocol = "stream"
     create_slot: bool = False
+    reader_name: str = "penstock"
 
 
 @dataclass(frozen=True, slots=True)

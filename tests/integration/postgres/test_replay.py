@@ -96,3 +96,25 @@ def test_the_slot_of_an_idle_table_advances_beside_a_busy_one(database):
     ((last, _),) = epochs.residuals
     assert last.positions["slot"].at[0] > first.positions["slot"].at[0] + 100_000
     assert epochs.committed == []
+
+
+def test_another_worker_takes_the_slot_of_a_parked_reader_at_once(database):
+    database.execute("create table t (id int primary key)")
+    database.publish()
+    source = database.source(idle_stream_seconds=600)
+    fn = source.bounded_fn(source._settings)
+    frontier = fn.initial_restriction(source.stream)
+    # The pools of two worker processes. The first one keeps its connection, and could keep it for ten minutes.
+    pools = [fn.open_pool(source.stream) for _ in range(2)]
+    database.execute("insert into t values (1)")
+    for pool in (pools[0], pools[1], pools[0]):
+        with pool.checkout(frontier) as prefetcher:
+            prefetcher.serve(frontier)
+            began, batch = time.monotonic(), None
+            while batch is None:
+                assert time.monotonic() < began + 20, "the slot is not released"
+                batch = prefetcher.take(0.1)
+    for pool in pools:
+        pool._idle_seconds = 0
+        with pool.checkout(frontier) as prefetcher:
+            prefetcher.serve(frontier)
