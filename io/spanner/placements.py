@@ -15,7 +15,8 @@ from typing import NamedTuple, TypeAlias
 
 from penstock.errors import PositionLostError
 from penstock.io.change_streams.status import UnreachableError
-from penstock.io.spanner.frontier import Advanced, Announced, Ended, Position, Step
+from penstock.io.spanner.frontier import Advanced, Announced, Ended, Step
+from penstock.io.spanner.position import Position
 from penstock.io.spanner.preflight import placement_functions
 from penstock.io.spanner.query import (
     CURRENT_TIME,

@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from penstock.io.change_streams.prefetch import ReadAhead
-from penstock.io.spanner.frontier import Frontier, Position
+from penstock.io.spanner.frontier import Frontier
+from penstock.io.spanner.position import Position
 from penstock.io.spanner.prefetch import Prefetcher
 
 

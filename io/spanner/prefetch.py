@@ -32,8 +32,9 @@ from penstock.io.change_streams import settings
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.prefetch import ReadAhead
 from penstock.io.change_streams.status import UnreachableError
-from penstock.io.spanner.frontier import Advanced, Frontier, Position
+from penstock.io.spanner.frontier import Advanced, Frontier
 from penstock.io.spanner.placements import PlacementList
+from penstock.io.spanner.position import Position
 from penstock.io.spanner.query import is_list_of_placements
 from penstock.io.spanner.reader import Ask, QueryReader
 from penstock.io.spanner.state import Batch, PartitionState, ReadState

@@ -207,8 +207,8 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
     """Read the data change records of a change stream, timestamped with their commit timestamps.
 
     For both dialects, both partition modes, geo-partitioned databases and every value capture type; the rest of
-    Penstock works best with OLD_AND_NEW_VALUES. Nothing is written to the database. The docstring of this module says
-    what is promised about order, repeats and the watermark.
+    Penstock works best with OLD_AND_NEW_VALUES. Nothing is written to the database. The docstring of this module has
+    the promises about order, repeats and the watermark.
 
     Args:
         project, instance, database, change_stream: names; the change stream's without READ_.

@@ -16,7 +16,8 @@ from typing import Protocol
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.prefetch import Claim, ReadAhead
 from penstock.io.change_streams.undecodable import UndecodableRecord
-from penstock.io.spanner.frontier import Advanced, Position
+from penstock.io.spanner.frontier import Advanced
+from penstock.io.spanner.position import Position
 from penstock.io.spanner.record import DataChangeRecord
 from penstock.io.spanner.steps import FIRST_SPAN, PendingStep
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from penstock.io.change_streams.undecodable import UndecodableRecord
-from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, MovedIn, Position, Step
+from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, MovedIn, Step
+from penstock.io.spanner.position import Position
 from penstock.io.spanner.query import function_of, partition_key, token_of
 from penstock.io.spanner.record import (
     ChangeRecord,

@@ -7,7 +7,8 @@ from typing import Any
 from penstock.errors import LineageError
 from penstock.io.change_streams import coders
 from penstock.io.change_streams.tracker import FrontierTracker
-from penstock.io.spanner.frontier import Advanced, Frontier, Position, Step, Waiting, abbreviate
+from penstock.io.spanner.frontier import Advanced, Frontier, Step, Waiting, abbreviate
+from penstock.io.spanner.position import Position
 
 
 class FrontierCoder(coders.FrontierCoder):

@@ -15,7 +15,8 @@ from penstock.errors import UnavailableError
 from penstock.io.change_streams.watermark import beam_watermark
 from penstock.io.spanner import PositionLostError, SetupError
 from penstock.io.spanner.decode import Decoder
-from penstock.io.spanner.frontier import Frontier, Position
+from penstock.io.spanner.frontier import Frontier
+from penstock.io.spanner.position import Position
 from penstock.io.spanner.query import ROOT, change_stream_query
 from tests.integration.spanner.conftest import POSTGRESQL, nanoseconds_of
 

@@ -5,7 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.io.spanner.frontier import Announced, Finished, Frontier, Position, Waiting
+from penstock.io.spanner.frontier import Announced, Finished, Frontier, Waiting
+from penstock.io.spanner.position import Position
 from penstock.io.spanner.record import ChildPartition, ChildPartitionsRecord, DataChangeRecord, Mods
 from penstock.io.spanner.tracker import FrontierCoder
 

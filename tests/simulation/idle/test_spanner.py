@@ -13,8 +13,9 @@ from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.refusals import Refusals
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner import ReadFromSpannerChangeStream, pool, prefetch, reader, state
-from penstock.io.spanner.frontier import Frontier, Position
+from penstock.io.spanner.frontier import Frontier
 from penstock.io.spanner.pool import StreamPool
+from penstock.io.spanner.position import Position
 from penstock.io.spanner.prefetch import Prefetcher
 from penstock.io.spanner.read import ReadSpannerFn
 from tests.simulation.idle.runner import Configuration, Idle

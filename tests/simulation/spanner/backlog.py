@@ -22,7 +22,8 @@ from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.prefetch import WithoutPool
 from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, beam_watermark
 from penstock.io.spanner import ReadFromSpannerChangeStream
-from penstock.io.spanner.frontier import Frontier, Position
+from penstock.io.spanner.frontier import Frontier
+from penstock.io.spanner.position import Position
 from penstock.io.spanner.prefetch import Limits, Prefetcher
 from penstock.io.spanner.read import ReadSpannerFn
 from penstock.io.spanner.tracker import FrontierCoder

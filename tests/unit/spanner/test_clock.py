@@ -11,7 +11,8 @@ import pytest
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner import ReadFromSpannerChangeStream
 from penstock.io.spanner.clock import ServiceClock
-from penstock.io.spanner.frontier import Advanced, Frontier, Position
+from penstock.io.spanner.frontier import Advanced, Frontier
+from penstock.io.spanner.position import Position
 from penstock.io.spanner.prefetch import Prefetcher
 from penstock.io.spanner.query import Query
 from penstock.io.spanner.read import ReadSpannerFn

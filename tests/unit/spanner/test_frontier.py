@@ -7,16 +7,8 @@ import pytest
 
 from penstock.errors import LineageError
 from penstock.io.change_streams.frontier import Slowest
-from penstock.io.spanner.frontier import (
-    Advanced,
-    Announced,
-    Ended,
-    Finished,
-    Frontier,
-    Position,
-    Waiting,
-    abbreviate,
-)
+from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, Frontier, Waiting, abbreviate
+from penstock.io.spanner.position import Position
 from penstock.io.spanner.query import ROOT
 from penstock.io.spanner.tracker import FrontierCoder
 

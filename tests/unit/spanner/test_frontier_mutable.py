@@ -14,10 +14,10 @@ from penstock.io.spanner.frontier import (
     Finished,
     Frontier,
     MovedIn,
-    Position,
     Step,
     Waiting,
 )
+from penstock.io.spanner.position import Position
 from penstock.io.spanner.record import PartitionStartRecord
 from penstock.io.spanner.tracker import FrontierCoder
 

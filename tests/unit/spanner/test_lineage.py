@@ -11,8 +11,9 @@ from penstock.io.change_streams.lineage import LINEAGE_EVENTS, LineageEvent
 from penstock.io.change_streams.prefetch import WithoutPool
 from penstock.io.change_streams.watermark import FrontierWatermarkEstimator, beam_watermark
 from penstock.io.spanner import ReadFromSpannerChangeStream
-from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, Frontier, MovedIn, Position
+from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, Frontier, MovedIn
 from penstock.io.spanner.lineage import lineage_events
+from penstock.io.spanner.position import Position
 from penstock.io.spanner.prefetch import Prefetcher
 from penstock.io.spanner.read import ReadSpannerFn
 from penstock.io.spanner.record import PartitionStartRecord

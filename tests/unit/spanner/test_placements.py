@@ -6,8 +6,9 @@ import pytest
 
 from penstock.errors import PositionLostError
 from penstock.io.change_streams.status import UnreachableError
-from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, Frontier, Position
+from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, Frontier
 from penstock.io.spanner.placements import Looked, first_time, look_at_placements, step_of
+from penstock.io.spanner.position import Position
 from penstock.io.spanner.query import CURRENT_TIME, ROUTINES, STREAMS, Query, list_of_placements
 from penstock.io.spanner.source import ChangeStream
 from penstock.timestamps import format_timestamp, parse_timestamp

@@ -10,8 +10,9 @@ import pytest
 
 from penstock.io.change_streams.prefetch import ReadAhead
 from penstock.io.change_streams.status import UnreachableError
-from penstock.io.spanner.frontier import Advanced, Announced, Frontier, Position, Step
+from penstock.io.spanner.frontier import Advanced, Announced, Frontier, Step
 from penstock.io.spanner.pool import StreamPool
+from penstock.io.spanner.position import Position
 from penstock.io.spanner.prefetch import Prefetcher
 from tests.unit.spanner.windows import (
     MILLI,

@@ -12,8 +12,9 @@ import pytest
 from penstock.errors import UnavailableError
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.change_streams.turn import Turn
-from penstock.io.spanner.frontier import Advanced, Ended, Frontier, Position
+from penstock.io.spanner.frontier import Advanced, Ended, Frontier
 from penstock.io.spanner.metrics import SpannerMetrics
+from penstock.io.spanner.position import Position
 from penstock.io.spanner.prefetch import Prefetcher
 from penstock.io.spanner.tracker import SpannerTracker
 from tests.unit.spanner.windows import (

@@ -23,7 +23,8 @@ from penstock.io.spanner import (
     ReadFromSpannerChangeStream,
 )
 from penstock.io.spanner.coder import ChangeStreamCoder
-from penstock.io.spanner.frontier import Frontier, Position
+from penstock.io.spanner.frontier import Frontier
+from penstock.io.spanner.position import Position
 from penstock.io.spanner.read import ReadSpannerFn
 from penstock.io.spanner.source import Connection
 from penstock.io.spanner.tracker import SpannerTracker

@@ -4,7 +4,8 @@ from typing import Any
 
 from penstock.errors import UnavailableError
 from penstock.io.change_streams.backoff import Backoff
-from penstock.io.spanner.frontier import Advanced, Announced, Position
+from penstock.io.spanner.frontier import Advanced, Announced
+from penstock.io.spanner.position import Position
 from penstock.io.spanner.state import Batch, PartitionState, ReadyPartitions
 
 

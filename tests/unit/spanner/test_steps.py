@@ -4,7 +4,8 @@ from typing import Any
 
 from penstock.io.change_streams.undecodable import UndecodableRecord
 from penstock.io.spanner.filter import Selection
-from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, MovedIn, Position
+from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, MovedIn
+from penstock.io.spanner.position import Position
 from penstock.io.spanner.record import (
     DamagedRecord,
     HeartbeatRecord,

@@ -16,7 +16,8 @@ from penstock.io.change_streams.watermark import (
     FrontierWatermarkEstimatorProvider,
     beam_watermark,
 )
-from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, Frontier, Position, Waiting
+from penstock.io.spanner.frontier import Advanced, Announced, Ended, Finished, Frontier, Waiting
+from penstock.io.spanner.position import Position
 from penstock.io.spanner.tracker import FrontierCoder, SpannerTracker
 
 
