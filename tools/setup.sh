@@ -4,7 +4,7 @@ set -eu
 venv=$1
 extras=$2
 
-new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; }
+new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
 
 if ! [ -x "$venv/bin/python" ]; then
     python=
@@ -12,7 +12,7 @@ if ! [ -x "$venv/bin/python" ]; then
         if new_enough "$candidate"; then python=$candidate; break; fi
     done
     if [ -z "$python" ]; then
-        echo "Penstock needs Python 3.10 or newer; looked at: ${PYTHON:-python3, python3.13, python3.12, python3.11}." >&2
+        echo "The tests of Penstock need Python 3.11 or newer; looked at: ${PYTHON:-python3, python3.13, python3.12, python3.11}." >&2
         echo "Install one, then name it: make PYTHON=/path/to/python3.11 ..." >&2
         exit 2
     fi
