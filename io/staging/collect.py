@@ -37,7 +37,7 @@ class CollectRecordsFn(beam.DoFn):
         self._bucket = bucket
         self._records: dict[str, list[TimedRecord]] = {}
         self._bytes = 0
-        self._counter = Metrics.counter(NAMESPACE, "records")
+        self._counter = Metrics.counter(NAMESPACE, "staged_records")
 
     def start_bundle(self) -> None:
         self._records, self._bytes = defaultdict(list), 0

@@ -1,3 +1,3 @@
-"""Beam metrics of every staged sink: counters `records`, `staged_files`, `staged_bytes`, `published_files`."""
+"""Beam metrics of every staged sink: counters `staged_records`, `staged_files`, `staged_bytes`, `published_files`."""
 
 NAMESPACE = "penstock.io.staging"
