@@ -54,5 +54,7 @@ def test_every_command_of_the_tutorial_works_in_its_order(tmp_path: Path) -> Non
     assert '"State":"paid"' in debezium
     assert "sent" not in debezium
     assert "@example.com" not in debezium
-    assert re.search(r"^paid: \d+$", messages, re.MULTILINE)  # Spark sends what a worker prints to standard error
+    assert re.search(
+        r"^paid: \d+$", messages, re.MULTILINE
+    )  # Spark sends what a worker prints to standard error
     assert "Traceback" not in output + messages
