@@ -11,7 +11,7 @@ ARGS ?=
 PAIR := -n 2
 FAST := -m "not slow" $(PAIR)
 
-.PHONY: run test check campaign mutants matrix lint types bench clean help
+.PHONY: run test check campaign mutants matrix lint types bench site clean help
 .DEFAULT_GOAL := help
 
 help:       ## what there is
@@ -47,6 +47,10 @@ types: $(READY)     ## strict mypy on what ships
 
 bench: $(READY)     ## every benchmark, with its ratios
 	@set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python "$$script" $(ARGS); done
+
+site: $(READY)      ## the documentation as a static site, in build/site
+	$(BIN)/python -m pip install -q -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 clean:      ## remove what the other targets made
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis penstock-run
