@@ -69,4 +69,6 @@ def test_the_extra_all_brings_every_extra_for_users() -> None:
 
 def test_every_extra_for_users_is_documented() -> None:
     documented = (SETUP.parent / "docs" / "install.md").read_text()
-    assert [name for name in extras().keys() - {"test", "lint", "docs"} if f"`{name}`" not in documented] == []
+    assert [
+        name for name in extras().keys() - {"test", "lint", "docs"} if f"`{name}`" not in documented
+    ] == []
