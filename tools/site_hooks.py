@@ -1,7 +1,7 @@
 """Hooks of `make site`: pages that are not in docs/, and links to files that are not pages.
 
-The home page is the README. Links to folders and files of the repository that are not pages become plain text, because a
-site may be read without a checkout.
+The home page is the README. Links to folders and files of the repository that are not pages become plain text,
+because a site may be read without a checkout.
 """
 
 from __future__ import annotations
