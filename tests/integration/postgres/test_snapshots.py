@@ -493,19 +493,3 @@ def test_pulled_changes_are_merged_too(filled):
         reader.epochs.run(0.1, crash=number == 2)
     reader.run_to_now()
     assert reader.replayed("t") == contents(filled, "t")
-
-
-def test_a_chunk_that_waits_for_a_rewrite_reads_the_rewritten_rows(filled):
-    import psycopg
-
-    reader = Snapshots(filled)
-    with psycopg.connect(filled.dsn) as other:
-        other.execute("alter table t alter v type varchar(50)")
-        other.execute("alter table t alter id type bigint")
-        signal(filled, data_collections=["public.t"])
-        reader.run_until("STARTED")
-        reader.epochs.run(0.3)  # the read of the chunk waits for the lock
-        assert reader.reads() == []
-        other.commit()
-    reader.run_to_now()
-    assert len(reader.reads()) == 25
