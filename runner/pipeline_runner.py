@@ -115,9 +115,9 @@ class PySparkRunner(PipelineRunner):
         # Made only for its checks: the master, which decides where the logs go, is not known before Spark runs.
         worker_logging(options, to_driver=False)
         spark = session()
-        check_executors(spark)
         if plan.streaming and checkpoint is None and not plan.script:
             _check_temporary_checkpoint(spark)
+        check_executors(spark)  # last, because it may wait for the cluster
         logs = worker_logging(options, to_driver=not str(spark.master).startswith("local"))
         plan = replace(plan, program=packages.ship(spark, plan.program), logging=logs)
         result = PySparkPipelineResult(Residuals(PlanContext(plan)))

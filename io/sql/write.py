@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.errors import UsageError
 from penstock.event.schema_changes import Policy
+from penstock.extras import require_extra
 from penstock.io.sql.target import Mode, SqlTarget
 from penstock.io.staging.retry import UNAVAILABLE_SECONDS
 from penstock.io.staging.send_after_commit import SHARDS, SendAfterCommit
@@ -53,7 +54,7 @@ class WriteToSql(SendAfterCommit):
         unavailable_seconds: how long a database that does not answer is asked again before the epoch fails, in
             seconds.
 
-    Raises:
+        UsageError: an argument is wrong, or psycopg is missing (at construction).
         UsageError: an argument is wrong (at construction).
     """
 
@@ -72,6 +73,7 @@ class WriteToSql(SendAfterCommit):
         staging: str | os.PathLike[str] | None = None,
         unavailable_seconds: float = UNAVAILABLE_SECONDS,
     ) -> None:
+        require_extra("postgres", "psycopg")
         if mode not in ("current", "log"):
             raise UsageError(f"mode must be 'current' or 'log', got {mode!r}.")
         if schema_changes not in ("evolve", "ignore", "stop"):

@@ -6,10 +6,9 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any
 
-from penstock.compat import UTC
 from tests.oracle.lines import Line
 
 _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z")
@@ -59,7 +58,7 @@ def nanoseconds(timestamp: str) -> int:
     found = _RFC3339.fullmatch(timestamp)
     if found is None:
         raise ValueError("a commit_timestamp is not RFC 3339 in UTC with a Z")
-    second = datetime.fromisoformat(found[1]).replace(tzinfo=UTC)
+    second = datetime.fromisoformat(found[1]).replace(tzinfo=timezone.utc)
     return round(second.timestamp()) * 1_000_000_000 + int((found[2] or "").ljust(9, "0"))
 
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from google.cloud.spanner_v1 import param_types
 from google.cloud.spanner_v1.types import ChangeStreamRecord
 from google.protobuf.json_format import MessageToDict
-
-from penstock.compat import UTC
 
 _WINDOW = 20 * 60 * 10**9  # ns; a query of a MUTABLE_KEY_RANGE stream may take thirty minutes
 _TYPES = {"p1": param_types.TIMESTAMP, "p2": param_types.TIMESTAMP, "p3": param_types.STRING}
@@ -119,4 +117,4 @@ def _moment(value: Any) -> int:
 
 
 def _rfc3339(moment: int) -> str:
-    return f"{datetime.fromtimestamp(moment // 10**9, UTC):%Y-%m-%dT%H:%M:%S}.{moment % 10**9:09d}Z"
+    return f"{datetime.fromtimestamp(moment // 10**9, timezone.utc):%Y-%m-%dT%H:%M:%S}.{moment % 10**9:09d}Z"

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timezone
 from itertools import pairwise
 
-from penstock.compat import UTC
 from tests.oracle.change import Change
 from tests.oracle.lines import Line
 
@@ -54,7 +53,7 @@ def in_the_folder_of_its_table_and_hour(changes: Sequence[Change]) -> list[str]:
     """Each change is in the folder of its table and of the hour of its commit."""
     wrong = []
     for change in changes:
-        committed = datetime.fromtimestamp(change.version[0] // 1_000_000_000, UTC)
+        committed = datetime.fromtimestamp(change.version[0] // 1_000_000_000, timezone.utc)
         if change.bucket[:2] != (change.table, f"{committed:%Y-%m-%dT%H}"):
             found = "/".join(change.bucket[:2])
             wrong.append(f"{change.place} in {found} is a change of {change.table}, {committed:%FT%H}")

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any
-
-from penstock.compat import UTC
 
 _HEARTBEAT_MS = 10_000
 
@@ -135,4 +133,4 @@ def _query(
 
 def _rfc3339(time: Any) -> str:
     nanosecond = getattr(time, "nanosecond", time.microsecond * 1000)
-    return f"{time.astimezone(UTC):%Y-%m-%dT%H:%M:%S}.{nanosecond:09d}Z"
+    return f"{time.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%S}.{nanosecond:09d}Z"
