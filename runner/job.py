@@ -8,6 +8,7 @@ import tempfile
 import uuid
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from apache_beam.runners.runner import PipelineState
@@ -31,6 +32,7 @@ from penstock.runner.protocol.loop import run_epochs
 from penstock.runner.protocol.record import CommitRecord, EpochState
 from penstock.runner.result import PySparkPipelineResult
 from penstock.runner.spark.engine import SparkEngine
+from penstock.runner.spark.scratch import make_private_folder
 from penstock.runner.spark.session import slots
 from penstock.runner.store.checkpoint import Checkpoint
 from penstock.runner.store.keys import KEY_GROUPS
@@ -78,8 +80,8 @@ class Job:
         if not str(self._spark.master).startswith("local"):
             yield None
             return
-        with tempfile.TemporaryDirectory(prefix="penstock-", ignore_cleanup_errors=True) as folder:
-            yield folder
+        with _temporary_folder() as folder:
+            yield str(folder)
 
     def run_test_stream(self) -> str:
         """Run a TestStream without a checkpoint folder. It ends, so a failure is final, as in a batch."""
@@ -202,9 +204,18 @@ class Job:
 
 @contextlib.contextmanager
 def _temporary_checkpoint() -> Iterator[Checkpoint]:
-    # TemporaryDirectory makes the folder with mode 0700; state runs contain rows.
-    with tempfile.TemporaryDirectory(prefix="penstock-", ignore_cleanup_errors=True) as folder:
+    with _temporary_folder() as folder:
         yield Checkpoint.open(f"{folder}/checkpoint", fresh=True, key_groups=KEY_GROUPS)
+
+
+@contextlib.contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    """A folder that only this user can read, because it contains rows. The next driver deletes that of a killed one."""
+    private = make_private_folder(Path(tempfile.gettempdir()))
+    try:
+        yield private.path
+    finally:
+        private.remove()
 
 
 def _in_memory(number: int, state: EpochState) -> CommitRecord:
