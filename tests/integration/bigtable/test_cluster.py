@@ -24,6 +24,7 @@ from tests.oracle.lines import Line, count_lines, read_lines
 pytestmark = [pytest.mark.emulator, pytest.mark.spark, pytest.mark.slow]
 
 
+@pytest.mark.campaign
 def test_replay_equals_the_table_on_a_cluster_through_churn(
     new_table: Callable[..., Any], writers: Callable[..., Any], tmp_path: Path, campaign: Any
 ) -> None:

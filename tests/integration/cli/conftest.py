@@ -83,6 +83,8 @@ class Program:
         self, command: list[str], environment: dict[str, str], folder: Path, piped: bool = False
     ) -> None:
         self._output = folder / f"program-{time.monotonic_ns()}.log"
+        # Children inherit that a signal is ignored: under `nohup make test` a pipeline would not end by SIGHUP.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         with self._output.open("wb") as out:
             self.process = subprocess.Popen(
                 command,

@@ -14,6 +14,7 @@ from tests.unit.cli.test_replay import MASKED, NATIVE, SHOP, letter, lines_below
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
+@pytest.mark.campaign
 def test_replayed_letters_are_published_once(penstock: list[str], tmp_path: Path) -> None:
     out, dead = tmp_path / "out", tmp_path / "dead"
     parameters: dict[str, Any] = {**SHOP, "output": str(out), "format": "ydb", "dead_letters": str(dead)}

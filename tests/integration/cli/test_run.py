@@ -114,6 +114,7 @@ def test_the_same_command_continues_after_a_kill_and_after_its_end(
     assert len(set(orders_in(lines))) == len(lines)
 
 
+@pytest.mark.campaign
 def test_a_pipeline_reads_on_after_its_end_when_the_end_is_moved_or_removed(
     start: Any, shop: Any, published: Published, penstock: list[str], tmp_path: Path
 ) -> None:

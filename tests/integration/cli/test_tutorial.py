@@ -28,6 +28,7 @@ def as_script() -> str:
     return "\n".join(parts)
 
 
+@pytest.mark.campaign
 def test_every_command_of_the_tutorial_works_in_its_order(tmp_path: Path) -> None:
     script = as_script().replace("9010", str(free_port()))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -81,6 +81,7 @@ def large(draw: random.Random) -> str:
     return f"{draw.getrandbits(64):x}" * 200
 
 
+@pytest.mark.campaign
 def test_a_snapshot_under_load_and_kills_gives_the_tables(tmp_path: Path, campaign: Any) -> None:
     draw = campaign.random("snapshot kills")
     killed = transactions = rows = 0

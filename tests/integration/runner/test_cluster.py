@@ -135,6 +135,7 @@ def _one_that_read_and_waits(folder: Path, child: subprocess.Popen[str]) -> int:
     raise AssertionError("no executor ever both read and processed")
 
 
+@pytest.mark.campaign
 def test_an_executor_that_dies_between_read_and_process_voids_the_epoch_and_loses_nothing(
     run: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:

@@ -57,6 +57,7 @@ def _run(tmp_path: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.campaign
 def test_without_the_option_a_worker_does_not_find_the_package(toy: Path, tmp_path: Path) -> None:
     done = _run(tmp_path, "--spark_master=local[2]")
     assert done.returncode != 0
@@ -80,6 +81,7 @@ def test_workers_of_a_local_master_import_the_package(option: str, toy: Path, tm
     assert [file.read_text() for file in tmp_path.glob("greetings*")] == ["hello world\n"]
 
 
+@pytest.mark.campaign
 def test_executors_of_a_cluster_import_the_package(toy: Path, tmp_path: Path) -> None:
     done = _run(
         tmp_path,

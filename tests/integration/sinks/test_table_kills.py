@@ -29,6 +29,7 @@ KEYS = {"accounts": ("id",), "notes": ("part", "id")}
 Rows = dict[tuple[Any, ...], tuple[Any, ...]]
 
 
+@pytest.mark.campaign
 def test_kills_leave_the_current_state_of_the_source(tmp_path: Path, campaign: Any) -> None:
     """Four writers change keys, delete rows, and leave large values as they are, which are not sent then."""
     draw = campaign.random("delta kills")
