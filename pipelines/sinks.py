@@ -52,6 +52,11 @@ class SinkKind:
         return {self.parameter(name): replace(known[name], name=self.parameter(name)) for name in self.names}
 
 
+def _target(*names: str) -> dict[str, str]:
+    """Return other names for arguments that a source has too."""
+    return {name: f"target_{name}" for name in names}
+
+
 _ONCE = (
     "Every committed change is in the target exactly once, even after kill -9 of any process of the pipeline."
 )
@@ -67,6 +72,24 @@ SINKS: Mapping[str, SinkKind] = {
         _FILES,
         (_ONCE, "A file appears complete, in folders by table and event time, and never changes.", _RESUMES),
         examples={"output": "/data/lake"},
+    ),
+    "bigtable": SinkKind(
+        "a Bigtable table",
+        "penstock.io.bigtable:WriteToBigtable",
+        (
+            "project",
+            "instance",
+            "table",
+            "app_profile",
+            "version_family",
+            "shards",
+            "roll_seconds",
+            "unavailable_seconds",
+        ),
+        ("Each change has its effect on its row once, in commit order, with its cell timestamps.", _RESUMES),
+        renamed=_target("project", "instance", "table", "app_profile", "unavailable_seconds"),
+        systems=("bigtable",),
+        examples={"project": "my-project", "instance": "copy", "table": "users"},
     ),
     "delta": SinkKind(
         "Delta tables",
@@ -106,13 +129,26 @@ SINKS: Mapping[str, SinkKind] = {
             "unavailable_seconds",
         ),
         (_ONCE, "The rows of a batch and its entry in the ledger are one transaction.", _NEWER, _RESUMES),
-        renamed={
-            "dsn": "target_dsn",
-            "schema": "target_schema",
-            "table": "target_table",
-            "unavailable_seconds": "target_unavailable_seconds",
-        },
+        renamed=_target("dsn", "schema", "table", "unavailable_seconds"),
         secrets=frozenset({"dsn"}),
         examples={"dsn": "${env:TARGET_DSN}"},
+    ),
+    "spanner": SinkKind(
+        "Spanner tables",
+        "penstock.io.spanner:WriteToSpanner",
+        (
+            "project",
+            "instance",
+            "database",
+            "transaction_tag",
+            "tombstone_days",
+            "shards",
+            "roll_seconds",
+            "unavailable_seconds",
+        ),
+        (_ONCE, "The rows of a batch and its entry in the ledger are one transaction.", _NEWER, _RESUMES),
+        renamed=_target("project", "instance", "database", "unavailable_seconds"),
+        systems=("spanner", "postgres", "ydb"),
+        examples={"project": "my-project", "instance": "main", "database": "copy"},
     ),
 }

@@ -77,14 +77,17 @@ class WriteToBigtable(SendAfterCommit):
     State: for each shard the events since the last commit, or of the last `roll_seconds`.
 
     Args:
-        project, instance, table: the target table.
+        project: the Google Cloud project of the target.
+        instance: the Bigtable instance of the target.
+        table: the target table. It exists already.
         app_profile: an app profile with single-cluster routing that allows transactional writes.
         version_family: the column family of versions.
         emulator_host: ``host:port`` of an emulator.
         shards: how many batches are written at the same time.
-        roll_seconds: how long events are collected before they are sent (processing time); 0 sends with every epoch.
+        roll_seconds: how long, in seconds of processing time, events are collected before they are sent; 0 sends with
+            every epoch.
         staging: a folder or URL for staged batches; None: in the checkpoint.
-        unavailable_seconds: how long a service that does not answer is asked again before the epoch fails.
+        unavailable_seconds: how long, in seconds, a service that does not answer is asked again before the epoch fails.
     """
 
     def __init__(

@@ -73,15 +73,18 @@ class WriteToSpanner(SendAfterCommit):
     State: for each shard the events since the last commit, or of the last `roll_seconds`.
 
     Args:
-        project, instance, database: the target database, of the dialect GoogleSQL.
+        project: the Google Cloud project of the target.
+        instance: the Spanner instance of the target.
+        database: the target database, of the dialect GoogleSQL. It has the tables already.
         transaction_tag: the tag of the sink's transactions.
         tombstone_days: how long the versions of deleted rows stay. At least the retention of the change stream and the
             age at which dead letters are replayed.
         emulator_host: ``host:port`` of an emulator.
         shards: how many transactions run at the same time.
-        roll_seconds: how long events are collected before they are sent (processing time); 0 sends with every epoch.
+        roll_seconds: how long, in seconds of processing time, events are collected before they are sent; 0 sends with
+            every epoch.
         staging: a folder or URL for staged batches; None: in the checkpoint.
-        unavailable_seconds: how long a service that does not answer is asked again before the epoch fails.
+        unavailable_seconds: how long, in seconds, a service that does not answer is asked again before the epoch fails.
 
     Raises:
         UsageError: an argument is wrong (at construction).
