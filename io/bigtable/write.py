@@ -105,7 +105,11 @@ class WriteToBigtable(SendAfterCommit):
         unavailable_seconds: float = UNAVAILABLE_SECONDS,
     ) -> None:
         connection = Connection.from_arguments(
-            EMULATOR_VARIABLE, emulator_host=emulator_host, api_endpoint=None, app_profile=app_profile
+            EMULATOR_VARIABLE,
+            emulator_host=emulator_host,
+            api_endpoint=None,
+            credentials=None,
+            app_profile=app_profile,
         )
         super().__init__(
             BigtableTarget(project, instance, table, connection, version_family),
