@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 
@@ -39,3 +40,17 @@ def test_every_folder_of_the_layout_table_exists() -> None:
 
 def test_the_readme_fits_on_two_screens() -> None:
     assert len(README.splitlines()) <= 110
+
+
+IMPORT = re.compile(r"^from (penstock[\w.]*) import (\(.*?\)|[^\n#]+)", re.MULTILINE | re.DOTALL)
+
+
+def test_every_import_of_the_pages_works() -> None:
+    missing = []
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for code in re.findall(r"```python[^\n]*\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
+            for module, names in IMPORT.findall(code):
+                for name in re.findall(r"(\w+)(?: as \w+)?", names):
+                    if not hasattr(importlib.import_module(module), name):
+                        missing.append(f"{page.relative_to(ROOT)}: {module}.{name}")
+    assert missing == []
