@@ -1,4 +1,4 @@
-"""What the sinks of tables share: an epoch's events, by table, and the changes of columns that they need."""
+"""Shared by all table sinks: the events of an epoch by table, and the column changes that they need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an error of Kafka's client means for a delivery."""
+"""Maps errors of Kafka's client to the outcome of a delivery."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 | `images` | `key`, `before`, `after` |
 |---|---|
-| json | JSON text (`penstock.event.plain_json`): one layout for all tables, for ever the same |
+| json | JSON text (`penstock.event.plain_json`): one layout for all tables, which never changes |
 | struct | struct of the columns, for the events of one table; the columns are those of the epoch's events |
 """
 

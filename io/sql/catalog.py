@@ -1,4 +1,4 @@
-"""Tables of the target: what the catalogue says, and what must be created or altered before rows are written."""
+"""Tables of the target: their columns in the catalogue, and the DDL that is needed before rows are written."""
 
 from __future__ import annotations
 

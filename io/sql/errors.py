@@ -1,4 +1,4 @@
-"""What an error of PostgreSQL means for a delivery. Pure.
+"""Maps errors of PostgreSQL to the outcome of a delivery. Pure.
 
 Source: PostgreSQL documentation, "PostgreSQL Error Codes".
 """

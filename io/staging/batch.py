@@ -61,7 +61,7 @@ class StagedBatch:
 
 @dataclass(frozen=True, slots=True)
 class DeliveredBatch:
-    """What a sink emits for each batch that its target has. `refused` of the `records` went to the error output."""
+    """Output of a sink for each delivered batch. `refused` of the `records` went to the error output."""
 
     delivery: Delivery
     records: int

@@ -48,7 +48,7 @@ class Delivery:
 
     @property
     def position(self) -> LedgerEntry:
-        """What the ledger holds after this delivery."""
+        """The ledger entry after this delivery."""
         return LedgerEntry(self.generation, self.epoch)
 
 
@@ -69,7 +69,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a delivery has done to the target: equal for each repetition of the delivery.
+    """Result of a delivery, equal for each repetition of the delivery.
 
     `refused` are the rows that the target does not have. A target with a ledger stores them in the entry of the ledger,
     unless the sender can find the same rows again without the target.

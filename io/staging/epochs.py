@@ -31,7 +31,7 @@ class EpochDelivery:
 
     @property
     def position(self) -> LedgerEntry:
-        """What the ledger holds after this delivery."""
+        """The ledger entry after this delivery."""
         return LedgerEntry(self.generation, self.epoch)
 
     def is_delivered(self, ledger: LedgerEntry | None) -> bool:

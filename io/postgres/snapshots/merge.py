@@ -47,8 +47,8 @@ class Added(NamedTuple):
 class SnapshotMerge:
     """Adds the rows of snapshots to the log.
 
-    `progress` and `recent` are a part of the reader's position: what is to be read, and the transactions that were
-    emitted and are not known to be visible to others.
+    `progress` and `recent` are a part of the reader's position: the tables that remain to be read, and the emitted
+    transactions that may not be visible to other sessions yet.
     """
 
     def __init__(

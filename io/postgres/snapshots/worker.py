@@ -1,4 +1,4 @@
-"""The threads that read chunks and poll channels, beside the thread that reads the log.
+"""Threads that read chunks and poll channels while another thread reads the log.
 
 Answers wait in `answers` until the thread of the log takes them. Requests that the server does not answer are
 repeated with a pause. A request that the server refuses is repeated a few times, and then reported as failed.
