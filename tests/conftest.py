@@ -30,6 +30,8 @@ from apache_beam.testing.test_stream_service import TestStreamServiceController
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
+GENERATED = (":!docs/evidence", ":!docs/versions.md")
+"""What campaigns write, and so no change of the work tree that they ran on."""
 CAMPAIGN = os.environ.get("PENSTOCK_CAMPAIGN", "") not in ("", "0")
 
 # Their names begin with Test, but they are no tests; pytest would warn in each module that imports them.
@@ -67,16 +69,16 @@ class Campaign:
     def record(self, name: str, **figures: Any) -> None:
         """In a campaign, write docs/evidence/`name`.json with commit, seed and figures."""
         if self.full:
-            facts = {"commit": _commit(), "seed": self.seed, "recorded": _now(), "figures": figures}
+            facts = {"commit": commit(), "seed": self.seed, "recorded": _now(), "figures": figures}
             self.evidence.mkdir(parents=True, exist_ok=True)
             (self.evidence / f"{name}.json").write_text(json.dumps(facts, indent=2, sort_keys=True) + "\n")
 
 
-def _commit() -> str:
+def commit() -> str:
     """Return the checked-out commit, with `+` if the work tree has changes."""
     git = ["git", "-C", str(ROOT)]
     head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    dirty = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", ":!docs/evidence"], check=False)
+    dirty = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", *GENERATED], check=False)
     return (head.stdout.strip() or "unknown") + ("+" if dirty.returncode else "")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 RUNNER, SOURCES = "runner", "sources and sinks"
@@ -43,19 +44,32 @@ class Cell:
             )
         )
 
+    @property
+    def checks(self) -> Mapping[str, tuple[str, ...]]:
+        """The tests of this cell, by column."""
+        return CHECKS if self.part == RUNNER else SOURCE_CHECKS
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns of the cell's table."""
+        return (*CHECKS, BEAM) if self.part == RUNNER else tuple(SOURCE_CHECKS)
+
 
 CELLS = (
     Cell("3.11", "3.5"),
     Cell("3.11", "4.0"),
     Cell("3.11", "4.1"),
+    Cell("3.11", "4.2"),
     Cell("3.11", "4.3"),
-    Cell("3.10", "4.0"),
     Cell("3.10", "3.5"),
+    Cell("3.10", "4.0"),
     Cell("3.12", "4.0", java=21),
     Cell("3.12", "4.3"),
     Cell("3.13", "4.3", java=21),
     Cell("3.11", "", beam="2.72", part=SOURCES),
     Cell("3.11", "", beam="2.74", part=SOURCES),
+    Cell("3.11", "", beam="2.76", part=SOURCES),
+    Cell("3.13", "", beam="2.77", part=SOURCES),
 )
 
 CHECKS = {

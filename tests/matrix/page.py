@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from tests.matrix.cells import BEAM, CELLS, CHECKS, RUNNER, SOURCE_CHECKS, Cell
+from tests.matrix.cells import CELLS, RUNNER, Cell
 
 ROOT = Path(__file__).resolve().parents[2]
 EVIDENCE = ROOT / "docs" / "evidence" / "versions.json"
 PAGE = ROOT / "docs" / "versions.md"
+NOT_RUN = "not run"
 
 INTRODUCTION = """# Versions
 
@@ -40,24 +42,32 @@ LACKS = """
 """
 
 
-def page(recorded: Mapping[str, Mapping[str, str]]) -> str:
+def page(recorded: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the page."""
     runner = [cell for cell in CELLS if cell.part == RUNNER]
     sources = [cell for cell in CELLS if cell.part != RUNNER]
-    columns = [*CHECKS, BEAM]
-    parts = [INTRODUCTION, "\n## On Spark\n\n", _table(runner, columns, recorded)]
-    parts += [
-        "\n## Sources and sinks on Beam's own runner\n\n",
-        _table(sources, list(SOURCE_CHECKS), recorded),
-    ]
+    parts = [INTRODUCTION, "\n## On Spark\n\n", _table(runner, recorded)]
+    parts += ["\n## Sources and sinks on Beam's own runner\n\n", _table(sources, recorded)]
     return "".join([*parts, LACKS])
 
 
-def _table(cells: list[Cell], columns: list[str], recorded: Mapping[str, Mapping[str, str]]) -> str:
-    head = ["Python", "Spark", "Java", "Beam", *columns]
+def _table(cells: list[Cell], recorded: Mapping[str, Mapping[str, Any]]) -> str:
+    head = ["Python", "Spark", "Java", "Beam", *cells[0].columns, "Commit"]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for cell in cells:
-        results = recorded.get(cell.name, {})
-        facts = [cell.python, cell.spark or "–", str(cell.java or "17"), cell.beam]
-        lines.append(f"| {' | '.join([*facts, *(results.get(name, 'not run') for name in columns)])} |")
+        entry = recorded.get(cell.name, {})
+        results, versions = entry.get("results", {}), entry.get("versions", {})
+        facts = [
+            versions.get("python", cell.python),
+            versions.get("pyspark", cell.spark or "–"),
+            versions.get("java", str(cell.java or "17") if cell.spark else "–"),
+            versions.get("apache-beam", cell.beam),
+        ]
+        facts += [results.get(name, NOT_RUN) for name in cell.columns]
+        lines.append(f"| {' | '.join([*facts, _short(entry.get('commit', '–'))])} |")
     return "\n".join(lines) + "\n"
+
+
+def _short(commit: str) -> str:
+    """Return the first letters of a commit, with the `+` of a changed work tree."""
+    return commit[:10] + ("+" if commit.endswith("+") else "")
