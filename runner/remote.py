@@ -27,7 +27,8 @@ class RecordView:
     """One commit record, for people. Times are microseconds since 1970, sizes are bytes.
 
     `watermark_us` is the lowest output watermark of all steps that read and of all groupings; None before the first.
-    `state_bytes` is the size of the state runs that the record names.
+    `state_bytes` is the size of the state runs that the record names. The counts and `state_bytes` are None if they are
+    not known any more: the record has been replaced, and its side file is deleted.
     """
 
     number: int
@@ -37,10 +38,10 @@ class RecordView:
     epochs: int
     committed_us: int
     watermark_us: int | None
-    residuals: int
-    publications: int
-    state_runs: int
-    state_bytes: int
+    residuals: int | None
+    publications: int | None
+    state_runs: int | None
+    state_bytes: int | None
     record_bytes: int
     draining: bool
     done: bool
@@ -89,7 +90,12 @@ class RemoteJob:
                 data = self._checkpoint.read_record(number)
             except FileNotFoundError:  # deleted since the list was made
                 continue
-            views.append(_view(decode_record(data, source=f"record {number}"), len(data)))
+            record = decode_record(data, source=f"record {number}")
+            try:
+                record, known = self._checkpoint.with_lists(record), True
+            except FileNotFoundError:
+                known = False
+            views.append(_view(record, len(data), known))
         return views
 
     def last(self) -> CommitRecord | None:
@@ -126,8 +132,10 @@ def _watermark(record: CommitRecord) -> int | None:
     return min(marks, default=None)
 
 
-def _view(record: CommitRecord, size: int) -> RecordView:
+def _view(record: CommitRecord, size: int, lists_known: bool) -> RecordView:
     state = record.state
+    # Two entries may name one file, each for a part of its key groups.
+    state_bytes = sum({run.name: run.size for run in state.state_runs}.values())
     return RecordView(
         number=record.number,
         kind=record.kind,
@@ -136,12 +144,11 @@ def _view(record: CommitRecord, size: int) -> RecordView:
         epochs=record.epochs,
         committed_us=record.committed_us,
         watermark_us=_watermark(record),
-        residuals=len(state.residuals),
-        publications=len(state.publications),
-        state_runs=len(state.state_runs),
-        # Two entries may name one file, each for a part of its key groups.
-        state_bytes=sum({run.name: run.size for run in state.state_runs}.values()),
-        record_bytes=size,
+        residuals=len(state.residuals) if lists_known else None,
+        publications=len(state.publications) if lists_known else None,
+        state_runs=len(state.state_runs) if lists_known else None,
+        state_bytes=state_bytes if lists_known else None,
+        record_bytes=size + (record.side_file.size if record.side_file else 0),
         draining=state.draining,
         done=state.done,
     )

@@ -6,6 +6,7 @@ behind `RecordStore`. `docs/protocol.md` lists what happens after each kind of c
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -18,13 +19,19 @@ from penstock.attempt import Attempt
 from penstock.compat import UTC
 from penstock.runner.protocol.errors import CheckpointError, SupersededError
 from penstock.runner.protocol.exactly_once_put import create_exactly_once, repeat_until_answered
-from penstock.runner.protocol.names import run_age
+from penstock.runner.protocol.names import run_age, side_file_age, side_file_name
 from penstock.runner.protocol.record import (
+    INLINE_BYTES,
+    MAX_RECORD_BYTES,
     CommitRecord,
     EpochState,
     decode_record,
     encode_record,
+    encode_side_file,
+    has_lists,
+    inline_bytes,
     record_digest,
+    side_file_of,
 )
 from penstock.runner.protocol.record_store import RecordStore, StoredRecord
 
@@ -45,6 +52,7 @@ class Swept:
 
     runs: int = 0
     records: int = 0
+    side_files: int = 0
     leftovers: int = 0
     more: bool = False
 
@@ -80,6 +88,7 @@ class Coordinator:
         pause: Callable[[float], None] = time.sleep,
         writer: str | None = None,
         keep_records: int = KEEP_RECORDS,
+        inline_bytes: int = INLINE_BYTES,
     ) -> None:
         if keep_records < 1:
             raise ValueError(f"keep_records={keep_records}: the last record must always stay")
@@ -88,6 +97,7 @@ class Coordinator:
         self._nonces = nonces
         self._pause = pause
         self._keep_records = keep_records
+        self._inline_bytes = inline_bytes
         self._writer = writer or describe_writer(clock(), nonces())
         self._last_own: StoredRecord | None = None
         self._checked_us = 0
@@ -128,8 +138,7 @@ class Coordinator:
         """
         # Not endless: a create that fails means that another driver has just committed a higher record.
         while True:
-            record = self._take_over_record(self._store.last())
-            data = encode_record(record)
+            record, data = self._encoded(self._take_over_record(self._store.last()), self._nonces())
             if self._put(record.number, data):
                 # `last` lists and then reads. In between the record may have been deleted and created again by a driver
                 # that was paused for long. So nothing is known of it.
@@ -147,6 +156,8 @@ class Coordinator:
             kind="takeover" if last else "initial",
             epochs=last.record.epochs if last else 0,
             state=last.record.state if last else EpochState(),
+            # The same file, because a take-over must not cost more than a record.
+            side_file=last.record.side_file if last else None,
         )
 
     def begin(self) -> Attempt:
@@ -181,13 +192,51 @@ class Coordinator:
             kind="epoch",
             epochs=own.record.epochs + 1,
             state=state,
+            side_file=None,
         )
-        data = encode_record(record)
+        record, data = self._encoded(record, attempt.nonce)
         # Another driver has this number, so it has taken over: no driver creates a number above another driver's
         # without doing so.
         if not self._put(record.number, data):
             raise self._superseded(record.number)
-        return self._keep(record, data, own)
+        committed = self._keep(record, data, own)
+        self._delete_replaced(own.record)
+        return committed
+
+    def _encoded(self, record: CommitRecord, nonce: str) -> tuple[CommitRecord, bytes]:
+        """Return the record and its bytes. Long lists of its state are now in a side file, which the record names.
+
+        `nonce` was never used for a record of this number and generation.
+        """
+        # First a lower bound, so that lists of 100 MB are not encoded twice.
+        large = record.side_file is None and has_lists(record.state)
+        if large and inline_bytes(record.state) <= self._inline_bytes:
+            data = encode_record(record)
+            if len(data) <= self._inline_bytes:
+                return record, data
+        if large:
+            # Before the record: a record never names a file that does not exist. If this driver ends in between, no
+            # record names the file, and a sweep deletes it by its age.
+            name = side_file_name(record.generation, record.number, nonce)
+            lists = encode_side_file(record.state)
+            self._store.write_side_file(name, lists)
+            record = replace(record, side_file=side_file_of(name, lists))
+        data = encode_record(record)
+        if len(data) > MAX_RECORD_BYTES:
+            raise CheckpointError(
+                f"record {record.number} would have {len(data):,} bytes, and at most {MAX_RECORD_BYTES:,} are allowed: "
+                "the pipeline has too many steps with state or watermarks. Split it into several pipelines"
+            )
+        return record, data
+
+    def _delete_replaced(self, before: CommitRecord) -> None:
+        """Delete the side file of the record before the last one. If this fails, a sweep does it.
+
+        Only with large state, and at once: sixteen epochs between two sweeps may write gigabytes.
+        """
+        if before.side_file is not None:
+            with contextlib.suppress(OSError):
+                self._store.delete_side_files([before.side_file.name])
 
     def check_superseded(self) -> None:
         """Check that no driver has committed a record above this driver's last one. An idle driver checks it too.
@@ -215,22 +264,25 @@ class Coordinator:
     def sweep(self, limit: int = SWEEP_LIMIT) -> Swept:
         """Delete at most `limit` files that are no longer needed, judged by this driver's last record.
 
-        These are state runs with (generation, epoch) at or below those of the record that it does not name, and
-        records older than the newest few. A sweep may be paused here and finish long after a take-over. That does no
-        harm: a file that another driver needs has a higher (generation, epoch), or this record names it too.
+        These are state runs and side files with (generation, epoch) at or below those of the record that it does not
+        name, and records older than the newest few. A sweep may be paused here and finish long after a take-over. That
+        does no harm: a file that another driver needs has a higher (generation, epoch), or this record names it too.
         """
         record = self.record
         runs = self._unused_runs(record)
+        side_files = self._unused_side_files(record)[:limit]
         records = [n for n in self._store.record_numbers() if n <= record.number - self._keep_records]
         # A limit, because a sweep runs between two epochs: after a long outage it may find thousands of files, and the
         # next sweep continues.
         self._store.delete_runs(runs[:limit])
+        self._store.delete_side_files(side_files)
         # One after the other, the lowest first: `Checkpoint.record_above` relies on this order.
         for number in records[: max(0, limit - len(runs))]:
             self._store.delete_record(number)
         return Swept(
             runs=min(len(runs), limit),
             records=min(len(records), max(0, limit - len(runs))),
+            side_files=len(side_files),
             leftovers=self._store.delete_leftovers(),
             more=len(runs) + len(records) > limit,
         )
@@ -241,6 +293,12 @@ class Coordinator:
         mine = (record.generation, record.number)
         # A name of another form has no age. It is not from Penstock, so it stays.
         ages = ((name, run_age(name)) for name in self._store.run_names() if name not in named)
+        return [name for name, age in ages if age is not None and age <= mine]
+
+    def _unused_side_files(self, record: CommitRecord) -> list[str]:
+        named = record.side_file.name if record.side_file else None
+        mine = (record.generation, record.number)
+        ages = ((name, side_file_age(name)) for name in self._store.side_file_names() if name != named)
         return [name for name, age in ages if age is not None and age <= mine]
 
     def _put(self, number: int, data: bytes) -> bool:

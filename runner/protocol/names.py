@@ -1,7 +1,9 @@
-"""Names of state runs. They contain the attempt, so that they never collide and a sweep can tell their age.
+"""Names of state runs and side files. They contain the attempt: they never collide, and a sweep can tell their age.
 
     0000000012-0000000017-9f2c41d08a63-5e884898da280471-00000-00063.run
     generation epoch      nonce        stage (hash)     key groups, inclusive
+
+    0000000012-0000000017-9f2c41d08a63.side
 
 The epoch number alone is not enough: another try of the same epoch may write other data.
 """
@@ -13,6 +15,7 @@ import re
 from dataclasses import dataclass
 
 _PATTERN = re.compile(r"(\d{10,})-(\d{10,})-([0-9a-z]+)-([0-9a-f]{16})-(\d{5})-(\d{5})\.run")
+_SIDE_FILE = re.compile(r"(\d{10,})-(\d{10,})-([0-9a-z]+)\.side")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,17 @@ def run_age(name: str) -> tuple[int, int] | None:
     Of two runs that hold the same key the one with the higher age is newer.
     """
     match = _PATTERN.fullmatch(name)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def side_file_name(generation: int, epoch: int, nonce: str) -> str:
+    """Return the name of the side file of a record: of the driver's generation and the record's number."""
+    return f"{generation:010d}-{epoch:010d}-{nonce}.side"
+
+
+def side_file_age(name: str) -> tuple[int, int] | None:
+    """Return the (generation, epoch) that a side file's name carries; None for a name of another form."""
+    match = _SIDE_FILE.fullmatch(name)
     return (int(match[1]), int(match[2])) if match else None
 
 

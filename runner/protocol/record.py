@@ -4,6 +4,9 @@ A record is one text file: a header line `penstock-record <format> <sha256 of th
 canonical JSON (sorted keys, no spaces, bytes in base64). Equal records have equal bytes, and the digest in
 the header names the record: its successor carries it as `parent`, so records form a chain.
 
+A state with long lists (residuals, Publications, …) has them in a *side file*, which the record names with its size
+and SHA-256. Such a record has another format number, because an older version must not take the lists for empty.
+
 Reading is forward compatible within a format: fields that a newer version added are ignored. A change that an
 older version must not ignore raises the format number, and the older version refuses the record.
 
@@ -14,16 +17,29 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar, get_args
 
 from penstock.compat import StrEnum
 from penstock.runner.protocol.errors import CheckpointError
 
 FORMAT = 2
-"""Format of the record's bytes; a reader refuses any other. 2: the runner's state has typed fields."""
+"""Format of the record's bytes. 2: the runner's state has typed fields."""
+
+SIDE_FORMAT = 3
+"""Format of a record whose lists are in a side file; otherwise as `FORMAT`. A reader refuses all other formats."""
+
+INLINE_BYTES = 512 << 10
+"""A record that would be larger has its lists in a side file.
+
+Records of most pipelines are far below this, so on object stores their commits need no second put.
+"""
+
+MAX_RECORD_BYTES = 1 << 20
+"""No record is larger. Without its lists a record grows with the number of steps only, by some 500 bytes a step."""
 
 _MAGIC = "penstock-record"
 
@@ -190,13 +206,23 @@ class EpochState:
 
 
 @dataclass(frozen=True, slots=True)
+class SideFile:
+    """The file with the lists of a state that are too long for the record. `size` is in bytes."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class CommitRecord:
     """One atomic step of the pipeline.
 
     `number` rises by one from 1. `generation` is the number of the record by which the writing driver took
     over. `writer` names that driver for people (host, process, start) and is unique. `parent` is the digest
     of record `number - 1`, None for the first. `epochs` counts the epochs committed so far in the life of
-    the checkpoint. Take-overs do not count: it is 0 until the first epoch is committed.
+    the checkpoint. Take-overs do not count: it is 0 until the first epoch is committed. `side_file` is where the lists
+    of `state` are stored; None if they are in the record.
     """
 
     number: int
@@ -207,6 +233,7 @@ class CommitRecord:
     kind: Kind
     epochs: int
     state: EpochState
+    side_file: SideFile | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.generation <= self.number:
@@ -219,11 +246,63 @@ def encode_record(record: CommitRecord) -> bytes:
     """Return the record's bytes; equal records give equal bytes."""
     # Canonical, so that equal records have equal bytes and the same digest.
     body = json.dumps(_pack(record), sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
-    return f"{_MAGIC} {FORMAT} {hashlib.sha256(body).hexdigest()}\n".encode("ascii") + body
+    record_format = SIDE_FORMAT if record.side_file else FORMAT
+    return f"{_MAGIC} {record_format} {hashlib.sha256(body).hexdigest()}\n".encode("ascii") + body
+
+
+def without_lists(state: EpochState) -> EpochState:
+    """Return the part of a state that is always in the record: what does not grow with the data."""
+    return replace(state, **dict.fromkeys(_LISTS, ()))
+
+
+def has_lists(state: EpochState) -> bool:
+    """Return whether any of the lists that may be in a side file has an entry."""
+    return state != without_lists(state)
+
+
+def inline_bytes(state: EpochState) -> int:
+    """Return a lower bound for the size of a record with the lists of this state, without encoding them."""
+    elements = (*state.residuals, *state.publications, *state.ended)
+    return sum(len(each.element) for each in elements) + sum(map(len, state.metrics))
+
+
+def encode_side_file(state: EpochState) -> bytes:
+    """Return the content of a side file: the lists of a state, one JSON text `[list, row]` in each line."""
+    # Line by line, so that the driver never holds all rows as JSON objects: a fan-out may have 100 MB.
+    written = io.BytesIO()
+    for name, (pack, _) in _LISTS.items():
+        for each in getattr(state, name):
+            written.write(json.dumps([name, pack(each)], separators=(",", ":")).encode("ascii") + b"\n")
+    return written.getvalue()
+
+
+def side_file_of(name: str, data: bytes) -> SideFile:
+    """Return how a record names a side file with this content."""
+    return SideFile(name, len(data), hashlib.sha256(data).hexdigest())
+
+
+def with_side_file(record: CommitRecord, data: bytes, *, source: str = "the side file") -> CommitRecord:
+    """Return a decoded record with the lists that are in its side file, of which `data` are the bytes.
+
+    Raises:
+        CheckpointError: the bytes are not those that the record names.
+    """
+    named = record.side_file
+    if named != (found := side_file_of(named.name if named else "", data)):
+        raise CheckpointError(
+            _damaged(source, f"it has {found.size} bytes, and record {record.number} names others")
+        )
+    lists: dict[str, list[Any]] = {name: [] for name in _LISTS}
+    for line in io.BytesIO(data):
+        name, row = json.loads(line)
+        lists[name].append(_LISTS[name][1](row))
+    return replace(record, state=replace(record.state, **{name: tuple(rows) for name, rows in lists.items()}))
 
 
 def decode_record(data: bytes, *, source: str = "the record") -> CommitRecord:
     """Read a record from its bytes; `source` names it in errors.
+
+    The state of a record with a side file has empty lists: `with_side_file` completes it.
 
     Raises:
         CheckpointError: not a record, of another format, cut off, or changed.
@@ -248,10 +327,10 @@ def record_digest(data: bytes, *, source: str = "the record") -> str:
     words = data.partition(b"\n")[0].decode("ascii", "replace").split(" ")
     if len(words) != 3 or words[0] != _MAGIC or not words[1].isdigit():
         raise CheckpointError(_damaged(source, "it does not begin like a commit record"))
-    if int(words[1]) != FORMAT:
+    if int(words[1]) not in (FORMAT, SIDE_FORMAT):
         raise CheckpointError(
-            f"{source} has format {words[1]}, and this version of penstock reads format {FORMAT}; run the pipeline "
-            "with the version that wrote the record"
+            f"{source} has format {words[1]}, and this version of penstock reads formats {FORMAT} and {SIDE_FORMAT}; "
+            "run the pipeline with the version that wrote the record"
         )
     return words[2]
 
@@ -269,7 +348,8 @@ def _check_key_groups(first: int, last: int) -> None:
 
 
 def _pack(record: CommitRecord) -> dict[str, Json]:
-    state = record.state
+    state = without_lists(record.state) if record.side_file else record.state
+    side = record.side_file
     return {
         "number": record.number,
         "generation": record.generation,
@@ -280,15 +360,9 @@ def _pack(record: CommitRecord) -> dict[str, Json]:
         "epochs": record.epochs,
         # Rows instead of objects: a record with thousands of residuals would repeat their field names.
         "residuals": _pack_residuals(state.residuals),
-        "publications": [[p.transform, _text(p.element)] for p in state.publications],
-        "state_runs": [
-            [r.stage, r.name, r.first_key_group, r.last_key_group, r.entries, r.size, r.checksum, r.hides]
-            for r in state.state_runs
-        ],
-        "timers": [
-            [t.stage, t.first_key_group, t.last_key_group, t.event_us, t.processing_us, t.hold_us]
-            for t in state.timers
-        ],
+        "publications": list(map(_pack_publication, state.publications)),
+        "state_runs": list(map(_pack_state_run, state.state_runs)),
+        "timers": list(map(_pack_timers, state.timers)),
         "watermarks": _pack_watermarks(state.watermarks),
         "observed_watermarks": _pack_watermarks(state.observed_watermarks),
         "fired_impulses": {name: list(steps) for name, steps in state.fired_impulses.items()},
@@ -300,6 +374,7 @@ def _pack(record: CommitRecord) -> dict[str, Json]:
         "done": state.done,
         # Only if there are any: records of pipelines without an end do not grow.
         **({"ended": _pack_residuals(state.ended)} if state.ended else {}),
+        **({"side_file": [side.name, side.size, side.sha256]} if side else {}),
     }
 
 
@@ -315,8 +390,8 @@ def _unpack(body: Mapping[str, Json]) -> CommitRecord:
         state=EpochState(
             residuals=_rows(body["residuals"], _residual),
             publications=_rows(body["publications"], _publication),
-            state_runs=_rows(body["state_runs"], lambda row: StateRun(*row[:8])),
-            timers=_rows(body["timers"], lambda row: EarliestTimers(*row[:6])),
+            state_runs=_rows(body["state_runs"], _state_run),
+            timers=_rows(body["timers"], _timers),
             watermarks=_unpack_watermarks(body["watermarks"]),
             observed_watermarks=_unpack_watermarks(body["observed_watermarks"]),
             fired_impulses={name: tuple(steps) for name, steps in body["fired_impulses"].items()},
@@ -328,11 +403,28 @@ def _unpack(body: Mapping[str, Json]) -> CommitRecord:
             done=body["done"],
             ended=_rows(body.get("ended", []), _residual),
         ),
+        side_file=SideFile(*body["side_file"][:3]) if "side_file" in body else None,
     )
 
 
 def _pack_residuals(residuals: tuple[Residual, ...]) -> list[list[Json]]:
-    return [[r.transform, r.element_id, _text(r.element), r.watermark_us, r.not_before_us] for r in residuals]
+    return list(map(_pack_residual, residuals))
+
+
+def _pack_residual(r: Residual) -> list[Json]:
+    return [r.transform, r.element_id, _text(r.element), r.watermark_us, r.not_before_us]
+
+
+def _pack_publication(p: Publication) -> list[Json]:
+    return [p.transform, _text(p.element)]
+
+
+def _pack_state_run(r: StateRun) -> list[Json]:
+    return [r.stage, r.name, r.first_key_group, r.last_key_group, r.entries, r.size, r.checksum, r.hides]
+
+
+def _pack_timers(t: EarliestTimers) -> list[Json]:
+    return [t.stage, t.first_key_group, t.last_key_group, t.event_us, t.processing_us, t.hold_us]
 
 
 def _pack_watermarks(watermarks: Mapping[WatermarkKey, int]) -> dict[str, dict[str, int]]:
@@ -364,9 +456,28 @@ def _publication(row: list[Json]) -> Publication:
     return Publication(transform, _bytes(element))
 
 
+def _state_run(row: list[Json]) -> StateRun:
+    return StateRun(*row[:8])
+
+
+def _timers(row: list[Json]) -> EarliestTimers:
+    return EarliestTimers(*row[:6])
+
+
 def _text(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
 def _bytes(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
+
+
+_LISTS: Mapping[str, tuple[Callable[[Any], Json], Callable[[Json], Any]]] = {
+    "residuals": (_pack_residual, _residual),
+    "publications": (_pack_publication, _publication),
+    "state_runs": (_pack_state_run, _state_run),
+    "timers": (_pack_timers, _timers),
+    "metrics": (_text, _bytes),
+    "ended": (_pack_residual, _residual),
+}
+"""The lists of a state that may grow with the data, each with how its entries are written and read."""

@@ -11,14 +11,14 @@ from penstock.runner.protocol.record import CommitRecord
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """A record as it is stored, with the digest of its bytes."""
+    """A record with all of its state, and the digest of the record's own bytes."""
 
     record: CommitRecord
     digest: str
 
 
 class RecordStore(Protocol):
-    """The commit records and the names of the state runs of one job."""
+    """The commit records with their side files, and the names of the state runs of one job."""
 
     @property
     def job(self) -> str:
@@ -52,7 +52,7 @@ class RecordStore(Protocol):
         """Create record `number` if it is absent; see `FileSystem.create_if_absent`."""
 
     def read_record(self, number: int) -> bytes:
-        """Return a record's bytes, or raise FileNotFoundError."""
+        """Return a record's own bytes, or raise FileNotFoundError."""
 
     def delete_record(self, number: int) -> None:
         """Delete a record. A missing record is not an error."""
@@ -62,6 +62,15 @@ class RecordStore(Protocol):
 
     def delete_runs(self, names: Sequence[str]) -> None:
         """Delete state runs, in any order. Missing files are not an error."""
+
+    def write_side_file(self, name: str, data: bytes) -> None:
+        """Write a side file, durably. Its name was never used. Raises OSError: a part of it may exist."""
+
+    def side_file_names(self) -> list[str]:
+        """Return the names of all side files, of any writer."""
+
+    def delete_side_files(self, names: Sequence[str]) -> None:
+        """Delete side files, in any order. Missing files are not an error."""
 
     def delete_leftovers(self) -> int:
         """Delete partly written files of writers that were killed long ago; return their number."""

@@ -4,6 +4,7 @@
       FORMAT             version, job, key groups, time of creation (JSON); written once
       records/           000000000017.record, one per commit; the highest number is the current one
       state/             state runs, immutable (see `protocol.names`)
+      side/              side files: lists of a state that are too long for its record, immutable
       requests/          requests to the driver (see `requests`)
 
 `docs/protocol.md` says what may be deleted by hand (no file that the last record names).
@@ -25,7 +26,13 @@ from penstock.object_stores.errors import StoreError
 from penstock.runner.protocol.coordinator import wall_clock_us
 from penstock.runner.protocol.errors import CheckpointError
 from penstock.runner.protocol.exactly_once_put import create_exactly_once
-from penstock.runner.protocol.record import CommitRecord, StateRun, decode_record, record_digest
+from penstock.runner.protocol.record import (
+    CommitRecord,
+    StateRun,
+    decode_record,
+    record_digest,
+    with_side_file,
+)
 from penstock.runner.protocol.record_store import StoredRecord
 from penstock.runner.store.filesystem import FileSystem
 from penstock.runner.store.folders import open_folder
@@ -142,6 +149,10 @@ class Checkpoint:
     def _records(self) -> str:
         return f"{self.folder}/records"
 
+    @property
+    def _side_files(self) -> str:
+        return f"{self.folder}/side"
+
     def _record_path(self, number: int) -> str:
         return f"{self._records}/{number:012d}.record"
 
@@ -162,7 +173,16 @@ class Checkpoint:
                 data = self.filesystem.read(path)
             except FileNotFoundError:  # a driver with newer records has deleted it: list again
                 continue
-            return StoredRecord(decode_record(data, source=path), record_digest(data, source=path))
+            stored = StoredRecord(decode_record(data, source=path), record_digest(data, source=path))
+            try:
+                return StoredRecord(self.with_lists(stored.record), stored.digest)
+            except FileNotFoundError as error:
+                # A driver with a newer record has deleted the side file: list again.
+                if self.record_above(stored.record.number, stored) is None:
+                    raise CheckpointError(
+                        f"the side file {error} of record {stored.record.number} is missing. Restore the checkpoint "
+                        "folder from a backup, or start with an empty --checkpoint_dir"
+                    ) from error
         # No records: a new checkpoint still has its FORMAT file, an unmounted folder has nothing.
         if "FORMAT" not in self.filesystem.list(self.folder):
             raise CheckpointError(
@@ -170,6 +190,18 @@ class Checkpoint:
                 "back and start the pipeline again: it continues from there"
             )
         return None
+
+    def with_lists(self, record: CommitRecord) -> CommitRecord:
+        """Return a decoded record with the lists of its side file, if it has one.
+
+        Raises:
+            FileNotFoundError: the side file is missing, because the record was replaced.
+            CheckpointError: the side file is damaged.
+        """
+        if record.side_file is None:
+            return record
+        path = f"{self._side_files}/{record.side_file.name}"
+        return with_side_file(record, self.filesystem.read(path), source=path)
 
     def record_numbers(self) -> list[int]:
         """Return the numbers of all records, ascending."""
@@ -250,6 +282,18 @@ class Checkpoint:
     def delete_runs(self, names: Sequence[str]) -> None:
         """Delete state runs, in any order. Missing files are not an error."""
         self.filesystem.delete_all(f"{self.state_folder}/{name}" for name in names)
+
+    def write_side_file(self, name: str, data: bytes) -> None:
+        """Write a side file, durably, under a name that was never used."""
+        self.filesystem.write(f"{self._side_files}/{name}", data)
+
+    def side_file_names(self) -> list[str]:
+        """Return the names of all side files."""
+        return self.filesystem.list(self._side_files)
+
+    def delete_side_files(self, names: Sequence[str]) -> None:
+        """Delete side files, in any order. Missing files are not an error."""
+        self.filesystem.delete_all(f"{self._side_files}/{name}" for name in names)
 
     def delete_leftovers(self) -> int:
         """Delete partly written files that are older than an hour; return their number."""

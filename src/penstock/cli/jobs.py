@@ -155,10 +155,16 @@ def show_checkpoint(job: str, json_: bool) -> None:
     click.echo(f"{remote.name} in {remote.folder}")
     for each in records:
         ended = " drained" if each.done and each.draining else " done" if each.done else ""
+        # A replaced record with a large state has no counts any more.
+        counts = "large, replaced"
+        if each.state_bytes is not None:
+            counts = (
+                f"{each.residuals} residuals, {each.publications} publications, {each.state_runs} state runs "
+                f"({each.state_bytes:,} bytes)"
+            )
         click.echo(
             f"  record {each.number} {each.kind}{ended}, {_time(each.committed_us)}, generation {each.generation}, "
-            f"epoch {each.epochs}, watermark {_time(each.watermark_us)}, {each.residuals} residuals, "
-            f"{each.publications} publications, {each.state_runs} state runs ({each.state_bytes:,} bytes)"
+            f"epoch {each.epochs}, watermark {_time(each.watermark_us)}, {counts}"
         )
 
 

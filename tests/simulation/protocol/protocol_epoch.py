@@ -43,6 +43,7 @@ from penstock.runner.protocol import (
     pinned,
     run_epochs,
 )
+from penstock.runner.protocol.record import INLINE_BYTES
 from penstock.runner.store import Checkpoint, StateStore
 from penstock.runner.store.runs import RunCache
 
@@ -80,6 +81,8 @@ class Driver:
             self.world.schedule.say("superseded")
         except (CommitUnknownError, StoreUnavailableError):
             self.world.schedule.say("no answer for too long")
+        except OSError:
+            self.world.schedule.say("could not take over")
         except EpochFailedError as failed:
             if not isinstance(failed.__cause__, (InjectedError, EpochAbortedError, OSError)):
                 raise
@@ -106,6 +109,8 @@ class Driver:
             pause=pause,
             writer=self.name,
             keep_records=rng.randint(1, 3),
+            # Half of the drivers write their larger records with a side file.
+            inline_bytes=rng.choice([INLINE_BYTES, 300]),
         )
         coordinator.take_over()
         run_epochs(

@@ -15,7 +15,7 @@ from protocol_scheduler import Scheduler, Violation
 
 from penstock.runner.protocol import CommitRecord, OutcomeUnknownError, Publication
 from penstock.runner.protocol.names import run_age
-from penstock.runner.protocol.record import decode_record, record_digest
+from penstock.runner.protocol.record import decode_record, record_digest, with_side_file
 from penstock.runner.store import FileSystem, StateStore
 from penstock.runner.store.runs import RunCache
 
@@ -105,6 +105,10 @@ class World:
         record = decode_record(data)
         if self.last is not None and record.number <= self.last.number:
             return  # of a driver that lost long ago, where an old record was deleted: it must find out itself
+        if record.side_file is not None:
+            path = side_path(record.side_file.name)
+            require(path in self.files, f"I3 record {record.number} names {path}, which is missing")
+            record = with_side_file(record, self.files[path])
         require(
             record.parent == self.digests.get(record.number - 1),
             f"I6 record {record.number} has another parent",
@@ -124,6 +128,9 @@ class World:
         """I3: what the last record names exists (a Publication's file: or has been published)."""
         if self.last is None:
             return
+        if self.last.side_file is not None:
+            path = side_path(self.last.side_file.name)
+            require(path in self.files, f"I3 side file {path} is gone")
         for run in self.last.state.state_runs:
             require(f"{FOLDER}/state/{run.name}" in self.files, f"I3 state run {run.name} is gone")
         for names in map(published, self.last.state.publications):
@@ -145,6 +152,11 @@ class World:
         require(have == want, f"I4 counts {have}, positions {positions}")
         seen = {key[5:]: int(count) for key, count in entries.items() if key.startswith("seen/")}
         require(seen == Counter(self.taken_in), f"I5 taken in {seen}, published {self.taken_in}")
+
+
+def side_path(name: str) -> str:
+    """Return the path of a side file."""
+    return f"{FOLDER}/side/{name}"
 
 
 def require(holds: bool, claim: str) -> None:

@@ -19,6 +19,9 @@ from protocol_world import SOURCE, World
 
 from penstock.runner.store.runs import RunCache
 
+WRITES = ("write", "put")
+"""How a trace names the writing of a file, on a disk and on an object store."""
+
 
 def temper(rng: random.Random, *, drivers: int) -> Temper:
     """Draw the probabilities of faults in a run."""
@@ -72,33 +75,36 @@ def run_many(campaign, salt: str, runs: int, *, drivers: int, objects: bool = Fa
         figures["stopped without an answer"] += sum(
             line.endswith(": no answer for too long") for line in trace
         )
+        figures["side files"] += sum(
+            f": {verb} checkpoint/side/" in line for line in trace for verb in WRITES
+        )
         figures["cleaned up"] += sum(": delete " in line for line in trace)
     return dict(figures)
 
 
 def test_one_driver_publishes_exactly_once_despite_crashes(campaign):
     figures = run_many(campaign, "one", campaign.size(300, 20_000), drivers=0)
-    assert min(figures["crashed"], figures["aborted"], figures["unknown"]) > 20
+    assert min(figures["crashed"], figures["aborted"], figures["unknown"], figures["side files"]) > 20
     campaign.record("protocol-simulation-one-driver", **figures)
 
 
 @pytest.mark.slow
 def test_two_drivers_paused_anywhere_publish_exactly_once(campaign):
     figures = run_many(campaign, "two", campaign.size(400, 60_000), drivers=3)
-    assert min(figures["crashed"], figures["superseded"], figures["unknown"]) > 100
+    assert min(figures["crashed"], figures["superseded"], figures["unknown"], figures["side files"]) > 100
     campaign.record("protocol-simulation-two-drivers", **figures)
 
 
 def test_one_driver_on_an_object_store_publishes_exactly_once_despite_crashes(campaign):
     figures = run_many(campaign, "one-object", campaign.size(300, 20_000), drivers=0, objects=True)
-    assert min(figures["crashed"], figures["aborted"], figures["unknown"]) > 20
+    assert min(figures["crashed"], figures["aborted"], figures["unknown"], figures["side files"]) > 20
     campaign.record("protocol-simulation-objects-one-driver", **figures)
 
 
 @pytest.mark.slow
 def test_two_drivers_on_an_object_store_publish_exactly_once(campaign):
     figures = run_many(campaign, "two-object", campaign.size(400, 60_000), drivers=3, objects=True)
-    assert min(figures["crashed"], figures["superseded"], figures["unknown"]) > 100
+    assert min(figures["crashed"], figures["superseded"], figures["unknown"], figures["side files"]) > 100
     assert figures["listings lagged"] > 10
     campaign.record("protocol-simulation-objects-two-drivers", **figures)
 
