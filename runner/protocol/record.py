@@ -252,7 +252,8 @@ def encode_record(record: CommitRecord) -> bytes:
 
 def without_lists(state: EpochState) -> EpochState:
     """Return the part of a state that is always in the record: what does not grow with the data."""
-    return replace(state, **dict.fromkeys(_LISTS, ()))
+    empty: dict[str, Any] = dict.fromkeys(_LISTS, ())
+    return replace(state, **empty)
 
 
 def has_lists(state: EpochState) -> bool:
@@ -262,8 +263,8 @@ def has_lists(state: EpochState) -> bool:
 
 def inline_bytes(state: EpochState) -> int:
     """Return a lower bound for the size of a record with the lists of this state, without encoding them."""
-    elements = (*state.residuals, *state.publications, *state.ended)
-    return sum(len(each.element) for each in elements) + sum(map(len, state.metrics))
+    residuals = sum(len(each.element) for each in (*state.residuals, *state.ended))
+    return residuals + sum(len(each.element) for each in state.publications) + sum(map(len, state.metrics))
 
 
 def encode_side_file(state: EpochState) -> bytes:
@@ -296,7 +297,8 @@ def with_side_file(record: CommitRecord, data: bytes, *, source: str = "the side
     for line in io.BytesIO(data):
         name, row = json.loads(line)
         lists[name].append(_LISTS[name][1](row))
-    return replace(record, state=replace(record.state, **{name: tuple(rows) for name, rows in lists.items()}))
+    whole: dict[str, Any] = {name: tuple(rows) for name, rows in lists.items()}
+    return replace(record, state=replace(record.state, **whole))
 
 
 def decode_record(data: bytes, *, source: str = "the record") -> CommitRecord:

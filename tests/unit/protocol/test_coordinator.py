@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -202,6 +202,22 @@ def test_a_sweep_keeps_the_newest_records(driver, folder):
         commit(first)
     assert first.sweep().records == 7
     assert Checkpoint.open(folder).record_numbers() == [8, 9, 10]
+
+
+def test_a_sweep_deletes_the_lowest_records_first(driver, folder):
+    deleted = []
+
+    class Watched(LocalFileSystem):
+        def delete(self, path):
+            deleted.append(path[-8:])
+            super().delete(path)
+
+    first = driver("first", replace(Checkpoint.open(folder), filesystem=Watched()), keep_records=1)
+    first.take_over()
+    for _ in range(3):
+        commit(first)
+    first.sweep()
+    assert deleted == ["1.record", "2.record", "3.record"]
 
 
 def test_a_sweep_is_bounded_and_says_that_there_is_more(driver, folder):
