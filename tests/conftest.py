@@ -108,9 +108,7 @@ def campaign() -> Campaign:
 # Last, so that the count has only tests that the options -m and -k select.
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out second representatives and what this machine cannot run; run quick tests first, so that failures
-    show early.
-    """
+    """Leave out second representatives and what this machine cannot run, and sort the others."""
     if not CAMPAIGN:
         named = {
             (config.invocation_params.dir / str(each).partition("::")[0]).resolve() for each in config.args
@@ -127,10 +125,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             config.hook.pytest_deselected(items=needy)
             items[:] = [item for item in items if not item.get_closest_marker(marker)]
             config.stash[_LEFT_OUT][marker] = len(needy)
-    items.sort(key=lambda item: sum(weight for name, weight in _WEIGHTS if item.get_closest_marker(name)))
+    items.sort(key=_place_in_the_run)
 
 
-_WEIGHTS = (("spark", 1), ("emulator", 2), ("kafka", 2), ("pubsub", 2), ("slow", 4))
+def _place_in_the_run(item: pytest.Item) -> tuple[int, int]:
+    """Quick tests come first, so that failures show early. Of the slow ones the longest come first: one at the end
+    would run alone, while the other core has nothing to do.
+    """
+    slow = item.get_closest_marker("slow")
+    if slow is None:
+        return 0, sum(weight for name, weight in _WEIGHTS if item.get_closest_marker(name))
+    return 1, -int(slow.kwargs.get("seconds", 0))
+
+
+_WEIGHTS = (("spark", 1), ("emulator", 2), ("kafka", 2), ("pubsub", 2))
 _LEFT_OUT = pytest.StashKey[dict[str, int]]()
 
 

@@ -1,6 +1,9 @@
 """An archive of Spark's classes (class data sharing), with which Spark's JVM starts in about half the time.
 
-python -m penstock.runner.spark.archive     makes it in the user's cache folder, where every later start finds it
+python -m penstock.runner.spark.archive     makes it, and every later start finds it
+
+In a virtual environment it is in the folder `penstock` of that environment: other users of an image find it there, and
+it is deleted with the environment. Elsewhere, or if that folder cannot be written, it is in the user's cache folder.
 
 It is 90 MB and takes ten seconds to make, so a pipeline never makes it: run the command when you install, or when you
 build an image. An archive is for one Java and one Spark. The JVM ignores an archive that does not fit, but crashes on
@@ -24,25 +27,45 @@ _WAIT_SECONDS = 120.0
 
 def find_archive(java: Java, environment: Mapping[str, str] | None = None) -> Path | None:
     """Return the archive for this Java and the Spark of this process, if there is a whole one."""
-    folder, name = _place(java, os.environ if environment is None else environment)
-    for path in folder.glob(f"{name}-*.jsa"):
-        try:
-            if path.stat().st_size == int(path.stem.rpartition("-")[2]):
-                return path
-        except (OSError, ValueError):
-            continue
+    name = _name(java)
+    for folder in _folders(os.environ if environment is None else environment):
+        for path in folder.glob(f"{name}-*.jsa"):
+            try:
+                if path.stat().st_size == int(path.stem.rpartition("-")[2]):
+                    return path
+            except (OSError, ValueError):
+                continue
     return None
 
 
-def _place(java: Java, environment: Mapping[str, str]) -> tuple[Path, str]:
-    """Return the folder of an archive and the part of its name that says what it is for."""
+def _folders(environment: Mapping[str, str]) -> list[Path]:
+    """Return where an archive may be; a new one goes to the first folder that can be written."""
+    in_environment = [Path(sys.prefix, "penstock")] if sys.prefix != sys.base_prefix else []
+    return [*in_environment, cache_folder(environment)]
+
+
+def _writable_folder() -> Path:
+    *others, last = _folders(os.environ)
+    for folder in others:
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK):
+            return folder
+    last.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return last
+
+
+def _name(java: Java) -> str:
+    """Return the part of an archive's name that says what it is for."""
     jars = sorted((each.name, each.stat().st_size) for each in (spark_home() / "jars").glob("*.jar"))
     try:
         release = Path(java.home, "release").read_text()
     except OSError:
         release = str(java.version)
     fits = hashlib.sha256(repr((java.home, release, str(spark_home()), jars)).encode()).hexdigest()[:12]
-    return cache_folder(environment), f"spark-{fits}"
+    return f"spark-{fits}"
 
 
 def make_archive() -> Path:
@@ -57,8 +80,7 @@ def make_archive() -> Path:
     java = find_java()
     if (found := find_archive(java)) is not None:
         return found
-    folder, name = _place(java, os.environ)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder, name = _writable_folder(), _name(java)
     draft = folder / f"{name}.{os.getpid()}"
     options = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={draft} -Xlog:cds=off"}
     session = OwnSession.launch("local[2,4]", options)

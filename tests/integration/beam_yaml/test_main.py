@@ -16,7 +16,7 @@ from penstock.emulators.bigtable import BigtableEmulator
 from tests.integration.bigtable.conftest import INSTANCE, PROJECT, Table
 from tests.integration.emulators.bigtable.client import set_cell
 
-pytestmark = [pytest.mark.spark, pytest.mark.emulator, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.emulator, pytest.mark.slow(seconds=10)]
 
 PIPELINE = """
 pipeline:

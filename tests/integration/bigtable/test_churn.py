@@ -20,7 +20,7 @@ from tests.integration.bigtable.replay import (
     replayed,
 )
 
-pytestmark = [pytest.mark.emulator, pytest.mark.slow]
+pytestmark = [pytest.mark.emulator, pytest.mark.slow(seconds=10)]
 
 
 def changes_of(table: Any) -> int:
@@ -65,6 +65,7 @@ def test_replay_equals_the_table_through_churn_and_crashes(
     assert sorted(driver.seconds_to_stop)[len(driver.seconds_to_stop) // 2] < 0.5, "a cut waits"
 
 
+@pytest.mark.campaign
 def test_sixteen_layout_changes_a_second_stall_nothing(
     table: Any, writers: Callable[..., Any], campaign: Any
 ) -> None:

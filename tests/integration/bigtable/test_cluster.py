@@ -21,7 +21,7 @@ from tests.integration.bigtable.files import (
 from tests.oracle.kill import Run, session_members
 from tests.oracle.lines import Line, count_lines, read_lines
 
-pytestmark = [pytest.mark.emulator, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.emulator, pytest.mark.spark, pytest.mark.slow(seconds=40)]
 
 
 @pytest.mark.campaign

@@ -23,7 +23,7 @@ from tests.oracle import kill
 from tests.oracle.kill import After
 from tests.oracle.lines import read_lines
 
-pytestmark = [pytest.mark.emulator, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.emulator, pytest.mark.spark, pytest.mark.slow(seconds=50)]
 
 
 def test_kills_under_churn_lose_nothing_double_nothing_and_keep_order(
@@ -31,10 +31,10 @@ def test_kills_under_churn_lose_nothing_double_nothing_and_keep_order(
 ) -> None:
     table, rng = new_table(b"\x40", b"\x80", b"\xc0"), campaign_of.random("bigtable kills")
     rounds = campaign_of.size(3, 30)
-    seconds, begun = 16.0 * rounds, time.time()
+    seconds, begun = 11.0 * rounds, time.time()
     start, end = rfc3339(begun), rfc3339(begun + seconds)
     table.control.churn(0.5, seed=campaign_of.seed, table=table.name)
-    moments = [("at random", After(9 + rng.random() * 7)) for _ in range(rounds)]
+    moments = [("at random", After(7 + rng.random() * 5)) for _ in range(rounds)]
     environment = {**os.environ, **table.emulator.environment()}
     with writers(table, threads=2, pause=0.02) as writing:
         done = threading.Timer(seconds - 4, writing.stop)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.cli.test_replay import MASKED, NATIVE, SHOP, letter, lines_below, refused
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=10)]
 
 
 @pytest.mark.campaign

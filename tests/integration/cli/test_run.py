@@ -14,7 +14,7 @@ import pytest
 
 from penstock.compat import UTC
 
-pytestmark = [pytest.mark.spark, pytest.mark.emulator, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.emulator, pytest.mark.slow(seconds=45)]
 
 Published = Callable[[Path], list[dict[str, Any]]]
 
@@ -146,6 +146,7 @@ def test_a_pipeline_reads_on_after_its_end_when_the_end_is_moved_or_removed(
     assert len(set(orders_in(lines))) == len(lines)
 
 
+@pytest.mark.campaign
 def test_an_end_in_the_past_is_refused_at_the_first_start(
     start: Any, shop: Any, penstock: list[str], tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 from penstock.emulators.server_process import free_port
 from tests.conftest import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark]
+pytestmark = [pytest.mark.slow(seconds=50), pytest.mark.spark]
 
 PAGE = (ROOT / "docs" / "tutorial.md").read_text("utf-8")
 BLOCK = re.compile(r'^```(?:sh|python title="([\w.]+)")\n(.*?)^```', re.MULTILINE | re.DOTALL)

@@ -29,7 +29,7 @@ from tests.oracle.kill import POLL_SECONDS, Run
 from tests.oracle.lines import read_lines
 from tests.oracle.rules import counted
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=45)]
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = ROOT / "tests" / "cluster" / "counting.py"

@@ -17,7 +17,7 @@ from tests.oracle.lines import Line, read_lines
 from tests.oracle.rules import counted
 from tests.oracle.watch import Consumer
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=50)]
 
 KEYS, SECONDS = 4, 180.0
 

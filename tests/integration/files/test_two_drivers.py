@@ -18,7 +18,7 @@ from tests.integration.files.test_kills import SECONDS, Folders
 from tests.oracle.kill import POLL_SECONDS, FileAppears, Moment, Run
 from tests.oracle.watch import Consumer
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=40)]
 
 COMMITS_OF_THE_NEWER = 20
 """More than there are between two clean-ups."""

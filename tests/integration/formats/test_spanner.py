@@ -20,7 +20,7 @@ from tests.oracle import kill
 from tests.oracle.kill import After, python
 from tests.oracle.lines import read_lines
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=20)]
 
 SECONDS_A_KILL = 13.0
 OLD_AND_NEW, WHOLE = "OLD_AND_NEW_VALUES", "NEW_ROW_AND_OLD_VALUES"

@@ -21,7 +21,7 @@ from tests.oracle import kill
 from tests.oracle.kill import After, python
 from tests.oracle.lines import Line, read_lines
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=20)]
 
 SECONDS_A_KILL = 10.0
 KEYS = {"public.accounts": ("id",), "public.notes": ("part", "id")}

@@ -24,7 +24,7 @@ from tests.oracle import kill
 from tests.oracle.kill import After, python
 from tests.oracle.lines import Line, read_lines
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=70)]
 
 TABLES = 5
 ROWS = 3_000

@@ -14,7 +14,7 @@ import pytest
 
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=45)]
 
 END = 300
 ROOT = Path(__file__).resolve().parents[3]

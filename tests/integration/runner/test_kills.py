@@ -19,7 +19,7 @@ from tests.integration.runner.programs import stateful as program
 from tests.oracle.kill import FileAppears, Later, Moment, campaign, python
 from tests.oracle.lines import Line, read_lines
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=40)]
 
 KEYS, SECONDS = 3, 180.0
 EARLY, ON_TIME, LATE = 0, 1, 2

@@ -90,8 +90,12 @@ def test_a_start_that_cannot_work_names_the_cause_and_the_remedy(
     ("how", "said"),
     [
         ("killed JVM", "Spark's JVM was killed (SIGKILL)"),
-        ("ended JVM", "Spark's JVM was ended by SIGTERM"),
-        ("full JVM", "Spark's JVM ran out of heap memory (spark.driver.memory is 480m)"),
+        pytest.param("ended JVM", "Spark's JVM was ended by SIGTERM", marks=pytest.mark.campaign),
+        pytest.param(
+            "full JVM",
+            "Spark's JVM ran out of heap memory (spark.driver.memory is 480m)",
+            marks=pytest.mark.campaign,
+        ),
     ],
 )
 def test_a_stream_whose_jvm_died_fails_at_once_and_is_not_retried(
@@ -105,7 +109,9 @@ def test_a_stream_whose_jvm_died_fails_at_once_and_is_not_retried(
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("killed worker", "a Python worker died 4 times while it ran"),
+        pytest.param(
+            "killed worker", "a Python worker died 4 times while it ran", marks=pytest.mark.campaign
+        ),
         ("crashing worker", "a Python worker crashed 4 times (Segmentation fault) while it ran"),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=10)]
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -118,6 +118,7 @@ def test_only_their_user_can_read_blocks_and_the_next_start_removes_them(base: P
         again.kill()
 
 
+@pytest.mark.campaign
 def test_a_driver_that_ends_removes_its_blocks(base: Path) -> None:
     command = [sys.executable, "-m", "tests.integration.runner.programs.failing", "well"]
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))

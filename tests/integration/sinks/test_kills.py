@@ -19,7 +19,7 @@ from tests.integration.kafka.conftest import header, read_all
 from tests.oracle import kill
 from tests.oracle.kill import After, FileAppears, Later, Moment, python
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow(seconds=90)]
 
 KEYS, ROUND, SLOTS = 3, 4, 7
 

@@ -29,9 +29,9 @@ from tests.oracle.lines import read_lines
 from tests.oracle.replay import differences, read_table, read_types, replay
 from tests.oracle.rules import broken_rules
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=25)]
 
-SECONDS_A_KILL = 14.0
+SECONDS_A_KILL = 11.0
 TYPES = {table: {"Id": "INT64", "Value": "STRING", "Version": "INT64"} for table in TABLES}
 
 
@@ -53,7 +53,7 @@ def test_kills_under_churn_lose_nothing_double_nothing_and_keep_order(
         dialect = POSTGRESQL if number % 2 else GOOGLESQL
         database, folder = new_database(emulator, dialect=dialect), tmp_path / str(number)
         folder.mkdir()
-        moments = [("at random", After(9 + rng.random() * 5)) for _ in range(campaign.size(1, 3))]
+        moments = [("at random", After(7 + rng.random() * 4)) for _ in range(campaign.size(1, 3))]
         with writers(database, threads=1, keys=200, pause=0.05) as writing:
             kills = _run(database, folder, moments, writing)
         found = list(changes_of(read_lines(folder / "out")))

@@ -21,7 +21,7 @@ from tests.oracle.lines import read_lines
 from tests.oracle.replay import differences, read_table, read_types, replay
 from tests.oracle.rules import broken_rules
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=25)]
 
 GOOGLE = pytest.param("google", marks=pytest.mark.emulator)
 ROWS = 12_000

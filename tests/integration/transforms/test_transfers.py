@@ -22,7 +22,7 @@ from tests.integration.transforms.transfers import Bank, build, check_barriers, 
 from tests.oracle import kill
 from tests.oracle.kill import After, python
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=10)]
 
 
 SERVICES: dict[str, Any] = {"simulated": SimulatedSpanner.start, "google": SpannerEmulator.start}

@@ -59,7 +59,7 @@ def tally(campaign: Any) -> Iterator[Counter[str]]:
     campaign.record("differential", pipelines=pipelines, steps=dict(steps))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=15)
 @settings(max_examples=settings().max_examples * 3 // 10, phases=[Phase.explicit, Phase.generate])
 @example([("a", 1, 3), ("a", 2, 5)], [("earliest", 0, 0), ("group", 0, 0)])
 @example([("a", 1, 3), ("a", 2, 5)], [("latest", 0, 0), ("sum", 0, 0)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,13 +22,14 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, st
     jars.mkdir(parents=True)
     (jars / "spark-core.jar").write_bytes(b"classes")
     monkeypatch.setattr(archive, "spark_home", lambda: tmp_path / "spark")
+    monkeypatch.setattr("sys.prefix", str(tmp_path / "venv"))
     (tmp_path / "penstock").mkdir()
     return {"XDG_CACHE_HOME": str(tmp_path)}
 
 
-def put(environment: dict[str, str], content: bytes, length: int) -> Path:
-    folder, name = archive._place(JAVA, environment)
-    path = folder / f"{name}-{length}.jsa"
+def put(environment: dict[str, str], content: bytes, length: int, folder: str = "penstock") -> Path:
+    path = Path(environment["XDG_CACHE_HOME"], folder, f"{archive._name(JAVA)}-{length}.jsa")
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     return path
 
@@ -37,6 +39,16 @@ def test_an_archive_is_found_for_the_java_that_made_it(environment: dict[str, st
     made = put(environment, b"12345", 5)
     assert find_archive(JAVA, environment) == made
     assert find_archive(Java("/opt/java-21", 21, "PATH"), environment) is None
+
+
+def test_the_archive_of_the_virtual_environment_comes_before_that_of_the_user(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_user = put(environment, b"12345", 5)
+    of_environment = put(environment, b"123456", 6, "venv/penstock")
+    assert find_archive(JAVA, environment) == of_environment
+    monkeypatch.setattr("sys.prefix", sys.base_prefix)
+    assert find_archive(JAVA, environment) == of_user
 
 
 def test_an_archive_that_is_cut_off_is_not_used(environment: dict[str, str]) -> None:
