@@ -1,10 +1,10 @@
 """Delta tables as a target of one commit per epoch. Needs the extra `delta`.
 
-The ledger is the table's application transaction of the sink: its version is ``generation << 32 | epoch``, in the
-commit of the rows. delta-rs 1.6 does not compare versions, so they are compared here, before the commit and on the
-same snapshot of the table. A commit that another writer makes in between fails this one (`max_commit_retries=0`;
-without the limit delta-rs would try again without this comparison); then everything is done again from the new
-snapshot.
+The ledger is two application transactions of the table in the commit of the rows: the version of the first one is
+``generation << 32 | epoch``, that of the second one the token of the driver. delta-rs 1.6 does not compare versions,
+so they are compared here, before the commit and on the same snapshot of the table. A commit that another writer makes
+in between fails this one (`max_commit_retries=0`; without the limit delta-rs would try again without this
+comparison); then everything is done again from the new snapshot.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.attempt import TOKEN_DIGITS
 from penstock.event.change_rows import change_row_schema, change_rows
 from penstock.event.model import Source, TableSchema, Version
 from penstock.event.replica import encode_version, fold
@@ -86,7 +87,7 @@ class DeltaTarget:
         delta = self._open(uri)
         if delta is None:
             delta = self._create(uri, table)
-        if delivery.is_delivered(_entry(delta.transaction_version(delivery.writer))):
+        if delivery.is_delivered(_ledger(delta, delivery.writer)):
             return
         writer = {"log": _append, "current": _merge_current, "history": _merge_history}[self.mode]
         writer(_Commit(delta, uri, delivery, self.schema_changes), table)
@@ -132,6 +133,8 @@ class _Commit:
 
         position = self.delivery.position
         entries = [Transaction(self.delivery.writer, position.generation << _EPOCH_BITS | position.epoch)]
+        if position.driver:
+            entries.append(Transaction(_driver_of(self.delivery.writer), int(position.driver, 16)))
         if truncated is not None:
             entries.append(Transaction(self._truncates, truncated.order))
         return CommitProperties(max_commit_retries=0, app_transactions=entries)
@@ -266,7 +269,15 @@ def _quoted(text: str) -> str:
     return "'{}'".format(text.replace("'", "''"))
 
 
-def _entry(version: int | None) -> LedgerEntry | None:
-    return (
-        None if version is None else LedgerEntry(version >> _EPOCH_BITS, version & ((1 << _EPOCH_BITS) - 1))
-    )
+def _ledger(delta: Any, writer: str) -> LedgerEntry | None:
+    """Return the entry of a writer in a table."""
+    version, token = delta.transaction_version(writer), delta.transaction_version(_driver_of(writer))
+    if version is None:
+        return None
+    driver = "" if token is None else f"{token:0{TOKEN_DIGITS}x}"
+    return LedgerEntry(version >> _EPOCH_BITS, version & ((1 << _EPOCH_BITS) - 1), driver)
+
+
+def _driver_of(writer: str) -> str:
+    # The version of a transaction is one number of 63 bits, which the position fills.
+    return f"{writer}/driver"

@@ -1,9 +1,9 @@
 """Iceberg tables as a target of one commit per epoch. Needs the extra `iceberg`.
 
-The ledger is a table property of the sink, ``<generation>:<epoch>``, set in the commit of the rows. A snapshot's
-summary would be lost when snapshots expire. pyiceberg 0.12 repeats a commit that meets another one after a refresh,
-without a comparison of the ledger, so two drivers would both append. That is switched off on the handle of the table;
-then everything is done again from the new metadata.
+The ledger is a table property of the sink, ``<generation>:<epoch>:<driver>``, set in the commit of the rows. A
+snapshot's summary would be lost when snapshots expire. pyiceberg 0.12 repeats a commit that meets another one after a
+refresh, without a comparison of the ledger, so two drivers would both append. That is switched off on the handle of
+the table; then everything is done again from the new metadata.
 """
 
 from __future__ import annotations
@@ -133,7 +133,10 @@ class _Commit:
     def ledger(self) -> LedgerEntry | None:
         """The last epoch of this sink in the table."""
         found = self.table.metadata.properties.get(f"penstock.sink.{self.delivery.writer}")
-        return None if found is None else LedgerEntry(*map(int, found.split(":")))
+        if found is None:
+            return None
+        generation, epoch, driver = found.split(":")
+        return LedgerEntry(int(generation), int(epoch), driver)
 
     @property
     def truncated(self) -> Version | None:
@@ -143,7 +146,7 @@ class _Commit:
 
     def properties(self, truncated: Version | None) -> dict[str, str]:
         position = self.delivery.position
-        entries = {f"penstock.sink.{self.delivery.writer}": f"{position.generation}:{position.epoch}"}
+        entries = {f"penstock.sink.{self.delivery.writer}": ":".join(map(str, position))}
         if truncated is not None:
             entries[f"penstock.truncated.{self.delivery.writer}"] = str(truncated.order)
         return entries

@@ -96,11 +96,12 @@ class StoredEntry(msgspec.Struct, frozen=True):
 
     generation: int
     epoch: int
+    driver: str = ""
     refused: tuple[tuple[int, str], ...] = ()
 
     @property
     def entry(self) -> LedgerEntry:
-        return LedgerEntry(self.generation, self.epoch)
+        return LedgerEntry(self.generation, self.epoch, self.driver)
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:

@@ -46,8 +46,8 @@ def create_ledger() -> str:
     """Return the statement that creates the ledger."""
     return (
         f"CREATE TABLE IF NOT EXISTS {LEDGER} (Writer STRING(MAX) NOT NULL, Generation INT64 NOT NULL, "
-        "Epoch INT64 NOT NULL, Done INT64 NOT NULL, Complete BOOL NOT NULL, Refused STRING(MAX) NOT NULL) "
-        "PRIMARY KEY (Writer)"
+        "Epoch INT64 NOT NULL, Driver STRING(MAX) NOT NULL, Done INT64 NOT NULL, Complete BOOL NOT NULL, "
+        "Refused STRING(MAX) NOT NULL) PRIMARY KEY (Writer)"
     )
 
 

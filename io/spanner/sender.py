@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 MOST_CELLS = 20_000
 """Cells of one transaction. Spanner takes 80,000 mutations, and each index of a table adds to them."""
 
-_LEDGER = ("Writer", "Generation", "Epoch", "Done", "Complete", "Refused")
+_LEDGER = ("Writer", "Generation", "Epoch", "Driver", "Done", "Complete", "Refused")
 _VERSIONS = ("TableName", "RowKey", "Version", "DeletedAt")
 _ROW_ERRORS = (
     exceptions.InvalidArgument,
@@ -71,13 +71,18 @@ class _Progress(msgspec.Struct, frozen=True):
 
     generation: int
     epoch: int
+    driver: str
     done: int
     complete: bool
     refused: tuple[tuple[int, str], ...] = ()
 
     def stored(self, writer: str) -> tuple[Any, ...]:
         refused = msgspec.json.encode(self.refused).decode()
-        return (writer, self.generation, self.epoch, self.done, self.complete, refused)
+        return (writer, self.generation, self.epoch, self.driver, self.done, self.complete, refused)
+
+    @property
+    def entry(self) -> LedgerEntry:
+        return LedgerEntry(self.generation, self.epoch, self.driver)
 
     @property
     def sent(self) -> Sent:
@@ -119,7 +124,7 @@ class SpannerSender:
         batch = list(events)
         with self._errors():
             progress = self._read(delivery.writer)
-            entry = LedgerEntry(progress.generation, progress.epoch) if progress else None
+            entry = progress.entry if progress else None
             if progress is not None and not progress.complete and entry == delivery.position:
                 return self._continue(delivery, batch, progress)
             if is_delivered(entry, delivery):
@@ -205,8 +210,8 @@ def _client(target: SpannerTarget) -> Any:
 
 
 def _progress_of(rows: Any) -> _Progress | None:
-    for _, generation, epoch, done, complete, refused in rows:
-        return _Progress(generation, epoch, done, complete, _decode_refused(refused))
+    for _, generation, epoch, driver, done, complete, refused in rows:
+        return _Progress(generation, epoch, driver, done, complete, _decode_refused(refused))
     return None
 
 

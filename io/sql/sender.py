@@ -90,8 +90,8 @@ class SqlSender:
                 self._session.execute("set constraints all immediate")
                 refused = tuple(self._write(batch, 0, delivery.shards == 1))
                 self._session.execute(
-                    f"update {self._ledger} set generation = %s, epoch = %s, refused = %s, updated_at = now() "
-                    "where writer = %s",
+                    f"update {self._ledger} set generation = %s, epoch = %s, driver = %s, refused = %s, "
+                    "updated_at = now() where writer = %s",
                     (*delivery.position, msgspec.json.encode(refused).decode(), delivery.writer),
                 )
             return Sent(refused)
@@ -110,11 +110,11 @@ class SqlSender:
             "on conflict do nothing",
             (writer,),
         )
-        query = f"select generation, epoch, refused::text from {self._ledger} where writer = %s for update"
-        ((generation, epoch, refused),) = self._session.execute(query, (writer,)).fetchall()
+        query = f"select generation, epoch, driver, refused::text from {self._ledger} where writer = %s for update"
+        ((generation, epoch, driver, refused),) = self._session.execute(query, (writer,)).fetchall()
         if epoch < 0:
             return None, ()
-        return LedgerEntry(generation, epoch), msgspec.json.decode(refused, type=tuple[Refusal, ...])
+        return LedgerEntry(generation, epoch, driver), msgspec.json.decode(refused, type=tuple[Refusal, ...])
 
     def _prepare(self, events: Sequence[ChangeEvent]) -> None:
         """Create and alter the tables that the batch needs."""

@@ -88,7 +88,8 @@ def create_bookkeeping(schema: str) -> str:
     ledger, truncations = TableName(schema, LEDGER), TableName(schema, TRUNCATIONS)
     return (
         f"create table if not exists {ledger} (writer text primary key, generation bigint not null, "
-        "epoch bigint not null, refused jsonb not null, updated_at timestamp with time zone not null default now());"
+        "epoch bigint not null, driver text not null default '', refused jsonb not null, "
+        "updated_at timestamp with time zone not null default now());"
         f'create table if not exists {truncations} (table_name text primary key, version text collate "C" not null)'
     )
 

@@ -14,10 +14,11 @@ each row idempotent instead, for example by an event id.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from penstock.attempt import Driver
 from penstock.errors import ServiceError
 from penstock.event.model import ChangeEvent
 
@@ -31,6 +32,7 @@ class Delivery:
     - `shard`, `shards`: 0 <= `shard` < `shards`. All rows of one primary key are in one shard, in commit order.
     - `generation`: of the driver that committed the batch.
     - `epoch`: rises with each commit. There is at most one delivery for each (sink, job, shard, shards, epoch).
+    - `drivers`: the last drivers of the checkpoint, the committing one at the end; () if the runner names none.
     """
 
     sink: str
@@ -39,24 +41,34 @@ class Delivery:
     shards: int
     generation: int
     epoch: int
+    drivers: tuple[Driver, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def writer(self) -> str:
-        """The key of this delivery's entry in the ledger: everything except generation and epoch."""
+        """The key of this delivery's entry in the ledger: everything except generation, epoch and drivers."""
         # With the number of shards: if it changes, batches of the old and of the new number may share an epoch.
         return f"{self.sink}/{self.job}/{self.shard}-of-{self.shards}"
 
     @property
     def position(self) -> LedgerEntry:
         """The ledger entry after this delivery."""
-        return LedgerEntry(self.generation, self.epoch)
+        return position_of(self.generation, self.epoch, self.drivers)
 
 
 class LedgerEntry(NamedTuple):
-    """The last delivery of one writer that a target has."""
+    """The last delivery of one writer that a target has.
+
+    `driver` is the token of the driver that committed it; "" if it is not known.
+    """
 
     generation: int
     epoch: int
+    driver: str = ""
+
+
+def position_of(generation: int, epoch: int, drivers: Sequence[Driver]) -> LedgerEntry:
+    """Return the ledger entry after a delivery."""
+    return LedgerEntry(generation, epoch, dict(drivers).get(generation, ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,26 +168,47 @@ class LedgerConflictError(ServiceError):
 def is_delivered(ledger: LedgerEntry | None, delivery: Delivery) -> bool:
     """Return whether a target already has a delivery, from the entry of `delivery.writer` in its ledger.
 
-    The generation of a driver is the number of its first record, which is above all records of earlier drivers. So
-    every epoch of an earlier generation is below a later generation. An entry that breaks this rule comes from another
-    copy of the checkpoint.
+    The generation of a driver is the number of its first record. In one history it is above all epochs of earlier
+    drivers, and no two drivers share it. A copy of a checkpoint has the same job, and it may even reach the same
+    generation and the same epoch with other events. So an entry counts only if its driver is one of `delivery.drivers`.
+
+    An entry of a later generation is of a newer driver, which takes no part in what this one sends. If the driver that
+    asks was superseded, it notices that after the error. If it was not, the entry is of another copy.
 
     Raises:
-        LedgerConflictError: the entry breaks that rule. Neither sending nor skipping would be right.
+        LedgerConflictError: the entry is not of the history of this delivery. Neither sending nor skipping would be
+            right.
     """
-    return is_delivered_entry(ledger, delivery.position, delivery.job)
+    return is_delivered_entry(ledger, delivery.position, delivery.job, delivery.drivers)
 
 
-def is_delivered_entry(ledger: LedgerEntry | None, position: LedgerEntry, job: str) -> bool:
+def is_delivered_entry(
+    ledger: LedgerEntry | None, position: LedgerEntry, job: str, drivers: Sequence[Driver] = ()
+) -> bool:
     """Return the same for the position of a delivery of `job`."""
     if ledger is None:
         return False
-    first, last = sorted((ledger, position))
-    if first.generation == last.generation or first.epoch < last.generation:
-        return ledger.epoch >= position.epoch
-    raise LedgerConflictError(
-        f"the target has epoch {ledger.epoch} of generation {ledger.generation} of job {job}, and is now to "
-        f"get epoch {position.epoch} of generation {position.generation}. One checkpoint cannot produce both: the "
-        "checkpoint was copied or restored from an older copy. Resume from the checkpoint that wrote last; or "
-        "start with a new checkpoint folder, which is a new job, and a time before the changes that are missing"
-    )
+    if not _is_of_history(ledger, position, drivers):
+        raise LedgerConflictError(
+            f"the target has epoch {ledger.epoch} of generation {ledger.generation} of job {job}, and is now to "
+            f"get epoch {position.epoch} of generation {position.generation}. One checkpoint cannot produce both: the "
+            "checkpoint was copied or restored from an older copy. Resume from the checkpoint that wrote last; or "
+            "start with a new checkpoint folder, which is a new job, and a time before the changes that are missing"
+        )
+    return ledger.epoch >= position.epoch
+
+
+def _is_of_history(ledger: LedgerEntry, position: LedgerEntry, drivers: Sequence[Driver]) -> bool:
+    """Whether an entry was written before `position`, or by the same driver, in the history that has `drivers`."""
+    if ledger.generation > position.generation:
+        return False
+    known = dict(drivers)
+    # A driver ends where the next one begins. Its epochs above that are of another copy, in which it ran longer.
+    later = [each for each in (*known, position.generation) if each > ledger.generation]
+    if later and ledger.epoch >= min(later):
+        return False
+    # A driver that is older than all that are named cannot be compared. An entry without a token is of a runner that
+    # gives none.
+    if not ledger.driver or not known or ledger.generation < min(known):
+        return True
+    return known.get(ledger.generation) == ledger.driver

@@ -4,12 +4,13 @@ Pure."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Protocol
 
+from penstock.attempt import Driver
 from penstock.io.staging.batch import StagedBatch
-from penstock.io.staging.delivery import LedgerEntry, is_delivered_entry
+from penstock.io.staging.delivery import LedgerEntry, is_delivered_entry, position_of
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -23,20 +24,21 @@ class EpochDelivery:
     job: str
     generation: int
     epoch: int
+    drivers: tuple[Driver, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def writer(self) -> str:
-        """The key of this delivery's entry in a ledger: everything except generation and epoch."""
+        """The key of this delivery's entry in a ledger: everything except generation, epoch and drivers."""
         return f"{self.sink}/{self.job}"
 
     @property
     def position(self) -> LedgerEntry:
         """The ledger entry after this delivery."""
-        return LedgerEntry(self.generation, self.epoch)
+        return position_of(self.generation, self.epoch, self.drivers)
 
     def is_delivered(self, ledger: LedgerEntry | None) -> bool:
         """Return whether a target has this delivery; see `penstock.io.staging.delivery.is_delivered`."""
-        return is_delivered_entry(ledger, self.position, self.job)
+        return is_delivered_entry(ledger, self.position, self.job, self.drivers)
 
 
 class EpochTarget(Protocol):
@@ -74,4 +76,4 @@ def by_epoch(batches: Sequence[StagedBatch]) -> list[tuple[EpochDelivery, list[S
 
 def _epoch_of(batch: StagedBatch) -> EpochDelivery:
     delivery = batch.delivery
-    return EpochDelivery(delivery.sink, delivery.job, delivery.generation, delivery.epoch)
+    return EpochDelivery(delivery.sink, delivery.job, delivery.generation, delivery.epoch, delivery.drivers)

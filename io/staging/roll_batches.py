@@ -85,7 +85,13 @@ class RollBatchesFn(RollFilesFn):
         attempt, number = current_attempt(), next(roll.file_numbers)
         shard, shards = map(int, bucket.split("-of-"))
         delivery = Delivery(
-            self._sink, attempt.job, shard, shards, attempt.generation, _epoch(attempt, number)
+            self._sink,
+            attempt.job,
+            shard,
+            shards,
+            attempt.generation,
+            _epoch(attempt, number),
+            attempt.drivers,
         )
         parts = iter(self._format.content(blocks))
         head = b""

@@ -7,6 +7,7 @@ behind `RecordStore`. `docs/protocol.md` lists what happens after each kind of c
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import socket
 import time
@@ -15,13 +16,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from penstock.attempt import Attempt
+from penstock.attempt import TOKEN_DIGITS, Attempt, Driver
 from penstock.compat import UTC
 from penstock.runner.protocol.errors import CheckpointError, SupersededError
 from penstock.runner.protocol.exactly_once_put import create_exactly_once, repeat_until_answered
 from penstock.runner.protocol.names import run_age, side_file_age, side_file_name
 from penstock.runner.protocol.record import (
     INLINE_BYTES,
+    KEPT_DRIVERS,
     MAX_RECORD_BYTES,
     CommitRecord,
     EpochState,
@@ -99,6 +101,8 @@ class Coordinator:
         self._keep_records = keep_records
         self._inline_bytes = inline_bytes
         self._writer = writer or describe_writer(clock(), nonces())
+        # Of the writer, because a name that the caller gives may be that of another driver.
+        self._token = hashlib.sha256(f"{self._writer} {nonces()}".encode()).hexdigest()[:TOKEN_DIGITS]
         self._last_own: StoredRecord | None = None
         self._checked_us = 0
 
@@ -158,12 +162,13 @@ class Coordinator:
             state=last.record.state if last else EpochState(),
             # The same file, because a take-over must not cost more than a record.
             side_file=last.record.side_file if last else None,
+            drivers=(*(last.record.drivers if last else ()), Driver(number, self._token))[-KEPT_DRIVERS:],
         )
 
     def begin(self) -> Attempt:
         """Return a new attempt of the epoch that follows the last record."""
         record = self.record
-        return Attempt(self._store.job, record.generation, record.number + 1, self._nonces())
+        return Attempt(self._store.job, record.generation, record.number + 1, self._nonces(), record.drivers)
 
     def commit(self, attempt: Attempt, state: EpochState) -> CommitRecord:
         """Commit the state that `attempt` computed from the last record, as one atomic step.

@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar, get_args
 
+from penstock.attempt import Driver
 from penstock.compat import StrEnum
 from penstock.runner.protocol.errors import CheckpointError
 
@@ -40,6 +41,9 @@ Records of most pipelines are far below this, so on object stores their commits 
 
 MAX_RECORD_BYTES = 1 << 20
 """No record is larger. Without its lists a record grows with the number of steps only, by some 500 bytes a step."""
+
+KEPT_DRIVERS = 16
+"""Drivers that a record names. By them a sink finds out about a copy of the checkpoint (`io/staging/delivery.py`)."""
 
 _MAGIC = "penstock-record"
 
@@ -222,7 +226,8 @@ class CommitRecord:
     over. `writer` names that driver for people (host, process, start) and is unique. `parent` is the digest
     of record `number - 1`, None for the first. `epochs` counts the epochs committed so far in the life of
     the checkpoint. Take-overs do not count: it is 0 until the first epoch is committed. `side_file` is where the lists
-    of `state` are stored; None if they are in the record.
+    of `state` are stored; None if they are in the record. `drivers` are the last `KEPT_DRIVERS` drivers, oldest first;
+    the last one of them wrote the record.
     """
 
     number: int
@@ -234,6 +239,7 @@ class CommitRecord:
     epochs: int
     state: EpochState
     side_file: SideFile | None = None
+    drivers: tuple[Driver, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.generation <= self.number:
@@ -360,6 +366,7 @@ def _pack(record: CommitRecord) -> dict[str, Json]:
         "committed_us": record.committed_us,
         "kind": record.kind,
         "epochs": record.epochs,
+        "drivers": [list(driver) for driver in record.drivers],
         # Rows instead of objects: a record with thousands of residuals would repeat their field names.
         "residuals": _pack_residuals(state.residuals),
         "publications": list(map(_pack_publication, state.publications)),
@@ -389,6 +396,7 @@ def _unpack(body: Mapping[str, Json]) -> CommitRecord:
         committed_us=body["committed_us"],
         kind=body["kind"],
         epochs=body["epochs"],
+        drivers=tuple(Driver(*row[:2]) for row in body.get("drivers", [])),
         state=EpochState(
             residuals=_rows(body["residuals"], _residual),
             publications=_rows(body["publications"], _publication),

@@ -13,13 +13,15 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 from penstock.compat import UTC
 
 __all__ = [
     "Attempt",
+    "Driver",
     "at_watermark",
     "current_attempt",
     "current_staging",
@@ -29,18 +31,34 @@ __all__ = [
 ]
 
 
+TOKEN_DIGITS = 15
+"""Hexadecimal digits of a driver's token: a number of 60 bits, because a ledger may store only a positive integer."""
+
+
+class Driver(NamedTuple):
+    """One driver in the history of a checkpoint: its generation, and a token that no other driver has.
+
+    Two copies of a checkpoint may have drivers of one generation. Their tokens differ.
+    """
+
+    generation: int
+    token: str
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Attempt:
     """One try of one epoch, or of one task of it. Names made from all four fields never collide.
 
     `job` is drawn when a checkpoint folder is created; job names sort by creation time. (`generation`, `epoch`)
-    rises with every commit. `nonce` differs for each try of each task.
+    rises with every commit. `nonce` differs for each try of each task. `drivers` are the last drivers of the
+    checkpoint, oldest first; the last one of them runs this attempt.
     """
 
     job: str
     generation: int
     epoch: int
     nonce: str
+    drivers: tuple[Driver, ...] = field(default=(), compare=False, repr=False)
 
 
 def current_attempt() -> Attempt:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 
+from penstock.attempt import Driver
 from penstock.emulators.kafka import KafkaBroker
 from penstock.event import ChangeEvent
 from penstock.io.kafka.target import KafkaTarget
@@ -36,8 +37,8 @@ class Target:
         self.target = KafkaTarget(broker.address, **given)
         self.epoch = 0
 
-    def delivery(self, epoch: int, generation: int = 1) -> Delivery:
-        return Delivery("sink", self.server, 0, 1, generation, epoch)
+    def delivery(self, epoch: int, generation: int = 1, token: str = "a") -> Delivery:
+        return Delivery("sink", self.server, 0, 1, generation, epoch, (Driver(generation, token),))
 
     def deliver(self, events: list[ChangeEvent], *, epoch: int | None = None, **options: Any) -> Sent:
         """Send a batch as the next epoch, or as the given one."""

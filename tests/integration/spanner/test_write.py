@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.attempt import Driver
 from penstock.emulators.spanner import SpannerEmulator
 from penstock.event import ChangeEvent, Column, ColumnType, Kind, Op, Source, TableSchema, Version
 from penstock.io.spanner import sender as sender_module
@@ -43,7 +44,8 @@ class Target:
         self.epoch = self.epoch + 1 if epoch is None else epoch
         open_sender = self.target.open(skip_refused=options.get("skip_refused", False))
         try:
-            delivery = Delivery("sink", "job", 0, 1, options.get("generation", 1), self.epoch)
+            generation, drivers = options.get("generation", 1), options.get("drivers", ())
+            delivery = Delivery("sink", "job", 0, 1, generation, self.epoch, drivers)
             return open_sender.send(delivery, events)
         finally:
             open_sender.close()
@@ -120,10 +122,19 @@ def test_older_events_of_another_epoch_change_no_newer_row(target: Target) -> No
 def test_driver_of_an_older_generation_writes_nothing(target: Target) -> None:
     target.deliver([event(1, Op.CREATE, 1, {"a": 1})], epoch=1)
     target.deliver([event(2, Op.UPDATE, 1, {"a": 2})], epoch=2, generation=2)
-    assert target.deliver([event(9, Op.UPDATE, 1, {"a": 9})], epoch=1) == Sent()
-    with pytest.raises(LedgerConflictError):
-        target.deliver([event(9, Op.UPDATE, 1, {"a": 9})], epoch=3)
+    for epoch in (1, 3):
+        with pytest.raises(LedgerConflictError):
+            target.deliver([event(9, Op.UPDATE, 1, {"a": 9})], epoch=epoch)
     assert target.rows() == [(1, 2, None, None)]
+
+
+def test_copy_of_the_checkpoint_with_the_same_numbers_is_refused_and_not_skipped(target: Target) -> None:
+    batch = [event(1, Op.CREATE, 1, {"a": 1})]
+    target.deliver(batch, epoch=2, drivers=(Driver(1, "a"),))
+    target.deliver(batch, epoch=2, drivers=(Driver(1, "a"),))
+    with pytest.raises(LedgerConflictError):
+        target.deliver([event(2, Op.UPDATE, 1, {"a": 2})], epoch=2, drivers=(Driver(1, "b"),))
+    assert target.rows() == [(1, 1, None, None)]
 
 
 def test_refused_row_is_reported_again_by_each_repeat_and_the_others_are_written(target: Target) -> None:

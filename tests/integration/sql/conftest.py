@@ -30,7 +30,9 @@ class Target:
         shard, shards = options.pop("shard", 0), options.pop("shards", 1)
         sender = self.target.open(skip_refused=options.pop("skip_refused", False))
         try:
-            return sender.send(Delivery("sink", "job", shard, shards, generation, self.epoch), events)
+            drivers = options.pop("drivers", ())
+            delivery = Delivery("sink", "job", shard, shards, generation, self.epoch, drivers)
+            return sender.send(delivery, events)
         finally:
             sender.close()
 

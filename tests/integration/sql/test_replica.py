@@ -9,6 +9,7 @@ import msgspec
 import psycopg
 import pytest
 
+from penstock.attempt import Driver
 from penstock.emulators.postgres import PostgresServer
 from penstock.event import ChangeEvent, Column, ColumnType, Interval, Kind, Op, TableSchema, Version
 from penstock.event.schema_changes import SchemaChangedError
@@ -91,11 +92,20 @@ def test_driver_that_wakes_up_in_the_middle_of_a_delivery_changes_nothing(target
     zombie = log.target.open(skip_refused=False)
     log.deliver(batch, epoch=1)
     log.deliver([event(2, Op.UPDATE, 1, {"a": 2})], epoch=2, generation=2)
-    assert zombie.send(Delivery("sink", "job", 0, 1, 1, 1), batch) == Sent()
-    with pytest.raises(LedgerConflictError):
-        zombie.send(Delivery("sink", "job", 0, 1, 1, 3), batch)
+    for epoch in (1, 3):
+        with pytest.raises(LedgerConflictError):
+            zombie.send(Delivery("sink", "job", 0, 1, 1, epoch), batch)
     zombie.close()
     assert log.database.rows("select op from orders order by version") == [("CREATE",), ("UPDATE",)]
+
+
+def test_copy_of_the_checkpoint_with_the_same_numbers_is_refused_and_not_skipped(target: Target) -> None:
+    batch = [event(1, Op.CREATE, 1, {"a": 1, "b": 1, "c": 1})]
+    target.deliver(batch, epoch=2, drivers=(Driver(1, "a"),))
+    target.deliver(batch, epoch=2, drivers=(Driver(1, "a"),))
+    with pytest.raises(LedgerConflictError):
+        target.deliver([event(2, Op.UPDATE, 1, {"a": 2})], epoch=2, drivers=(Driver(1, "b"),))
+    assert target.live() == [(1, 1, 1, 1)]
 
 
 def test_batch_without_its_ledger_entry_is_not_written(

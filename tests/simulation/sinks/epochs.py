@@ -20,7 +20,7 @@ from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
-from penstock.attempt import Attempt, offering_staging, running_attempt
+from penstock.attempt import Attempt, Driver, offering_staging, running_attempt
 from penstock.event import NO_COLUMNS, ChangeEvent, Op, Source, Version
 from penstock.event.coder import encode_event
 from penstock.event.sharding import shard_of
@@ -31,6 +31,7 @@ from penstock.io.staging.coders import RecordBlockCoder
 from penstock.io.staging.delivery import (
     Delivery,
     EventBatch,
+    LedgerConflictError,
     LedgerEntry,
     Refusal,
     RefusalError,
@@ -48,6 +49,7 @@ from penstock.io.staging.send import SendBatchesFn
 from tests.simulation.staging.epochs import BucketState, Crash, CrashPoint
 
 JOB, SINK, SHARDS, KEYS = "job", "sink", 2, 5
+_tokens = count()
 
 
 def event_of(number: int, key: int) -> ChangeEvent:
@@ -133,6 +135,7 @@ class Record:
     number: int = 0
     generation: int = 0
     position: int = 0
+    drivers: tuple[Driver, ...] = ()
     buckets: dict[str, BucketState] = field(default_factory=lambda: defaultdict(BucketState))
     batches: list[bytes] = field(default_factory=list)
     refused: list[int] = field(default_factory=list)
@@ -159,6 +162,7 @@ class Pipeline:
         number = self.record.number + 1
         self.record = copy.deepcopy(self.record)
         self.record.number = self.record.generation = number
+        self.record.drivers = (*self.record.drivers, Driver(number, f"{next(_tokens):015x}"))
 
     def batches(self) -> list[StagedBatch]:
         return [StagedBatchCoder().decode(each) for each in self.record.batches]
@@ -167,7 +171,7 @@ class Pipeline:
         """Send what the last record names, process this number of events, and commit."""
         self.tries += 1
         before = self.record
-        attempt = Attempt(JOB, before.generation, before.number + 1, f"n{self.tries}")
+        attempt = Attempt(JOB, before.generation, before.number + 1, f"n{self.tries}", before.drivers)
         with running_attempt(attempt), offering_staging(self.staging):
             refused = list(before.refused)
             for output in self.send(self.batches()):
@@ -179,6 +183,7 @@ class Pipeline:
             attempt.epoch,
             attempt.generation,
             before.position + len(taken),
+            before.drivers,
             buckets,
             [StagedBatchCoder().encode(each) for each in batches],
             refused,
@@ -297,8 +302,49 @@ def _paused(pipeline: Pipeline, rng: random.Random) -> list[Callable[[], Any]]:
 
 def _resume(work: Callable[[], Any]) -> None:
     # Its batches are delivered and deleted. The driver that was paused fails, and learns that it is superseded.
-    with contextlib.suppress(OutputError):
+    with contextlib.suppress(OutputError, LedgerConflictError):
         work()
+
+
+def play_copies(staging: str, seed: int) -> int:
+    """Run a checkpoint and a copy of it against one target, one after the other or in turn.
+
+    Checks that each shard of the target has the beginning of the source, without gaps. Returns how many of the two
+    were refused.
+    """
+    rng = random.Random(seed)
+    events = [event_of(number, rng.randrange(KEYS)) for number in range(40)]
+    database = Database()
+    target = DatabaseTarget(database, CrashPoint())
+    pipelines = [Pipeline(staging, target, events, RollingPolicy(0, 100_000), 1 << 15) for _ in range(2)]
+    original, copied = pipelines
+    original.take_over()
+    for _ in range(rng.randint(0, 3)):
+        _step(original, rng)
+    copied.record = copy.deepcopy(original.record)
+    copied.take_over()
+    chance = rng.choice([0.1, 0.5, 0.9])
+    refused = 0
+    for step in range(60):
+        if not pipelines:
+            break
+        one = rng.choice(pipelines) if step % 10 else pipelines[int(rng.random() < chance) % len(pipelines)]
+        try:
+            _step(one, rng)
+        except LedgerConflictError:
+            pipelines.remove(one)
+            refused += 1
+    for key in range(KEYS):
+        expected = [event.after["n"] for event in events if event.key["k"] == key]
+        found = [number for each, number in database.rows if each == key]
+        assert found == expected[: len(found)], f"rows of key {key} are lost or doubled"
+    return refused
+
+
+def _step(pipeline: Pipeline, rng: random.Random) -> None:
+    if rng.random() < 0.2:
+        pipeline.take_over()
+    pipeline.epoch(rng.randint(0, 4))
 
 
 def _check(pipeline: Pipeline, database: Database) -> None:

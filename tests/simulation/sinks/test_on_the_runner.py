@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +13,14 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
+from apache_beam.testing.test_stream import TestStream
 
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent
 from penstock.io.staging import (
     Delivery,
     EventBatch,
+    LedgerConflictError,
     LedgerEntry,
     Refusal,
     RefusalError,
@@ -29,6 +32,7 @@ from penstock.io.staging import (
     is_delivered,
 )
 from penstock.publish import PublishOnDriver
+from penstock.runner.protocol import EpochFailedError
 from penstock.runner.protocol.record import CommitRecord
 from tests.simulation.sinks.epochs import event_of
 from tests.simulation.stream import run_stream
@@ -135,6 +139,24 @@ def test_each_event_is_sent_once_and_in_order_if_every_driver_dies_after_its_fir
     run_with_a_kill_after_each_commit(
         tmp_path, lambda p: p | beam.Create(EVENTS, reshuffle=False) | SendAfterCommit(target, shards=3)
     )
+    assert by_key(target.rows()) == EXPECTED
+
+
+def test_a_checkpoint_and_its_copy_do_not_both_write_to_one_target(target, tmp_path):
+    """Both continue with the same record, so both drivers have the same generation and the same epochs."""
+
+    def build(p: beam.Pipeline) -> None:
+        stream = TestStream()
+        for begin in range(0, len(EVENTS), 5):
+            stream = stream.add_elements(EVENTS[begin : begin + 5])
+        _ = p | stream.advance_watermark_to_infinity() | SendAfterCommit(target, shards=1)
+
+    run_stream(build, folder=tmp_path / "original", stop=lambda record: record.number >= 3)
+    shutil.copytree(tmp_path / "original", tmp_path / "copy")
+    run_stream(build, folder=tmp_path / "copy")
+    with pytest.raises(EpochFailedError, match="copied or restored") as failed:
+        run_stream(build, folder=tmp_path / "original")
+    assert isinstance(failed.value.__cause__, LedgerConflictError)
     assert by_key(target.rows()) == EXPECTED
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.io.staging.names import STAGING
-from tests.simulation.sinks.epochs import play
+from tests.simulation.sinks.epochs import play, play_copies
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -25,3 +25,8 @@ def test_a_crash_at_any_request_to_the_target_loses_doubles_and_reorders_nothing
 @pytest.mark.parametrize("seed", range(40))
 def test_lost_answers_and_paused_drivers_that_resume_much_later_change_nothing(tmp_path: Path, seed: int):
     play(str(tmp_path), seed, random.Random(seed).randrange(60), bool(seed % 2), twists=True)
+
+
+def test_of_a_checkpoint_and_its_copy_no_shard_of_the_target_gets_rows_of_both(tmp_path: Path, campaign):
+    refused = [play_copies(str(tmp_path), seed) for seed in range(campaign.size(30, 1000))]
+    assert refused.count(0) < len(refused) / 3, "most histories must meet the other copy"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from penstock.runner.protocol import (
     CheckpointError,
     CommitUnknownError,
+    Coordinator,
     EpochState,
     OutcomeUnknownError,
     Publication,
@@ -243,3 +245,27 @@ def test_unknown_files_in_the_state_folder_are_kept(driver, folder):
 def test_keeping_no_record_is_refused(driver):
     with pytest.raises(ValueError, match=r"the last record must always stay"):
         driver("first", keep_records=0)
+
+
+def test_each_take_over_adds_a_driver_that_no_other_copy_has(driver, folder, tmp_path):
+    first = driver("first")
+    first.take_over()
+    commit(first)
+    copied = tmp_path / "copy"
+    shutil.copytree(folder, copied)
+    attempts = []
+    for each in (folder, copied):
+        second = Coordinator(Checkpoint.open(each), writer="second")
+        second.take_over()
+        attempts.append(second.begin())
+    own, other = (each.drivers for each in attempts)
+    assert [each.generation for each in own] == [each.generation for each in other] == [1, 3]
+    assert own[0] == other[0]
+    assert own[1] != other[1]
+
+
+def test_a_record_names_the_last_sixteen_drivers(driver):
+    drivers = [driver(f"{number}") for number in range(20)]
+    for each in drivers:
+        each.take_over()
+    assert [each.generation for each in drivers[-1].begin().drivers] == list(range(5, 21))

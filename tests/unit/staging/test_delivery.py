@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.attempt import Driver
 from penstock.errors import InvariantError
 from penstock.event.coder import encode_event
 from penstock.io.staging import (
@@ -33,8 +34,8 @@ from penstock.io.staging.send import SendBatchesFn
 from tests.simulation.sinks.epochs import event_of
 
 
-def delivery(generation: int, epoch: int) -> Delivery:
-    return Delivery("sink", "job", 0, 4, generation, epoch)
+def delivery(generation: int, epoch: int, drivers: Sequence[Driver] = ()) -> Delivery:
+    return Delivery("sink", "job", 0, 4, generation, epoch, tuple(drivers))
 
 
 CONTENT = b"".join(
@@ -46,18 +47,24 @@ BATCH = StagedBatch(delivery(1, 5), 2, len(CONTENT), 0, content=CONTENT)
 
 
 @given(st.lists(st.sampled_from(["commit", "take over"]), min_size=1), st.data())
-def test_of_one_history_each_delivery_after_the_ledger_is_sent_and_all_others_are_skipped(steps, data):
-    number, generation, committed = 1, 1, []
+def test_of_one_history_what_follows_the_ledger_is_sent_and_the_rest_skipped_or_refused(steps, data):
+    """Only a driver that was superseded sends a delivery of an older generation than the ledger's."""
+    number, drivers, committed = 1, [Driver(1, "a")], []
     for step in steps:
         number += 1
         if step == "commit":
-            committed.append(delivery(generation, number))
+            committed.append(delivery(drivers[-1].generation, number, drivers))
         else:
-            generation = number
+            drivers = [*drivers, Driver(number, f"{number}")][-3:]
     if committed:
         ledger = data.draw(st.integers(0, len(committed) - 1))
+        entry = committed[ledger].position
         for index, each in enumerate(committed):
-            assert is_delivered(committed[ledger].position, each) == (index <= ledger)
+            if each.generation < entry.generation:
+                with pytest.raises(LedgerConflictError):
+                    is_delivered(entry, each)
+            else:
+                assert is_delivered(entry, each) == (index <= ledger)
 
 
 def test_a_new_writer_has_no_entry_and_is_sent():
@@ -70,11 +77,44 @@ def test_a_new_writer_has_no_entry_and_is_sent():
         (LedgerEntry(5, 100), 51, 52),  # restored from an older copy, then continued
         (LedgerEntry(51, 60), 5, 70),  # the copy was continued, and now the original is
         (LedgerEntry(51, 60), 5, 55),
+        (LedgerEntry(51, 60), 5, 20),  # restored from a copy that is older than the last take-over
     ],
 )
 def test_a_checkpoint_that_was_copied_is_refused_and_not_skipped(ledger, generation, epoch):
     with pytest.raises(LedgerConflictError, match="copied or restored"):
         is_delivered(ledger, delivery(generation, epoch))
+
+
+OWN = (Driver(5, "e"), Driver(51, "a"), Driver(60, "b"))
+
+
+@pytest.mark.parametrize(
+    "ledger",
+    [
+        LedgerEntry(60, 61, "c"),  # original and copy began with the same record
+        LedgerEntry(60, 90, "c"),
+        LedgerEntry(51, 52, "c"),  # the copy ended before the driver of now took over
+        LedgerEntry(55, 56, "c"),
+        LedgerEntry(5, 52, "e"),  # an own driver, which ran longer in the copy
+    ],
+)
+def test_an_entry_of_a_driver_of_another_copy_is_refused_although_its_numbers_fit(ledger):
+    with pytest.raises(LedgerConflictError, match="copied or restored"):
+        is_delivered(ledger, delivery(60, 62, OWN))
+
+
+@pytest.mark.parametrize(
+    ("ledger", "delivered"),
+    [
+        (LedgerEntry(60, 62, "b"), True),
+        (LedgerEntry(60, 61, "b"), False),
+        (LedgerEntry(51, 55, "a"), False),
+        (LedgerEntry(2, 3, "?"), False),  # older than every driver that is known
+        (LedgerEntry(60, 62), True),  # written by a runner that names no drivers
+    ],
+)
+def test_an_entry_of_an_own_driver_counts(ledger, delivered):
+    assert is_delivered(ledger, delivery(60, 62, OWN)) == delivered
 
 
 def test_writers_of_another_number_of_shards_have_entries_of_their_own():

@@ -11,6 +11,7 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
+from penstock.attempt import Driver
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent, Kind
 from penstock.event.coder import encode_event
@@ -33,8 +34,8 @@ def batches(events: Sequence[ChangeEvent], epoch: int, generation: int = 1) -> l
     return [StagedBatch(delivery, len(events), len(content), 0, content=content)]
 
 
-def epoch(number: int, generation: int = 1) -> EpochDelivery:
-    return EpochDelivery("sink", "job", generation, number)
+def epoch(number: int, generation: int = 1, token: str = "00000000000000a") -> EpochDelivery:
+    return EpochDelivery("sink", "job", generation, number, (Driver(generation, token),))
 
 
 def publish(target: DeltaTarget, events: Sequence[ChangeEvent], number: int, generation: int = 1) -> None:
@@ -123,7 +124,8 @@ def test_a_driver_that_was_paused_in_the_middle_of_a_publication_cannot_commit_i
     monkeypatch.setattr(DeltaTarget, "_open", pause)
     with pytest.raises(TargetUnavailableError, match="another writer"):
         publish(target, second, 3)
-    publish(target, second, 3)  # the repeat sees that it is delivered
+    with pytest.raises(LedgerConflictError):  # the repeat sees that a newer driver has published
+        publish(target, second, 3)
     if mode == "log":
         assert rows(tmp_path / "t", "metadata.order", "true") == [(number * 1000,) for number in range(1, 19)]
     else:
@@ -135,6 +137,16 @@ def test_another_copy_of_the_checkpoint_is_refused(tmp_path: Path):
     publish(target, Writer(1).changes(2), 9)
     with pytest.raises(LedgerConflictError):
         publish(target, Writer(1).changes(2), 6, generation=5)
+
+
+def test_a_copy_of_the_checkpoint_with_the_same_numbers_is_refused_and_not_skipped(tmp_path: Path):
+    target = DeltaTarget(str(tmp_path / "t"), "log", "evolve")
+    events = Writer(1).changes(2)
+    target.publish(epoch(2), batches(events, 2))
+    target.publish(epoch(2), batches(events, 2))
+    with pytest.raises(LedgerConflictError):
+        target.publish(epoch(2, token="00000000000000b"), batches(events, 2))
+    assert len(rows(tmp_path / "t", "op", "true")) == 2
 
 
 SMALL = schema_of({"id": Kind.INT64}, n=Kind.INT32)

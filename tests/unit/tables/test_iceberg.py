@@ -92,7 +92,8 @@ def test_a_driver_that_was_paused_in_the_middle_of_a_publication_cannot_commit_i
     monkeypatch.setattr(IcebergTarget, "_open", pause)
     with pytest.raises(TargetUnavailableError, match="another writer"):
         publish(target, second, 3)
-    publish(target, second, 3)  # the repeat sees that it is delivered
+    with pytest.raises(LedgerConflictError):  # the repeat sees that a newer driver has published
+        publish(target, second, 3)
     if mode == "log":
         assert rows(properties, "metadata.order", "true") == [(number * 1000,) for number in range(1, 19)]
     else:
@@ -109,6 +110,16 @@ def test_the_ledger_survives_other_writers_and_expired_snapshots(properties):
     assert len(rows(properties, "op", "true")) == 2
     with pytest.raises(LedgerConflictError):
         publish(target, events, 6, generation=5)
+
+
+def test_a_copy_of_the_checkpoint_with_the_same_numbers_is_refused_and_not_skipped(properties):
+    target = target_of(properties, "log")
+    events = Writer(1).changes(2)
+    target.publish(epoch(2), batches(events, 2))
+    target.publish(epoch(2), batches(events, 2))
+    with pytest.raises(LedgerConflictError):
+        target.publish(epoch(2, token="00000000000000b"), batches(events, 2))
+    assert len(rows(properties, "op", "true")) == 2
 
 
 @pytest.mark.parametrize("mode", ["log", "current", "history"])
