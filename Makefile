@@ -30,7 +30,7 @@ check: lint         ## the fast part (one to two minutes)
 
 campaign: $(READY)  ## the full numbers; writes docs/evidence/*.json
 	PENSTOCK_CAMPAIGN=1 $(BIN)/python -m pytest $(ARGS)
-	$(BIN)/python tests/mutants/run.py --jobs 2 --evidence docs/evidence/mutants.json
+	$(BIN)/python tests/mutants/run.py --jobs 2 --evidence docs/evidence/mutants.json --resume
 
 mutants: $(READY)   ## each patch in tests/mutants must turn its test red
 	$(BIN)/python tests/mutants/run.py $(ARGS)

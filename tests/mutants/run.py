@@ -1,32 +1,57 @@
 """Show that the tests can fail: each patch here breaks one rule, and the test that it names must turn red.
 
-    python tests/mutants/run.py [--evidence FILE] [--jobs N] [PATCH ...]
+    python tests/mutants/run.py [--jobs N] [--evidence FILE [--resume]] [--since COMMIT] [PATCH ...]
 
 A patch is a unified diff whose first line is `# test: <pytest node id>`. It may have several such lines; then each of
 the tests must turn red. Patches are applied to a copy of the tree. The named tests must be green on the copy without
 a patch. A patch that does not apply or does not compile is an error, and so is one whose test stays green or does not
 end.
+
+Mutants with quick tests are tried first. The evidence is written after each mutant. With `--resume` those that it has
+as caught at this commit are not tried again; with `--since` only patches that changed after a commit are tried.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import queue
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+WARM = Path(__file__).with_name("warm.py")
 TEST_SECONDS = 300
+LIBRARIES = (
+    "apache_beam",
+    "apache_beam.runners.worker.bundle_processor",
+    "apache_beam.testing.test_stream_service",
+    "apache_beam.testing.util",
+    "confluent_kafka",
+    "deltalake",
+    "fastavro",
+    "google.cloud.bigtable",
+    "google.cloud.spanner",
+    "hypothesis",
+    "hypothesis.strategies",
+    "psycopg",
+    "pyarrow",
+    "pyiceberg.catalog",
+    "pyspark",
+    "xdist.plugin",
+    "ydb",
+)
+"""What the process that runs pytest imports beforehand. A missing one is imported by the tests that need it."""
+
 RED, GREEN = 1, 0
 """Exit codes of pytest: tests failed, all passed. Others (2 to 5) mean that it could not run them."""
 
@@ -63,11 +88,22 @@ def read_mutant(patch: Path) -> Mutant:
     return Mutant(patch, tuple(tests))
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of pytest: its exit code (-1: it did not end in time), its output, and what each test did."""
+
+    code: int
+    output: str
+    seconds: Mapping[str, float]
+    red: frozenset[str]
+
+
 class Copy:
     """A copy of the work tree. Programs that run in it import penstock only from it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._warm: subprocess.Popen[str] | None = None
         for name in _tree(ROOT):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
@@ -87,29 +123,43 @@ class Copy:
                 except SyntaxError as error:
                     raise BrokenMutantError(f"{mutant.patch.name} does not compile: {error}") from error
 
-    def run(self, tests: Sequence[str]) -> tuple[int, str]:
-        """Return the exit code of pytest (-1: it did not end in time) and its output."""
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-        environment = {name: value for name, value in os.environ.items() if name != "PENSTOCK_CAMPAIGN"}
-        environment |= {"PYTHONPATH": str(self.folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-        # A test that is left out would look as if the mutant survived.
-        environment["PENSTOCK_REQUIRE_EMULATORS"] = "1"
-        process = subprocess.Popen(
-            command,
-            cwd=self.folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            output, _ = process.communicate(timeout=TEST_SECONDS * len(tests))
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
-            process.communicate()
-            return -1, f"did not end within {TEST_SECONDS} s a test"
-        return process.returncode, output
+    def run(self, tests: Sequence[str], *options: str, seconds: float) -> Run:
+        """Run tests in this copy."""
+        log = self.folder.with_name(f"{self.folder.name}.log")
+        request = {
+            "folder": str(self.folder),
+            "tests": list(tests),
+            "options": ["-q", "-p", "no:cacheprovider", *options],
+            "seconds": seconds,
+            "log": str(log),
+        }
+        told = self._ask(json.dumps(request))
+        output = log.read_text(errors="replace") if log.exists() else ""
+        return Run(told["code"], output, told.get("seconds", {}), frozenset(told.get("red", ())))
+
+    def _ask(self, request: str) -> dict[str, Any]:
+        """Send one line to the process that runs pytest, and return its answer."""
+        if self._warm is None:
+            self._warm = subprocess.Popen(
+                [sys.executable, str(WARM), *LIBRARIES],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            assert self._warm.stdout is not None
+            self._warm.stdout.readline()
+        assert self._warm.stdin is not None
+        assert self._warm.stdout is not None
+        print(request, file=self._warm.stdin, flush=True)
+        answer: dict[str, Any] = json.loads(self._warm.stdout.readline())
+        return answer
+
+    def close(self) -> None:
+        """End the process that runs pytest."""
+        if self._warm is not None:
+            assert self._warm.stdin is not None
+            self._warm.stdin.close()
+            self._warm.wait()
 
 
 def _tree(root: Path) -> list[str]:
@@ -129,25 +179,100 @@ def catch(copy: Copy, mutant: Mutant) -> str | None:
     try:
         copy.compile(mutant)
         for test in mutant.tests:
-            code, output = copy.run([test])
-            if code != RED:
-                outcome = "stayed green" if code == GREEN else f"could not be run (pytest: {code})\n{output}"
-                return f"{test} {outcome}"
+            done = copy.run([test], "-x", seconds=TEST_SECONDS)
+            if done.code == -1:
+                return f"{test} did not end within {TEST_SECONDS} s"
+            if done.code != RED:
+                outcome = "stayed green" if done.code == GREEN else f"could not be run (pytest: {done.code})"
+                return f"{test} {outcome}\n{done.output[-3000:]}"
         return None
     finally:
         copy.apply(mutant, reverse=True)
 
 
-def check_green(copy: Copy, mutants: Sequence[Mutant]) -> None:
-    """Raise BrokenMutantError unless every named test passes on the unpatched copy."""
+def check_patches(copy: Copy, mutants: Sequence[Mutant]) -> None:
+    """Raise BrokenMutantError for a patch that does not apply or does not compile."""
+    for mutant in mutants:
+        copy.apply(mutant)
+        try:
+            copy.compile(mutant)
+        finally:
+            copy.apply(mutant, reverse=True)
+
+
+def green_seconds(copies: Sequence[Copy], mutants: Sequence[Mutant]) -> dict[str, float]:
+    """Return for each named test how long it takes on an unpatched copy.
+
+    Raises:
+        BrokenMutantError: a test is not green without a patch, or does not exist.
+    """
     tests = sorted({test for mutant in mutants for test in mutant.tests})
-    code, output = copy.run(tests)
-    if code != GREEN:
-        raise BrokenMutantError(f"the named tests are not green without any patch (pytest: {code})\n{output}")
+    files = sorted({_file(test) for test in tests})
+    # Each copy gets whole files, because tests of one file share their servers.
+    shares = [
+        [test for test in tests if files.index(_file(test)) % len(copies) == n] for n in range(len(copies))
+    ]
+
+    def one(copy: Copy, share: Sequence[str]) -> Run:
+        return (
+            copy.run(share, seconds=TEST_SECONDS * len(share)) if share else Run(GREEN, "", {}, frozenset())
+        )
+
+    with ThreadPoolExecutor(len(copies)) as threads:
+        runs = list(threads.map(one, copies, shares))
+    for run in runs:
+        if run.code != GREEN:
+            raise BrokenMutantError(
+                f"the named tests are not green without any patch (pytest: {run.code})\n{run.output[-9000:]}"
+            )
+    return {
+        test: sum(took for run in runs for name, took in run.seconds.items() if _is_in(name, test))
+        for test in tests
+    }
 
 
-def outcome_of(copies: queue.SimpleQueue[Copy], mutant: Mutant) -> dict[str, Any]:
-    """Try a mutant on a copy that no other thread uses; print and return the outcome."""
+def _file(test: str) -> str:
+    return test.partition("::")[0]
+
+
+def _is_in(name: str, test: str) -> bool:
+    """Whether a node id names a test of what a patch names: a file, a class, a test or one of its parameters."""
+    return name == test or name.startswith((f"{test}::", f"{test}["))
+
+
+class Results:
+    """The outcomes so far, in a file that is whole after each mutant."""
+
+    def __init__(self, file: Path | None, resume: bool) -> None:
+        self._file = file
+        self._commit = _commit()
+        self._known: dict[str, dict[str, Any]] = {}
+        if file is not None and resume and file.exists():
+            before = json.loads(file.read_text())
+            if before["commit"] == self._commit:
+                self._known = {
+                    each["mutant"]: each for each in before["figures"]["mutants"] if each["caught"]
+                }
+
+    def has(self, mutant: Mutant) -> bool:
+        return self._known.get(mutant.name, {}).get("tests") == list(mutant.tests)
+
+    def add(self, mutant: Mutant, caught: bool) -> None:
+        self._known[mutant.name] = {"mutant": mutant.name, "tests": list(mutant.tests), "caught": caught}
+        if self._file is not None:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            known = [self._known[name] for name in sorted(self._known)]
+            facts = {"commit": self._commit, "figures": {"mutants": known}}
+            draft = self._file.with_name(f"{self._file.name}.new")
+            draft.write_text(json.dumps(facts, indent=2) + "\n")
+            draft.replace(self._file)
+
+    def survivors(self) -> list[str]:
+        return sorted(name for name, each in self._known.items() if not each["caught"])
+
+
+def try_one(copies: queue.SimpleQueue[Copy], mutant: Mutant) -> tuple[Mutant, bool]:
+    """Try a mutant on a copy that no other thread uses; print the outcome and return whether it was caught."""
     copy, started = copies.get(), time.monotonic()
     try:
         survived = catch(copy, mutant)
@@ -157,34 +282,55 @@ def outcome_of(copies: queue.SimpleQueue[Copy], mutant: Mutant) -> dict[str, Any
     print(f"{'NOT CAUGHT' if survived else 'caught':<10}  {mutant.name}  ({seconds} s)", flush=True)
     if survived:
         print(f"            {survived}", file=sys.stderr)
-    return {"mutant": mutant.name, "tests": list(mutant.tests), "caught": survived is None}
+    return mutant, survived is None
 
 
-def run(patches: Sequence[Path], evidence: Path | None, jobs: int = 1) -> int:
+def run(patches: Sequence[Path], evidence: Path | None, jobs: int = 1, resume: bool = False) -> int:
     mutants = [read_mutant(patch) for patch in patches]
     if not mutants:
         print("no patches in tests/mutants", file=sys.stderr)
         return 2
-    with tempfile.TemporaryDirectory(prefix="penstock-mutants-") as folder:
-        copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
-        for number in range(jobs):
-            copies.put(Copy(Path(folder, str(number))))
-        first = copies.get()
-        check_green(first, mutants)
-        copies.put(first)
+    results = Results(evidence, resume)
+    mutants = [mutant for mutant in mutants if not results.has(mutant)]
+    with copies_of_the_tree(jobs) as copies:
+        check_patches(copies[0], mutants)
+        seconds = green_seconds(copies, mutants)
         print(f"{len(mutants)} mutants; their tests are green without them", flush=True)
+        mutants.sort(key=lambda mutant: sum(seconds[test] for test in mutant.tests))
+        free: queue.SimpleQueue[Copy] = queue.SimpleQueue()
+        for copy in copies:
+            free.put(copy)
         with ThreadPoolExecutor(jobs) as threads:
-            results = list(threads.map(lambda mutant: outcome_of(copies, mutant), mutants))
-    if evidence:
-        evidence.parent.mkdir(parents=True, exist_ok=True)
-        facts = {"commit": _commit(), "figures": {"mutants": results}}
-        evidence.write_text(json.dumps(facts, indent=2) + "\n")
-    return 0 if all(result["caught"] for result in results) else 1
+            for mutant, caught in threads.map(lambda mutant: try_one(free, mutant), mutants):
+                results.add(mutant, caught)
+    for name in results.survivors():
+        print(f"NOT CAUGHT  {name}")
+    return 1 if results.survivors() else 0
+
+
+@contextmanager
+def copies_of_the_tree(count: int) -> Iterator[list[Copy]]:
+    with tempfile.TemporaryDirectory(prefix="penstock-mutants-") as folder:
+        copies = [Copy(Path(folder, str(number))) for number in range(count)]
+        try:
+            yield copies
+        finally:
+            for copy in copies:
+                copy.close()
 
 
 def _commit() -> str:
     command = ["git", "rev-parse", "HEAD"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def changed_since(commit: str) -> set[Path]:
+    """Return the patches that changed after a commit, committed or not."""
+    command = ["git", "diff", "--name-only", commit, "--", "tests/mutants"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    command = ["git", "ls-files", "--others", "--exclude-standard", "--", "tests/mutants"]
+    listed += subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return {ROOT / name for name in listed.splitlines()}
 
 
 def main() -> int:
@@ -193,10 +339,14 @@ def main() -> int:
     parser.add_argument("patches", nargs="*", type=Path, metavar="PATCH")
     parser.add_argument("--jobs", type=int, default=1, help="number of mutants that are tried in parallel")
     parser.add_argument("--evidence", type=Path, metavar="FILE", help="write the outcome as JSON")
+    parser.add_argument("--resume", action="store_true", help="leave out what the evidence has as caught")
+    parser.add_argument("--since", metavar="COMMIT", help="only patches that changed after this commit")
     given = parser.parse_args()
     patches = [patch.resolve() for patch in given.patches] or sorted(Path(__file__).parent.glob("*.patch"))
+    if given.since:
+        patches = [patch for patch in patches if patch in changed_since(given.since)]
     try:
-        return run(patches, given.evidence, given.jobs)
+        return run(patches, given.evidence, given.jobs, given.resume)
     except BrokenMutantError as error:
         print(error, file=sys.stderr)
         return 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,7 @@ def tree(tmp_path: Path, runner: ModuleType, monkeypatch: pytest.MonkeyPatch) ->
         (tree / name).write_text(text)
     subprocess.run(["git", "init", "--quiet", str(tree)], check=True)
     monkeypatch.setattr(runner, "ROOT", tree)
+    monkeypatch.setattr(runner, "LIBRARIES", ())
     return tree
 
 
@@ -115,3 +117,15 @@ def test_the_tree_itself_is_never_touched(tree: Path, runner: ModuleType) -> Non
     before = (tree / "src" / "penstock" / "__init__.py").read_text()
     runner.run([patch(tree, "test_sharp")], None)
     assert (tree / "src" / "penstock" / "__init__.py").read_text() == before
+
+
+def test_a_caught_mutant_is_not_tried_again_at_the_same_commit(
+    tree: Path, runner: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, evidence = patch(tree, "test_sharp"), tree.parent / "mutants.json"
+    assert runner.run([file], evidence, resume=True) == 0
+    assert "caught      a" in capsys.readouterr().out
+    assert runner.run([file], evidence, resume=True) == 0
+    assert "caught      a" not in capsys.readouterr().out
+    (mutant,) = json.loads(evidence.read_text())["figures"]["mutants"]
+    assert mutant == {"mutant": "a", "tests": ["tests/test_version.py::test_sharp"], "caught": True}
