@@ -35,13 +35,13 @@ from penstock.io.change_streams.prefetch import ReadAhead
 from penstock.io.change_streams.process_local import ProcessLocal
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
 from penstock.io.change_streams.settings import Limits
+from penstock.io.change_streams.snapshots.options import NEVER, WHEN_NEEDED, SnapshotOptions, initial_request
 from penstock.io.postgres import coder
 from penstock.io.postgres.log_reader import NO_SNAPSHOTS, PARTITION, LogPosition, LogReader, Service
 from penstock.io.postgres.metrics import PostgresMetrics
 from penstock.io.postgres.prefetch import StreamPool
 from penstock.io.postgres.preflight import IDENTITIES, Slot, check_source
 from penstock.io.postgres.record import LogRecord
-from penstock.io.postgres.snapshots.options import NEVER, WHEN_NEEDED, SnapshotOptions, initial_request
 from penstock.io.postgres.source import EVERY_TABLE, ChangeStream, Connection, PostgresSettings
 from penstock.timestamps import Timelike
 
@@ -232,6 +232,8 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
         )
         heartbeat_ms = round(1000 * in_range("heartbeat_seconds", heartbeat_seconds, 0.05, 60))
         patterns = tuple(_pattern(pattern) for pattern in tables) or EVERY_TABLE
+        if signal_table and "." not in signal_table:
+            raise UsageError(f"signal_table: {signal_table!r} has no schema; write public.{signal_table}")
         snapshots = SnapshotOptions.checked(
             snapshot=snapshot,
             signal_table=signal_table,

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from penstock.io.change_streams.settings import Settings
+from penstock.io.change_streams.snapshots.options import SnapshotOptions
 from penstock.io.change_streams.source import WithIdentity
-from penstock.io.postgres.snapshots.options import SnapshotOptions
 
 Protocol = Literal["stream", "pull"]
 EVERY_TABLE = ("*.*",)

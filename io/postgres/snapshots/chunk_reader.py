@@ -14,13 +14,13 @@ from penstock.io.change_streams.snapshots.engine import Chunk, ChunkRequest
 from penstock.io.change_streams.snapshots.notifications import ScanStatus
 from penstock.io.change_streams.snapshots.progress import INITIAL, Snapshot
 from penstock.io.change_streams.snapshots.signals import matches
+from penstock.io.change_streams.snapshots.worker import Problems
 from penstock.io.postgres.client import Client
-from penstock.io.postgres.record import Row, Table, parse_lsn
+from penstock.io.postgres.record import Table, parse_lsn
 from penstock.io.postgres.snapshots import chunks
-from penstock.io.postgres.snapshots.chunks import ChunkStatement, VisibleTransactions
+from penstock.io.postgres.snapshots.chunks import ChunkStatement, SnapshotRow, VisibleTransactions
 from penstock.io.postgres.source import ChangeStream, Connection
 
-Problems = dict[str, tuple[ScanStatus, str]]
 _GAP_SECONDS = 0.02
 """How often the reader looks whether a transaction that is in the log is visible."""
 _OLDEST_WITH_GENERATED = 180_000
@@ -70,8 +70,8 @@ class ChunkReader:
                 )
         return [name for name in dict.fromkeys(found) if name not in problems], problems
 
-    def read(self, request: ChunkRequest, make: Callable[[Table, Row], Any]) -> Chunk:
-        """Return a chunk. `make`: from a table and the values of a row to what is emitted.
+    def read(self, request: ChunkRequest) -> Chunk:
+        """Return a chunk of `SnapshotRow`s.
 
         Raises:
             UnreachableError: ask again later.
@@ -81,7 +81,7 @@ class ChunkReader:
         schema, _, name = request.table.partition(".")
         self._client.run(chunks.BEGIN)
         try:
-            return self._read_in_transaction(request, schema, name, make)
+            return self._read_in_transaction(request, schema, name)
         finally:
             self._client.run("rollback")
 
@@ -93,9 +93,7 @@ class ChunkReader:
             if transactions:
                 time.sleep(_GAP_SECONDS)
 
-    def _read_in_transaction(
-        self, request: ChunkRequest, schema: str, name: str, make: Callable[[Table, Row], Any]
-    ) -> Chunk:
+    def _read_in_transaction(self, request: ChunkRequest, schema: str, name: str) -> Chunk:
         lock = sql.SQL("lock table {}.{} in access share mode").format(
             sql.Identifier(schema), sql.Identifier(name)
         )
@@ -112,7 +110,9 @@ class ChunkReader:
         statement = ChunkStatement(table, request, kind=kind, file=file or 0, conditions=conditions)
 
         def rows(query: sql.Composed, *, null: bool = False) -> Any:
-            return statement.chunk_rows(self._client.copied(query), lambda row: make(table, row), null=null)
+            return statement.chunk_rows(
+                self._client.copied(query), lambda row: SnapshotRow(table, row), null=null
+            )
 
         visible = chunks.parse_snapshot(snapshot)
         if request.keys:

@@ -141,6 +141,13 @@ def key_name(key: Sequence[Any]) -> str:
     return json.dumps(list(key), separators=(",", ":"))
 
 
+class SnapshotRow(NamedTuple):
+    """A row of a chunk before it has its place in the log."""
+
+    table: Table
+    row: Row
+
+
 class ChunkStatement:
     """The statement of one chunk, and how its rows are read.
 

@@ -5,35 +5,23 @@ All methods are called by the thread that reads the log, except `stop`.
 
 from __future__ import annotations
 
-import logging
-import queue
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from penstock.errors import SetupError
-from penstock.io.change_streams.snapshots.engine import Chunk, FailedChunk, SnapshotEngine
-from penstock.io.change_streams.snapshots.notifications import Notification, NotificationRecord
-from penstock.io.change_streams.snapshots.progress import INITIAL, SnapshotProgress
-from penstock.io.change_streams.undecodable import UndecodableRecord
-from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, Row, Table
-from penstock.io.postgres.snapshots.channels import Polled, signal_of_row
-from penstock.io.postgres.snapshots.chunks import key_name, key_places
-from penstock.io.postgres.snapshots.options import SnapshotOptions, initial_request
-from penstock.io.postgres.snapshots.worker import Resolved, SnapshotWorker
+from penstock.io.change_streams.snapshots.answers import WorkerAnswers
+from penstock.io.change_streams.snapshots.channels import signal_of_row
+from penstock.io.change_streams.snapshots.engine import SnapshotEngine
+from penstock.io.change_streams.snapshots.options import SnapshotOptions, initial_request
+from penstock.io.change_streams.snapshots.progress import SnapshotProgress
+from penstock.io.change_streams.snapshots.worker import SnapshotWorker
+from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, Table
+from penstock.io.postgres.snapshots.chunks import SnapshotRow, key_name, key_places
 
-_LOGGER = logging.getLogger(__name__)
 _END_OF_TIME = 1 << 64
 _PRUNE_FROM = 64
 """Transactions that are not known to be visible, from which on the server is asked. They are a part of the
 checkpoint.
 """
-
-
-class SnapshotRow(NamedTuple):
-    """A row of a chunk before it has its place in the log."""
-
-    table: Table
-    row: Row
 
 
 class Added(NamedTuple):
@@ -44,7 +32,7 @@ class Added(NamedTuple):
     recent: tuple[int, ...]
 
 
-class SnapshotMerge:
+class SnapshotMerge(WorkerAnswers):
     """Adds the rows of snapshots to the log.
 
     `progress` and `recent` are a part of the reader's position: the tables that remain to be read, and the emitted
@@ -65,17 +53,14 @@ class SnapshotMerge:
         close: Callable[[], None],
     ) -> None:
         """`name`: of the stream, for reports. `visible`: asks which transactions are visible now; `close` ends that."""
-        self._worker, self._options, self._name = worker, options, name
-        self._emits_notifications, self._emits_dead_letters = notifications, dead_letters
-        self._visible, self._close = visible, close
-        self._engine = SnapshotEngine(
+        engine = SnapshotEngine(
             progress, recent=recent, parallel_tables=options.parallel_tables, chunk_size=options.chunk_size
         )
-        self._asked = ""
+        super().__init__(engine, worker, name, notifications=notifications, dead_letters=dead_letters)
+        self._options, self._visible, self._close = options, visible, close
         self._prune_at = _PRUNE_FROM
         self._recent: tuple[int, ...] = tuple(recent)
         self._keys: dict[Table, list[int]] = {}
-        self._failed: list[FailedChunk] = []
         if options.takes_signals:
             worker.poll_channels({name: _thawed(at) for name, at in progress.channels})
 
@@ -168,77 +153,11 @@ class SnapshotMerge:
         self._ask()
         return added
 
-    def _ask(self) -> None:
-        unresolved = self._engine.progress.unresolved
-        if unresolved is not None and unresolved.id != self._asked:
-            self._asked = unresolved.id
-            self._worker.ask(unresolved)
-        for request in self._engine.requests():
-            self._worker.ask(request)
-
-    def _take_answers(self) -> list[Notification]:
-        reports: list[Notification] = []
-        self._failed = []
-        while True:
-            try:
-                answer = self._worker.answers.get_nowait()
-            except queue.Empty:
-                return reports
-            if isinstance(answer, BaseException):
-                raise answer
-            if isinstance(answer, Polled):
-                self._engine.progress = self._engine.progress.with_channel(answer.channel, answer.position)
-                for signal in answer.signals:
-                    reports += self._engine.receive(signal)
-            elif isinstance(answer, Resolved):
-                self._asked = ""
-                reports += self._engine.resolve(*answer)
-            else:
-                reports += self._arrived(answer)
-
-    def _arrived(self, answer: Chunk | FailedChunk) -> Sequence[Notification]:
-        if isinstance(answer, FailedChunk):
-            current = self._engine.progress.current
-            if current is not None and current.kind == INITIAL:
-                raise SetupError(
-                    f"{self._name}: the initial snapshot cannot read {answer.request.table}: {answer.problem}"
-                )
-            self._failed.append(answer)
-        return self._engine.arrived(answer)
-
-    def _failures(self, timestamp: int) -> list[Any]:
-        if not self._emits_dead_letters:
-            return []
-        return [
-            UndecodableRecord(
-                commit_timestamp=timestamp,
-                partition=failed.request.table,
-                position=failed.request.cursor or "start",
-                reason=failed.problem,
-                data=b"",
-                format="snapshot chunk",
-            )
-            for failed in self._failed
-        ]
-
     def _rows(self, rows: Sequence[SnapshotRow], timestamp: int, lsn: int) -> list[Any]:
         return [
             LogRecord(ChangeKind.READ, timestamp, None, number, lsn, True, table, row)
             for number, (table, row) in enumerate(rows, 1)
         ]
-
-    def _reports(self, reports: Sequence[Notification], timestamp: int) -> list[Any]:
-        for report in reports:
-            _LOGGER.info(
-                "snapshot %s: %s%s%s",
-                report.snapshot,
-                report.type,
-                f" of {report.table}" if report.table else "",
-                "" if report.rows is None else f", {report.rows} rows",
-            )
-        if not self._emits_notifications:
-            return []
-        return [NotificationRecord(timestamp, report.document(self._name, timestamp)) for report in reports]
 
     def stop(self) -> None:
         """End the threads."""

@@ -5,22 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from psycopg import sql
+
 from penstock.io.change_streams.backoff import Backoff
-from penstock.io.postgres.client import Client
-from penstock.io.postgres.log_reader import LogPosition
-from penstock.io.postgres.snapshots.channels import (
+from penstock.io.change_streams.snapshots.channels import (
     Channel,
     FileChannel,
     FolderChannel,
     KafkaChannel,
     TableChannel,
 )
+from penstock.io.change_streams.snapshots.worker import SnapshotWorker
+from penstock.io.postgres.client import Client
+from penstock.io.postgres.log_reader import LogPosition
 from penstock.io.postgres.snapshots.chunk_reader import ChunkReader
-from penstock.io.postgres.snapshots.merge import SnapshotMerge, SnapshotRow
-from penstock.io.postgres.snapshots.worker import SnapshotWorker
+from penstock.io.postgres.snapshots.merge import SnapshotMerge
 from penstock.io.postgres.source import ChangeStream
 
 _PUBLISHED = "select from pg_publication_tables where schemaname || '.' || tablename = %s and pubname = any(%s) limit 1"
+
+
+def _signals(table: str) -> str:
+    schema, _, name = table.partition(".")
+    query = sql.SQL("select id::text, type::text, data::text from {}.{} order by id")
+    return query.format(sql.Identifier(schema), sql.Identifier(name)).as_string()
 
 
 def merge_maker(
@@ -46,13 +54,12 @@ def merge_maker(
             if client.rows(_PUBLISHED, (options.signal_table, list(stream.publications))):
                 client.close()
             else:
-                found.append(TableChannel(client, options.signal_table))
+                found.append(TableChannel(lambda: client.rows(_signals(options.signal_table)), client.close))
         return found
 
     def make(position: LogPosition) -> SnapshotMerge:
         worker = SnapshotWorker(
             make_reader,
-            SnapshotRow,
             channels,
             backoff,
             threads=options.parallel_tables,

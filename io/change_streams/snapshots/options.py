@@ -10,6 +10,7 @@ from penstock.io.change_streams.arguments import whole_in_range
 from penstock.io.change_streams.snapshots.signals import MOST_ROWS_IN_CHUNK, ExecuteSnapshot
 
 NEVER, INITIAL, WHEN_NEEDED = "never", "initial", "when_needed"
+"""The values of the argument `snapshot`. True and False mean initial and never."""
 INITIAL_REQUEST = "initial"
 """The id of the snapshot that a pipeline begins with."""
 
@@ -18,7 +19,7 @@ INITIAL_REQUEST = "initial"
 class SnapshotOptions:
     """The choices of a user.
 
-    `snapshot`: never, initial or when_needed. `signal_table`: ``schema.table`` with the columns id, type, data.
+    `snapshot`: never, initial or when_needed. `signal_table`: a table with the columns id, type, data.
     `signal_file`: JSON lines. `signal_folder`: JSON files, one for each signal. `signal_kafka`: options of a Kafka
     consumer, as pairs, with the topic as ``topic``. `chunk_size`: rows; `parallel_tables`: tables that are read at
     once.
@@ -42,7 +43,7 @@ class SnapshotOptions:
     def checked(
         cls,
         *,
-        snapshot: str,
+        snapshot: str | bool,
         signal_table: str | None,
         signal_file: str | None,
         signal_folder: str | None,
@@ -55,14 +56,10 @@ class SnapshotOptions:
         Raises:
             UsageError: one of them is malformed or out of range.
         """
-        if snapshot not in (NEVER, INITIAL, WHEN_NEEDED):
-            raise UsageError(f"snapshot must be never, initial or when_needed, not {snapshot!r}")
-        if signal_table and "." not in signal_table:
-            raise UsageError(f"signal_table: {signal_table!r} has no schema; write public.{signal_table}")
         if signal_kafka and not {"topic", "bootstrap.servers"} <= signal_kafka.keys():
             raise UsageError("signal_kafka needs at least topic and bootstrap.servers")
         return cls(
-            snapshot=snapshot,
+            snapshot=checked_snapshot(snapshot),
             signal_table=signal_table or "",
             signal_file=signal_file or "",
             signal_folder=signal_folder or "",
@@ -72,6 +69,19 @@ class SnapshotOptions:
         )
 
 
+def checked_snapshot(snapshot: str | bool) -> str:
+    """Return the argument `snapshot` as a text.
+
+    Raises:
+        UsageError: it is not never, initial, when_needed, True or False.
+    """
+    if isinstance(snapshot, bool):
+        return INITIAL if snapshot else NEVER
+    if snapshot not in (NEVER, INITIAL, WHEN_NEEDED):
+        raise UsageError(f"snapshot must be never, initial or when_needed, not {snapshot!r}")
+    return snapshot
+
+
 def initial_request() -> ExecuteSnapshot:
-    """Return the request for all published tables."""
+    """Return the request for all tables."""
     return ExecuteSnapshot(INITIAL_REQUEST, (".*",))

@@ -12,10 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from psycopg import sql
-
 from penstock.io.change_streams.snapshots.signals import Signal, SignalError, parse_signal, parse_signal_line
-from penstock.io.postgres.client import Client
 
 _LOGGER = logging.getLogger(__name__)
 _KAFKA_SECONDS = 0.2
@@ -101,21 +98,16 @@ class FolderChannel:
 
 
 class TableChannel:
-    """A signal table that is not in the publication. Its position is the ids of the rows that were read and still
+    """A signal table that is polled. Its position is the ids of the rows that were read and still
     exist.
     """
 
-    def __init__(self, client: Client, table: str) -> None:
-        self.name, self._client = "table", client
-        schema, _, name = table.partition(".")
-        self._query = (
-            sql.SQL("select id::text, type::text, data::text from {}.{} order by id")
-            .format(sql.Identifier(schema), sql.Identifier(name))
-            .as_string()
-        )
+    def __init__(self, rows: Callable[[], Sequence[Sequence[Any]]], close: Callable[[], None]) -> None:
+        """`rows` asks for all signals: texts of id, type and data, ordered by id."""
+        self.name, self._rows, self._close = "table", rows, close
 
     def poll(self, position: Any) -> Polled | None:
-        rows = self._client.rows(self._query)
+        rows = self._rows()
         new = [row for row in rows if row[0] not in (position or ())]
         if not new:
             return None
@@ -123,7 +115,7 @@ class TableChannel:
         return Polled(self.name, signals, [id_ for id_, _, _ in rows])
 
     def close(self) -> None:
-        self._client.close()
+        self._close()
 
 
 class KafkaChannel:

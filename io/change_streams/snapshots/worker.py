@@ -10,21 +10,38 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from penstock.errors import ChangeStreamError
 from penstock.io.change_streams.backoff import Backoff
+from penstock.io.change_streams.snapshots.channels import Channel, Polled
 from penstock.io.change_streams.snapshots.engine import Chunk, ChunkRequest, FailedChunk
 from penstock.io.change_streams.snapshots.notifications import ScanStatus
 from penstock.io.change_streams.snapshots.progress import Snapshot
 from penstock.io.change_streams.status import UnreachableError
-from penstock.io.postgres.record import Row, Table
-from penstock.io.postgres.snapshots.channels import Channel, Polled
-from penstock.io.postgres.snapshots.chunk_reader import ChunkReader, Problems
 
 _LOGGER = logging.getLogger(__name__)
 MOST_ATTEMPTS = 3
 _PAUSE_SECONDS = 0.2
+
+
+Problems = dict[str, tuple[ScanStatus, str]]
+"""Names of a request that cannot be read: how their scan ends, and what to do."""
+
+
+class ChunkReader(Protocol):
+    """Reads the tables of one source. One thread uses it.
+
+    Both methods raise `UnreachableError` (ask again later) or another `ChangeStreamError` (the service refused it).
+    """
+
+    def tables(self, snapshot: Snapshot) -> tuple[Sequence[str], Problems]:
+        """Return the tables that a request means, and the names that cannot be read."""
+
+    def read(self, request: ChunkRequest) -> Chunk:
+        """Return a chunk."""
+
+    def close(self) -> None: ...
 
 
 class Resolved(NamedTuple):
@@ -44,7 +61,6 @@ class SnapshotWorker:
     def __init__(
         self,
         make_reader: Callable[[Callable[[], bool]], ChunkReader],
-        make_row: Callable[[Table, Row], Any],
         channels: Callable[[], Sequence[Channel]],
         backoff: Backoff,
         *,
@@ -52,8 +68,8 @@ class SnapshotWorker:
         poll_seconds: float,
         unavailable_seconds: float,
     ) -> None:
-        """`make_reader` and `channels` are called in the threads that use them. `make_row`: see `ChunkReader.read`."""
-        self._make_reader, self._make_row, self._channels = make_reader, make_row, channels
+        """`make_reader` and `channels` are called in the threads that use them."""
+        self._make_reader, self._channels = make_reader, channels
         self._backoff, self._unavailable_seconds = backoff, unavailable_seconds
         self._poll_seconds, self._threads_wanted = poll_seconds, threads
         self._jobs: queue.SimpleQueue[ChunkRequest | Snapshot | None] = queue.SimpleQueue()
@@ -90,7 +106,7 @@ class SnapshotWorker:
             except BaseException as error:  # the thread of the log raises it
                 self.answers.put(error)
 
-        thread = threading.Thread(target=guarded, name="penstock-postgres-snapshot", daemon=True)
+        thread = threading.Thread(target=guarded, name="penstock-snapshot", daemon=True)
         self._threads.append(thread)
         thread.start()
 
@@ -110,7 +126,7 @@ class SnapshotWorker:
             try:
                 if isinstance(job, Snapshot):
                     return Resolved(job.id, *reader.tables(job))
-                return reader.read(job, self._make_row)
+                return reader.read(job)
             except UnreachableError as error:
                 reader.close()
                 self._backoff.failed(str(error), self._unavailable_seconds)
