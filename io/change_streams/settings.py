@@ -5,13 +5,14 @@ Settings belong to the program that runs. They may change between a stop and a r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from typing_extensions import Self
 
 from penstock.io.change_streams.arguments import in_range, whole_in_range
 from penstock.io.change_streams.connection import Connection
+from penstock.io.change_streams.snapshots.options import SnapshotOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,8 @@ class Settings:
     `identity` is that of the change stream in the running program; a checkpoint of another stream is rejected. `end` is
     the program's end; that of a checkpoint may be earlier. `error_output`: records that cannot be decoded are emitted
     to an error output, instead of failing the read. `lineage_output`: lineage events are emitted too.
-    `notification_output`: so are reports about the progress of snapshots.
+    `notification_output`: so are reports about the progress of snapshots. `snapshots`: which snapshots are read beside
+    the changes.
     """
 
     connection: Connection
@@ -73,3 +75,4 @@ class Settings:
     error_output: bool = False
     lineage_output: bool = False
     notification_output: bool = False
+    snapshots: SnapshotOptions = field(default_factory=SnapshotOptions)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from penstock.io.change_streams.settings import Settings
-from penstock.io.change_streams.snapshots.options import SnapshotOptions
 from penstock.io.change_streams.source import WithIdentity
 
 Protocol = Literal["stream", "pull"]
@@ -62,4 +61,3 @@ class PostgresSettings(Settings):
     """
 
     tables: tuple[str, ...] = EVERY_TABLE
-    snapshots: SnapshotOptions = field(default_factory=SnapshotOptions)

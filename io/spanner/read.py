@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,6 +28,8 @@ from penstock.io.change_streams.arguments import check_end, in_range, named, per
 from penstock.io.change_streams.lineage import LineageEvent
 from penstock.io.change_streams.prefetch import ReadAhead
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
+from penstock.io.change_streams.snapshot_reading import SnapshotsReading
+from penstock.io.change_streams.snapshots import options as signals
 from penstock.io.spanner import coder  # noqa: F401 - registers the coders of streams and records
 from penstock.io.spanner.filter import Selection
 from penstock.io.spanner.frontier import Frontier, abbreviate
@@ -49,7 +51,9 @@ from penstock.io.spanner.query import (
 from penstock.io.spanner.record import DataChangeRecord
 from penstock.io.spanner.replicas import Replicas
 from penstock.io.spanner.snapshot import plan
+from penstock.io.spanner.snapshot.chunk_reader import ChunkReader
 from penstock.io.spanner.snapshot.frontier import SnapshotFrontier
+from penstock.io.spanner.snapshot.merging import SpannerRecords
 from penstock.io.spanner.snapshot.pool import check_changes_kept
 from penstock.io.spanner.snapshot.read import (
     SnapshotOptions,
@@ -148,7 +152,41 @@ class ReadSpannerUnboundedFn(Unbounded, ReadSpannerFn):
     """The same for a stream without end."""
 
 
-class ReadSnapshotAndStreamFn(SnapshotReading, ReadSpannerFn):
+class ReadSpannerWithSnapshotsFn(SnapshotsReading, ReadSpannerFn):
+    """The same with incremental snapshots, if the settings name a place for signals."""
+
+    def snapshot_source(self, element: Any) -> SpannerRecords:
+        return SpannerRecords()
+
+    def chunk_reader(self, element: ChangeStream, stopped: Callable[[], bool]) -> ChunkReader:
+        settings = self._settings
+        return ChunkReader(
+            self._snapshot_client(element),
+            element.change_stream,
+            settings.selection.reads_table,
+            dialect=settings.dialect,
+            emulated=settings.connection.emulator_host is not None,
+        )
+
+    def signal_rows(self, element: ChangeStream, table: str) -> Callable[[], Sequence[Sequence[Any]]]:
+        client = self._snapshot_client(element)
+        return lambda: client.query(
+            plan.signal_query(table, plan.dialect_of(lambda sql: client.query(sql, None))), None
+        )
+
+    def _snapshot_client(self, element: ChangeStream) -> Any:
+        from penstock.io.spanner.snapshot.client import SnapshotClient
+
+        return SnapshotClient(self._client(element))
+
+    def open_pool(self, stream: ChangeStream) -> Any:
+        return self.merge_pool(stream, super().open_pool(stream), self._client(stream).backoff)
+
+    def first_frontier(self, stream: ChangeStream, said: StreamFacts) -> Any:
+        return self.with_snapshots(super().first_frontier(stream, said))
+
+
+class ReadSnapshotAndStreamFn(SnapshotReading, ReadSpannerWithSnapshotsFn):
     """Turns `ChangeStream` elements into the rows of a snapshot, if they ask for one, and then into changes."""
 
     def first_frontier(self, stream: ChangeStream, said: StreamFacts) -> Any:
@@ -218,6 +256,14 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
             mod_type READ: as of `start`, or as of now without one. Then follows every change with a greater commit
             timestamp. "never" (or False) reads changes only. A pipeline that resumes from a checkpoint takes no
             snapshot, and finishes one that it has begun, whatever the value.
+        signal_table: a table with the STRING columns id, type and data, which is polled. Rows that are inserted there
+            request incremental snapshots, in Debezium's layout. docs/snapshots.md has the signals.
+        signal_file: a file of JSON lines with the same fields, which all workers can read.
+        signal_folder: a folder of such files, one for each signal; `penstock snapshot` writes there.
+        signal_kafka: options of a Kafka consumer, with the topic as ``topic`` and, optionally, the key of messages that
+            are meant for this pipeline as ``key``.
+        chunk_rows: how many rows of a table an incremental snapshot reads at once, unless a signal says it.
+        parallel_tables: how many tables it reads at once.
         snapshot_data_boost: read the rows with Data Boost, not with the compute capacity of the instance.
         end: the last commit timestamp to read, inclusive. None means without end. A pipeline that
             resumes from a checkpoint may have a later end or none, but no earlier one.
@@ -270,8 +316,14 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
         change_stream: str,
         start: Timelike | None = None,
         end: Timelike | None = None,
-        snapshot: Literal["initial", "never"] | bool = "never",
+        snapshot: Literal["initial", "never", "when_needed"] | bool = "never",
         snapshot_data_boost: bool = False,
+        signal_table: str | None = None,
+        signal_file: str | None = None,
+        signal_folder: str | None = None,
+        signal_kafka: Mapping[str, str] | None = None,
+        chunk_rows: int = 10_240,
+        parallel_tables: int = 2,
         heartbeat_seconds: float = 1.0,
         poll_seconds: float = 0.2,
         unavailable_seconds: float = 60.0,
@@ -338,6 +390,15 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
                 selection=Selection.checked(tables, mod_types, exclude_transaction_tags),
                 dialect=dialect,
                 snapshot=SnapshotOptions(data_boost=snapshot_data_boost),
+                snapshots=signals.SnapshotOptions.checked(
+                    snapshot=snapshot,
+                    signal_table=signal_table,
+                    signal_file=signal_file,
+                    signal_folder=signal_folder,
+                    signal_kafka=signal_kafka,
+                    chunk_size=chunk_rows,
+                    parallel_tables=parallel_tables,
+                ),
             ),
         )
 

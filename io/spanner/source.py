@@ -8,10 +8,11 @@ endpoint or credentials), so it is never in a checkpoint.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from penstock.errors import UsageError
 from penstock.io.change_streams import connection
+from penstock.io.change_streams.snapshots.options import NEVER, checked_snapshot
 from penstock.io.change_streams.source import WithIdentity
 from penstock.io.spanner.replicas import Replicas
 
@@ -108,16 +109,12 @@ class Connection(connection.Connection):
             )
 
 
-def snapshot_of(snapshot: Any, *, start_given: bool) -> str:
-    """Return `ChangeStream.snapshot` for the argument `snapshot`: initial, never, True or False.
+def snapshot_of(snapshot: str | bool, *, start_given: bool) -> str:
+    """Return `ChangeStream.snapshot` for the argument `snapshot`.
 
     Raises:
-        UsageError: it is none of these.
+        UsageError: it is not one of the values that every source has.
     """
-    if snapshot in (False, "never"):
+    if checked_snapshot(snapshot) == NEVER:
         return ""
-    if snapshot not in (True, "initial"):
-        raise UsageError(
-            f'snapshot={snapshot!r}: pass "initial" (all rows first, then changes) or "never" (changes only)'
-        )
     return SNAPSHOT_AT_START if start_given else SNAPSHOT_NOW

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from penstock.io.change_streams.snapshots.options import SnapshotOptions
 from penstock.io.change_streams.snapshots.signals import Signal, SignalError, parse_signal, parse_signal_line
 
 _LOGGER = logging.getLogger(__name__)
@@ -182,6 +183,18 @@ class KafkaChannel:
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
+
+
+def channels_of(options: SnapshotOptions) -> list[Channel]:
+    """Return the channels that every source has."""
+    found: list[Channel] = []
+    if options.signal_file:
+        found.append(FileChannel(options.signal_file))
+    if options.signal_folder:
+        found.append(FolderChannel(options.signal_folder))
+    if options.signal_kafka:
+        found.append(KafkaChannel(dict(options.signal_kafka)))
+    return found
 
 
 def _signal_of_file(folder: Path, name: str) -> Signal:

@@ -179,6 +179,12 @@ class SnapshotEngine:
         """Whether rows wait for the stream to reach a position."""
         return any(reading.buffered for reading in self._tables.values())
 
+    def waiting_requests(self) -> set[int]:
+        """Return the numbers of the requests whose rows were not emitted yet."""
+        asked = [each.request.number for each in self._tables.values() if each.request is not None]
+        read = [chunk.chunk.request.number for each in self._tables.values() for chunk in each.buffered]
+        return {*asked, *read}
+
     # Signals.
 
     def receive(self, signal: Signal) -> Notifications:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -76,6 +77,9 @@ class SnapshotWorker:
         self.answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._parked_until: float | None = None
+        self._expired = False
 
     def ask(self, job: ChunkRequest | Snapshot) -> None:
         """Read a chunk, or the tables of a snapshot."""
@@ -90,6 +94,23 @@ class SnapshotWorker:
     def poll_channels(self, positions: dict[str, Any]) -> None:
         """Begin to poll the channels, from these positions."""
         self._start(lambda: self._poll(positions))
+
+    def park(self, seconds: float) -> None:
+        """Poll no channel any more after so many seconds, unless `resume` is called before."""
+        with self._lock:
+            self._parked_until = time.monotonic() + seconds
+
+    def resume(self) -> bool:
+        """Poll channels again. False: it is too late."""
+        with self._lock:
+            self._parked_until = None
+            return not self._expired
+
+    def _has_expired(self) -> bool:
+        with self._lock:
+            late = self._parked_until is not None and time.monotonic() >= self._parked_until
+            self._expired = self._expired or late
+            return self._expired
 
     def stop(self) -> None:
         """End all threads and wait for them."""
@@ -144,7 +165,7 @@ class SnapshotWorker:
     def _poll(self, positions: dict[str, Any]) -> None:
         channels = self._channels()
         try:
-            while not self._stopped.is_set():
+            while not self._stopped.is_set() and not self._has_expired():
                 for channel in channels:
                     if (polled := self._poll_one(channel, positions.get(channel.name))) is not None:
                         positions[channel.name] = polled.position

@@ -8,13 +8,7 @@ from typing import Any
 from psycopg import sql
 
 from penstock.io.change_streams.backoff import Backoff
-from penstock.io.change_streams.snapshots.channels import (
-    Channel,
-    FileChannel,
-    FolderChannel,
-    KafkaChannel,
-    TableChannel,
-)
+from penstock.io.change_streams.snapshots.channels import Channel, TableChannel, channels_of
 from penstock.io.change_streams.snapshots.worker import SnapshotWorker
 from penstock.io.postgres.client import Client
 from penstock.io.postgres.log_reader import LogPosition
@@ -41,13 +35,7 @@ def merge_maker(
         return ChunkReader(stream, settings.connection, settings.tables, stopped=stopped)
 
     def channels() -> list[Channel]:
-        found: list[Channel] = []
-        if options.signal_file:
-            found.append(FileChannel(options.signal_file))
-        if options.signal_folder:
-            found.append(FolderChannel(options.signal_folder))
-        if options.signal_kafka:
-            found.append(KafkaChannel(dict(options.signal_kafka)))
+        found = channels_of(options)
         if options.signal_table:
             client = Client(stream, settings.connection)
             # Signals in the log have a place there. Only a table that the log does not have is polled.

@@ -31,6 +31,7 @@ from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner.client import Client
 from penstock.io.spanner.decode import merge_chunk
 from penstock.io.spanner.errors import Reaction
+from penstock.io.spanner.snapshot.chunks import Statement
 from penstock.io.spanner.snapshot.errors import ExpiredError, classify_read
 from penstock.io.spanner.snapshot.frontier import KeyRange, Table
 from penstock.io.spanner.snapshot.rows import RowReader
@@ -104,12 +105,35 @@ class SnapshotClient:
         found = [json_format.MessageToDict(value) for value in values]
         return [found[start : start + width] for start in range(0, len(found), width)]
 
-    def read(self, table: Table, each: KeyRange, timestamp: int) -> Read:
-        """Start to read a range, in the order of the primary key."""
+    def read(self, table: Table, each: KeyRange, timestamp: int, *, limit: int = 0) -> Read:
+        """Start to read a range, in the order of the primary key; at most `limit` rows, 0: all."""
         # Without a partition token the default of ReadRequest.order_by is ORDER_BY_PRIMARY_KEY.
         return self._rows(
-            table, _key_set(each), f"table {table.name} at {format_timestamp(timestamp)}", timestamp
+            table,
+            _key_set(each),
+            f"table {table.name} at {format_timestamp(timestamp)}",
+            timestamp,
+            limit=limit,
         )
+
+    def read_keys(self, table: Table, keys: Iterable[str], timestamp: int) -> Read:
+        """Start to read the rows with these keys, each a JSON array in the order of the primary key."""
+        key_set = _KeySet()
+        key_set.keys.extend(map(_list_value, keys))
+        where = f"rows of table {table.name} at {format_timestamp(timestamp)}"
+        return self._rows(table, key_set, where, timestamp)
+
+    def select(self, statement: Statement, table: Table, timestamp: int) -> Read:
+        """Start a query of one table. Parameters have no declared type; see `chunks`."""
+        where = f"a query of table {table.name} at {format_timestamp(timestamp)}"
+        session = self._client.session(where)
+        request = _ExecuteSqlRequest(session=session, sql=statement.sql)
+        request.MergeFrom(self._client.options)
+        request.params.update(statement.params)
+        _set_timestamp(request.transaction.single_use.read_only, timestamp)
+        headers = self._client.headers(f"session={session}")
+        call = self._execute(request, timeout=_MESSAGE_SECONDS, metadata=headers)
+        return Read(self._client, call, session, where)
 
     def tokens(self, table: Table, each: KeyRange, transaction: Transaction, count: int = 0) -> list[bytes]:
         """Return tokens of partitions that together have the rows of a range; about `count`, if it is given."""

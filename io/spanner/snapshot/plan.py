@@ -220,6 +220,15 @@ def ranges_between(table: int, keys: Sequence[str]) -> list[KeyRange]:
     return [KeyRange(table, start, end) for start, end in pairwise(["", *keys, ""])]
 
 
+def signal_query(table: str, dialect: str) -> str:
+    """Return the query for the signals in a table: id, type, data, ordered by id."""
+    if dialect == GOOGLESQL:
+        name = ".".join(f"`{part}`" for part in table.split("."))
+    else:
+        name = ".".join('"' + part.replace('"', '""') + '"' for part in table.split("."))
+    return f"SELECT id, type, data FROM {name} ORDER BY id"
+
+
 def _rows_of(query: Query, statement: str, change_stream: str) -> list[list[Any]]:
     """Return the rows about one change stream, without its name. Names are not case-sensitive in GoogleSQL."""
     return [row[1:] for row in query(statement) if row[0].lower() == change_stream.lower()]

@@ -1,0 +1,122 @@
+"""What incremental snapshots add to the DoFn of a source with partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from apache_beam import coders
+from apache_beam.io.iobase import RestrictionTracker
+from apache_beam.utils.timestamp import Timestamp
+
+from penstock.io.change_streams.lineage import LineageEvent
+from penstock.io.change_streams.prefetch import StreamPool
+from penstock.io.change_streams.snapshot_tracker import SnapshotsCoder, SnapshotsTracker
+from penstock.io.change_streams.snapshots.channels import Channel, TableChannel, channels_of
+from penstock.io.change_streams.snapshots.frontier import SnapshotsFrontier
+from penstock.io.change_streams.snapshots.merge import SnapshotSource, StreamMerge
+from penstock.io.change_streams.snapshots.prefetch import MergePool
+from penstock.io.change_streams.snapshots.progress import SnapshotProgress
+from penstock.io.change_streams.snapshots.worker import ChunkReader, SnapshotWorker
+from penstock.io.change_streams.tracker import rebalanced
+
+
+class SnapshotsReading:
+    """Mixed into a source's DoFn, before it. `settings.snapshots` are the user's choices.
+
+    A program without signals reads the plain frontier of its source. One that is given signals later continues from
+    the same checkpoint.
+    """
+
+    _settings: Any
+    frontier_type: Any
+    tracker_type: Any
+
+    # What a source implements.
+
+    def snapshot_source(self, element: Any) -> SnapshotSource:
+        """Return what the source knows about its records."""
+        raise NotImplementedError
+
+    def chunk_reader(self, element: Any, stopped: Callable[[], bool]) -> ChunkReader:
+        """Return a new reader of chunks."""
+        raise NotImplementedError
+
+    def signal_rows(self, element: Any, table: str) -> Callable[[], Sequence[Sequence[Any]]]:
+        """Return what asks for the rows of a signal table: texts of id, type and data, ordered by id."""
+        raise NotImplementedError
+
+    # The DoFn.
+
+    @property
+    def _takes_signals(self) -> bool:
+        # A runner that only rebalances or decodes may use a DoFn without settings.
+        return self._settings is not None and self._settings.snapshots.takes_signals
+
+    def with_snapshots(self, frontier: Any) -> Any:
+        """Return the frontier with snapshots, if the program takes signals."""
+        if isinstance(frontier, self.frontier_type) and self._takes_signals:
+            return SnapshotsFrontier(frontier, SnapshotProgress())
+        return frontier
+
+    def create_tracker(self, restriction: Any) -> RestrictionTracker:
+        # A dealt part cannot know whether another part has the snapshots: `rebalance` adds them.
+        if isinstance(restriction, self.frontier_type) and not restriction.dealt:
+            restriction = self.with_snapshots(restriction)
+        if isinstance(restriction, SnapshotsFrontier):
+            return SnapshotsTracker(restriction, self.tracker_type)
+        return super().create_tracker(restriction)  # type: ignore[misc]
+
+    def restriction_coder(self) -> coders.Coder:
+        return SnapshotsCoder(super().restriction_coder())  # type: ignore[misc]
+
+    def rebalance(
+        self, element: Any, residuals: Sequence[tuple[Any, Timestamp]], n: int
+    ) -> list[tuple[Any, Timestamp]]:
+        """Join all residuals of one element and deal them out over `n` slots; see `rebalanced`."""
+        plain = all(isinstance(frontier, self.frontier_type) for frontier, _ in residuals)
+        if residuals and plain and self._takes_signals:
+            whole = self.with_snapshots(self.frontier_type.join([frontier for frontier, _ in residuals]))
+            residuals = [(whole, residuals[0][1])]
+        if any(isinstance(frontier, SnapshotsFrontier) for frontier, _ in residuals):
+            return rebalanced(SnapshotsFrontier, residuals, n)
+        dealt: list[tuple[Any, Timestamp]] = super().rebalance(element, residuals, n)  # type: ignore[misc]
+        return dealt
+
+    def lineage_events(self, step: Any, frontier: Any) -> Iterable[LineageEvent]:
+        stream = frontier.stream if isinstance(frontier, SnapshotsFrontier) else frontier
+        events: Iterable[LineageEvent] = super().lineage_events(step, stream)  # type: ignore[misc]
+        return events
+
+    def merge_pool(self, element: Any, stream: StreamPool, backoff: Any) -> MergePool:
+        """Return the pool that adds snapshots to a pool of the change stream."""
+        settings = self._settings
+        options, limits = settings.snapshots, settings.limits
+
+        def channels() -> list[Channel]:
+            found = channels_of(options)
+            if options.signal_table:
+                rows = self.signal_rows(element, options.signal_table)
+                found.append(TableChannel(rows, lambda: None))
+            return found
+
+        def make(frontier: SnapshotsFrontier) -> StreamMerge:
+            worker = SnapshotWorker(
+                lambda stopped: self.chunk_reader(element, stopped),
+                channels,
+                backoff,
+                threads=options.parallel_tables,
+                poll_seconds=options.poll_seconds,
+                unavailable_seconds=limits.unavailable_seconds,
+            )
+            return StreamMerge(
+                self.snapshot_source(element),
+                worker,
+                options,
+                str(element),
+                frontier,
+                notifications=settings.notification_output,
+                dead_letters=settings.error_output,
+            )
+
+        return MergePool(stream, make, limits.idle_stream_seconds)

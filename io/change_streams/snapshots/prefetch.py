@@ -1,0 +1,172 @@
+"""Prefetchers that merge chunks of tables with a change stream, and their pool.
+
+A `MergingPrefetcher` has the interface of the stream's prefetcher and passes its batches on. Rows and reports come as
+batches between them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from penstock.io.change_streams.prefetch import Batch, Claim, Prefetcher, StreamPool
+from penstock.io.change_streams.snapshots.frontier import SnapshotsFrontier
+from penstock.io.change_streams.snapshots.merge import StreamMerge
+
+_MOST_CLAIMS = 32
+"""Claims of rows in one batch: between two batches the bundle reports its watermark."""
+
+
+class RowBatch:
+    """Rows and reports of snapshots."""
+
+    ends_with_lineage = False
+
+    def __init__(self, merge: StreamMerge) -> None:
+        self._merge = merge
+        self.claimed = 0
+
+    def claims(self) -> Iterator[Claim]:
+        """Yield claims. One that is refused comes again, first, in the next bundle."""
+        for _ in range(_MOST_CLAIMS):
+            if not self._merge.has_rows:
+                return
+            yield 1, *self._merge.next_claim()
+            # The bundle asks for the next claim only if this one was granted.
+            self._merge.row_claimed()
+
+
+class MergedBatch:
+    """A batch of the change stream, with the rows that must precede its changes."""
+
+    def __init__(self, batch: Batch, merge: StreamMerge) -> None:
+        self._batch, self._merge = batch, merge
+
+    @property
+    def ends_with_lineage(self) -> bool:
+        return self._batch.ends_with_lineage
+
+    @property
+    def claimed(self) -> int:
+        return self._batch.claimed
+
+    @claimed.setter
+    def claimed(self, count: int) -> None:
+        self._batch.claimed = count
+
+    def claims(self) -> Iterator[Claim]:
+        for count, records, step in self._batch.claims():
+            if not records:
+                yield count, records, step
+                continue
+            yield count, *self._merge.note(records, step)
+            self._merge.changes_claimed(records)
+
+
+class MergingPrefetcher:
+    """The prefetcher of a change stream with snapshots."""
+
+    def __init__(self, stream: Prefetcher, merge: StreamMerge) -> None:
+        self.stream, self._merge = stream, merge
+
+    def serve(self, frontier: SnapshotsFrontier) -> None:
+        """Read the partitions and tables that are readable in `frontier`, which has every claim so far."""
+        self._merge.look(frontier)
+        self.stream.serve(frontier.stream)
+
+    def take(self, timeout: float) -> Any:
+        """Return a batch of rows, if there are any, otherwise one of the stream; None after `timeout` seconds."""
+        if self._merge.has_rows:
+            return RowBatch(self._merge)
+        batch = self.stream.take(timeout)
+        if batch is None or not self._merge.notes_changes:
+            return batch
+        return MergedBatch(batch, self._merge)
+
+    @property
+    def data_expected(self) -> bool:
+        return self.stream.data_expected
+
+    @property
+    def first_record_pending(self) -> bool:
+        return self.stream.first_record_pending
+
+    @property
+    def may_stop(self) -> bool:
+        return self.stream.may_stop
+
+    def uncounted(self) -> tuple[int, int]:
+        return self.stream.uncounted()
+
+    def close(self) -> None:
+        """End the threads of both."""
+        self._merge.stop()
+        self.stream.close()
+
+
+class _StreamOnly:
+    """The prefetcher of a dealt part without the snapshots."""
+
+    def __init__(self, stream: Prefetcher) -> None:
+        self.stream = stream
+
+    def serve(self, frontier: SnapshotsFrontier) -> None:
+        self.stream.serve(frontier.stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+class MergePool:
+    """Lends prefetchers for the frontiers of a source that has incremental snapshots.
+
+    One reader of snapshots is parked between bundles. It continues only with a bundle that knows every claim of it.
+    """
+
+    def __init__(
+        self,
+        stream: StreamPool,
+        make: Callable[[SnapshotsFrontier], StreamMerge],
+        idle_seconds: float,
+    ) -> None:
+        """`stream` lends the prefetchers of the change stream."""
+        self._stream, self._make, self._idle_seconds = stream, make, idle_seconds
+        self._lock = threading.Lock()
+        self._parked: StreamMerge | None = None
+
+    @contextmanager
+    def checkout(self, frontier: Any) -> Iterator[Any]:
+        """Lend a prefetcher for a bundle."""
+        if not isinstance(frontier, SnapshotsFrontier):
+            with self._stream.checkout(frontier) as prefetcher:
+                yield prefetcher
+            return
+        with self._stream.checkout(frontier.stream) as stream:
+            if frontier.progress is None:
+                yield _StreamOnly(stream)
+                return
+            merge = self._resumed(frontier)
+            try:
+                yield MergingPrefetcher(stream, merge)
+            except BaseException:
+                merge.stop()
+                raise
+            self._park(merge)
+
+    def _resumed(self, frontier: SnapshotsFrontier) -> StreamMerge:
+        with self._lock:
+            parked, self._parked = self._parked, None
+        if parked is not None:
+            if parked.resume(frontier):
+                return parked
+            parked.stop()
+        return self._make(frontier)
+
+    def _park(self, merge: StreamMerge) -> None:
+        merge.park(self._idle_seconds)
+        with self._lock:
+            parked, self._parked = self._parked, merge
+        if parked is not None:
+            parked.stop()

@@ -1,0 +1,99 @@
+"""Incremental snapshots beside a change stream, on the simulated service and on Google's emulator."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.io.change_streams.snapshots.notifications import NotificationRecord
+from penstock.io.change_streams.snapshots.signal_folder import write_signal
+from penstock.io.spanner import DataChangeRecord
+from tests.epochs import Epochs
+from tests.integration.spanner.conftest import DDL, nanoseconds_of, on_both_services
+from tests.integration.spanner.test_snapshot import insert
+from tests.waiting import wait_until
+
+pytestmark = on_both_services
+
+
+def request(folder: Path, id_: str, type_: str = "execute-snapshot", **data: Any) -> None:
+    write_signal(folder, id_, type_, {name.replace("_", "-"): value for name, value in data.items()}, int(id_))
+
+
+def reading(database: Any, folder: Path, **options: Any) -> Any:
+    transform = database.reading(signal_folder=str(folder), **{"chunk_rows": 7, **options})
+    return transform.with_notifications(lambda reports: reports)
+
+
+def reports(driver: Epochs) -> list[str]:
+    return [each.document["type"] for each in driver.committed if isinstance(each, NotificationRecord)]
+
+
+def run_until_completed(driver: Epochs, count: int = 1) -> None:
+    wait_until(lambda: driver.run(0.1) is not None and reports(driver).count("COMPLETED") == count, "no snapshot")
+
+
+def records(driver: Epochs) -> list[DataChangeRecord]:
+    return [each for each in driver.committed if isinstance(each, DataChangeRecord)]
+
+
+def replayed(found: list[DataChangeRecord], table: str) -> dict[int, tuple[Any, Any]]:
+    """Apply records in their order. Columns that a change does not send keep their values."""
+    rows: dict[int, dict[str, Any]] = {}
+    for record in found:
+        for mod in record.mods if record.table_name == table else ():
+            keys, new, _ = mod.parsed()
+            key = int(keys["Id"])
+            if record.mod_type == "DELETE":
+                rows.pop(key, None)
+            elif record.mod_type == "UPDATE":
+                rows[key] = {**rows.get(key, {}), **new}
+            else:
+                rows[key] = new
+    return {
+        key: (row.get("Value"), None if row.get("Version") is None else int(row["Version"]))
+        for key, row in rows.items()
+    }
+
+
+def assert_rows_follow_only_what_they_see(found: list[DataChangeRecord]) -> None:
+    emitted: dict[tuple[str, str], int] = {}
+    for record in found:
+        for mod in record.mods:
+            key = record.table_name, json.loads(mod.keys)["Id"]
+            last = emitted.get(key, 0)
+            assert last <= record.commit_timestamp, "a row or a change of a key came out of order"
+            if record.mod_type != "READ":
+                emitted[key] = record.commit_timestamp
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capture", ["OLD_AND_NEW_VALUES", "NEW_ROW"])
+def test_rows_that_change_while_chunks_are_read_give_the_tables(
+    emulator: Any, new_database: Any, writers: Any, tmp_path: Path, capture: str
+) -> None:
+    ddl = [*DDL[:2], DDL[2].replace("OLD_AND_NEW_VALUES", capture)]
+    database = new_database(emulator, ddl)
+    for table in ("Accounts", "Orders"):
+        insert(database, table, {key: f"first {key}" for key in range(40)})
+    driver = Epochs(reading(database, tmp_path), 3)
+    with writers(database, threads=2, pause=0.02) as writing:
+        driver.run(0.2)
+        request(tmp_path, "1", data_collections=["Accounts|Orders"])
+        epoch = 0
+        while "COMPLETED" not in reports(driver):
+            driver.run(0.1, crash=epoch % 5 == 3)
+            epoch += 1
+            assert epoch < 600, "the snapshot does not end"
+        driver.run(0.3)
+    with database.client.batch() as batch:
+        batch.insert_or_update("Accounts", ["Id", "Value", "Version"], [(1000, "last", 1)])
+    driver.run_until(nanoseconds_of(batch.committed))
+    assert writing.commits and driver.crashes
+    for table in ("Accounts", "Orders"):
+        assert replayed(records(driver), table) == database.rows(table)
+    assert_rows_follow_only_what_they_see(records(driver))
+    assert driver.widest > 1, "the partitions were never dealt"
