@@ -30,10 +30,10 @@ from penstock.transforms.formats.spanner_lines import mod_lines
 
 @takes(
     ReadFromSpannerChangeStream,
-    "project instance database change_stream start end snapshot snapshot_data_boost heartbeat_seconds poll_seconds "
-    "unavailable_seconds tables mod_types exclude_transaction_tags dialect database_role rpc_priority "
-    "include_replicas exclude_replicas auto_failover api_endpoint plain_text root_certificates client_certificate "
-    "client_key",
+    "project instance database change_stream start end snapshot snapshot_data_boost signal_table signal_file "
+    "signal_folder chunk_rows parallel_tables heartbeat_seconds poll_seconds unavailable_seconds tables mod_types "
+    "exclude_transaction_tags dialect database_role rpc_priority include_replicas exclude_replicas auto_failover "
+    "api_endpoint plain_text root_certificates client_certificate client_key",
     events_of="spanner",
 )
 def spanner_to_files(

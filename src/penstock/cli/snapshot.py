@@ -36,7 +36,7 @@ def snapshot(
     chunk_size: int,
     action: str,
 ) -> None:
-    """Ask a job that reads PostgreSQL for an incremental snapshot, while it runs.
+    """Ask a job that reads a database for an incremental snapshot, while it runs.
 
     The job finds the request in its signal_folder: JOB.YAML sets that parameter, or name the FOLDER itself. A request
     is kept if the job does not run, and is applied once.

@@ -20,7 +20,9 @@ pytestmark = on_both_services
 
 
 def request(folder: Path, id_: str, type_: str = "execute-snapshot", **data: Any) -> None:
-    write_signal(folder, id_, type_, {name.replace("_", "-"): value for name, value in data.items()}, int(id_))
+    write_signal(
+        folder, id_, type_, {name.replace("_", "-"): value for name, value in data.items()}, int(id_)
+    )
 
 
 def reading(database: Any, folder: Path, **options: Any) -> Any:
@@ -33,7 +35,9 @@ def reports(driver: Epochs) -> list[str]:
 
 
 def run_until_completed(driver: Epochs, count: int = 1) -> None:
-    wait_until(lambda: driver.run(0.1) is not None and reports(driver).count("COMPLETED") == count, "no snapshot")
+    wait_until(
+        lambda: driver.run(0.1) is not None and reports(driver).count("COMPLETED") == count, "no snapshot"
+    )
 
 
 def records(driver: Epochs) -> list[DataChangeRecord]:
@@ -92,7 +96,8 @@ def test_rows_that_change_while_chunks_are_read_give_the_tables(
     with database.client.batch() as batch:
         batch.insert_or_update("Accounts", ["Id", "Value", "Version"], [(1000, "last", 1)])
     driver.run_until(nanoseconds_of(batch.committed))
-    assert writing.commits and driver.crashes
+    assert writing.commits
+    assert driver.crashes
     for table in ("Accounts", "Orders"):
         assert replayed(records(driver), table) == database.rows(table)
     assert_rows_follow_only_what_they_see(records(driver))

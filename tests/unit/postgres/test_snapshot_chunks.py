@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from penstock.event.column_types import ColumnType, Kind
+from penstock.io.change_streams.snapshots.channels import FileChannel
 from penstock.io.change_streams.snapshots.engine import ChunkRequest
 from penstock.io.postgres.record import Table, TableColumn
-from penstock.io.change_streams.snapshots.channels import FileChannel
 from penstock.io.postgres.snapshots.chunks import (
     ChunkStatement,
     end_of_records,

@@ -32,6 +32,7 @@ def table_reading(**options: Any) -> ReadFromSpannerTable:
         ({"snapshot": "initial"}, None, "now"),
         ({"snapshot": True}, 5, "at start"),
         ({"snapshot": "initial"}, 5, "at start"),
+        ({"snapshot": "when_needed"}, None, "now"),
     ],
 )
 def test_true_and_false_are_synonyms_of_initial_and_never(given: Any, start: Any, expected: str) -> None:
@@ -43,7 +44,7 @@ def test_only_the_chosen_tables_of_a_stream_are_read() -> None:
     assert planned(stream_reading(snapshot=True, tables=["U"])).tables == ()
 
 
-@pytest.mark.parametrize("snapshot", ["always", "when_needed", None, 2])
+@pytest.mark.parametrize("snapshot", ["always", "", None, 2])
 def test_another_value_is_refused(snapshot: Any) -> None:
     with pytest.raises(UsageError, match="initial"):
         stream_reading(snapshot=snapshot)
