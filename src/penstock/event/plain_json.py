@@ -23,8 +23,10 @@ _EPOCH, _DAY_ZERO = datetime(1970, 1, 1), date(1970, 1, 1)
 _encode = msgspec.json.Encoder(decimal_format="string", uuid_format="canonical").encode
 
 
-def image_json(schema: TableSchema, image: Image | None) -> str | None:
+def image_json(schema: TableSchema, image: Image | None, *, nanoseconds: bool = False) -> str | None:
     """Return an image as a JSON object; None stays None.
+
+    With `nanoseconds` a timestamp that has them is written with nine digits. Otherwise it is refused.
 
     Raises:
         ValueError: a timestamp has nanoseconds, or a date is outside of the years 1 to 9999.
@@ -32,7 +34,7 @@ def image_json(schema: TableSchema, image: Image | None) -> str | None:
     if image is None:
         return None
     plain = plain_images(schema)(image) or {}
-    rules = _rules(schema)
+    rules = _rules(schema, nanoseconds)
     converted = {
         name: rules[name](value) if value is not None and name in rules else value
         for name, value in plain.items()
@@ -41,22 +43,26 @@ def image_json(schema: TableSchema, image: Image | None) -> str | None:
 
 
 @lru_cache(maxsize=4096)
-def _rules(schema: TableSchema) -> dict[str, Callable[[Any], Any]]:
-    return {column.name: rule for column in plain_schema(schema) if (rule := _rule(column.name, column.type))}
+def _rules(schema: TableSchema, nanoseconds: bool) -> dict[str, Callable[[Any], Any]]:
+    return {
+        column.name: rule
+        for column in plain_schema(schema)
+        if (rule := _rule(column.name, column.type, nanoseconds))
+    }
 
 
-def _rule(name: str, type_: ColumnType) -> Callable[[Any], Any] | None:
+def _rule(name: str, type_: ColumnType, nanoseconds: bool) -> Callable[[Any], Any] | None:
     if type_.kind in (Kind.TIMESTAMP, Kind.LOCAL_TIMESTAMP):
         suffix = "Z" if type_.kind is Kind.TIMESTAMP else ""
-        return lambda value: _moment(name, value) + suffix
+        return lambda value: _moment(name, value, nanoseconds) + suffix
     if type_.kind is Kind.DATE:
         return lambda value: _date(name, value)
     if type_.kind in (Kind.FLOAT32, Kind.FLOAT64):
         return lambda value: value if math.isfinite(value) else str(value)
-    if type_.kind is Kind.ARRAY and type_.element and (inner := _rule(name, type_.element)):
+    if type_.kind is Kind.ARRAY and type_.element and (inner := _rule(name, type_.element, nanoseconds)):
         return lambda values: [None if each is None else inner(each) for each in values]
     if type_.kind is Kind.STRUCT:
-        rules = {field.name: rule for field in type_.fields if (rule := _rule(name, field.type))}
+        rules = {field.name: rule for field in type_.fields if (rule := _rule(name, field.type, nanoseconds))}
         return lambda value: {
             field: rules[field](each) if field in rules and each is not None else each
             for field, each in value.items()
@@ -64,14 +70,16 @@ def _rule(name: str, type_: ColumnType) -> Callable[[Any], Any] | None:
     return None
 
 
-def _moment(name: str, nanoseconds: Any) -> str:
+def _moment(name: str, value: Any, nanoseconds: bool) -> str:
     refused = ValueError(f"column {name} has a timestamp with nanoseconds or outside of the years 1 to 9999")
-    if nanoseconds % 1000:  # NaN for an infinite timestamp of PostgreSQL
+    rest = value % 1000  # NaN for an infinite timestamp of PostgreSQL
+    if rest and not (nanoseconds and isinstance(value, int)):
         raise refused
     try:
-        return (_EPOCH + timedelta(microseconds=nanoseconds // 1000)).isoformat(timespec="microseconds")
+        text = (_EPOCH + timedelta(microseconds=value // 1000)).isoformat(timespec="microseconds")
     except OverflowError:
         raise refused from None
+    return f"{text}{rest:03d}" if rest else text
 
 
 def _date(name: str, days: Any) -> str:

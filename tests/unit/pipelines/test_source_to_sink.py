@@ -88,4 +88,7 @@ def test_an_unknown_argument_is_refused() -> None:
 
 def test_the_program_says_which_pipelines_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["spanner-to-punched-cards"]) == 2
-    assert "SINK is avro, bigtable, delta, iceberg, parquet, postgresql, spanner" in capsys.readouterr().err
+    assert (
+        "SINK is avro, bigquery, bigtable, delta, iceberg, parquet, postgresql, spanner"
+        in capsys.readouterr().err
+    )

@@ -1,0 +1,179 @@
+"""Sends batches to tables that BigQuery keeps at the current state, by its pseudo-columns for change data capture.
+
+Each event is an UPSERT or DELETE with a sequence number, which is the version of the event. BigQuery keeps the row with
+the highest number of each key. So a batch that comes again changes nothing, and the sink needs no ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from penstock.event.model import NO_COLUMNS, ChangeEvent, Image, Op, TableSchema
+from penstock.event.replica import NotReplicableError, changed_key
+from penstock.event.schema_changes import merged_schema
+from penstock.io.bigquery.columns import COMMITTED_AT, Convert, Field, bad_key, bad_name, converter
+from penstock.io.bigquery.errors import BigQueryTargetError, RowsRefusedError
+from penstock.io.bigquery.rows import (
+    CHANGE_SEQUENCE_NUMBER,
+    CHANGE_TYPE,
+    EncodedRow,
+    RowLayout,
+    change_layout,
+    fitting,
+)
+from penstock.io.bigquery.sequence import sequence_number
+from penstock.io.bigquery.services import DEFAULT_STREAM, Warehouse, WriteApi
+from penstock.io.bigquery.target import BigQueryTarget
+from penstock.io.staging.delivery import Delivery, EventBatch, Refusal, RefusalError, Sent
+
+
+class ReplicaSender:
+    """See `penstock.io.staging.delivery.Sender`."""
+
+    def __init__(
+        self, target: BigQueryTarget, skip_refused: bool, api: WriteApi, warehouse: Warehouse
+    ) -> None:
+        self._target, self._skip_refused = target, skip_refused
+        self._api, self._warehouse = api, warehouse
+        self._tables: dict[str, _Table] = {}
+        self._sources: dict[str, tuple[str, ...]] = {}
+
+    def send(self, delivery: Delivery, events: EventBatch) -> Sent:
+        """Send the changes; see `Sender.send`. A batch that comes again is sent again, and refuses the same rows."""
+        refused: dict[int, Refusal] = {}
+        for name, schema in self._schemas(events).items():
+            self._prepare(name, schema)
+        rows: dict[str, list[EncodedRow]] = {}
+        for index, event in enumerate(events):
+            try:
+                contents = self._changes(event)
+            except (NotReplicableError, ValueError) as error:
+                self._refuse(refused, index, str(error))
+                continue
+            if contents:
+                name = self._target.table_of(event.source)
+                rows.setdefault(name, []).extend(EncodedRow(index, content) for content in contents)
+        for name, of_table in rows.items():
+            self._append(name, of_table, refused)
+        return Sent(tuple(refused[index] for index in sorted(refused)))
+
+    def close(self) -> None:
+        self._api.close()
+        self._warehouse.close()
+
+    def _schemas(self, events: Iterable[ChangeEvent]) -> dict[str, TableSchema]:
+        found: dict[str, TableSchema] = {}
+        for event in events:
+            # Events without a key are refused later, and need no table.
+            if event.key and event.source.system != "bigtable":
+                self._check_source(event)
+                name = self._target.table_of(event.source)
+                found[name] = merged_schema(found.get(name, NO_COLUMNS), event.schema)
+        return found
+
+    def _check_source(self, event: ChangeEvent) -> None:
+        source = event.source
+        identity = (source.system, source.server, source.database, source.schema, source.table)
+        known = self._sources.setdefault(self._target.table_of(source), identity)
+        if known != identity:
+            raise BigQueryTargetError(
+                f"two tables of the source would be one table of the target: {'.'.join(filter(None, known[2:]))} and "
+                f"{'.'.join(filter(None, identity[2:]))}. Use table='{{schema}}_{{table}}' or '{{database}}_{{table}}'"
+            )
+
+    def _prepare(self, name: str, schema: TableSchema) -> None:
+        known = self._tables.get(name)
+        merged = merged_schema(NO_COLUMNS if known is None else known.schema, schema)
+        if known is None or merged != known.schema:
+            if reason := bad_key(merged) or bad_name(merged.names):
+                raise BigQueryTargetError(f"table {name}: {reason}")
+            self._tables[name] = _Table(merged, self._warehouse.replica(name, merged), self._target)
+
+    def _changes(self, event: ChangeEvent) -> list[bytes]:
+        """Return the rows that an event means: one, two if the key changed, none if it changes no row."""
+        if event.op in (Op.MESSAGE, Op.SCHEMA):
+            return []
+        source = event.source
+        if event.op is Op.TRUNCATE:
+            raise NotReplicableError(
+                f"table {source.table}: BigQuery's change data capture has no TRUNCATE: truncate the table in "
+                "BigQuery, or use mode='log'"
+            )
+        if source.system == "bigtable" or not event.key:
+            raise NotReplicableError(
+                f"table {source.table}: the event has no row with a primary key: use mode='log', which writes every "
+                "change"
+            )
+        table = self._tables[self._target.table_of(source)]
+        number = sequence_number(event.version)
+        if event.op is Op.DELETE:
+            return [table.delete(event, event.key, number)]
+        old_key = changed_key(event)
+        upsert = table.upsert(event, number)
+        return [upsert] if old_key is None else [table.delete(event, old_key, number), upsert]
+
+    def _append(self, name: str, rows: Sequence[EncodedRow], refused: dict[int, Refusal]) -> None:
+        layout = self._tables[name].layout
+        pending = list(rows)
+        while pending:
+            part = fitting(pending)
+            try:
+                self._api.append(name, DEFAULT_STREAM, layout, [row.content for row in part], None)
+                pending = pending[len(part) :]
+            except RowsRefusedError as error:
+                for number, reason in error.reasons.items():
+                    self._refuse(refused, part[number].event_index, reason)
+                # Both rows of a change of the key are left out.
+                pending = [row for row in pending if row.event_index not in refused]
+
+    def _refuse(self, refused: dict[int, Refusal], index: int, reason: str) -> None:
+        refusal = Refusal(index, reason)
+        if not self._skip_refused:
+            raise RefusalError(refusal)
+        refused[index] = refusal
+
+
+class _Table:
+    """A table of the target: the layout of its changes, and how values are converted."""
+
+    def __init__(self, schema: TableSchema, fields: Sequence[Field], target: BigQueryTarget) -> None:
+        self.schema = schema
+        self.layout: RowLayout = change_layout(fields)
+        names = {field.name for field in fields}
+        self._writes_time = COMMITTED_AT in names
+        # With schema_changes="ignore" the table lacks columns of the source.
+        self._converters: dict[str, Convert] = {
+            column.name: converter(column, target.nanoseconds) for column in schema if column.name in names
+        }
+        self._data = [name for name in self._converters if name not in {c.name for c in schema.key_columns}]
+
+    def upsert(self, event: ChangeEvent, number: str) -> bytes:
+        """Return the row after the change.
+
+        Raises:
+            NotReplicableError: the event does not have the whole row.
+        """
+        after = event.after or {}
+        missing = [name for name in self._data if name not in after and name in event.schema.names]
+        if missing and event.op is not Op.CREATE:
+            raise NotReplicableError(
+                f"table {event.source.table}: the source did not send column {missing[0]}, and an UPSERT of BigQuery "
+                "replaces the whole row: let the source send whole rows (Spanner: NEW_ROW; PostgreSQL: REPLICA "
+                "IDENTITY FULL), or complete them with MaterializeRows (materialize_rows in templates)"
+            )
+        return self._row(event, (event.key or {}) | after, "UPSERT", number)
+
+    def delete(self, event: ChangeEvent, key: Image, number: str) -> bytes:
+        """Return the row that deletes a key."""
+        return self._row(event, key, "DELETE", number)
+
+    def _row(self, event: ChangeEvent, values: Image, change: str, number: str) -> bytes:
+        row: dict[str, Any] = {
+            name: convert(values[name])
+            for name, convert in self._converters.items()
+            if values.get(name) is not None
+        }
+        if self._writes_time:
+            row[COMMITTED_AT] = event.timestamp // 1000
+        return self.layout.encode({**row, CHANGE_TYPE: change, CHANGE_SEQUENCE_NUMBER: number})

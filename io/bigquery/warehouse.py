@@ -1,0 +1,247 @@
+"""Tables of BigQuery and the few queries of the sink, over REST."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from google.api_core import exceptions
+from google.cloud import bigquery
+from google.cloud.bigquery.table import PrimaryKey, TableConstraints
+
+from penstock.event.model import TableSchema
+from penstock.event.schema_changes import SchemaChange, plan_schema_change
+from penstock.io.bigquery.clients import classified_errors, rest_client
+from penstock.io.bigquery.columns import COMMITTED_AT, Field, field_of, known_type
+from penstock.io.bigquery.errors import BigQueryTargetError
+from penstock.io.bigquery.log_rows import LEDGER, LEDGER_FIELDS, LOG_FIELDS, STREAMS, STREAMS_FIELDS
+from penstock.io.bigquery.services import LedgerRow, Successor
+from penstock.io.bigquery.write_api import BigQueryWriteApi
+
+if TYPE_CHECKING:
+    from penstock.io.bigquery.target import BigQueryTarget
+
+# REST has the old names of some types.
+_NAMES = {"BOOLEAN": "BOOL", "INTEGER": "INT64", "FLOAT": "FLOAT64"}
+_QUERY_SECONDS = 120.0
+_CLUSTERED = ("batch_writer", "batch_epoch")
+
+
+def check_target(target: BigQueryTarget) -> None:
+    """See `BigQueryTarget.check`."""
+    warehouse = BigQueryWarehouse(target)
+    try:
+        warehouse.require_dataset()
+        if target.mode == "log":
+            warehouse.create_bookkeeping()
+            warehouse.read_ledger("")
+            api = BigQueryWriteApi(target)
+            try:
+                api.check_rights(LEDGER)
+            finally:
+                api.close()
+    finally:
+        warehouse.close()
+
+
+class BigQueryWarehouse:
+    """See `penstock.io.bigquery.services.Warehouse`."""
+
+    def __init__(self, target: BigQueryTarget) -> None:
+        self._target = target
+        with classified_errors(target.name):
+            self._client = rest_client(target)
+        self._dataset = f"{target.project}.{target.dataset}"
+        self._has_bookkeeping = False
+
+    def close(self) -> None:
+        self._client.close()
+
+    def require_dataset(self) -> None:
+        """Raise an error if there is no dataset, or if it must not be read."""
+        with classified_errors(self._target.name):
+            self._client.get_dataset(self._dataset)
+
+    def create_bookkeeping(self) -> None:
+        """Create the ledger and the table of streams if they are missing."""
+        if not self._has_bookkeeping:
+            # Clustered, so that an entry is found without a scan of all.
+            self._create(LEDGER, LEDGER_FIELDS, ("writer",))
+            self._create(STREAMS, STREAMS_FIELDS, ("writer",))
+            self._has_bookkeeping = True
+
+    def create_log(self, table: str) -> None:
+        self._create(table, LOG_FIELDS, _CLUSTERED, needs_right=True)
+
+    def replica(self, table: str, schema: TableSchema) -> tuple[Field, ...]:
+        with classified_errors(self._target.name):
+            found = self._table(table)
+            if found is None:
+                found = self._create_replica(table, schema)
+            fields = _fields_of(found)
+            self._check_key(found, schema)
+            known = {each.name: each for each in fields}
+            types = {
+                column.name: known_type(known[column.name], column.type)
+                for column in schema
+                if column.name in known
+            }
+            change = plan_schema_change(table, types, schema, self._target.schema_changes)
+            return self._alter(found, change) if change.alters else fields
+
+    def read_ledger(self, writer: str) -> list[LedgerRow]:
+        self.create_bookkeeping()
+        rows = self._query(
+            "SELECT table_name, generation, epoch, stream, next_offset, refused FROM ("
+            "SELECT *, ROW_NUMBER() OVER (PARTITION BY table_name ORDER BY epoch DESC) AS place "
+            f"FROM `{self._dataset}.{LEDGER}` WHERE writer = @writer) WHERE place = 1",
+            writer=writer,
+        )
+        return [LedgerRow(*row) for row in rows]
+
+    def batch_indexes(self, table: str, writer: str, epoch: int) -> list[int]:
+        rows = self._query(
+            f"SELECT batch_index FROM `{self._dataset}.{table}` "
+            "WHERE batch_writer = @writer AND batch_epoch = @epoch ORDER BY batch_index",
+            writer=writer,
+            epoch=epoch,
+        )
+        return [index for (index,) in rows]
+
+    def successor(self, writer: str, table: str, stream: str) -> Successor | None:
+        self.create_bookkeeping()
+        for row in self._query(
+            f"SELECT stream, epoch, rows_before FROM `{self._dataset}.{STREAMS}` WHERE {_CELL} AND chosen",
+            writer=writer,
+            table=table,
+            previous=stream,
+        ):
+            return Successor(*row)
+        return None
+
+    def choose_successor(self, writer: str, table: str, stream: str, candidate: Successor) -> Successor:
+        streams = f"`{self._dataset}.{STREAMS}`"
+        given = {"writer": writer, "table": table, "previous": stream, "stream": candidate.stream}
+        self._query(
+            f"INSERT INTO {streams} (writer, table_name, previous, stream, epoch, rows_before, chosen) "
+            "VALUES (@writer, @table, @previous, @stream, @epoch, @rows_before, FALSE)",
+            **given,
+            epoch=candidate.epoch,
+            rows_before=candidate.before,
+        )
+        # INSERTs of two processes both succeed. UPDATEs of one table do not run side by side: the second one sees what
+        # the first one has changed ("DML concurrency" in BigQuery's documentation). So one candidate is chosen.
+        self._query(
+            f"UPDATE {streams} SET chosen = TRUE WHERE {_CELL} AND stream = @stream AND NOT EXISTS ("
+            f"SELECT 1 FROM {streams} AS other WHERE other.writer = @writer AND other.table_name = @table "
+            "AND other.previous = @previous AND other.chosen)",
+            **given,
+        )
+        chosen = self.successor(writer, table, stream)
+        if chosen is None:
+            raise BigQueryTargetError(f"{self._target.name}: {STREAMS} lost an entry that was just written")
+        return chosen
+
+    def _query(self, sql: str, **parameters: str | int) -> list[tuple[Any, ...]]:
+        given = [
+            bigquery.ScalarQueryParameter(name, "INT64" if isinstance(value, int) else "STRING", value)
+            for name, value in parameters.items()
+        ]
+        # A cached result could be older than rows that were acknowledged.
+        config = bigquery.QueryJobConfig(query_parameters=given, use_query_cache=False)
+        with classified_errors(self._target.name):
+            rows = self._client.query(sql, job_config=config).result(timeout=_QUERY_SECONDS)
+            return [tuple(row.values()) for row in rows]
+
+    def _table(self, name: str) -> bigquery.Table | None:
+        try:
+            return self._client.get_table(f"{self._dataset}.{name}")
+        except exceptions.NotFound:
+            return None
+
+    def _create(
+        self, name: str, fields: Iterable[Field], clustered: Iterable[str], *, needs_right: bool = False
+    ) -> None:
+        with classified_errors(self._target.name):
+            # Asked first: a role that may not create tables can use those that exist.
+            if self._table(name) is not None:
+                return
+            if needs_right:
+                self._require_create(name)
+            table = bigquery.Table(f"{self._dataset}.{name}", [_schema_field(each) for each in fields])
+            table.clustering_fields = list(clustered)
+            self._client.create_table(table, exists_ok=True)
+
+    def _create_replica(self, name: str, schema: TableSchema) -> bigquery.Table:
+        self._require_create(name)
+        fields = [
+            *(field_of(column.name, column.type) for column in schema),
+            Field(COMMITTED_AT, "TIMESTAMP"),
+        ]
+        table = bigquery.Table(f"{self._dataset}.{name}", [_schema_field(each) for each in fields])
+        key = [column.name for column in schema.key_columns]
+        table.table_constraints = TableConstraints(primary_key=PrimaryKey(columns=key), foreign_keys=None)
+        # BigQuery merges changes by key. Clustering by the key makes the merges cheaper; it takes four columns.
+        table.clustering_fields = key[:4]
+        table.max_staleness = _interval(self._target.max_staleness_seconds)
+        return self._client.create_table(table, exists_ok=True)
+
+    def _check_key(self, table: bigquery.Table, schema: TableSchema) -> None:
+        key = [column.name for column in schema.key_columns]
+        constraints = table.table_constraints
+        found = (
+            None
+            if constraints is None or constraints.primary_key is None
+            else constraints.primary_key.columns
+        )
+        # The emulator does not keep primary keys.
+        if found is None and self._target.endpoint is not None:
+            return
+        if found is None or sorted(found) != sorted(key):
+            columns = ", ".join(key)
+            raise BigQueryTargetError(
+                f"table {table.table_id} of {self._target.name} needs the primary key of the source: ALTER TABLE "
+                f"{table.table_id} ADD PRIMARY KEY ({columns}) NOT ENFORCED"
+            )
+
+    def _require_create(self, name: str) -> None:
+        if not self._target.create_tables:
+            raise BigQueryTargetError(
+                f"table {name} does not exist in {self._target.name}, and create_tables is false: create it as "
+                "docs/sinks/bigquery.md describes"
+            )
+
+    def _alter(self, table: bigquery.Table, change: SchemaChange) -> tuple[Field, ...]:
+        if change.added:
+            added = [_schema_field(field_of(column.name, column.type)) for column in change.added]
+            table.schema = [*table.schema, *added]
+            # The client sends the ETag of the table. If another process was first, the answer is 412, which is
+            # ABORTED here: the batch is sent again, and sees the new columns.
+            table = self._client.update_table(table, ["schema"])
+        for column in change.widened:
+            wanted = field_of(column.name, column.type)
+            name = f"`{self._dataset}.{table.table_id}`"
+            self._query(f"ALTER TABLE {name} ALTER COLUMN `{column.name}` SET DATA TYPE {wanted.type}")
+        found = self._client.get_table(table.reference)
+        return _fields_of(found)
+
+
+_CELL = "writer = @writer AND table_name = @table AND previous = @previous"
+
+
+def _interval(seconds: int) -> str:
+    """Return seconds as the REST API writes an INTERVAL: years-months days hours:minutes:seconds."""
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    return f"0-0 0 {hours}:{minute}:{second}"
+
+
+def _schema_field(field: Field) -> bigquery.SchemaField:
+    return bigquery.SchemaField(field.name, field.type, mode=field.mode)
+
+
+def _fields_of(table: bigquery.Table) -> tuple[Field, ...]:
+    return tuple(
+        Field(each.name, _NAMES.get(each.field_type, each.field_type), each.mode or "NULLABLE")
+        for each in table.schema
+    )

@@ -1,0 +1,121 @@
+"""`WriteToBigQuery`: change events into tables of BigQuery."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from penstock.errors import UsageError
+from penstock.event.schema_changes import Policy
+from penstock.extras import require_extra
+from penstock.io.bigquery.columns import Nanoseconds
+from penstock.io.bigquery.target import BigQueryTarget, Mode
+from penstock.io.staging.retry import UNAVAILABLE_SECONDS
+from penstock.io.staging.send_after_commit import SHARDS, SendAfterCommit
+
+
+class WriteToBigQuery(SendAfterCommit):
+    """Write change events into BigQuery: a change log, or a replica of the source's tables.
+
+        events | WriteToBigQuery(project="my-project", dataset="shop", mode="current")
+
+    *log*: every event is a row, exactly once. The Storage Write API appends rows at explicit offsets of write streams,
+    and the ledger in the table ``penstock_ledger`` says which offset is the next one. The images of a row are JSON.
+
+    *current*: a table has one row for each primary key, which BigQuery maintains from the changes (change data
+    capture). Each change has a sequence number, its version, so a change that comes again or late changes nothing. An
+    UPSERT replaces the whole row, so each event must have the whole row.
+
+    Emits a `DeliveredBatch` for each batch. `with_exception_handling` adds an output of the events that BigQuery or the
+    sink refuses.
+
+    Order: log: the events of one primary key are in their order in `version`. current: by version.
+    What repeats: nothing on `PySparkRunner`. On other runners a log may have events twice.
+    Watermark: each event holds the output watermark until BigQuery has acknowledged it.
+    State: for each shard the events since the last commit, or of the last `roll_seconds`.
+
+    Args:
+        project: the Google Cloud project of the dataset.
+        dataset: the dataset. It must exist.
+        mode: ``log`` appends every event, ``current`` maintains one row for each primary key.
+        table: the name of a target table; ``{table}``, ``{schema}`` and ``{database}`` are those of the source.
+        schema_changes: what happens in the mode current when the source has new columns or wider types: ``evolve``
+            alters the table, ``ignore`` leaves it and drops new columns, ``stop`` fails.
+        create_tables: create tables that are missing.
+        max_staleness_seconds: how old the answer of a query may be, in seconds, for tables that the mode current
+            creates. 0 makes BigQuery apply all changes before each query, which costs time and money.
+        nanoseconds: what happens in the mode current to times with nanoseconds, which BigQuery does not have:
+            ``refuse`` or ``truncate`` to microseconds. In keys they are always refused.
+        endpoint: URL of the REST API of an emulator, such as ``http://localhost:9050``.
+        write_endpoint: ``host:port`` of the Storage Write API of an emulator.
+        shards: how many batches are sent at the same time.
+        roll_seconds: how long events are collected before they are sent, in seconds of processing time; 0 sends with
+            every epoch.
+        staging: a folder or URL for staged batches; None: in the checkpoint.
+        unavailable_seconds: how long a service that does not answer is asked again before the epoch fails, in seconds.
+
+    Raises:
+        UsageError: an argument is wrong, or a package is missing (at construction).
+    """
+
+    def __init__(
+        self,
+        *,
+        project: str,
+        dataset: str,
+        mode: Mode = "log",
+        table: str = "{table}",
+        schema_changes: Policy = "evolve",
+        create_tables: bool = True,
+        max_staleness_seconds: int = 900,
+        nanoseconds: Nanoseconds = "refuse",
+        endpoint: str | None = None,
+        write_endpoint: str | None = None,
+        shards: int = SHARDS,
+        roll_seconds: float = 0,
+        staging: str | os.PathLike[str] | None = None,
+        unavailable_seconds: float = UNAVAILABLE_SECONDS,
+    ) -> None:
+        require_extra("bigquery", "google.cloud.bigquery")
+        require_extra("bigquery", "google.cloud.bigquery_storage_v1")
+        _check_choice("mode", mode, ("log", "current"))
+        _check_choice("schema_changes", schema_changes, ("evolve", "ignore", "stop"))
+        _check_choice("nanoseconds", nanoseconds, ("refuse", "truncate"))
+        if not isinstance(max_staleness_seconds, int) or not 0 <= max_staleness_seconds <= 86_400:
+            raise UsageError(f"max_staleness_seconds must be 0 to 86400, got {max_staleness_seconds!r}.")
+        if (endpoint is None) is not (write_endpoint is None):
+            raise UsageError("endpoint and write_endpoint belong together: an emulator has both.")
+        try:
+            table.format(table="t", schema="s", database="d")
+        except (KeyError, IndexError, ValueError):
+            raise UsageError(
+                f"table must be a name with {{table}}, {{schema}} and {{database}}, got {table!r}."
+            ) from None
+        target = BigQueryTarget(
+            project,
+            dataset,
+            mode,
+            table,
+            schema_changes,
+            create_tables,
+            max_staleness_seconds,
+            nanoseconds,
+            endpoint,
+            write_endpoint,
+        )
+        super().__init__(
+            target,
+            shards=shards,
+            roll_seconds=roll_seconds,
+            staging=staging,
+            unavailable_seconds=unavailable_seconds,
+        )
+        self._bigquery = target
+
+    def display_data(self) -> dict[str, Any]:
+        return {**super().display_data(), "mode": self._bigquery.mode, "dataset": self._bigquery.dataset}
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UsageError(f"{name} must be one of {', '.join(choices)}, got {value!r}.")

@@ -1,0 +1,106 @@
+"""Tables that BigQuery maintains: they equal the source, whatever comes again or late."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from penstock.event import Op, TableSchema
+from penstock.io.bigquery.errors import BigQueryTargetError
+from penstock.io.bigquery.replica_sender import ReplicaSender
+from penstock.io.bigquery.target import BigQueryTarget
+from penstock.io.staging.delivery import Delivery, RefusalError, TargetUnavailableError
+from tests.changing_table import COLUMNS, ChangingTable
+from tests.simulation.bigquery.service import BigQuery, Faults, Process
+
+TARGET = BigQueryTarget("p", "d", mode="current")
+
+
+def sender_of(
+    service: BigQuery, *, skip_refused: bool = False, faults: Faults | None = None
+) -> ReplicaSender:
+    process = Process(service) if faults is None else Process(service, faults)
+    return ReplicaSender(TARGET, skip_refused, process, process)
+
+
+def rows_of(service: BigQuery) -> dict[int, dict[str, int]]:
+    rows = service.current("orders", "k")
+    return {key: {name: row[name] for name in COLUMNS} for key, row in rows.items()}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_batches_that_are_lost_repeated_or_late_give_the_rows_of_the_source(seed: int) -> None:
+    rng = random.Random(seed)
+    table = ChangingTable(seed, partial=False, truncates=False)
+    for _ in range(60):
+        table.statement()
+    batches = [table.events[at : at + 10] for at in range(0, len(table.events), 10)]
+    service = BigQuery()
+    for epoch, batch in enumerate(batches):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("penstock.io.bigquery.rows.REQUEST_BYTES", rng.choice((200, 10_000)))
+            try:
+                faults = Faults(rng.randrange(4), rng.choice(("drop", "lose")))
+                sender_of(service, faults=faults).send(Delivery("s", "j", 0, 1, 1, epoch), batch)
+            except TargetUnavailableError:
+                pass
+            sender_of(service).send(Delivery("s", "j", 0, 1, 1, epoch), batch)
+            late = rng.randrange(epoch + 1)
+            sender_of(service).send(Delivery("s", "j", 0, 1, 1, late), batches[late])
+    assert rows_of(service) == table.rows
+
+
+def test_a_row_with_columns_that_were_not_sent_is_refused_and_the_others_flow() -> None:
+    table = ChangingTable(1, partial=False, truncates=False, keys_move=False)
+    while not any(event.op is Op.UPDATE for event in table.events):
+        table.statement()
+    update = next(event for event in table.events if event.op is Op.UPDATE)
+    number = table.events.index(update)
+    table.events[number] = msgspec.structs.replace(update, after={"k": update.after["k"]})  # type: ignore[index]
+    service = BigQuery()
+    sent = sender_of(service, skip_refused=True).send(Delivery("s", "j", 0, 1, 1, 1), table.events)
+    assert [(each.index, "MaterializeRows" in each.reason) for each in sent.refused] == [(number, True)]
+    assert len(service.tables["orders"]) == len(table.events) - 1
+
+
+def test_a_row_that_bigquery_refuses_is_left_out_of_each_repeat() -> None:
+    table = ChangingTable(2, partial=False, truncates=False, keys_move=False)
+    for _ in range(8):
+        table.statement()
+    service = BigQuery(lambda row: row["k"] == table.events[0].key["k"])  # type: ignore[index]
+    results = [
+        sender_of(service, skip_refused=True).send(Delivery("s", "j", 0, 1, 1, 1), table.events).refused
+        for _ in range(2)
+    ]
+    assert results[0] == results[1] != ()
+    with pytest.raises(RefusalError):
+        sender_of(service).send(Delivery("s", "j", 0, 1, 1, 1), table.events)
+
+
+def test_a_truncate_is_refused_with_the_fix() -> None:
+    table = ChangingTable(3)
+    table._emit(Op.TRUNCATE, None, None, None)
+    sent = sender_of(BigQuery(), skip_refused=True).send(Delivery("s", "j", 0, 1, 1, 1), table.events)
+    assert "mode='log'" in sent.refused[0].reason
+
+
+def test_two_tables_of_the_source_in_one_table_are_an_error() -> None:
+    table = ChangingTable(4, partial=False, truncates=False)
+    table.statement()
+    event = table.events[0]
+    other = msgspec.structs.replace(event, source=msgspec.structs.replace(event.source, schema="archive"))
+    with pytest.raises(BigQueryTargetError, match="one table of the target"):
+        sender_of(BigQuery()).send(Delivery("s", "j", 0, 1, 1, 1), [event, other])
+
+
+def test_a_key_that_bigquery_does_not_take_is_an_error() -> None:
+    table = ChangingTable(5, partial=False, truncates=False)
+    table.statement()
+    event = table.events[0]
+    key, *others = event.schema.columns
+    as_float = msgspec.structs.replace(key, type=msgspec.structs.replace(key.type, kind="FLOAT64"))
+    changed = msgspec.structs.replace(event, schema=TableSchema((as_float, *others)))
+    with pytest.raises(BigQueryTargetError, match="primary key"):
+        sender_of(BigQuery()).send(Delivery("s", "j", 0, 1, 1, 1), [changed])
