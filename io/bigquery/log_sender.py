@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
@@ -33,7 +32,6 @@ from penstock.io.bigquery.log_rows import LEDGER, LEDGER_FIELDS, LOG_FIELDS, log
 from penstock.io.bigquery.rows import EncodedRow, fitting, layout_of
 from penstock.io.bigquery.services import (
     DEFAULT_STREAM,
-    LedgerRow,
     Successor,
     Warehouse,
     WriteApi,
@@ -197,7 +195,16 @@ class LogSender:
         now = int(self._clock() * 1e6)
         rows = [
             layout.encode(
-                _ledger_row(delivery, LedgerRow(table, *delivery.position, stream, offset, text), now)
+                {
+                    "writer": delivery.writer,
+                    "table_name": table,
+                    "generation": delivery.generation,
+                    "epoch": delivery.epoch,
+                    "stream": stream,
+                    "next_offset": offset,
+                    "refused": text,
+                    "written_at": now,
+                }
             )
             for table, (stream, offset) in written.items()
         ]
@@ -296,19 +303,6 @@ def _contradiction(table: str) -> BigQueryTargetError:
         "of the log were deleted while a batch was being sent. Start with a new checkpoint folder, which is a new "
         "job, and a time before the changes that are missing"
     )
-
-
-def _ledger_row(delivery: Delivery, row: LedgerRow, now_us: int) -> dict[str, Any]:
-    return {
-        "writer": delivery.writer,
-        "table_name": row.table,
-        "generation": row.generation,
-        "epoch": row.epoch,
-        "stream": row.stream,
-        "next_offset": row.next_offset,
-        "refused": row.refused,
-        "written_at": now_us,
-    }
 
 
 def _epoch(entry: LedgerEntry) -> int:
