@@ -22,7 +22,7 @@ from penstock.io.postgres.catalog import RELATION, TYPES, describe
 from penstock.io.postgres.column_types import CatalogType
 from penstock.io.postgres.errors import classify_error, skipped_publication
 from penstock.io.postgres.record import Table, format_lsn, parse_lsn
-from penstock.io.postgres.source import ChangeStream, Connection
+from penstock.io.postgres.source import ChangeStream, Connection, plugin_options
 from penstock.io.postgres.text_values import SESSION_SETTINGS
 
 _CONNECT_SECONDS = 10
@@ -31,8 +31,10 @@ _OPTIONS = " ".join(
     f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in SESSION_SETTINGS.items()
 )
 _STATUS = struct.Struct("!cQQQqB")
-_XLOG_DATA = struct.Struct("!cQQq")
-_KEEPALIVE = struct.Struct("!cQqB")
+_LOG_DATA, _KEEPALIVE = b"wk"
+# A message of the log has a head: its kind, its position, the end of the log and the clock.
+_LOG_DATA_HEAD = struct.calcsize("!cQQq")
+_KEEPALIVE_DATA = struct.Struct("!cQqB")
 _POSTGRES_EPOCH_SECONDS = 946_684_800
 
 
@@ -44,17 +46,9 @@ where slot.slot_name = %(slot)s and reader.application_name = %(name)s
 _RELEASE_ATTEMPTS, _RELEASE_SECONDS = 100, 0.01
 
 
-class Arrived(NamedTuple):
-    """A message of the log, with the position that came with it."""
-
-    lsn: int
-    payload: bytes
-
-
-class Reached(NamedTuple):
-    """All messages of transactions that end at or before `lsn` have arrived."""
-
-    lsn: int
+Arrived = tuple[int, bytes]
+"""A position and the message of the log there. An empty message says that all messages of transactions that end at or
+before the position have arrived. A plain tuple: a class would cost as much as the rest of the reception."""
 
 
 class Now(NamedTuple):
@@ -165,14 +159,14 @@ class Client:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def plugin_options(self) -> dict[str, str]:
-        """Return the options of pgoutput. Messages and version 1 exist in every supported server."""
-        return {"proto_version": "1", "publication_names": self._stream.publication, "messages": "true"}
+    def plugin_options(self, *, two_phase: bool = False) -> dict[str, str]:
+        """Return the options of pgoutput; see `source.plugin_options`. `two_phase`: the slot was created with it."""
+        return plugin_options(self._stream.publication, self._connection, two_phase=two_phase)
 
     @contextmanager
-    def pull(self, most: int) -> Iterator[Iterator[Arrived]]:
+    def pull(self, most: int, *, two_phase: bool = False) -> Iterator[Iterator[Arrived]]:
         """Yield the changes after the slot's confirmed position: at least `most`, to the end of a transaction."""
-        options = [word for pair in self.plugin_options().items() for word in pair]
+        options = [word for pair in self.plugin_options(two_phase=two_phase).items() for word in pair]
         query = sql.SQL(
             "copy (select lsn, data from pg_logical_slot_peek_binary_changes({}, null, {}, {})) to stdout "
             "(format binary)"
@@ -181,7 +175,7 @@ class Client:
         )
         with self._errors(), self.session.cursor() as cursor, cursor.copy(query) as copy:
             copy.set_types(["pg_lsn", "bytea"])
-            yield (Arrived(int.from_bytes(lsn, "big"), data) for lsn, data in copy.rows())
+            yield ((int.from_bytes(lsn, "big"), data) for lsn, data in copy.rows())
         if self._skipped:
             self._skipped = False
             raise skipped_publication(str(self._stream))
@@ -199,14 +193,15 @@ class Client:
                 return
             time.sleep(_RELEASE_SECONDS)
 
-    def open_stream(self, start: int) -> LogStream:
+    def open_stream(self, start: int, *, two_phase: bool = False) -> LogStream:
         """Start the replication protocol at a position.
 
         Raises:
             UnreachableError: ask again later; the slot may still be in use.
             ChangeStreamError: the server refused it; the message says what to do.
         """
-        return LogStream(self._connection, self._stream, self.plugin_options(), start)
+        options = self.plugin_options(two_phase=two_phase)
+        return LogStream(self._connection, self._stream, options, start)
 
 
 def _names_skipped_publication(notice: str) -> bool:
@@ -255,25 +250,33 @@ class LogStream:
             self.close()
             raise
 
-    def receive(self, timeout: float, most: int) -> list[Arrived | Reached]:
+    def receive(self, timeout: float, most: int) -> list[Arrived]:
         """Return what has arrived, at most `most` messages; an empty list after `timeout` seconds.
 
         Raises:
             UnreachableError: the connection was lost.
             ChangeStreamError: the server ended the stream; the message says what to do.
         """
-        arrived: list[Arrived | Reached] = []
-        while len(arrived) < most and not self._skipped:
-            size, data = self._next()
-            if size > 0:
-                if item := self._item(bytes(data)):
-                    arrived.append(item)
-            elif size < 0:
-                self._raise_end()
-            elif arrived or not select.select([self._connection.socket], [], [], timeout)[0]:
-                break
-            else:
-                self._consume()
+        arrived: list[Arrived] = []
+        append, get_data = arrived.append, self._connection.get_copy_data
+        try:
+            while len(arrived) < most and not self._skipped:
+                size, data = get_data(1)
+                if size > 0:
+                    if data[0] == _LOG_DATA:
+                        append((int.from_bytes(data[1:9], "big"), bytes(data[_LOG_DATA_HEAD:])))
+                    elif data[0] == _KEEPALIVE:
+                        append((self._keep_alive(data), b""))
+                elif size < 0:
+                    self._raise_end()
+                elif arrived or not select.select([self._connection.socket], [], [], timeout)[0]:
+                    break
+                else:
+                    self._connection.consume_input()
+        except psycopg.OperationalError as error:
+            raise self._error("", str(error)) from error
+        if arrived:
+            self._received = max(self._received, arrived[-1][0])
         if self._skipped:
             raise skipped_publication(self._name)
         return arrived
@@ -282,30 +285,12 @@ class LogStream:
         text = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
         self._skipped = self._skipped or _names_skipped_publication(text)
 
-    def _next(self) -> tuple[int, memoryview]:
-        try:
-            return self._connection.get_copy_data(1)
-        except psycopg.OperationalError as error:
-            raise self._error("", str(error)) from error
-
-    def _consume(self) -> None:
-        try:
-            self._connection.consume_input()
-        except psycopg.OperationalError as error:
-            raise self._error("", str(error)) from error
-
-    def _item(self, data: bytes) -> Arrived | Reached | None:
-        if data[:1] == b"w":
-            _, start, _, _ = _XLOG_DATA.unpack_from(data)
-            self._received = max(self._received, start)
-            return Arrived(start, data[_XLOG_DATA.size :])
-        if data[:1] == b"k":
-            _, end, _, reply = _KEEPALIVE.unpack(data)
-            self._received = max(self._received, end)
-            if reply:
-                self.send_status()
-            return Reached(end)
-        return None
+    def _keep_alive(self, data: memoryview) -> int:
+        """Answer a keepalive if the server asks for it; return up to where the server has sent its log."""
+        _, end, _, reply = _KEEPALIVE_DATA.unpack(data)
+        if reply:
+            self.send_status()
+        return int(end)
 
     def acknowledge(self, lsn: int) -> None:
         """Set the position before which the server may drop its log; it is sent with the next status."""

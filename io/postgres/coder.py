@@ -116,8 +116,8 @@ class ChangeStreamCoder(shared.ChangeStreamCoder):
 class LogFrontierCoder(FlatFrontierCoder):
     """Encodes the frontier of a log reader: ``{"end", "positions": {"slot": [at, watermark]}, "v":1}``.
 
-    `at` is [lsn, claimed, system, previous_end, snapshots, recent]; see `LogPosition`. `snapshots` is the document of a
-    `SnapshotProgress`, and null if there is none.
+    `at` is [lsn, claimed, system, previous_end, snapshots, recent, prepared]; see `LogPosition`.
+    `snapshots` is the document of a `SnapshotProgress`, and null if there is none.
     """
 
     def document(self, frontier: FlatFrontier) -> dict[str, Any]:
@@ -137,13 +137,13 @@ class LogFrontierCoder(FlatFrontierCoder):
 
 def _position_document(position: LogPosition) -> list[Any]:
     snapshots = None if position.snapshots == NO_SNAPSHOTS else position.snapshots.document()
-    return [*position[:4], snapshots, list(position.recent)]
+    return [*position[:4], snapshots, list(position.recent), position.prepared]
 
 
 def _position(document: list[Any]) -> list[Any]:
-    lsn, claimed, system, previous_end, snapshots, recent = document
+    lsn, claimed, system, previous_end, snapshots, recent, prepared = document
     progress = NO_SNAPSHOTS if snapshots is None else SnapshotProgress.from_document(snapshots)
-    return list(LogPosition(lsn, claimed, system, previous_end, progress, tuple(recent)))
+    return list(LogPosition(lsn, claimed, system, previous_end, progress, tuple(recent), prepared))
 
 
 coders.registry.register_coder(LogRecord, LogRecordCoder)

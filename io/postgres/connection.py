@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import islice
 
 from penstock.errors import PositionLostError
 from penstock.io.change_streams.backoff import Backoff
-from penstock.io.postgres.client import Client, LogStream, Now, Reached
-from penstock.io.postgres.decode import decode
+from penstock.io.postgres.client import Client, LogStream, Now
+from penstock.io.postgres.log_decoder import LogDecoder, UnknownPrepared
 from penstock.io.postgres.log_reader import CaughtUp, Log, LogPosition
-from penstock.io.postgres.preflight import SLOT, check_slot, renewed_slot
+from penstock.io.postgres.preflight import SLOT, Slot, check_slot, renewed_slot
 from penstock.io.postgres.record import format_lsn
 from penstock.io.postgres.source import ChangeStream, Connection
 from penstock.io.postgres.transactions import Step, TransactionReader
@@ -26,10 +26,12 @@ _TICK_SECONDS = 0.05
 _PULL_AT_LEAST = 20_000
 """Changes of one pull. Each pull decodes the log from the confirmed position again, so small ones are dear."""
 
+_MESSAGES = 256
+"""How many messages are received at once."""
 _HURRY_SECONDS = 0.02
 """How often a reader asks for the end of the log while rows of a snapshot wait for it."""
 
-Item = tuple[Step | CaughtUp, int]
+Item = tuple[Step | CaughtUp | UnknownPrepared, int]
 
 
 class Server:
@@ -52,21 +54,22 @@ class Server:
             ChangeStreamError: the server refuses to send the log; the message says what to do.
         """
         with Client(self._stream, self._connection) as client:
-            _check_position(self._stream, client, position)
+            slot = _check_position(self._stream, client, position)
             reader = TransactionReader(
                 client.describe_table, client.near_transaction_id(), watermark, position.previous_end
             )
-            if self._connection.protocol == "pull":
-                # A connection that copies cannot answer other questions.
-                with Client(self._stream, self._connection) as copying:
-                    yield PulledLog(client, copying, reader, self._heartbeat_seconds)
-                return
-            client.take_slot()
-            stream = client.open_stream(position.lsn)
-            try:
-                yield StreamedLog(client, stream, reader, self._heartbeat_seconds)
-            finally:
-                stream.close()
+            with closing(LogDecoder(reader)) as decoder:
+                if self._connection.protocol == "pull":
+                    # A connection that copies cannot answer other questions.
+                    with Client(self._stream, self._connection) as copying:
+                        yield PulledLog(client, copying, decoder, slot.two_phase, self._heartbeat_seconds)
+                    return
+                client.take_slot()
+                stream = client.open_stream(position.safe_lsn, two_phase=slot.two_phase)
+                try:
+                    yield StreamedLog(client, stream, decoder, self._heartbeat_seconds)
+                finally:
+                    stream.close()
 
     def renew(self, position: LogPosition) -> LogPosition:
         """Return the position of the slot as it is now; a slot that cannot be read any more is created again.
@@ -80,7 +83,7 @@ class Server:
         return LogPosition(slot.confirmed_lsn, 0, slot.system)
 
 
-def _check_position(stream: ChangeStream, client: Client, position: LogPosition) -> None:
+def _check_position(stream: ChangeStream, client: Client, position: LogPosition) -> Slot:
     slot = check_slot(stream, client.rows(SLOT, (stream.slot,)))
     if slot.system != position.system:
         raise PositionLostError(
@@ -88,26 +91,28 @@ def _check_position(stream: ChangeStream, client: Client, position: LogPosition)
             f"{slot.system}), whose positions mean nothing here. Take a new snapshot and start with a new "
             f"checkpoint folder"
         )
-    if slot.confirmed_lsn > position.lsn:
+    if slot.confirmed_lsn > position.safe_lsn:
         raise PositionLostError(
-            f"{stream}: the slot has moved on to {format_lsn(slot.confirmed_lsn)}, and the checkpoint stands at "
-            f"{format_lsn(position.lsn)}. The slot was dropped and created again, or another consumer uses it. The "
-            "changes between are lost: take a new snapshot, and start with a slot of its own and a new "
-            "checkpoint folder"
+            f"{stream}: the slot has moved on to {format_lsn(slot.confirmed_lsn)}, and the checkpoint needs "
+            f"the log from {format_lsn(position.safe_lsn)}. The slot was dropped and created again, or "
+            "another consumer uses it. The changes between are lost: take a new snapshot, and start "
+            "with a slot of its own and a new checkpoint folder"
         )
+    return slot
 
 
 class StreamedLog:
     """The log over the streaming replication protocol."""
 
     def __init__(
-        self, client: Client, stream: LogStream, reader: TransactionReader, heartbeat_seconds: float
+        self, client: Client, stream: LogStream, decoder: LogDecoder, heartbeat_seconds: float
     ) -> None:
-        self._client, self._stream, self._reader = client, stream, reader
+        self._client, self._stream, self._decoder = client, stream, decoder
         self._heartbeat_seconds = heartbeat_seconds
         self._ask_at = self._asked_at = 0.0
         self._reached = 0
         self._now: Now | None = None
+        self._items = self._receive_all()
 
     def acknowledge(self, lsn: int) -> None:
         self._stream.acknowledge(lsn)
@@ -119,22 +124,32 @@ class StreamedLog:
 
     def read(self, most: int) -> Sequence[Item]:
         """Return what has arrived; see `log_reader.Log`."""
-        items: list[Item] = []
-        for arrived in self._stream.receive(_TICK_SECONDS, most):
-            if isinstance(arrived, Reached):
-                self._reached = max(self._reached, arrived.lsn)
-            else:
-                size = len(arrived.payload)
-                items += [(step, size) for step in self._reader.read(arrived.lsn, decode(arrived.payload))]
+        items = _until_pause(self._items, most)
         self._heartbeat(items)
         return items
+
+    def _receive_all(self) -> Iterator[Item | None]:
+        """Yield the steps of all messages, and None when nothing has arrived for a moment.
+
+        A generator: a large transaction of a spool is handed over in parts, and the messages after it wait.
+        """
+        read = self._decoder.read
+        while True:
+            for lsn, payload in self._stream.receive(_TICK_SECONDS, _MESSAGES):
+                if payload:
+                    size = len(payload)
+                    for step in read(lsn, payload):
+                        yield step, size
+                else:
+                    self._reached = max(self._reached, lsn)
+            yield None
 
     def _heartbeat(self, items: list[Item]) -> None:
         # The end of the log is asked for first, and then whether the server has sent everything up to it: the server's
         # keepalive has a clock too, but says nothing about the log that it has not decoded yet.
         now = self._now
-        if now is not None and self._reached >= now.lsn and not self._reader.in_transaction:
-            items.append((CaughtUp(now.lsn, now.timestamp), 0))
+        if now is not None and self._reached >= now.lsn and not self._decoder.in_transaction:
+            items.append((CaughtUp(now.lsn, now.timestamp, self._decoder.oldest_prepared), 0))
             self._now = None
         if time.monotonic() >= self._ask_at:
             self._asked_at = time.monotonic()
@@ -143,14 +158,23 @@ class StreamedLog:
             self._stream.send_status(ask=True)
 
 
+def _until_pause(items: Iterator[Item | None], most: int) -> list[Item]:
+    taken: list[Item] = []
+    for item in islice(items, most):
+        if item is None:  # nothing new: return what there is
+            break
+        taken.append(item)
+    return taken
+
+
 class PulledLog:
     """The log by repeated queries, each from the confirmed position of the slot to the end of the log."""
 
     def __init__(
-        self, client: Client, copying: Client, reader: TransactionReader, poll_seconds: float
+        self, client: Client, copying: Client, decoder: LogDecoder, two_phase: bool, poll_seconds: float
     ) -> None:
-        self._client, self._copying = client, copying
-        self._reader, self._poll_seconds = reader, poll_seconds
+        self._client, self._copying, self._two_phase = client, copying, two_phase
+        self._decoder, self._poll_seconds = decoder, poll_seconds
         self._items = self._pull_all()
         self._acknowledged = 0
         self._hurries = False
@@ -164,19 +188,14 @@ class PulledLog:
 
     def read(self, most: int) -> Sequence[Item]:
         """Return what has arrived; see `log_reader.Log`."""
-        items: list[Item] = []
-        for item in islice(self._items, most):
-            if item is None:  # nothing new: return what there is
-                break
-            items.append(item)
-        return items
+        return _until_pause(self._items, most)
 
     def _pull_all(self) -> Iterator[Item | None]:
-        most, end, advanced = _PULL_AT_LEAST, -1, 0
+        most, end, advanced, prepared = _PULL_AT_LEAST, -1, 0, 0
         while True:
             now = self._client.now()
             if now.lsn == end:
-                yield CaughtUp(now.lsn, now.timestamp), 0
+                yield CaughtUp(now.lsn, now.timestamp, prepared), 0
                 yield None
                 time.sleep(min(self._poll_seconds, _HURRY_SECONDS) if self._hurries else self._poll_seconds)
                 self._hurries = False
@@ -185,16 +204,17 @@ class PulledLog:
                 advanced = self._acknowledged
                 self._client.advance(advanced)
             count = 0  # pulled messages
-            reader = self._reader
-            with self._copying.pull(most) as messages:
-                for arrived in messages:
+            # Each pull begins at the confirmed position again, and so do prepared transactions.
+            self._decoder.restart()
+            with self._copying.pull(most, two_phase=self._two_phase) as messages:
+                for lsn, payload in messages:
                     count += 1
-                    size = len(arrived.payload)
-                    for step in reader.read(arrived.lsn, decode(arrived.payload)):
+                    size = len(payload)
+                    for step in self._decoder.read(lsn, payload):
                         yield step, size
             if count < most:
-                end, most = now.lsn, _PULL_AT_LEAST
-                yield CaughtUp(now.lsn, now.timestamp), 0
+                end, most, prepared = now.lsn, _PULL_AT_LEAST, self._decoder.oldest_prepared
+                yield CaughtUp(now.lsn, now.timestamp, prepared), 0
             else:
                 # The next pull starts where the slot is confirmed, which may be here still: it must reach beyond.
                 most = count + _PULL_AT_LEAST

@@ -45,7 +45,7 @@ from penstock.io.postgres.messages import (
 
 _INT16 = Struct("!h").unpack_from
 _INT32 = Struct("!I").unpack_from
-_LENGTH = Struct("!i").unpack_from
+_VALUE = Struct("!Bi").unpack_from
 _BEGIN = Struct("!QqI").unpack_from
 _COMMIT = Struct("!BQQq").unpack_from
 _LSN = Struct("!Q").unpack_from
@@ -95,32 +95,36 @@ def _transaction(payload: bytes, in_stream: bool) -> tuple[int | None, int]:
 
 
 def _row(payload: bytes, at: int) -> tuple[Row, int]:
-    # Called for each row: slices and one unpack for each value; a Struct for the whole row is not possible.
+    # Called for each row, and its loop for each value: the texts are nearly all values, so they come first. One unpack
+    # reads the kind and the length. It is tried at the end of the message too, where other kinds have no length.
     (count,) = _INT16(payload, at)
     at += 2
     values: list[Value] = []
-    append = values.append
+    append, value_of, end = values.append, _VALUE, len(payload) - 5
     for _ in range(count):
-        kind = payload[at]
-        at += 1
-        if kind == _TEXT:
-            (length,) = _LENGTH(payload, at)
-            at += 4
-            append(payload[at : at + length].decode())
-            at += length
-        elif kind == _NULL:
+        if at <= end:
+            kind, length = value_of(payload, at)
+            if kind == _TEXT:
+                at += 5
+                append(payload[at : at + length].decode())
+                at += length
+                continue
+        else:
+            kind, length = payload[at], -1
+        if kind == _NULL:
             append(None)
-        elif kind == _BINARY:
-            (length,) = _LENGTH(payload, at)
-            at += 4
-            append(payload[at : at + length])
-            at += length
+            at += 1
         elif kind == _TOAST:
             append(UNCHANGED)
+            at += 1
+        elif kind == _BINARY and length >= 0:
+            at += 5
+            append(payload[at : at + length])
+            at += length
         else:
-            raise ValueError("unknown kind of column value")
+            raise ValueError("unknown kind of column value, or one without its length")
     # A slice that reaches beyond the end is shorter than it should be, without an error.
-    if at > len(payload):
+    if at > end + 5:
         raise ValueError("the row is cut short")
     return tuple(values), at
 
@@ -131,12 +135,14 @@ def _ended(payload: bytes, at: int) -> None:
 
 
 def _insert(payload: bytes, in_stream: bool) -> Insert:
-    xid, at = _transaction(payload, in_stream)
+    # The most frequent message: `_transaction` and `_ended` without their calls.
+    xid, at = (_INT32(payload, 1)[0], 5) if in_stream else (None, 1)
     (oid,) = _INT32(payload, at)
     if payload[at + 4] != _NEW:
         raise ValueError("an insert without a new row")
     new, at = _row(payload, at + 5)
-    _ended(payload, at)
+    if at != len(payload):
+        raise ValueError("bytes after the last field")
     return Insert(oid, new, xid)
 
 

@@ -65,6 +65,11 @@ class EventConverter:
             self._last_table, self._last = record.table, self._find_table(record.table)
         return [self._last.event(record)]
 
+    def source_and_schema(self, table: Table) -> tuple[Source, TableSchema]:
+        """Return the source and the schema of the events of a table."""
+        found = self._find_table(table)
+        return found.source, found.schema
+
     def _find_table(self, table: Table) -> _Table:
         found = self._tables.get(table)
         if found is None:
@@ -90,7 +95,7 @@ class EventConverter:
             None,
             None,
             None,
-            _version(record),
+            version_of(record),
             NO_COLUMNS,
             _transaction(record),
             message,
@@ -129,7 +134,7 @@ class _Table:
             key,
             before,
             after,
-            _version(record),
+            version_of(record),
             self.schema,
             _transaction(record),
         )
@@ -188,7 +193,8 @@ def _transaction(record: LogRecord) -> Transaction | None:
     return _transaction_of(record.transaction, record.last, record.event_timestamp)
 
 
-def _version(record: LogRecord) -> Version:
+def version_of(record: LogRecord) -> Version:
+    """Return the place of a change in the log."""
     if record.transaction is None:
         return Version(record.lsn, "", f"{record.lsn:020d}", record.sequence)
     transaction = record.transaction

@@ -27,7 +27,8 @@ from penstock.io.change_streams.flat import Advanced, Ended, Position
 from penstock.io.change_streams.prefetch import Claim, ReadAhead
 from penstock.io.change_streams.snapshots.progress import SnapshotProgress
 from penstock.io.change_streams.status import UnreachableError
-from penstock.io.postgres.record import LogRecord
+from penstock.io.postgres.log_decoder import UnknownPrepared
+from penstock.io.postgres.record import LogRecord, format_lsn
 from penstock.io.postgres.transactions import Step, TransactionEnd
 
 _LOGGER = logging.getLogger(__name__)
@@ -50,7 +51,8 @@ class LogPosition(NamedTuple):
     `previous_end`: where the last transaction ended that was read; `lsn` may be later, because the log between two
     transactions is passed too. It is a part of the records, so a repeated read must find it. `snapshots`: what
     remains to be read of tables. `recent`: transactions that were read and that other sessions may not see yet; empty
-    if no snapshot can begin.
+    if no snapshot can begin. `prepared`: where the oldest transaction was prepared that is neither committed nor rolled
+    back, 0 if there is none. The server does not repeat a prepared transaction that was acknowledged.
     """
 
     lsn: int
@@ -59,19 +61,29 @@ class LogPosition(NamedTuple):
     previous_end: int = 0
     snapshots: SnapshotProgress = NO_SNAPSHOTS
     recent: tuple[int, ...] = ()
+    prepared: int = 0
+
+    @property
+    def safe_lsn(self) -> int:
+        """The log before it is not needed any more: what is read again after a restart begins here."""
+        return min(self.lsn, self.prepared or self.lsn)
 
 
 class CaughtUp(NamedTuple):
-    """No transaction that was committed before `timestamp`, in nanoseconds, is unread; the log ends at `lsn`."""
+    """No transaction that was committed before `timestamp`, in nanoseconds, is unread; the log ends at `lsn`.
+
+    `prepared`: see `TransactionEnd`.
+    """
 
     lsn: int
     timestamp: int
+    prepared: int = 0
 
 
 class Log(Protocol):
     """One open connection, as the thread uses it; see `connection`."""
 
-    def read(self, most: int) -> Sequence[tuple[Step | CaughtUp, int]]:
+    def read(self, most: int) -> Sequence[tuple[Step | CaughtUp | UnknownPrepared, int]]:
         """Return what has arrived, with sizes in bytes; an empty list after a short time without anything."""
 
     def acknowledge(self, lsn: int) -> None:
@@ -173,7 +185,7 @@ class LogReader:
         self._ahead, self._changed = ahead, ahead.changed
         self._queue: deque[QueuedStep] = deque()
         self._claimed = self._read = (position, watermark)
-        self._acknowledged = position.lsn
+        self._acknowledged = position.safe_lsn
         self._error: BaseException | None = None
         self._stopped = self._ended = False
         self.has_answered = False
@@ -320,7 +332,7 @@ class LogReader:
                 if steps and not self._put(steps):
                     return
 
-    def _step(self, item: Step | CaughtUp, size: int) -> QueuedStep | None:
+    def _step(self, item: Step | CaughtUp | UnknownPrepared, size: int) -> QueuedStep | None:
         """Return the step to queue for an item, and remember its position; None if it was read before."""
         position, watermark = self._read
         records: Sequence[Any] = ()
@@ -341,14 +353,21 @@ class LogReader:
             if item.lsn <= position.lsn:
                 return None
             position, watermark = (
-                position._replace(lsn=item.lsn, claimed=0, previous_end=item.lsn),
+                position._replace(lsn=item.lsn, claimed=0, previous_end=item.lsn, prepared=item.prepared),
                 max(watermark, item.event_timestamp),
             )
+        elif isinstance(item, UnknownPrepared):
+            if item.lsn >= position.lsn:
+                raise PositionLostError(_unknown_prepared(item))
+            return None
         else:
             if item.lsn < position.lsn:
                 return None
             # `claimed` stays: after a new connection the rest of a transaction, which ends later, is still to come.
-            position, watermark = position._replace(lsn=item.lsn), max(watermark, item.timestamp)
+            position, watermark = (
+                position._replace(lsn=item.lsn, prepared=item.prepared),
+                max(watermark, item.timestamp),
+            )
         if self._end is not None and watermark > self._end:
             return self._end_here()
         if self._merge is not None:
@@ -406,3 +425,11 @@ class LogReader:
                 )
             )
         return not (self._stopped or steps[-1].ended)
+
+
+def _unknown_prepared(item: UnknownPrepared) -> str:
+    return (
+        f"the prepared transaction {item.gid!r} was committed at {format_lsn(item.lsn)}, and the server does not send "
+        "its changes any more, because another consumer of the slot acknowledged them. They are lost: take a new "
+        "snapshot, and start with a slot of its own and a new checkpoint folder"
+    )

@@ -55,7 +55,7 @@ class StreamPool:
             reader = None
         if reader is None:
             reader = self._make(position, watermark)
-        reader.acknowledge(position.lsn)
+        reader.acknowledge(position.safe_lsn)
         return reader
 
     def give_back(self, reader: LogReader) -> None:

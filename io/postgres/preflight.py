@@ -44,10 +44,14 @@ _OLDEST = 140_000
 
 
 class Slot(NamedTuple):
-    """`confirmed_lsn`: the server has removed, or may remove, changes before it."""
+    """`confirmed_lsn`: the server has removed, or may remove, changes before it.
+
+    `two_phase`: it sends transactions of a two-phase commit when they are prepared.
+    """
 
     confirmed_lsn: int
     system: str
+    two_phase: bool = False
 
 
 def check_source(stream: ChangeStream, rows: Rows, *, create_slot: bool, renew_slot: bool = False) -> Slot:
@@ -135,12 +139,6 @@ def check_slot(stream: ChangeStream, rows: Sequence[tuple[Any, ...]]) -> Slot:
         raise SetupError(
             f"{stream}: the slot belongs to the database {database}, and the dsn names {connected}"
         )
-    if two_phase:
-        raise SetupError(
-            f"{stream}: the slot was created with two_phase, so it sends transactions before they are "
-            f"committed. Create "
-            "one without: transactions of a two-phase commit then come after their commit"
-        )
     if temporary:
         raise SetupError(
             f"{stream}: the slot is temporary and ends with its connection. Create a permanent one"
@@ -152,4 +150,4 @@ def check_slot(stream: ChangeStream, rows: Sequence[tuple[Any, ...]]) -> Slot:
             "new snapshot of the tables, drop the slot, start with a new slot and a new checkpoint folder, and raise "
             "max_slot_wal_keep_size"
         )
-    return Slot(parse_lsn(confirmed), system)
+    return Slot(parse_lsn(confirmed), system, two_phase)

@@ -157,6 +157,10 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
             position and the watermark all the same. None given: all tables of the publication.
         protocol: ``stream`` holds a connection of the replication protocol and has the lower latency. ``pull`` uses
             ordinary queries only, for connection poolers.
+        streaming: ``on`` lets the server send a large transaction while it still runs. The worker keeps it in a
+            temporary file until it is committed, and the server does not write it to its own disk. ``parallel`` does
+            the same with version 4 of the protocol (PostgreSQL 16). ``off``: the server sends it after its commit.
+        binary: whether the server sends values in binary form; bytea columns then need half of the network traffic.
         heartbeat_seconds: how often an idle reader asks for the end of the log; 0.05 to 60.
         unavailable_seconds: how long the server may fail to answer before the pipeline fails.
         buffer_bytes: how much the reader may read ahead of the pipeline, counted as messages of the server.
@@ -195,6 +199,8 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
         end: Timelike | None = None,
         tables: Sequence[str] = (),
         protocol: str = "stream",
+        streaming: str = "off",
+        binary: bool = False,
         heartbeat_seconds: float = 1.0,
         unavailable_seconds: float = 60.0,
         buffer_bytes: int = 32 << 20,
@@ -217,10 +223,18 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
         )
         if protocol not in ("stream", "pull"):
             raise UsageError(f"protocol must be stream or pull, not {protocol!r}")
+        if streaming not in ("off", "on", "parallel"):
+            raise UsageError(f"streaming must be off, on or parallel, not {streaming!r}")
+        if streaming != "off" and protocol == "pull":
+            raise UsageError(
+                "streaming needs protocol=stream: a pull ends with a whole transaction, so set streaming=off"
+            )
         name = f"penstock-{uuid4().hex[:12]}"
         connection: Any = Connection(
             dsn=dsn,
             protocol=protocol,  # type: ignore[arg-type]
+            streaming=streaming,  # type: ignore[arg-type]
+            binary=binary,
             create_slot=create_slot,
             reader_name=name,
         )

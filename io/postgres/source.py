@@ -14,6 +14,7 @@ from penstock.io.change_streams.settings import Settings
 from penstock.io.change_streams.source import WithIdentity
 
 Protocol = Literal["stream", "pull"]
+Streaming = Literal["off", "on", "parallel"]
 EVERY_TABLE = ("*.*",)
 
 
@@ -45,13 +46,34 @@ class Connection:
     """How a worker reaches the server. `dsn` may hold a password, so it is never shown.
 
     `reader_name`: the application name of replication connections. All workers of a program have the same one, and no
-    other program has it.
+    other program has it. `streaming`, `binary`: the options of pgoutput with these names.
     """
 
     dsn: str = field(repr=False)
     protocol: Protocol = "stream"
+    streaming: Streaming = "off"
+    binary: bool = False
     create_slot: bool = False
     reader_name: str = "penstock"
+
+
+def plugin_options(publication: str, connection: Connection, *, two_phase: bool) -> dict[str, str]:
+    """Return the options of pgoutput. `two_phase`: the slot was created with it.
+
+    The version of the protocol is the lowest one that has what is asked for: 1 is in every supported server, 2 streams
+    transactions that still run, 3 has two-phase commits (from PostgreSQL 15), 4 parallel streaming (from 16).
+    """
+    version = {"off": 1, "on": 2, "parallel": 4}[connection.streaming]
+    options = {
+        "proto_version": str(max(version, 3 if two_phase else 1)),
+        "publication_names": publication,
+        "messages": "true",
+    }
+    if connection.streaming != "off":
+        options["streaming"] = connection.streaming
+    if connection.binary:
+        options["binary"] = "true"
+    return options
 
 
 @dataclass(frozen=True, slots=True)

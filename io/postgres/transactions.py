@@ -8,14 +8,14 @@
 A record is handed out one message later than it was read, because only the next message says whether it was the last of
 its transaction. So a transaction's steps are its records and then `TransactionEnd`.
 
-Only version 1 of the protocol is read: the server sends a transaction after its commit, and keeps a large one on its
-own disk until then. Newer versions send parts of transactions that may still be rolled back.
+Only committed transactions are read, one after another. `log_decoder` brings streamed and prepared transactions into
+this form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -32,13 +32,19 @@ from penstock.io.postgres.record import (
 
 
 class TransactionEnd(NamedTuple):
-    """All records of a transaction were handed out. The reader continues at `lsn`."""
+    """All records of a transaction were handed out. The reader continues at `lsn`.
+
+    `prepared`: the position of the oldest prepared transaction that is not resolved; 0: there is none.
+    """
 
     lsn: int
     event_timestamp: int
+    prepared: int = 0
 
 
 Step = LogRecord | TransactionEnd
+
+_OUTSIDE = "the server sent a change outside of a transaction"
 
 DescribeTable = Callable[[log.Relation, dict[int, log.Type]], Table]
 """Adds what the catalogue knows of a table to the description that the log has."""
@@ -58,7 +64,8 @@ class TransactionReader:
         self._near_xid = near_xid
         self._event_timestamp = watermark
         self._previous_end_lsn = previous_end_lsn
-        self._tables: dict[int, Table] = {}
+        self.tables: dict[int, Table] = {}
+        """The tables as the server described them last, by object id."""
         self._types: dict[int, log.Type] = {}
         self._begin: log.Begin | None = None
         self._transaction: LogTransaction | None = None
@@ -70,59 +77,60 @@ class TransactionReader:
         """Whether the end of a transaction is still to come."""
         return self._begin is not None
 
-    def read(self, lsn: int, message: log.Message) -> Iterator[Step]:
-        """Yield the steps that this message completes. `lsn`: the position that came with it.
+    def read(self, lsn: int, message: log.Message) -> Sequence[Step]:
+        """Return the steps that this message completes. `lsn`: the position that came with it.
 
         Raises:
             DecodeError: the message does not fit the ones before it.
         """
-        # Rows first: nearly all messages are rows.
-        if isinstance(message, log.Insert):
-            yield from self._record(ChangeKind.INSERT, lsn, self._table(message), new=message.new)
-        elif isinstance(message, log.Update):
-            yield from self._record(
-                ChangeKind.UPDATE,
-                lsn,
-                self._table(message),
-                new=message.new,
-                old=message.old,
-                old_is_full=message.old_is_full,
+        # Rows first: nearly all messages are rows. A generator or a `match` would cost as much as the record itself.
+        kind = type(message)
+        if kind is log.Insert:
+            return self._row(ChangeKind.INSERT, lsn, message.relation_oid, message.new)  # type: ignore[union-attr]
+        if kind is log.Update:
+            update: log.Update = message  # type: ignore[assignment]
+            return self._row(
+                ChangeKind.UPDATE, lsn, update.relation_oid, update.new, update.old, update.old_is_full
             )
-        elif isinstance(message, log.Delete):
-            yield from self._record(
-                ChangeKind.DELETE, lsn, self._table(message), old=message.old, old_is_full=message.old_is_full
+        if kind is log.Delete:
+            delete: log.Delete = message  # type: ignore[assignment]
+            return self._row(
+                ChangeKind.DELETE, lsn, delete.relation_oid, None, delete.old, delete.old_is_full
             )
-        else:
-            yield from self._rare(lsn, message)
+        return self._rare(lsn, message)
 
-    def _rare(self, lsn: int, message: log.Message) -> Iterator[Step]:
+    def _rare(self, lsn: int, message: log.Message) -> Sequence[Step]:
         match message:
             case log.Begin():
                 self._start(message)
             case log.Commit():
-                yield from self._end(message)
+                return self._end(message)
             case log.Relation():
-                self._tables[message.oid] = self._describe_table(message, self._types)
+                self.tables[message.oid] = self._describe_table(message, self._types)
             case log.Type():
                 self._types[message.oid] = message
             case log.Origin():
                 self._set_origin(message)
             case log.Truncate():
-                for oid in message.relation_oids:
-                    yield from self._record(
+                return [
+                    step
+                    for oid in message.relation_oids
+                    for step in self._hold(
                         ChangeKind.TRUNCATE,
                         lsn,
-                        self._known_table(oid),
+                        table=self._table(oid),
                         cascade=message.cascade,
                         restart_identity=message.restart_identity,
                     )
+                ]
             case log.LogicalMessage():
-                yield from self._message(message)
+                return self._message(message)
             case _:
                 raise DecodeError(
-                    f"the server sent a {type(message).__name__}, which belongs to streamed or prepared transactions. "
-                    "The slot must have been created without two_phase; drop it and create it again"
+                    f"the server sent a {type(message).__name__}, which belongs to streamed or prepared transactions: "
+                    "`LogDecoder` reads these"
                 )
+        return ()
 
     def _start(self, begin: log.Begin) -> None:
         if self._begin is not None:
@@ -143,73 +151,77 @@ class TransactionReader:
             self._transaction, origin=origin.name, origin_lsn=origin.lsn
         )
 
-    def _end(self, commit: log.Commit) -> Iterator[Step]:
+    def _end(self, commit: log.Commit) -> Sequence[Step]:
         if self._begin is None:
             raise DecodeError("the server ended a transaction that it did not begin")
         held, self._held = self._held, None
-        if held is not None:
-            yield msgspec.structs.replace(held, last=True)
-        yield TransactionEnd(commit.end_lsn, self._event_timestamp)
+        end = TransactionEnd(commit.end_lsn, self._event_timestamp)
         self._begin = self._transaction = None
         self._previous_end_lsn = max(self._previous_end_lsn, commit.end_lsn)
+        return (end,) if held is None else (msgspec.structs.replace(held, last=True), end)
 
-    def _record(self, kind: ChangeKind, lsn: int, table: Table, **values: object) -> Iterator[LogRecord]:
-        if self._transaction is None:
-            raise DecodeError("the server sent a change outside of a transaction")
-        held = self._held
-        self._sequence += 1
+    def _row(
+        self,
+        kind: ChangeKind,
+        lsn: int,
+        oid: int,
+        new: log.Row | None,
+        old: log.Row | None = None,
+        old_is_full: bool = False,
+    ) -> Sequence[Step]:
+        transaction, held = self._transaction, self._held
+        if transaction is None:
+            raise DecodeError(_OUTSIDE)
+        self._sequence = sequence = self._sequence + 1
+        # Positional arguments: names cost a fifth of the record.
         self._held = LogRecord(
             kind,
             self._event_timestamp,
-            self._transaction,
-            self._sequence,
+            transaction,
+            sequence,
             lsn,
             False,
-            table,
-            **values,  # type: ignore[arg-type]
+            self._table(oid),
+            new,
+            old,
+            old_is_full,
         )
-        if held is not None:
-            yield held
+        return () if held is None else (held,)
 
-    def _message(self, message: log.LogicalMessage) -> Iterator[Step]:
+    def _hold(self, kind: ChangeKind, lsn: int, **values: Any) -> Sequence[Step]:
+        """Keep a record until the next message, and return the one that was kept."""
+        if self._transaction is None:
+            raise DecodeError(_OUTSIDE)
         held = self._held
+        self._sequence += 1
+        self._held = LogRecord(
+            kind, self._event_timestamp, self._transaction, self._sequence, lsn, False, **values
+        )
+        return () if held is None else (held,)
+
+    def _message(self, message: log.LogicalMessage) -> Sequence[Step]:
+        values = {"prefix": message.prefix, "content": message.content}
         if message.transactional:
-            if self._transaction is None:
-                raise DecodeError("the server sent a message outside of its transaction")
-            self._sequence += 1
-            self._held = LogRecord(
+            return self._hold(ChangeKind.MESSAGE, message.lsn, **values)
+        # It was written at once, between two transactions, and is not rolled back.
+        self._previous_end_lsn = max(self._previous_end_lsn, message.lsn)
+        return (
+            LogRecord(
                 ChangeKind.MESSAGE,
                 self._event_timestamp,
-                self._transaction,
-                self._sequence,
+                None,
+                1,
                 message.lsn,
-                False,
+                True,
                 prefix=message.prefix,
                 content=message.content,
-            )
-            if held is not None:
-                yield held
-            return
-        # It was written at once, between two transactions, and is not rolled back.
-        yield LogRecord(
-            ChangeKind.MESSAGE,
-            self._event_timestamp,
-            None,
-            1,
-            message.lsn,
-            True,
-            prefix=message.prefix,
-            content=message.content,
+            ),
+            TransactionEnd(message.lsn + 1, self._event_timestamp),
         )
-        yield TransactionEnd(message.lsn + 1, self._event_timestamp)
-        self._previous_end_lsn = max(self._previous_end_lsn, message.lsn)
 
-    def _table(self, message: log.Insert | log.Update | log.Delete) -> Table:
-        return self._known_table(message.relation_oid)
-
-    def _known_table(self, oid: int) -> Table:
+    def _table(self, oid: int) -> Table:
         try:
-            return self._tables[oid]
+            return self.tables[oid]
         except KeyError:
             raise DecodeError(
                 f"the server sent a change of the table {oid}, which it did not describe"

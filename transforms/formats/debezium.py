@@ -125,6 +125,20 @@ class DebeziumFormat(TableFormat[DebeziumTable]):
         return self._options.server
 
     @property
+    def has_tombstones(self) -> bool:
+        """Whether a tombstone follows a delete."""
+        return self._tombstones
+
+    @property
+    def skipped(self) -> frozenset[str]:
+        """The letters of the operations that are left out."""
+        return self._skipped
+
+    def table(self, source: Source, schema: TableSchema) -> DebeziumTable:
+        """Return how the events of a table are shown."""
+        return self._make_plan(source, schema)
+
+    @property
     def value_converter(self) -> Converter:
         """What encodes the values of records."""
         return self._options.value_converter

@@ -68,6 +68,12 @@ class DebeziumTable:
         row_name = name.partition(".")[2] if source.system == "spanner" and len(parts) > 1 else name
         self._as_postgres = source.system == "postgresql"
         values, row = self._columns(schema, options.value_converter)
+        self.mappings = values
+        converters = (options.key_converter, options.value_converter)
+        self.is_plain_json = not options.exact and all(
+            each.as_json and not each.embeds_schema for each in converters
+        )
+        """Whether keys and values are JSON without schemas, with Penstock's own choices."""
         self._names = tuple(values)
         self._left_out = frozenset(schema.names) - set(values)
         self._absent = {name: self._absent_value(each.schema) for name, each in values.items()}

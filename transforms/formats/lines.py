@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
@@ -14,7 +14,6 @@ from penstock.timestamps import format_timestamp
 from penstock.transforms.formats.capture import check_choice
 from penstock.transforms.formats.formatted import (
     Encoding,
-    Format,
     FormattedRecord,
     key_encoding,
     value_encoding,
@@ -38,6 +37,10 @@ class Line(NamedTuple):
     shard: int | None = None
 
 
+def _table_of_event(event: ChangeEvent) -> str:
+    return table_name(event.source)
+
+
 class RecordLines:
     """Formats events as lines.
 
@@ -45,25 +48,33 @@ class RecordLines:
     ``messages``: an object with the topic, the key, the value, the headers and the timestamp of the record, for
     consumers that need keys or tombstones.
 
+    `format` takes events. One that takes records of a source needs `table`, which returns the table of a record.
+
     A binary value, such as Avro, is a line of base64. In a message, binary keys and values are ``{"base64":"…"}``.
 
     Raises:
         UsageError: `content` does not exist.
     """
 
-    def __init__(self, format: Format, content: LineContent = "values") -> None:
+    def __init__(
+        self,
+        format: Callable[[Any], Iterable[FormattedRecord]],
+        content: LineContent = "values",
+        *,
+        table: Callable[[Any], str] = _table_of_event,
+    ) -> None:
         check_choice("lines", content, get_args(LineContent))
-        self._format, self._messages = format, content == "messages"
+        self._format, self._messages, self._table = format, content == "messages", table
         self._show_key, self._show_value = _SHOW[key_encoding(format)], _SHOW[value_encoding(format)]
         self._binary = value_encoding(format) == "binary"
 
-    def __call__(self, event: ChangeEvent) -> list[Line]:
+    def __call__(self, event: Any) -> list[Line]:
         """Return the lines of an event, in the order of its records.
 
         Raises:
             ValueError: the format cannot express the event.
         """
-        table = table_name(event.source)
+        table = self._table(event)
         return [
             Line(table, record.key, line)
             for record in self._format(event)

@@ -5,27 +5,16 @@ Under `debezium_exact` they are equal field by field, except where the connector
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
 from collections import defaultdict
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.event import ChangeEvent, Op
-from penstock.io.postgres.catalog import describe
-from penstock.io.postgres.column_types import CatalogType
-from penstock.io.postgres.decode import decode
-from penstock.io.postgres.events import EventConverter
-from penstock.io.postgres.record import LogRecord
-from penstock.io.postgres.transactions import TransactionReader
 from penstock.transforms.formats.debezium import DebeziumFormat
 from penstock.transforms.formats.debezium_transaction import format_transaction
-
-HERE = Path(__file__).parent
+from tests.golden.postgres.history import events, read
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -71,26 +60,6 @@ FAILING = {
     "key_ts": "the same",
 }
 """Tables of which the connector leaves out or damages records, in one configuration at least."""
-
-
-def read(name: str) -> Any:
-    return json.loads(gzip.decompress((HERE / f"{name}.json.gz").read_bytes()))
-
-
-@cache
-def events() -> tuple[ChangeEvent, ...]:
-    log = read("log")
-    types = {row[0]: CatalogType(*row) for row in log["types"]}
-    tables = log["tables"]
-    reader = TransactionReader(lambda r, _: describe(r, tables.get(str(r.oid), []), types), 0, 0)
-    convert = EventConverter("", "history", "changes")
-    return tuple(
-        event
-        for lsn, data in log["messages"]
-        for step in reader.read(lsn, decode(base64.b64decode(data)))
-        if isinstance(step, LogRecord)
-        for event in convert(step)
-    )
 
 
 def transactions() -> list[list[ChangeEvent]]:

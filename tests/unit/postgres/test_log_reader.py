@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import random
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 
-from penstock.errors import UnavailableError
+from penstock.errors import PositionLostError, UnavailableError
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.flat import Ended, FlatFrontier, Position
 from penstock.io.change_streams.prefetch import ReadAhead
 from penstock.io.change_streams.settings import Limits
 from penstock.io.change_streams.status import UnreachableError
+from penstock.io.postgres.log_decoder import UnknownPrepared
 from penstock.io.postgres.log_reader import PARTITION, CaughtUp, LogPosition, LogReader
 from penstock.io.postgres.prefetch import StreamPool
 from penstock.io.postgres.record import ChangeKind, LogRecord, LogTransaction
@@ -36,7 +37,7 @@ def records(number, size):
 def ends_after(item, lsn):
     if isinstance(item, LogRecord):
         return item.transaction is None or item.transaction.commit_lsn + 8 > lsn
-    return item.lsn > lsn
+    return item.lsn > lsn or isinstance(item, UnknownPrepared)
 
 
 class Server:
@@ -219,3 +220,20 @@ def test_a_bundle_that_repeats_the_end_of_a_read_finds_it_again():
     last = claim(START, with_end=False)
     assert claim(last, with_end=True) == last  # this bundle is lost
     assert claim(last, with_end=True) == last
+
+
+def test_the_log_is_kept_from_the_oldest_prepared_transaction_on():
+    log = [*records(1, 1), TransactionEnd(300, 300, prepared=150), CaughtUp(5000, 10_000, prepared=150)]
+    reading = reader(Server(log), end=9_999)
+    read_all(reading)
+    reading.stop()
+    assert (reading.position.lsn, reading.position.prepared, reading.position.safe_lsn) == (300, 150, 150)
+
+
+@pytest.mark.parametrize(("position", "is_lost"), [(400, True), (401, False)])
+def test_prepared_changes_that_the_server_does_not_send_again_are_lost(position, is_lost):
+    server = Server([UnknownPrepared(400, "g"), CaughtUp(5000, 10_000)])
+    reading = reader(server, LogPosition(position, 0, "system"), end=9_999)
+    with pytest.raises(PositionLostError, match="'g'") if is_lost else nullcontext():
+        read_all(reading)
+    reading.stop()

@@ -1,0 +1,114 @@
+"""Records of the log become Debezium's JSON without an event: the bytes are those of the records made of events."""
+
+from __future__ import annotations
+
+import pickle
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.io.postgres import messages as m
+from penstock.io.postgres.catalog import describe
+from penstock.io.postgres.events import EventConverter
+from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, LogTransaction
+from penstock.transforms.formats.debezium import DebeziumFormat
+from penstock.transforms.formats.debezium_log import LogRecordFormat
+from tests.golden.postgres.history import records
+from tests.golden.postgres.test_debezium import OPTIONS
+
+
+def both_ways(record: LogRecord, format: DebeziumFormat, direct: LogRecordFormat) -> tuple[Any, Any]:
+    def of(make: Any) -> Any:
+        try:
+            return make()
+        except ValueError as error:
+            return str(error)
+
+    convert = EventConverter("", "history", "changes")
+    return (
+        of(lambda: [each for event in convert(record) for each in format(event)]),
+        of(lambda: direct(record)),
+    )
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_recorded_history_has_the_same_bytes_without_events(name: str) -> None:
+    format = DebeziumFormat(name, **OPTIONS[name])
+    direct = pickle.loads(pickle.dumps(LogRecordFormat(format, database="history", stream="changes")))
+    for record in records():
+        by_event, by_record = both_ways(record, format, direct)
+        assert by_record == by_event
+
+
+def test_most_of_the_history_is_formatted_without_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    direct = LogRecordFormat(DebeziumFormat("shop"))
+    converted = []
+    monkeypatch.setattr(direct, "_convert", Counted(direct._convert, converted))
+    for record in records():
+        with suppress(ValueError):  # NaN is refused
+            direct(record)
+    assert len(converted) < len(records()) / 5
+
+
+class Counted:
+    def __init__(self, convert: EventConverter, converted: list[LogRecord]) -> None:
+        self.convert, self.converted = convert, converted
+        self.source_and_schema = convert.source_and_schema
+
+    def __call__(self, record: LogRecord) -> Any:
+        self.converted.append(record)
+        return self.convert(record)
+
+
+COLUMNS = (
+    ("id", 20, -1),
+    ("name", 25, -1),
+    ("price", 1700, (12 << 16) + 2 + 4),
+    ("at", 1184, -1),
+    ("at3", 1184, 3),
+    ("at0", 1184, 0),
+    ("paid", 16, -1),
+)
+TABLE = describe(
+    m.Relation(1, "public", "t", "f", tuple(m.RelationColumn(*column, True) for column in COLUMNS)),
+    [("id", True, 1, None)],
+    {},
+)
+fractions = st.sampled_from(["", ".5", ".120", ".123456"])
+moments = st.one_of(
+    st.builds(
+        "{:%Y-%m-%d %H:%M:%S}{}+00{}".format,
+        st.datetimes().filter(lambda at: at.year >= 1000),
+        fractions,
+        st.sampled_from(["", " BC"]),
+    ),
+    st.sampled_from(["infinity", "-infinity", "12345-01-02 03:04:05.12345+00"]),
+)
+rows = st.tuples(
+    st.integers(-(2**63), 2**63 - 1).map(str),
+    st.one_of(st.text(st.characters(exclude_categories=["Cs"])), st.just(UNCHANGED), st.none()),
+    st.one_of(st.integers(-(10**11), 10**11).map(lambda n: f"{n / 100:.2f}"), st.none(), st.just("NaN")),
+    st.one_of(moments, st.none()),
+    moments,
+    moments,
+    st.sampled_from("tf"),
+)
+
+
+@given(rows, st.one_of(st.none(), rows), st.integers(0, 2**63))
+def test_a_value_has_the_same_bytes_without_an_event(new: Any, old: Any, lsn: int) -> None:
+    format = DebeziumFormat("shop", decimal_handling_mode="precise")
+    direct = LogRecordFormat(format, database="history", stream="changes")
+    transaction = LogTransaction(7, lsn, 1_700_000_000_123_456_000, 'an "origin"', 5, lsn // 2)
+    kinds = (ChangeKind.INSERT, ChangeKind.READ) if old is None else (ChangeKind.UPDATE, ChangeKind.DELETE)
+    for kind in kinds:
+        whose = None if kind is ChangeKind.READ else transaction
+        after = None if kind is ChangeKind.DELETE else new
+        record = LogRecord(
+            kind, 1_700_000_000_999_999_001, whose, 1, lsn, True, TABLE, after, old, old is not None
+        )
+        by_event, by_record = both_ways(record, format, direct)
+        assert by_record == by_event
