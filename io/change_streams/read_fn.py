@@ -27,8 +27,10 @@ from apache_beam.metrics import Metrics
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.transforms.display import DisplayDataItem
-from apache_beam.transforms.window import TimestampedValue
+from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import Duration, Timestamp
+from apache_beam.utils.windowed_value import WindowedValue
+from apache_beam.utils.windowed_value import create as windowed_value
 from typing_extensions import Self
 
 from penstock import timeline
@@ -114,7 +116,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
         element: Any,
         tracker: Any = beam.DoFn.RestrictionParam(),
         watermark: Any = beam.DoFn.WatermarkEstimatorParam(FrontierWatermarkEstimatorProvider()),
-    ) -> Iterator[TimestampedValue]:
+    ) -> Iterator[WindowedValue]:
         """Read until the stream's end, a split or the end of the turn, or until only other parts can advance."""
         frontier = tracker.current_restriction()
         watermark.set_watermark(beam_watermark(frontier.watermark))
@@ -157,17 +159,20 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
         error_output = self._settings.error_output
 
         def output(record: Any) -> Any:
-            if type(record) is not UndecodableRecord:
-                if type(record) is NotificationRecord:
-                    return TaggedOutput(NOTIFICATIONS, _at(record.commit_timestamp, record.document))
-                return _timestamped(record)
+            kind = type(record)  # not `isinstance`: this runs for each record
+            if kind is NotificationRecord:
+                return TaggedOutput(NOTIFICATIONS, _at(record.commit_timestamp, record.document))
+            if kind is not UndecodableRecord:
+                return windowed_value(record, record.commit_timestamp // 1000, _WINDOWS)
             if not error_output:
                 raise DecodeError(
                     f"{stream}: a record at {record.position} cannot be decoded: {record.reason}. To continue without "
                     "such records, take the error output: with_exception_handling() of the transform"
                 )
             Metrics.counter(self.metrics_type.namespace, UNDECODABLE).inc()
-            return TaggedOutput(UNDECODABLE, _timestamped(replace(record, stream=str(stream))))
+            return TaggedOutput(
+                UNDECODABLE, _at(record.commit_timestamp, replace(record, stream=str(stream)))
+            )
 
         return output
 
@@ -424,13 +429,16 @@ _POOLS: ProcessLocal[StreamPool] = ProcessLocal()
 """The pools of this process, by source, stream and settings."""
 
 
-def _timestamped(record: Any) -> TimestampedValue:
+_WINDOWS = (GlobalWindow(),)
+"""The windows of every output: a read is the first transform of its pipeline, so its input is not windowed."""
+
+
+def _at(nanos: int, value: Any) -> WindowedValue:
     # Rounded down to microseconds; `beam_watermark` rounds down further, so no record is below its watermark.
-    return _at(record.commit_timestamp, record)
-
-
-def _at(nanos: int, value: Any) -> TimestampedValue:
-    return TimestampedValue(value, Timestamp(micros=nanos // 1000))
+    # `windowed_value` is what Beam makes of a TimestampedValue. A TimestampedValue and its Timestamp take ten times as
+    # long: Timestamp checks the types of its arguments and divides in Python. (Beam 2.77, `utils/windowed_value.py`
+    # and `_OutputHandler` in `runners/common.py`, which takes both.)
+    return windowed_value(value, nanos // 1000, _WINDOWS)
 
 
 def _commits(records: Iterable[Any]) -> list[int]:

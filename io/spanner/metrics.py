@@ -28,9 +28,7 @@ class SpannerMetrics(ReaderMetrics):
     def claimed(self, records: Sequence[DataChangeRecord | UndecodableRecord], step: Step) -> None:
         if records:
             self._records += len(records)
-            for record in records:
-                if isinstance(record, DataChangeRecord):
-                    self._changes += len(record.mods)
+            self._changes += sum([len(r.mods) for r in records if isinstance(r, DataChangeRecord)])
         elif isinstance(step, Announced):
             self._counts.update(lineage_events(step.token, step.record))
         elif isinstance(step, MovedIn):

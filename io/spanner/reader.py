@@ -125,7 +125,7 @@ class QueryReader:
         if isinstance(step, Advanced):
             partition.position = step.position
         if step is not None:
-            self._put(partition, Batch(token, start, [(None, step)], 0), finished=finished)
+            self._put(partition, Batch(token, start, [([], step)], 0), finished=finished)
         # Only a query that was not cut short by `span` or the end shows that the partition is caught up.
         partition.caught_up = end >= until
         if not finished:
@@ -146,7 +146,7 @@ class QueryReader:
         if isinstance(step, Advanced):
             partition.position = step.position
         partition.caught_up = True
-        self._put(partition, Batch(key, since, [(None, step)], 0), finished=finished)
+        self._put(partition, Batch(key, since, [([], step)], 0), finished=finished)
         if not finished:
             following = looked.time + self._placements.every
             with state.changed:
@@ -177,7 +177,7 @@ class QueryReader:
                 announced = announced or any(type(s) is Announced and announces_end(s) for _, s in steps)
                 closed = bool(steps) and closes(steps[-1][1])
                 if timeline.enabled:
-                    commits = [record.commit_timestamp for record, _ in steps if record is not None]
+                    commits = [record.commit_timestamp for records, _ in steps for record in records]
                     timeline.mark("received", commits=commits)
                 self._put(partition, Batch(partition.token, start, steps, len(message)), finished=closed)
                 if closed:

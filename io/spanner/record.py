@@ -142,6 +142,14 @@ def new_record(*values: Any) -> DataChangeRecord:
     return cast(DataChangeRecord, record)
 
 
+def new_records(*columns: Iterable[Any]) -> list[DataChangeRecord]:
+    """Return the records whose first fields are in the first column, and so on. All columns have the same length."""
+    records = list(map(_Unfrozen, *columns))
+    for record in records:
+        record.__class__ = DataChangeRecord
+    return records
+
+
 @dataclass(frozen=True, slots=True)
 class HeartbeatRecord:
     """All changes of the partition with commit timestamps up to and including `timestamp` have been sent."""

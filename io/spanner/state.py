@@ -15,14 +15,10 @@ from typing import Protocol
 
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.prefetch import Claim, ReadAhead
-from penstock.io.change_streams.undecodable import UndecodableRecord
 from penstock.io.spanner.frontier import Advanced
 from penstock.io.spanner.position import Position
-from penstock.io.spanner.record import DataChangeRecord
-from penstock.io.spanner.steps import FIRST_SPAN, PendingStep
+from penstock.io.spanner.steps import FIRST_SPAN, MOST_IN_RUN, PendingStep
 
-_RUN = 100
-"""The most steps that one claim claims."""
 _SMALL_BYTES = 64 << 10
 
 
@@ -55,24 +51,21 @@ class Batch:
         return not isinstance(self.steps[-1][1], Advanced)
 
     def claims(self) -> Iterator[Claim]:
-        """Yield one claim for each run of records and heartbeats, and one for each step of lineage."""
-        count = 0
-        records: list[DataChangeRecord | UndecodableRecord] = []
-        for number, (record, step) in enumerate(self.steps, 1):
-            count += 1
-            if record is not None:
-                records.append(record)
-            following = self.steps[number][1] if number < len(self.steps) else None
-            # One claim costs as much as a record, so a run is long; a split has to wait for its end.
-            if type(step) is not Advanced or type(following) is not Advanced or count == _RUN:
-                yield count, records, step
-                count, records = 0, []
+        """Yield one claim for each step."""
+        for records, step in self.steps:
+            yield 1, records, step
 
     def absorbs(self, later: Batch) -> bool:
         """Append the steps of the next batch, if both are small. A batch costs more than a small message."""
         if self.size + later.size > _SMALL_BYTES or self.ends_with_lineage:
             return False
-        self.steps += later.steps
+        (records, _), (following, step) = self.steps[-1], later.steps[0]
+        # Messages of one record each: their runs become one. A heartbeat has no records and is not joined to a run.
+        if records and following and type(step) is Advanced and len(records) + len(following) <= MOST_IN_RUN:
+            self.steps[-1] = (records + following, step)
+            self.steps += later.steps[1:]
+        else:
+            self.steps += later.steps
         self.size += later.size
         return True
 

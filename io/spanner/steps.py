@@ -23,54 +23,72 @@ from penstock.io.spanner.record import (
 )
 
 _MILLI = 1_000_000
-FIRST_SPAN = 2000 * _MILLI
+FIRST_SPAN = 10_000 * _MILLI
 """How much history the first query of a partition may ask for, in nanoseconds."""
 _SPANS = (250 * _MILLI, 3_600_000 * _MILLI)
-_FEW_BYTES, _MANY_BYTES = 256 << 10, 4 << 20
+_FEW_BYTES, _MANY_BYTES = 1 << 20, 4 << 20
 
-PendingStep: TypeAlias = tuple[DataChangeRecord | UndecodableRecord | None, Step]
-"""A step to claim, with the record to emit when the claim is granted (None: nothing to emit)."""
+PendingStep: TypeAlias = tuple[list[DataChangeRecord | UndecodableRecord], Step]
+"""A step to claim, with the records to emit when the claim is granted: those of a run, or none."""
 
 Wanted: TypeAlias = Callable[[DataChangeRecord], bool]
 """Whether a record is emitted. One that is not advances the position all the same."""
 
+MOST_IN_RUN = 100
+"""The most records that one step covers. A claim costs as much as a record, and a split has to wait for its end."""
+
 
 def to_steps(
-    key: str, position: Position, records: Iterable[ChangeRecord], wanted: Wanted | None = None
+    key: str,
+    position: Position,
+    records: Iterable[ChangeRecord],
+    wanted: Wanted | None = None,
+    most_in_run: int = MOST_IN_RUN,
 ) -> tuple[list[PendingStep], Position]:
     """Turn records of one partition into steps to claim, without those that `position` has seen already.
 
-    Returns the steps and the position after them. A step after which the partition is not read on (`closes`) is the
-    last one: records after it are ignored.
+    One step covers a run of data records, `most_in_run` at most: to claim it is to claim them all. Every other record
+    has its own step. Returns the steps and the position after them. A step after which the partition is not read on
+    (`closes`) is the last one: records after it are ignored.
     """
     steps: list[PendingStep] = []
+    run: list[DataChangeRecord | UndecodableRecord] = []
+    covered = 0  # by the run, including records that are not emitted
+
+    def end_run() -> None:
+        nonlocal run, covered
+        if covered:
+            steps.append((run, Advanced(key, position)))
+            run, covered = [], 0
+
     for record in records:
-        if isinstance(record, DataChangeRecord):
+        if isinstance(record, (DataChangeRecord, DamagedRecord)):
             after = position.after_sequence(
                 record.commit_timestamp, record.server_transaction_id, record.record_sequence
             )
             if after is not None:
-                emitted = record if wanted is None or wanted(record) else None
-                steps.append((emitted, Advanced(key, after)))
                 position = after
-        elif isinstance(record, HeartbeatRecord):
+                if isinstance(record, DamagedRecord):
+                    run.append(_undecodable(key, record))
+                elif wanted is None or wanted(record):
+                    run.append(record)
+                covered += 1
+                if covered == most_in_run:
+                    end_run()
+            continue
+        end_run()
+        if isinstance(record, HeartbeatRecord):
             after = position.reached(record.timestamp)
             if after is not position:
-                steps.append((None, Advanced(key, after)))
-                position = after
-        elif isinstance(record, DamagedRecord):
-            after = position.after_sequence(
-                record.commit_timestamp, record.server_transaction_id, record.record_sequence
-            )
-            if after is not None:
-                steps.append((_undecodable(key, record), Advanced(key, after)))
+                steps.append(([], Advanced(key, after)))
                 position = after
         else:
             step, position = _lineage_step(key, position, record)
             if step is not None:
-                steps.append((None, step))
+                steps.append(([], step))
                 if closes(step):
                     break
+    end_run()
     return steps, position
 
 

@@ -248,9 +248,9 @@ class Reading:
     def _split(self, tracker: Any, steps: Iterator[PendingStep], outputs: list[DataChangeRecord]) -> Any:
         """Split, and claim further steps while the tracker refuses to be split."""
         while (split := tracker.try_split(0)) is None and not tracker.current_restriction().done:
-            output, step = next(steps)
+            records, step = next(steps)
             assert tracker.try_claim(step)
-            outputs += [] if output is None else [output]
+            outputs += records
         return split
 
     def _read(self, trackers: list[SpannerTracker]) -> tuple[list[DataChangeRecord], bool]:
@@ -266,10 +266,9 @@ class Reading:
                 self.crash_at = None
                 return outputs, True
             self.steps += 1
-            output, step = taken
+            records, step = taken
             assert trackers[part].try_claim(step)
-            if output is not None:
-                outputs.append(output)
+            outputs += records
         return outputs, False
 
     def _steps(self, tracker: SpannerTracker) -> Iterator[PendingStep]:
@@ -282,14 +281,14 @@ class Reading:
             position = frontier.open[token]
             end = min(position.timestamp + self.rng.randint(0, 12) * self.stream.tick, self.stream.horizon)
             answer = self.stream.ask(token, position.timestamp, end)
-            steps, position = to_steps(token, position, answer)
+            steps, position = to_steps(token, position, answer, most_in_run=1)
             yield from steps
             if steps and closes(steps[-1][1]):
                 continue
             announced = any(announces_end(step) for _, step in steps)
             last = last_step(token, position, end, self.stream.horizon, announced=announced)
             if last is not None:
-                yield None, last
+                yield [], last
 
     def _pick(self, tokens: list[str]) -> str:
         quick = [token for token in tokens if token not in self.laggards]

@@ -84,12 +84,12 @@ def snapshot_reading(reading: Any, broken: Any) -> Any:
         def _stored(self, frontier: Any) -> Any:
             return CODER.decode(CODER.encode(frontier))
 
-        def _steps(self, tracker: Any) -> Iterator[tuple[DataChangeRecord | None, Any]]:
+        def _steps(self, tracker: Any) -> Iterator[tuple[list[DataChangeRecord], Any]]:
             if isinstance(tracker, SnapshotTracker):
                 return self._snapshot_steps(tracker)
             return super()._steps(tracker)  # type: ignore[no-any-return]
 
-        def _snapshot_steps(self, tracker: Any) -> Iterator[tuple[DataChangeRecord | None, Any]]:
+        def _snapshot_steps(self, tracker: Any) -> Iterator[tuple[list[DataChangeRecord], Any]]:
             while (frontier := tracker.current_restriction()).can_progress:
                 number = self.rng.choice(sorted(frontier.ranges))
                 keys = self.rows.of(frontier.ranges[number])
@@ -98,13 +98,13 @@ def snapshot_reading(reading: Any, broken: Any) -> Any:
                 while keys:
                     some, keys = keys[:2], keys[2:]
                     yield (
-                        self.rows.record(frontier.ranges[number].table, some),
+                        [self.rows.record(frontier.ranges[number].table, some)],
                         RowsRead(number, f'["{some[-1]}"]'),
                     )
                     if not self.whole_ranges and self.rng.random() < 0.3:
                         break  # another range, in the middle of this one
                 else:
-                    yield None, RangeRead(number)
+                    yield [], RangeRead(number)
 
         def _check_all(self) -> None:
             rows = [record for record in self.committed if record.mod_type == READ]

@@ -67,6 +67,19 @@ def test_a_data_change_record_is_decoded() -> None:
     assert Decoder().feed(message(data_with(), data_with())) == [DECODED, DECODED]
 
 
+@pytest.mark.parametrize("counts", [(1, 1, 1), (2, 0, 1), (1, 3, 0, 0, 2), (0, 0)])
+def test_each_record_of_a_message_has_its_own_mods(counts: tuple[int, ...]) -> None:
+    mods = [[[f'{{"K":"{at}.{n}"}}', "{}", ""] for n in range(count)] for at, count in enumerate(counts)]
+    records = Decoder().feed(message(*[data_with(at_6=some) for some in mods]))
+    assert records == [replace(DECODED, mods=Mods(tuple(sum(some, [])))) for some in mods]
+
+
+def test_a_null_side_changes_only_its_own_record() -> None:
+    null = [['{"K":"1"}', None, "{}"]]
+    records = Decoder().feed(message(data_with(), data_with(at_6=null), data_with()))
+    assert records == [DECODED, replace(DECODED, mods=Mods(('{"K":"1"}', "", "{}"))), DECODED]
+
+
 def test_a_null_is_empty_and_the_fields_after_it_stay_in_their_places() -> None:
     assert Decoder().feed(message(data_with(at_11=None))) == [replace(DECODED, transaction_tag="")]
     assert Decoder().feed(message(data_with(at_3=None))) == [

@@ -23,12 +23,32 @@ def test_records_become_steps_and_repeated_ones_are_left_out(data: Any, children
         "p", Position(5), [first, again, second, HeartbeatRecord(12), HeartbeatRecord(12), end]
     )
     assert steps == [
-        (first, Advanced("p", Position(10, {"t": ((0, 0),)}))),
-        (second, Advanced("p", Position(10, {"t": ((0, 1),)}))),
-        (None, Advanced("p", Position(12))),
-        (None, Announced("p", end)),
+        ([first, second], Advanced("p", Position(10, {"t": ((0, 1),)}))),
+        ([], Advanced("p", Position(12))),
+        ([], Announced("p", end)),
     ]
     assert position == Position(20)
+
+
+def test_a_run_of_records_is_one_step_and_each_other_record_another(data: Any, children: Any) -> None:
+    records = [data(1), data(2), HeartbeatRecord(3), children(4, ("a", ("p",)), ("b", ("p",))), data(5)]
+    steps, _ = to_steps("p", Position(0), records)
+    assert [(len(run), type(step)) for run, step in steps] == [
+        (2, Advanced),
+        (0, Advanced),
+        (0, Announced),
+        (1, Advanced),
+    ]
+
+
+def test_a_long_run_is_several_steps_so_that_a_split_need_not_wait_for_its_end(data: Any) -> None:
+    records = [data(number) for number in range(1, 251)]
+    steps, position = to_steps("p", Position(0), records)
+    assert [len(run) for run, _ in steps] == [100, 100, 50]
+    assert [record for run, _ in steps for record in run] == records
+    assert steps[0][1] == Advanced("p", Position(100, {"t": ((0, 0),)}))
+    single, _ = to_steps("p", Position(0), records, most_in_run=1)
+    assert (len(single), single[-1][1]) == (250, Advanced("p", position))
 
 
 def test_query_that_ends_after_a_child_record_finishes_the_partition() -> None:
@@ -55,10 +75,10 @@ def test_window_end_without_a_row_does_not_count_as_read() -> None:
 
 def test_records_that_are_filtered_out_advance_the_position_and_are_not_emitted(data: Any) -> None:
     wanted = Selection(tables=frozenset(["Other"])).passes
-    steps, position = to_steps("p", Position(5), [data(10), data(11, table_name="Other")], wanted)
-    assert [record is not None for record, _ in steps] == [False, True]
-    assert steps[0][1] == Advanced("p", Position(10, {"t": ((0, 0),)}))
-    assert position == Position(11, {"t": ((0, 0),)})
+    other = data(11, table_name="Other")
+    steps, position = to_steps("p", Position(5), [data(10), other, data(12)], wanted)
+    assert position == Position(12, {"t": ((0, 0),)})
+    assert steps == [([other], Advanced("p", position))]
 
 
 def test_a_damaged_record_is_emitted_in_its_place_and_only_once() -> None:
@@ -72,29 +92,29 @@ def test_a_damaged_record_is_emitted_in_its_place_and_only_once() -> None:
         data=b"bytes",
         format="google.protobuf.Value",
     )
-    assert steps == [(emitted, Advanced("READ_S_eu\ntoken", position))]
+    assert steps == [([emitted], Advanced("READ_S_eu\ntoken", position))]
     assert position == Position(10, {"tx": ((3, 3),)})
 
 
 def test_a_move_in_closes_the_partition_and_is_not_applied_again() -> None:
     event = PartitionEventRecord(10, "00000002", frozenset("s"), frozenset())
     steps, position = to_steps("p", Position(5), [event, HeartbeatRecord(20)])
-    assert steps == [(None, MovedIn("p", Position(10, {"": ((2, 2),)}), frozenset("s")))]
+    assert steps == [([], MovedIn("p", Position(10, {"": ((2, 2),)}), frozenset("s")))]
     assert closes(steps[-1][1])
     again, _ = to_steps("p", position, [event, HeartbeatRecord(20)])
-    assert again == [(None, Advanced("p", Position(20)))]
+    assert again == [([], Advanced("p", Position(20)))]
 
 
 def test_a_move_out_only_advances_the_position() -> None:
     event = PartitionEventRecord(10, "00000002", frozenset(), frozenset("d"))
     steps, position = to_steps("p", Position(5), [event])
-    assert steps == [(None, Advanced("p", position))]
+    assert steps == [([], Advanced("p", position))]
     assert not closes(steps[-1][1])
 
 
 def test_a_partition_end_record_finishes_the_partition_whatever_follows() -> None:
     steps, _ = to_steps("p", Position(5), [PartitionEndRecord(10, "00000009"), HeartbeatRecord(20)])
-    assert steps == [(None, Finished("p"))]
+    assert steps == [([], Finished("p"))]
 
 
 def test_a_partition_start_record_ends_only_the_root() -> None:
