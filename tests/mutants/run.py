@@ -200,11 +200,11 @@ def check_patches(copy: Copy, mutants: Sequence[Mutant]) -> None:
             copy.apply(mutant, reverse=True)
 
 
-def green_seconds(copies: Sequence[Copy], mutants: Sequence[Mutant]) -> dict[str, float]:
-    """Return for each named test how long it takes on an unpatched copy.
+def run_unpatched(copies: Sequence[Copy], mutants: Sequence[Mutant]) -> tuple[dict[str, float], set[str]]:
+    """Return for each named test how long it takes on an unpatched copy, and which of them are red there.
 
     Raises:
-        BrokenMutantError: a test is not green without a patch, or does not exist.
+        BrokenMutantError: a test does not exist, or pytest did not end.
     """
     tests = sorted({test for mutant in mutants for test in mutant.tests})
     files = sorted({_file(test) for test in tests})
@@ -221,14 +221,18 @@ def green_seconds(copies: Sequence[Copy], mutants: Sequence[Mutant]) -> dict[str
     with ThreadPoolExecutor(len(copies)) as threads:
         runs = list(threads.map(one, copies, shares))
     for run in runs:
-        if run.code != GREEN:
+        if run.code not in (GREEN, RED):
             raise BrokenMutantError(
                 f"the named tests are not green without any patch (pytest: {run.code})\n{run.output[-9000:]}"
             )
-    return {
+        if run.code == RED:
+            print(run.output[-9000:], file=sys.stderr)
+    seconds = {
         test: sum(took for run in runs for name, took in run.seconds.items() if _is_in(name, test))
         for test in tests
     }
+    red = {test for test in tests for run in runs if any(_is_in(name, test) for name in run.red)}
+    return seconds, red
 
 
 def _file(test: str) -> str:
@@ -294,7 +298,9 @@ def run(patches: Sequence[Path], evidence: Path | None, jobs: int = 1, resume: b
     mutants = [mutant for mutant in mutants if not results.has(mutant)]
     with copies_of_the_tree(jobs) as copies:
         check_patches(copies[0], mutants)
-        seconds = green_seconds(copies, mutants)
+        seconds, red = run_unpatched(copies, mutants)
+        useless = [mutant for mutant in mutants if red.intersection(mutant.tests)]
+        mutants = [mutant for mutant in mutants if mutant not in useless]
         print(f"{len(mutants)} mutants; their tests are green without them", flush=True)
         mutants.sort(key=lambda mutant: sum(seconds[test] for test in mutant.tests))
         free: queue.SimpleQueue[Copy] = queue.SimpleQueue()
@@ -305,6 +311,9 @@ def run(patches: Sequence[Path], evidence: Path | None, jobs: int = 1, resume: b
                 results.add(mutant, caught)
     for name in results.survivors():
         print(f"NOT CAUGHT  {name}")
+    if useless:
+        names = ", ".join(mutant.name for mutant in useless)
+        raise BrokenMutantError(f"tests are not green without any patch, so these were not tried: {names}")
     return 1 if results.survivors() else 0
 
 
