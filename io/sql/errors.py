@@ -22,6 +22,8 @@ _RETRYABLE = frozenset(
     (
         "",  # no answer of the server: the connection failed
         "25006",  # read-only transaction: the server became a standby
+        "25P03",  # idle-in-transaction timeout: the process was paused in the middle of a batch
+        "25P04",  # transaction timeout
         "53100",  # disk full
         "53200",  # out of memory
         "53300",  # too many connections

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 Mode = Literal["current", "log"]
 
 _CONNECT_SECONDS = 10
+# The transaction of a batch holds the lock of its ledger entry. A driver that was paused in the middle of it keeps its
+# connection, because its kernel still answers. Without a limit its successor would wait for as long as the pause lasts.
+# The second limit is for a pause in the middle of a COPY, which is a running statement and not idle.
+_LIMITS = {"idle_in_transaction_session_timeout": "60s", "statement_timeout": "600s"}
 # A server that vanished without a word is noticed after half a minute, not after the two hours of the system.
 _KEEPALIVE = {
     "keepalives_idle": 10,
@@ -81,6 +85,11 @@ class SqlTarget:
                 "select set_config('synchronous_commit', 'on', false) "
                 "where current_setting('synchronous_commit') = 'off'"
             )
+            for name, limit in _LIMITS.items():
+                # 0 is PostgreSQL's default. A limit that the user or the server has set stays.
+                session.execute(
+                    "select set_config(%s, %s, false) where current_setting(%s) = '0'", (name, limit, name)
+                )
             return session
         except psycopg.Error as error:
             raise classify_error(error.sqlstate or "", str(error), self.name) from error

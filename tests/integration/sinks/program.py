@@ -1,81 +1,115 @@
-"""A program for kill campaigns: keys that count, as change events, into several targets at once.
+"""The pipeline of the kill campaigns of sinks: one source, and the sinks that the configuration names.
 
-    python -m tests.integration.sinks.program DSN BOOTSTRAP_SERVERS CHECKPOINT HOOKS KEYS
+    python -m tests.integration.sinks.program CONFIGURATION
 
-The number n of a key is a statement on a row (`event_of`), so the rows and the log that must be in the targets follow
-from the last numbers. The numbers end as those of `tests.integration.files.counting` do.
+The configuration is a JSON file: `checkpoint`, `hooks`, `refused` (folders), `master`, and `sinks`: for each name of
+`tests.integration.sinks.targets` the arguments of its `write`.
 """
 
 from __future__ import annotations
 
+import json
 import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Duration, Timestamp
 
-from penstock.event import ChangeEvent, Column, ColumnType, Kind, Op, Source, TableSchema, Version
-from penstock.io.kafka import WriteToKafka
-from penstock.io.sql import WriteToSql
+from penstock.event import ChangeEvent
+from penstock.io.files import WriteToJsonLines
 from penstock.runner import PySparkRunner
-from penstock.transforms.formats.formatted import FormattedRecord
-from tests.integration.files.counting import HookFn, count_fn
-
-SOURCE = Source("spanner", "test", "shop", "", "counts")
-_INT, _TEXT = ColumnType(Kind.INT64), ColumnType(Kind.STRING)
-SCHEMA = TableSchema(
-    (Column("owner", _TEXT, False, 1), Column("slot", _INT, False, 2), Column("a", _INT), Column("b", _INT))
-)
-ROUND, SLOTS = 4, 7
-"""Each row gets four statements in a row; a key has so many rows, and begins again with the first one."""
+from tests.integration.files.counting import ENDLESS, Count
+from tests.integration.sinks.source import PER_SECOND, WRITERS, event_seconds, events_of
+from tests.integration.sinks.targets import TARGETS
 
 
-def event_of(owner: str, number: int) -> ChangeEvent:
-    """Return the statement `number` of an owner: CREATE, two partial UPDATEs, and a DELETE or an UPDATE."""
-    round_, step = divmod(number, ROUND)
-    key = {"owner": owner, "slot": round_ % SLOTS}
-    op, after = statement(number, step)
-    after = None if after is None else key | after
-    version = Version(number, str(number), f"{owner:>4}")
-    return ChangeEvent(SOURCE, op, number * 1000, key, None, after, version, SCHEMA)
+def writer_fn(hooks: str) -> beam.DoFn:
+    """Return a DoFn from writer to rows ``{"key": …, "n": 0}``, ``{"key": …, "n": 1}``, …
+
+    A writer makes `PER_SECOND` statements since HOOKS/begun, whether the pipeline runs or not. HOOKS/end is the number
+    at which all writers end; then all statements before it are there at once.
+    """
+
+    class WriterFn(beam.DoFn):
+        @beam.DoFn.unbounded_per_element()
+        def process(
+            self,
+            element: str,
+            tracker: Any = beam.DoFn.RestrictionParam(Count()),
+            watermark: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
+        ) -> Iterator[TimestampedValue]:
+            number = tracker.current_restriction().start
+            end = _number_in(Path(hooks, "end"))
+            made = int((time.time() - Path(hooks, "begun").stat().st_mtime) * PER_SECOND)
+            while number < (made if end is None else end):
+                if not tracker.try_claim(number):
+                    return
+                at = Timestamp(event_seconds(number))
+                yield TimestampedValue({"key": element, "n": number}, at)
+                watermark.set_watermark(at)
+                number += 1
+            if end is None:
+                tracker.defer_remainder(Duration(seconds=0.05))
+            else:
+                tracker.try_claim(ENDLESS)
+
+    return WriterFn()
 
 
-def statement(number: int, step: int) -> tuple[Op, dict[str, int] | None]:
-    if step == 0:
-        return Op.CREATE, {"a": number, "b": number}
-    if step == 3 and number % 3 == 0:
-        return Op.DELETE, None
-    return Op.UPDATE, {"a" if step == 1 else "b": number}
+def _number_in(path: Path) -> int | None:
+    return int(path.read_text()) if path.exists() else None
 
 
-def to_event(row: dict[str, Any]) -> ChangeEvent:
-    return event_of(row["key"], row["n"])
+class ProgressFn(beam.DoFn):
+    """Emits every row unchanged, and writes the highest number of each writer to the hooks when a bundle ends."""
+
+    def __init__(self, hooks: str) -> None:
+        self._hooks = hooks
+        self._highest: dict[str, int] = {}
+
+    def process(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        self._highest[row["key"]] = row["n"]
+        yield row
+
+    def finish_bundle(self) -> None:
+        for writer, number in self._highest.items():
+            # The name has the number, so that an older bundle that ends late does not hide a newer one.
+            Path(self._hooks, f"read-{writer}-{number}").touch()
+        self._highest = {}
 
 
-def record_of(event: ChangeEvent) -> list[FormattedRecord]:
-    """A format: the topic shop.counts, the owner as the key, the number as the value."""
-    assert event.key is not None
-    owner, number = event.key["owner"], event.version.order
-    return [
-        FormattedRecord("shop.counts", owner.encode(), str(number).encode(), event.timestamp, event.version)
-    ]
+def refused_line(refused: Any) -> dict[str, Any]:
+    """Return what the error output of a sink is compared by."""
+    event = refused.event
+    name = event.key.get("owner") or event.key["row_key"].decode().partition("/")[0]
+    return {"owner": name, "order": event.version.order, "reason": refused.reason[:100]}
 
 
-def main(dsn: str, servers: str, checkpoint: str, hooks: str, keys: str) -> int:
+def main(path: str) -> int:
     """Run to the end; 0 if the pipeline is DONE."""
-    arguments = [f"--checkpoint_dir={checkpoint}", "--streaming", "--spark_master=local[2,4]"]
-    pipeline = beam.Pipeline(runner=PySparkRunner(), argv=arguments)
+    given = json.loads(Path(path).read_text())
+    arguments = [f"--checkpoint_dir={given['checkpoint']}", "--streaming", "--epoch_retries=10"]
+    pipeline = beam.Pipeline(runner=PySparkRunner(), argv=[*arguments, f"--spark_master={given['master']}"])
     events = (
         pipeline
-        | beam.Create([f"k{number}" for number in range(int(keys))])
-        | "Count" >> beam.ParDo(count_fn(hooks)).with_output_types(dict[str, Any])
-        | "Read" >> beam.ParDo(HookFn(hooks, "read")).with_output_types(dict[str, Any])
-        | "Event" >> beam.Map(to_event).with_output_types(ChangeEvent)
+        | beam.Create(list(WRITERS))
+        | "Writers" >> beam.ParDo(writer_fn(given["hooks"])).with_output_types(dict[str, Any])
+        | "Read" >> beam.ParDo(ProgressFn(given["hooks"])).with_output_types(dict[str, Any])
+        | "Events" >> beam.FlatMap(events_of).with_output_types(ChangeEvent)
     )
-    delivered = events | "Replica" >> WriteToSql(dsn, shards=2)
-    delivered | "Sent" >> beam.ParDo(HookFn(hooks, "sent"))
-    events | "Log" >> WriteToSql(dsn, mode="log", table="{table}_log", shards=2)
-    if servers:
-        events | "Queue" >> WriteToKafka(servers, format=record_of, shards=2)
+    for name, options in given["sinks"].items():
+        for label, refused in TARGETS[name].write(events, **options).items():
+            _ = (
+                refused
+                | f"Lines of {label}" >> beam.Map(refused_line).with_output_types(dict[str, Any])
+                | f"Refused by {label}"
+                >> WriteToJsonLines(f"{given['refused']}/{label}", table="refused", roll_seconds=0)
+            )
     return 0 if pipeline.run().wait_until_finish() == "DONE" else 1
 
 

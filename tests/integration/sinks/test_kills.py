@@ -1,100 +1,112 @@
-"""SIGKILL of driver, JVM and workers while one pipeline writes a replica, a change log and a Kafka topic.
+"""Every sink under SIGKILL of driver, executor and worker, a zombie driver, an outage and a row that it refuses.
 
-The events are generated, so the rows and the log are known without reading anything. The target goes down too.
+Four writers make 10,000 statements and more: inserts, partial updates, deletes and changes of keys. At the end each
+target has the rows or the log of the source exactly, and each error output has the refused row once.
+`PENSTOCK_SINKS=sql,kafka` chooses the sinks of a campaign, and those of one group share a pipeline.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
+import json
+import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
-from penstock.emulators.kafka import KafkaBroker
-from penstock.emulators.postgres import PostgresServer
-from tests.integration.kafka.conftest import header, read_all
-from tests.oracle import kill
-from tests.oracle.kill import After, FileAppears, Later, Moment, python
+from tests.integration.sinks.disturbances import ALL, DRIVER, EXECUTOR, WORKER, Disturbed, schedule
+from tests.integration.sinks.source import BAD_NUMBER, BAD_OWNER, BAD_WRITER, Truth, number_at
+from tests.integration.sinks.targets import TARGETS, TargetUnderTest
+from tests.oracle.kill import python
+from tests.oracle.lines import read_lines
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow(seconds=90)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-KEYS, ROUND, SLOTS = 3, 4, 7
+KILLS, NUMBERS = 30, 2_600
+"""Kills of a campaign, and the statements of each of the four writers, at least."""
 
 
-class Numbers:
-    """How far each key has come, and the end that the program is told."""
+def groups() -> list[Any]:
+    """The sinks that share a pipeline; one representative in `make test`, the others in the campaign."""
+    if given := os.environ.get("PENSTOCK_SINKS"):
+        return [given]
+    markers = {
+        "kafka": pytest.mark.kafka,
+        "pubsub": pytest.mark.pubsub,
+        "spanner": pytest.mark.emulator,
+        "bigtable": pytest.mark.emulator,
+    }
+    campaign = [name for name in TARGETS if name != "sql"]
+    return ["sql"] + [
+        pytest.param(name, marks=[pytest.mark.campaign, *([markers[name]] if name in markers else [])])
+        for name in campaign
+    ]
 
-    def __init__(self, folder: Path, dsn: str) -> None:
-        self.hooks, self.checkpoint, self.dsn, self.end = folder / "hooks", folder / "checkpoint", dsn, 0
-        self.hooks.mkdir()
 
-    def end_soon(self) -> None:
-        with psycopg.connect(self.dsn) as session:
-            ((most,),) = session.execute("select coalesce(max(version), '0') from counts_log").fetchall()
-        self.end = int(str(most).split(" ")[0]) + 600
-        (self.hooks / "end.new").write_text(str(self.end))
-        (self.hooks / "end.new").rename(self.hooks / "end")
-
-    def moments(self) -> dict[str, Moment]:
-        return {
-            "after the commit": FileAppears(self.checkpoint, "records/*.record", nth=3),
-            "while rows are sent": Later(FileAppears(self.hooks, "sent-*", nth=2), 0.05),
-            "after the read": FileAppears(self.hooks, "read-*"),
+@pytest.mark.parametrize("sinks", groups())
+def test_target_equals_the_source_after_kills_zombies_outages_and_a_refused_row(
+    sinks: str, tmp_path: Path, campaign: Any
+) -> None:
+    rng = campaign.random(f"sinks {sinks}")
+    hooks, checkpoint, refused = (tmp_path / name for name in ("hooks", "checkpoint", "refused"))
+    hooks.mkdir()
+    (hooks / "begun").touch()
+    with ExitStack() as servers:
+        targets: list[TargetUnderTest] = []
+        for name in sinks.split(","):
+            targets.append(TARGETS[name](tmp_path / name, hooks))
+            servers.callback(targets[-1].stop)
+            targets[-1].start()
+        names = dict(zip(sinks.split(","), targets, strict=True))
+        master = "local-cluster[1,2,1024]" if campaign.full else "local[2,4]"
+        configuration = tmp_path / "configuration.json"
+        given = {
+            "checkpoint": str(checkpoint),
+            "hooks": str(hooks),
+            "refused": str(refused),
+            "master": master,
+            "sinks": {name: target.options() for name, target in names.items()},
         }
-
-    def rows(self) -> list[tuple[str, int, int, int]]:
-        """The rows after all statements, in the order of the key."""
-        found = {}
-        for owner in (f"k{number}" for number in range(KEYS)):
-            for number in range(self.end):
-                key, step = (owner, number // ROUND % SLOTS), number % ROUND
-                if step == 0:
-                    found[key] = [number, number]
-                elif step == 3 and number % 3 == 0:
-                    del found[key]
-                else:
-                    found[key][0 if step == 1 else 1] = number
-        return sorted((*key, *values) for key, values in found.items())
-
-
-def test_kills_leave_the_replica_the_log_and_the_topic_as_the_source(tmp_path: Path, campaign: Any) -> None:
-    draw = campaign.random("sinks")
-    with PostgresServer.start() as server, KafkaBroker.start() as broker:
-        numbers = Numbers(tmp_path, server.dsn())
-        named = list(numbers.moments().items())
-        chosen = [named[number % len(named)] for number in range(campaign.size(3, 30))]
-        chosen += [("at random", After(8 + draw.random() * 8)) for _ in range(campaign.size(0, 10))]
-        # The target is down for a while, once; the sink waits for it.
-        outage = threading.Timer(12, lambda: (server.kill(), server.restart()))
-        outage.start()
-        command = python(
-            "tests.integration.sinks.program",
-            *(server.dsn(), broker.address, str(numbers.checkpoint), str(numbers.hooks), str(KEYS)),
+        configuration.write_text(json.dumps(given))
+        disturbances = schedule(
+            rng,
+            kills=campaign.size(3, KILLS),
+            kinds=(EXECUTOR, ALL, WORKER, DRIVER, WORKER) if campaign.full else (ALL, WORKER, DRIVER),
+            zombies=range(len(targets)) if campaign.full else (),
+            outages=[n for n, each in enumerate(targets) if each.outage and campaign.full],
         )
-        kills = kill.campaign(
-            command,
-            chosen,
-            log=tmp_path / "log",
-            seconds=campaign.size(180, 900),
-            before_the_end=numbers.end_soon,
-        )
-        outage.join()
-        with psycopg.connect(server.dsn()) as session:
-            replica = session.execute(
-                "select owner, slot, a, b from counts where not _penstock_deleted order by owner, slot"
-            ).fetchall()
-            log = session.execute(
-                "select key ->> 'owner', version from counts_log order by version collate \"C\""
-            ).fetchall()
-        messages = Counter(
-            header(each, "penstock.version") for each in read_all(broker.address, "shop.counts")
-        )
-    assert len(kills) == len(chosen)
-    assert replica == numbers.rows()
-    assert Counter(log) == Counter(set(log)), "an event is in the log twice"
-    assert len(log) == KEYS * numbers.end
-    assert messages == Counter(version for _, version in log)
-    campaign.record("sink-kills", kills=len(kills), events=len(log))
+        command = python("tests.integration.sinks.program", str(configuration))
+        with Disturbed(command, checkpoint, hooks, tmp_path, targets, rng) as run:
+            for each in disturbances:
+                run.perform(each)
+            truth = Truth(run.end(campaign.size(0, NUMBERS)))
+        faults = refusal_faults(refused)
+        for name, target in names.items():
+            found = target.faults(truth)
+            faults += found
+            if not found:
+                campaign.record(
+                    f"sink-kills-{name}",
+                    disturbances=dict(run.done),
+                    kills=sum(run.done[kind] for kind in (ALL, DRIVER, EXECUTOR, WORKER)),
+                    processes=run.processes,
+                    outage=f"{target.outage}, 20 s" if target.outage else "",
+                    events=truth.events,
+                    rows=len(truth.rows()),
+                    sinks_of_the_pipeline=sinks,
+                    **target.figures(),
+                )
+    assert faults == []
+
+
+def refusal_faults(folder: Path) -> list[str]:
+    """Return one sentence for each error output that does not have the refused row exactly once."""
+    faults = []
+    outputs = sorted(folder.iterdir())
+    for output in outputs:
+        lines = [line.content for line in read_lines(output)]
+        places = [(line["owner"], number_at(line["order"])) for line in lines]
+        if places != [(BAD_OWNER, BAD_NUMBER)]:
+            faults.append(f"the error output of {output.name} has {lines}")
+    return faults if outputs else [f"no error output has the row of {BAD_WRITER}"]

@@ -1,0 +1,219 @@
+"""What a kill campaign does to a running pipeline: a seeded list of disturbances, and the process that performs them.
+
+with Disturbed(command, folder, targets) as run:
+    for each in schedule(rng, targets, kills=30, zombies=5):
+        run.perform(each)
+    run.end()
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from typing_extensions import Self
+
+from tests.integration.sinks.source import PER_SECOND
+from tests.integration.sinks.targets import TargetUnderTest
+from tests.oracle.kill import POLL_SECONDS, After, FileAppears, Later, Moment, Run, session_members
+
+ALL, DRIVER, EXECUTOR, WORKER = "all processes", "driver", "executor", "worker"
+ZOMBIE, OUTAGE = "zombie", "outage"
+OUTAGE_SECONDS = 20.0
+COMMITS_OF_THE_SUCCESSOR = 8
+END_AHEAD = 20 * PER_SECOND
+"""Statements that may be read while the end is being told to the writers."""
+PATIENCE_SECONDS = 240.0
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """`kind` is one of the constants; `moment` a name of `Disturbed.moments`; `seconds` are waited after it.
+
+    ZOMBIE and OUTAGE concern one target, whose index is `target`.
+    """
+
+    kind: str
+    moment: str
+    seconds: float = 0.0
+    target: int = 0
+
+
+def schedule(
+    rng: random.Random, *, kills: int, kinds: Sequence[str], zombies: Sequence[int], outages: Sequence[int]
+) -> list[Disturbance]:
+    """Return `kills` kills of the given kinds in turn, and the zombies and outages of the targets, in any order."""
+    made = [
+        Disturbance(
+            kinds[number % len(kinds)], rng.choice(("after the read", "after the commit", "at random"))
+        )
+        for number in range(kills)
+    ]
+    made += [Disturbance(ZOMBIE, "publishing", target=each) for each in zombies]
+    made += [Disturbance(OUTAGE, "at random", target=each) for each in outages]
+    rng.shuffle(made)
+    return [
+        Disturbance(each.kind, each.moment, rng.choice((0.0, rng.random() / 2)), each.target) for each in made
+    ]
+
+
+@dataclass
+class Disturbed:
+    """The pipeline that `command` starts, in one run after the other on the same checkpoint."""
+
+    command: list[str]
+    checkpoint: Path
+    hooks: Path
+    folder: Path
+    targets: Sequence[TargetUnderTest]
+    rng: random.Random
+    done: Counter[str] = field(default_factory=Counter)
+    processes: int = 0
+    starts: int = 0
+    _run: Run | None = None
+
+    def __enter__(self) -> Self:
+        self._start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._run is not None:
+            self._run.kill()
+
+    @property
+    def log(self) -> Path:
+        """The output of the current run."""
+        return self.folder / f"log-{self.starts}"
+
+    def perform(self, each: Disturbance) -> None:
+        """Wait for the moment of a disturbance, then do it."""
+        run = self._running()
+        self._forget_hooks()
+        moment = Later(self._moment(each), each.seconds)
+        self._wait(run, moment, f"{each.moment} for {each.kind}")
+        acts: dict[str, Callable[[], None]] = {
+            ALL: self._kill_all,
+            DRIVER: self._kill_driver,
+            EXECUTOR: lambda: self._kill_one("CoarseGrainedExecutorBackend"),
+            WORKER: lambda: self._kill_one("penstock.runner.daemon"),
+            ZOMBIE: self._pause_and_succeed,
+            OUTAGE: lambda: self._outage(self.targets[each.target]),
+        }
+        acts[each.kind]()
+        self.done[each.kind] += 1
+
+    def end(self, numbers: int) -> int:
+        """Let every writer end after at least so many statements, wait for the end, and return the number."""
+        run = self._running()
+        end = max(numbers, self._highest() + END_AHEAD)
+        (self.hooks / "end.new").write_text(str(end))
+        (self.hooks / "end.new").rename(self.hooks / "end")
+        status = run.wait(PATIENCE_SECONDS + end / 20)
+        assert status == 0, self._story(f"the pipeline ended with status {status}")
+        return end
+
+    def _moment(self, each: Disturbance) -> Moment:
+        committed = FileAppears(self.checkpoint, "records/*.record", nth=3)
+        if each.moment == "after the read":
+            return FileAppears(self.hooks, "read-*")
+        if each.moment == "at random":
+            return After(1 + self.rng.random() * 4)
+        if each.moment == "publishing":
+            return self.targets[each.target].publishing() or Later(committed, self.rng.random() / 5)
+        return committed
+
+    def _start(self) -> None:
+        self.starts += 1
+        self._run = Run(self.command, log=self.log)
+        # A run counts only when it has committed: a driver that is killed before that has disturbed nothing.
+        self._wait(
+            self._run, self._armed(FileAppears(self.checkpoint, "records/*.record", nth=3)), "its start"
+        )
+
+    def _running(self) -> Run:
+        assert self._run is not None
+        return self._run
+
+    @staticmethod
+    def _armed(moment: Moment) -> Moment:
+        moment.arm()
+        return moment
+
+    def _wait(self, run: Run, moment: Moment, what: str) -> None:
+        moment.arm()
+        end = time.monotonic() + PATIENCE_SECONDS
+        while not moment.is_now():
+            assert run.alive(), self._story(f"the driver ended before {what}")
+            assert time.monotonic() < end, self._story(f"{what} did not come")
+            time.sleep(POLL_SECONDS * 2)
+
+    def _kill_all(self) -> None:
+        self.processes += self._running().kill()
+        self._start()
+
+    def _kill_driver(self) -> None:
+        """Kill only the driver; its JVM and workers may live on beside those of the next driver, for a moment."""
+        old = self._running()
+        old.send(signal.SIGKILL)
+        old.process.wait()
+        self._start()
+        self.processes += 1 + old.kill()
+
+    def _kill_one(self, part: str) -> None:
+        """Kill one process of the run by a part of its command line. The run must continue."""
+        found = sorted(
+            pid for pid in session_members(self._running().process.pid) if part in command_line(pid)
+        )
+        assert found, self._story(f"there is no process {part}")
+        os.kill(self.rng.choice(found), signal.SIGKILL)
+        self.processes += 1
+
+    def _pause_and_succeed(self) -> None:
+        """Pause the driver with all its processes, let another one take over, and resume the first one."""
+        zombie, log = self._running(), self.log
+        zombie.pause()
+        self._start()
+        commits = FileAppears(self.checkpoint, "records/*.record", nth=COMMITS_OF_THE_SUCCESSOR)
+        self._wait(self._running(), commits, "the commits of the second driver")
+        zombie.resume()
+        status = zombie.wait(PATIENCE_SECONDS)
+        told = "another driver has taken over" in log.read_text(errors="replace")
+        assert (status, told) == (1, True), f"the zombie ended with status {status}; read {log}"
+        zombie.kill()
+
+    def _outage(self, target: TargetUnderTest) -> None:
+        target.take_down()
+        try:
+            self._wait(self._running(), After(OUTAGE_SECONDS), f"the end of the outage: {target.outage}")
+        finally:
+            target.bring_back()
+
+    def _highest(self) -> int:
+        return max((int(path.name.rpartition("-")[2]) for path in self.hooks.glob("read-*")), default=0)
+
+    def _forget_hooks(self) -> None:
+        """Remove old files of the hooks, which would make each look at the folder slower."""
+        highest = self._highest()
+        for path in self.hooks.iterdir():
+            if path.name != "begun" and not path.name.endswith(f"-{highest}"):
+                path.unlink(missing_ok=True)
+
+    def _story(self, what: str) -> str:
+        return f"{what}; the end of {self.log}:\n{self.log.read_text(errors='replace')[-4000:]}"
+
+
+def command_line(pid: int) -> str:
+    """Return the command line of a process; "" if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""

@@ -1,0 +1,171 @@
+"""The source of the kill campaigns of sinks: four writers, whose statements follow from their numbers.
+
+The statement `number` of a writer does not depend on what was read before, so a splittable DoFn can start anywhere,
+and the rows and the log that a target must have at the end follow from the last number alone.
+
+A round is six statements on one row: CREATE (or a key change back), two partial UPDATEs, a change of the key, a partial
+UPDATE, and a DELETE or another partial UPDATE. One writer also makes one event that targets refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.event import CellChange, ChangeEvent, Column, ColumnType, Kind, Op, Source, TableSchema, Version
+from penstock.event.model import NO_COLUMNS
+
+WRITERS = ("w0", "w1", "w2", "w3")
+PER_SECOND = 12
+"""Statements of each writer."""
+ROUND, SLOTS = 6, 7
+_START = 1_763_740_800  # 2025-11-21T16:00:00Z
+BAD_WRITER, BAD_NUMBER = "w0", 50
+BAD_OWNER = "bad"
+
+SOURCE = Source("spanner", "test", "shop", "", "counts")
+CELLS = Source("bigtable", "test", table="counts")
+_INT = ColumnType(Kind.INT64)
+SCHEMA = TableSchema(
+    (
+        Column("owner", ColumnType(Kind.STRING), False, 1),
+        Column("slot", _INT, False, 2),
+        Column("a", _INT),
+        Column("b", _INT),
+        Column("note", ColumnType(Kind.STRING)),
+        Column("at", ColumnType(Kind.TIMESTAMP)),
+    )
+)
+
+Key = tuple[str, int]
+_DELETE_ROW = (CellChange("DELETE_FAMILY", "f"),)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement: the key, the old key if it changed, and the columns that it sends (None: DELETE)."""
+
+    op: Op
+    key: Key
+    values: dict[str, int] | None
+    old_key: Key | None = None
+
+
+def statement(writer: str, number: int) -> Statement:
+    """Return a statement of a writer. `a` and `b` are the numbers of the statements that wrote them."""
+    round_, step = divmod(number, ROUND)
+    here = (writer, round_ % SLOTS)
+    there = (writer, round_ % SLOTS + SLOTS)
+    if step == 0:
+        back = round_ >= SLOTS and _stays(round_ - SLOTS)
+        op = Op.UPDATE if back else Op.CREATE
+        return Statement(op, here, {"a": number, "b": number}, there if back else None)
+    if step == 3:
+        return Statement(Op.UPDATE, there, {"a": number - 2, "b": number - 1}, here)
+    if step == 5 and not _stays(round_):
+        return Statement(Op.DELETE, there, None)
+    return Statement(Op.UPDATE, here if step < 3 else there, {"a" if step in (1, 4) else "b": number})
+
+
+def _stays(round_: int) -> bool:
+    """Whether the row is still there after the round."""
+    return round_ % 3 == 2
+
+
+def events_of(row: dict[str, Any]) -> Iterator[ChangeEvent]:
+    """Yield the event of a number, and after one number the event that targets refuse.
+
+    No target has it: a text with a zero byte (PostgreSQL), of 50,000 characters (Kafka, Spanner, Pub/Sub with the
+    limits of the tests), and a timestamp with nanoseconds (columns of files and tables).
+    """
+    writer, number = row["key"], row["n"]
+    yield _event(statement(writer, number), number, writer)
+    if (writer, number) == (BAD_WRITER, BAD_NUMBER):
+        key = {"owner": BAD_OWNER, "slot": 0}
+        after = {**key, "a": 1, "b": 1, "note": "\0" + "x" * 50_000, "at": 1}
+        yield ChangeEvent(
+            SOURCE, Op.CREATE, _time(number), key, None, after, _version(number, writer, 1), SCHEMA
+        )
+
+
+def _event(made: Statement, number: int, writer: str) -> ChangeEvent:
+    key = dict(zip(("owner", "slot"), made.key, strict=True))
+    before = None if made.old_key is None else dict(zip(("owner", "slot"), made.old_key, strict=True))
+    after = None if made.values is None else {**key, **made.values}
+    if made.old_key is not None:
+        after = {**(after or {}), "note": None, "at": None}  # a change of the key sends the whole row
+    return ChangeEvent(SOURCE, made.op, _time(number), key, before, after, _version(number, writer), SCHEMA)
+
+
+def event_seconds(number: int) -> int:
+    """Return the commit time of a statement, in seconds since the epoch: one statement every two seconds."""
+    return _START + 2 * number
+
+
+def number_at(time: int) -> int:
+    """Return the number of the statement of a time, in nanoseconds."""
+    return (time // 1_000_000_000 - _START) // 2
+
+
+def _time(number: int) -> int:
+    return event_seconds(number) * 1_000_000_000
+
+
+def _version(number: int, writer: str, index: int = 0) -> Version:
+    return Version(_time(number) + WRITERS.index(writer), f"{writer}-{number}", "0000", index)
+
+
+def cells_of(event: ChangeEvent) -> Iterator[ChangeEvent]:
+    """Yield a change of a table as changes of rows of Bigtable, where a key cannot change."""
+    assert event.key is not None
+    index = event.version.index
+    if event.key["owner"] == BAD_OWNER:
+        yield _cells_event(event, event.key, (CellChange("ADD_TO_CELL", "f", b"a", 0, None, 1),), index)
+        return
+    if event.before:
+        yield _cells_event(event, event.before, _DELETE_ROW, index)
+    values = {name: value for name, value in (event.after or {}).items() if name in ("a", "b")}
+    at = event.timestamp // 1000
+    put = tuple(
+        CellChange("SET_CELL", "f", name.encode(), at, None, b"%d" % value) for name, value in values.items()
+    )
+    yield _cells_event(event, event.key, put or _DELETE_ROW, index + 1)
+
+
+def _cells_event(
+    event: ChangeEvent, key: dict[str, Any], cells: tuple[CellChange, ...], index: int
+) -> ChangeEvent:
+    row = {"row_key": f"{key['owner']}/{key['slot']}".encode()}
+    version = Version(event.timestamp, "", f"{index:020d}")
+    return ChangeEvent(CELLS, Op.UPDATE, event.timestamp, row, None, row, version, NO_COLUMNS, cells=cells)
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What targets must have when every writer has made the statements 0 to `end` - 1."""
+
+    end: int
+
+    def rows(self) -> dict[Key, tuple[int, int]]:
+        """The rows of the table: key to (a, b)."""
+        found: dict[Key, dict[str, int]] = {}
+        for writer in WRITERS:
+            for number in range(self.end):
+                made = statement(writer, number)
+                row = found.pop(made.old_key if made.old_key is not None else made.key, {})
+                if made.values is not None:
+                    found[made.key] = {**row, **made.values}
+        return {key: (row["a"], row["b"]) for key, row in found.items()}
+
+    def log(self) -> dict[Key, list[int]]:
+        """The numbers of the events of each key, in commit order. A change of the key is an event of the new key."""
+        found: dict[Key, list[int]] = {}
+        for writer in WRITERS:
+            for number in range(self.end):
+                found.setdefault(statement(writer, number).key, []).append(number)
+        return found
+
+    @property
+    def events(self) -> int:
+        return self.end * len(WRITERS)
