@@ -301,9 +301,7 @@ class Delta(TargetUnderTest):
 
     def faults(self, truth: Truth) -> list[str]:
         current = self._read("current", "owner, slot, a, b", "not _penstock_deleted")
-        log = self._read(
-            "log", "key.owner, key.slot, epoch_ns(timestamp)", "true order by metadata.version.order"
-        )
+        log = self._read("log", "key.owner, key.slot, epoch_ns(timestamp)", "true order by metadata.version")
         return replica_faults("Delta current", current, truth) + log_faults("Delta log", log, truth)
 
     def figures(self) -> dict[str, Any]:
@@ -316,8 +314,8 @@ class Delta(TargetUnderTest):
         options = self.options()
         table = DeltaTable(f"{options['uri']}/{mode}", storage_options=options["storage_options"])
         self._commits += table.version()
-        rows = table.to_pyarrow_table()
-        return duckdb.sql(f"select {columns} from rows where {where}").fetchall()
+        rows = duckdb.from_arrow(table.to_pyarrow_table())
+        return rows.query("rows", f"select {columns} from rows where {where}").fetchall()
 
     def stop(self) -> None:
         self._server.stop()
@@ -364,20 +362,21 @@ class Iceberg(TargetUnderTest):
             self._locked.close()
 
     def faults(self, truth: Truth) -> list[str]:
-        import duckdb
-
-        current = self._table("current").scan().to_arrow()
-        log = self._table("log").scan().to_arrow()
-        rows = duckdb.sql("select owner, slot, a, b from current where not _penstock_deleted").fetchall()
-        entries = duckdb.sql(
-            "select key.owner, key.slot, epoch_ns(timestamp) from log order by metadata.version.order"
-        ).fetchall()
+        rows = self._read("current", "owner, slot, a, b", "not _penstock_deleted")
+        entries = self._read(
+            "log", "key.owner, key.slot, epoch_ns(timestamp)", "true order by metadata.version"
+        )
         self._snapshots = len(self._table("current").snapshots())
-        del current, log
         return replica_faults("Iceberg current", rows, truth) + log_faults("Iceberg log", entries, truth)
 
     def figures(self) -> dict[str, Any]:
         return {"snapshots": self._snapshots}
+
+    def _read(self, mode: str, columns: str, where: str) -> list[Any]:
+        import duckdb
+
+        rows = duckdb.from_arrow(self._table(mode).scan().to_arrow())
+        return rows.query("rows", f"select {columns} from rows where {where}").fetchall()
 
     def _table(self, mode: str) -> Any:
         from pyiceberg.catalog import load_catalog

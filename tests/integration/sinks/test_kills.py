@@ -23,7 +23,7 @@ from tests.oracle.lines import read_lines
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-KILLS, NUMBERS = 30, 2_600
+KILLS, NUMBERS = int(os.environ.get("PENSTOCK_SINK_KILLS", "30")), 2_600
 """Kills of a campaign, and the statements of each of the four writers, at least."""
 
 
