@@ -45,6 +45,12 @@ _ROW_COLUMNS = (
 )
 _HISTORY_COLUMNS = (*_ROW_COLUMNS, Column(VALID_TO, _TIME), Column(ENDED_BY, _TEXT))
 
+TOMBSTONE_SECONDS = 7 * 86_400.0
+"""How long tombstones stay, unless the user says otherwise."""
+
+_FORGET_PART = 100
+"""Tombstones are removed whenever the newest change is this part of their age further, because that reads the table."""
+
 StoredRow = Image
 """A row of the table: its columns, and those that begin with `PREFIX`."""
 
@@ -94,6 +100,16 @@ def current_rows(
         },
     )
     return [_stored(row, to_plain(row.key) or {}) for row in apply(plain, current, truncated).values()]
+
+
+def forget_before(newest: int, last: int | None, tombstone_seconds: float) -> int | None:
+    """Return the time before which tombstones are to be removed; None if it is too soon after the `last` time.
+
+    `newest` is the timestamp of the newest change of the epoch. All times are in nanoseconds since the epoch.
+    """
+    age = int(tombstone_seconds * 1_000_000_000)
+    due = newest - age
+    return due if due > 0 and (last is None or due - last >= age // _FORGET_PART) else None
 
 
 def _takes_values(change: RowChange, columns: frozenset[str]) -> bool:

@@ -9,6 +9,7 @@ comparison); then everything is done again from the new snapshot.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,7 @@ import pyarrow as pa
 from penstock.attempt import TOKEN_DIGITS
 from penstock.event.change_rows import change_row_schema, change_rows
 from penstock.event.model import Source, TableSchema, Version
-from penstock.event.replica import encode_version, fold
+from penstock.event.replica import TableChanges, encode_version, fold
 from penstock.event.schema_changes import Policy, SchemaChange
 from penstock.io.columnar.arrow_rows import arrow_schema, columns_of_arrow, rows_of_arrow, rows_to_arrow
 from penstock.io.columnar.replica import (
@@ -32,12 +33,15 @@ from penstock.io.columnar.table_rows import (
     DELETED,
     KEY,
     PREFIX,
+    TIMESTAMP,
+    TOMBSTONE_SECONDS,
     VALID_TO,
     VERSION,
     History,
     Mode,
     StoredRow,
     current_rows,
+    forget_before,
     table_schema,
 )
 from penstock.io.staging.batch import StagedBatch
@@ -45,6 +49,10 @@ from penstock.io.staging.delivery import LedgerEntry, TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
 
 _EPOCH_BITS = 32
+
+# delta-rs 1.6 has one class, DeltaError, for a store that does not answer and for mistakes in a request. Errors of the
+# store have the text of the Rust crate object_store ("Generic S3 error"), "Generic DeltaTable error" alone is none.
+_STORE_ERROR = re.compile(r"Generic (?!DeltaTable)\w+ error|error sending request", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,7 @@ class DeltaTarget:
     schema_changes: Policy
     # Without repr: it may hold credentials.
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tombstone_seconds: float = TOMBSTONE_SECONDS
 
     @property
     def name(self) -> str:
@@ -71,7 +80,7 @@ class DeltaTarget:
             self._open(self.uri)
 
     def publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
-        from deltalake.exceptions import CommitFailedError
+        from deltalake.exceptions import CommitFailedError, DeltaError
 
         given: dict[str, Source] = {}
         for each in events_of_epoch(batches):
@@ -82,6 +91,10 @@ class DeltaTarget:
                 self._publish(uri, delivery, each)
             except CommitFailedError as error:
                 raise TargetUnavailableError(f"another writer has committed to {uri}: {error}") from None
+            except (DeltaError, OSError) as error:
+                if isinstance(error, DeltaError) and not _STORE_ERROR.search(str(error)):
+                    raise
+                raise TargetUnavailableError(f"the storage of {uri}: {error}") from None
 
     def _publish(self, uri: str, delivery: EpochDelivery, table: TableEvents) -> None:
         delta = self._open(uri)
@@ -90,7 +103,7 @@ class DeltaTarget:
         if delivery.is_delivered(_ledger(delta, delivery.writer)):
             return
         writer = {"log": _append, "current": _merge_current, "history": _merge_history}[self.mode]
-        writer(_Commit(delta, uri, delivery, self.schema_changes), table)
+        writer(_Commit(delta, uri, delivery, self.schema_changes, self.tombstone_seconds), table)
 
     def _open(self, uri: str) -> Any:
         """Return the table with its newest snapshot; None if there is none."""
@@ -126,9 +139,14 @@ class _Commit:
     uri: str
     delivery: EpochDelivery
     policy: Policy
+    tombstone_seconds: float
 
-    def properties(self, truncated: Version | None = None) -> Any:
-        """Return the properties with the ledger, and with the newest TRUNCATE if there is one in this epoch."""
+    def properties(self, truncated: Version | None = None, forgotten: int | None = None) -> Any:
+        """Return the properties with the ledger.
+
+        `truncated` is the newest TRUNCATE of this epoch, `forgotten` the time in nanoseconds before which this commit
+        removes tombstones.
+        """
         from deltalake import CommitProperties, Transaction
 
         position = self.delivery.position
@@ -137,6 +155,8 @@ class _Commit:
             entries.append(Transaction(_driver_of(self.delivery.writer), int(position.driver, 16)))
         if truncated is not None:
             entries.append(Transaction(self._truncates, truncated.order))
+        if forgotten is not None:
+            entries.append(Transaction(self._forgets, forgotten))
         return CommitProperties(max_commit_retries=0, app_transactions=entries)
 
     @property
@@ -148,6 +168,14 @@ class _Commit:
     @property
     def _truncates(self) -> str:
         return f"{self.delivery.writer}/truncated"
+
+    def forget_before(self, newest: int) -> int | None:
+        """Return the time before which tombstones are to be removed now, in nanoseconds; None: not in this commit."""
+        return forget_before(newest, self.delta.transaction_version(self._forgets), self.tombstone_seconds)
+
+    @property
+    def _forgets(self) -> str:
+        return f"{self.delivery.writer}/forgotten"
 
     def columns(self) -> TableSchema:
         return columns_of_arrow(_pyarrow_schema(self.delta))
@@ -200,16 +228,26 @@ def _merge_current(commit: _Commit, table: TableEvents) -> None:
         rows = current_rows(
             changes, lambda keys: _load(commit.delta, keys, f"{KEY} in"), commit.truncated, guarded=data
         )
-        merge = _merge(commit, rows, after, change, table.source, f"t.{KEY} = s.{KEY}", changes.truncated)
+        forgotten = commit.forget_before(changes.newest)
+        properties = commit.properties(changes.truncated, forgotten)
+        merge = _merge(commit, rows, after, change, table.source, f"t.{KEY} = s.{KEY}", properties)
         # Only a newer version replaces a row, also if a row was loaded before another writer changed it.
         merge = merge.when_matched_update_all(
             predicate=f"s.{VERSION} > t.{VERSION}"
         ).when_not_matched_insert_all()
-        if changes.truncated is not None:
-            merge = merge.when_not_matched_by_source_delete(
-                f"t.{VERSION} < '{encode_version(changes.truncated)}'"
-            )
+        if removed := _removed(changes, forgotten):
+            merge = merge.when_not_matched_by_source_delete(removed)
         merge.execute()
+
+
+def _removed(changes: TableChanges, forgotten: int | None) -> str:
+    """Return the condition on the rows that the commit removes; "" if there is none."""
+    conditions = []
+    if changes.truncated is not None:
+        conditions.append(f"t.{VERSION} < '{encode_version(changes.truncated)}'")
+    if forgotten is not None:
+        conditions.append(f"(t.{DELETED} and t.{TIMESTAMP} < to_timestamp_micros({forgotten // 1000}))")
+    return " or ".join(conditions)
 
 
 def _merge_history(commit: _Commit, table: TableEvents) -> None:
@@ -220,7 +258,7 @@ def _merge_history(commit: _Commit, table: TableEvents) -> None:
     rows = history.add(table.events)
     after, change = commit.fit(table_schema(history.schema, "history"))
     on = f"t.{KEY} = s.{KEY} and t.{VERSION} = s.{VERSION}"
-    merge = _merge(commit, rows, after, change, table.source, on, None)
+    merge = _merge(commit, rows, after, change, table.source, on, commit.properties())
     merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
 
@@ -231,7 +269,7 @@ def _merge(
     change: SchemaChange,
     source: Source,
     on: str,
-    truncated: Version | None,
+    properties: Any,
 ) -> Any:
     held = {column.name for column in columns if column.name not in change.ignored}
     written = TableSchema(tuple(column for column in columns if column.name in held))
@@ -241,7 +279,7 @@ def _merge(
         source_alias="s",
         target_alias="t",
         merge_schema=bool(change.added),
-        commit_properties=commit.properties(truncated),
+        commit_properties=properties,
     )
 
 

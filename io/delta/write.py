@@ -54,6 +54,8 @@ class WriteToDelta(beam.PTransform):
             each epoch.
         storage_options: options of delta-rs for the object store. Credentials are better in the environment.
         staging: a folder or URL for the events of an epoch; None: in the checkpoint.
+        tombstone_seconds: how long, in seconds of commit time, the tombstones of the mode ``current`` stay. At least
+            the retention of the change stream and the age at which dead letters are replayed.
 
     Raises:
         UsageError: an argument is wrong, or delta-rs is missing (at construction).
@@ -69,6 +71,7 @@ class WriteToDelta(beam.PTransform):
         roll_seconds: float = 10,
         storage_options: Mapping[str, str] | None = None,
         staging: str | os.PathLike[str] | None = None,
+        tombstone_seconds: float = 7 * 86_400,
     ) -> None:
         super().__init__()
         # Imported here, because the module needs pyarrow.
@@ -79,7 +82,7 @@ class WriteToDelta(beam.PTransform):
         check_arguments(mode, schema_changes)
         self._uri, self._mode = os.fspath(uri), mode
         self._publish = PublishEpochs(
-            DeltaTarget(self._uri, mode, schema_changes, dict(storage_options or {})),
+            DeltaTarget(self._uri, mode, schema_changes, dict(storage_options or {}), tombstone_seconds),
             EventBlocks(RecordBlockCoder().encode),
             shards=4,
             roll_seconds=roll_seconds,

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 
+from penstock.compat import UTC
 from penstock.event.change_rows import change_row_schema, change_rows
 from penstock.event.model import Source, TableSchema, Version
 from penstock.event.replica import encode_version, fold
@@ -29,17 +31,40 @@ from penstock.io.columnar.replica import (
 from penstock.io.columnar.table_rows import (
     DELETED,
     KEY,
+    TIMESTAMP,
+    TOMBSTONE_SECONDS,
     VALID_TO,
     VERSION,
     History,
     Mode,
     StoredRow,
     current_rows,
+    forget_before,
     table_schema,
 )
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.delivery import LedgerEntry, TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
+
+
+def unavailable_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions of a catalogue or a storage that does not answer.
+
+    OSError is that of storages, and the base of those of `requests`, which REST catalogues use.
+    """
+    from pyiceberg import exceptions
+
+    found = (
+        OSError,
+        exceptions.ServiceUnavailableError,
+        exceptions.ServerError,
+        exceptions.TooManyRequestsError,
+    )
+    try:
+        from sqlalchemy.exc import OperationalError
+    except ImportError:  # only a catalogue in a database needs it
+        return found
+    return (*found, OperationalError)
 
 
 @dataclass(frozen=True)
@@ -52,6 +77,7 @@ class IcebergTarget:
     schema_changes: Policy
     # Without repr: they may hold credentials.
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tombstone_seconds: float = TOMBSTONE_SECONDS
 
     @property
     def name(self) -> str:
@@ -65,7 +91,7 @@ class IcebergTarget:
         """
         try:
             self._load_catalog().list_namespaces()
-        except OSError as error:
+        except unavailable_errors() as error:
             raise TargetUnavailableError(f"the catalogue {self.catalog}: {error}") from None
 
     def publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
@@ -75,19 +101,21 @@ class IcebergTarget:
             ValidationException,
         )
 
-        catalog = self._load_catalog()
         given: dict[str, Source] = {}
         for each in events_of_epoch(batches):
             if not each.source.table:  # a message of the log belongs to no table
                 continue
             name = table_for(self.table, each.source, given)
             try:
-                self._publish(catalog, name, delivery, each)
+                self._publish(self._load_catalog(), name, delivery, each)
             except (CommitFailedException, CommitStateUnknownException, ValidationException) as error:
                 raise TargetUnavailableError(f"another writer has committed to {name}: {error}") from None
+            except unavailable_errors() as error:
+                raise TargetUnavailableError(f"the catalogue or the storage of {name}: {error}") from None
 
     def _publish(self, catalog: Any, name: str, delivery: EpochDelivery, table: TableEvents) -> None:
-        commit = _Commit(self._open(catalog, name, table), name, delivery, self.schema_changes)
+        found = self._open(catalog, name, table)
+        commit = _Commit(found, name, delivery, self.schema_changes, self.tombstone_seconds)
         if delivery.is_delivered(commit.ledger):
             return
         {"log": _append, "current": _replace_current, "history": _replace_history}[self.mode](commit, table)
@@ -128,6 +156,7 @@ class _Commit:
     name: str
     delivery: EpochDelivery
     policy: Policy
+    tombstone_seconds: float
 
     @property
     def ledger(self) -> LedgerEntry | None:
@@ -144,18 +173,31 @@ class _Commit:
         order = self.table.metadata.properties.get(f"penstock.truncated.{self.delivery.writer}")
         return None if order is None else Version(int(order))
 
-    def properties(self, truncated: Version | None) -> dict[str, str]:
+    def forget_before(self, newest: int) -> int | None:
+        """Return the time before which tombstones are to be removed now, in nanoseconds; None: not in this commit."""
+        last = self.table.metadata.properties.get(f"penstock.forgotten.{self.delivery.writer}")
+        return forget_before(newest, None if last is None else int(last), self.tombstone_seconds)
+
+    def properties(self, truncated: Version | None, forgotten: int | None) -> dict[str, str]:
         position = self.delivery.position
         entries = {f"penstock.sink.{self.delivery.writer}": ":".join(map(str, position))}
         if truncated is not None:
             entries[f"penstock.truncated.{self.delivery.writer}"] = str(truncated.order)
+        if forgotten is not None:
+            entries[f"penstock.forgotten.{self.delivery.writer}"] = str(forgotten)
         return entries
 
     def columns(self) -> TableSchema:
         return columns_of_arrow(self.table.schema().as_arrow())
 
     def write(
-        self, rows: pa.Table, *, alters: bool, replaced: Any = None, truncated: Version | None = None
+        self,
+        rows: pa.Table,
+        *,
+        alters: bool,
+        replaced: Any = None,
+        truncated: Version | None = None,
+        forgotten: int | None = None,
     ) -> None:
         """Commit rows, in place of those that `replaced` selects, with the ledger and the columns of `rows`."""
         with self.table.transaction() as transaction:
@@ -166,7 +208,7 @@ class _Commit:
                 transaction.delete(replaced)
             if rows.num_rows:
                 transaction.append(rows, snapshot_properties={"penstock.epoch": str(self.delivery.epoch)})
-            transaction.set_properties(self.properties(truncated))
+            transaction.set_properties(self.properties(truncated, forgotten))
 
     def load(self, condition: Any) -> list[StoredRow]:
         return rows_of_arrow(self.table.scan(row_filter=condition).to_arrow())
@@ -179,7 +221,7 @@ def _append(commit: _Commit, table: TableEvents) -> None:
 
 
 def _replace_current(commit: _Commit, table: TableEvents) -> None:
-    from pyiceberg.expressions import AlwaysFalse, In, LessThan, Or
+    from pyiceberg.expressions import AlwaysFalse, And, EqualTo, In, LessThan, Or
 
     for changes in fold(table.events).values():
         rows = current_rows(
@@ -190,9 +232,13 @@ def _replace_current(commit: _Commit, table: TableEvents) -> None:
             if changes.truncated is None
             else LessThan(VERSION, encode_version(changes.truncated))
         )
+        forgotten = commit.forget_before(changes.newest)
+        if forgotten is not None:
+            before = datetime.fromtimestamp(forgotten // 1_000_000_000, UTC).isoformat()
+            older = Or(older, And(EqualTo(DELETED, True), LessThan(TIMESTAMP, before)))
         replaced = Or(In(KEY, [row[KEY] for row in rows]), older) if rows else older
         wanted = table_schema(changes.schema, "current")
-        _replace(commit, rows, wanted, table.source, replaced, changes.truncated)
+        _replace(commit, rows, wanted, table.source, replaced, changes.truncated, forgotten)
 
 
 def _replace_history(commit: _Commit, table: TableEvents) -> None:
@@ -207,7 +253,7 @@ def _replace_history(commit: _Commit, table: TableEvents) -> None:
     # A version of another key may be among those of this list, but no version is used twice with one key.
     versions = And(In(KEY, [row[KEY] for row in rows]), In(VERSION, [row[VERSION] for row in rows]))
     replaced = versions if rows else AlwaysFalse()
-    _replace(commit, rows, table_schema(history.schema, "history"), table.source, replaced, None)
+    _replace(commit, rows, table_schema(history.schema, "history"), table.source, replaced)
 
 
 def _replace(
@@ -216,8 +262,9 @@ def _replace(
     wanted: TableSchema,
     source: Source,
     replaced: Any,
-    truncated: Version | None,
+    truncated: Version | None = None,
+    forgotten: int | None = None,
 ) -> None:
     columns, change = schema_change(commit.name, commit.columns(), wanted, commit.policy)
     table = rows_to_arrow(rows, columns, source)
-    commit.write(table, alters=change.alters, replaced=replaced, truncated=truncated)
+    commit.write(table, alters=change.alters, replaced=replaced, truncated=truncated, forgotten=forgotten)

@@ -47,6 +47,8 @@ class WriteToIceberg(beam.PTransform):
         catalog_properties: properties of the catalogue, in addition to pyiceberg's configuration file and environment,
             which are the better place for credentials.
         staging: a folder or URL for the events of an epoch; None: in the checkpoint.
+        tombstone_seconds: how long, in seconds of commit time, the tombstones of the mode ``current`` stay. At least
+            the retention of the change stream and the age at which dead letters are replayed.
 
     Raises:
         UsageError: an argument is wrong, or pyiceberg is missing (at construction).
@@ -63,6 +65,7 @@ class WriteToIceberg(beam.PTransform):
         roll_seconds: float = 10,
         catalog_properties: Mapping[str, str] | None = None,
         staging: str | os.PathLike[str] | None = None,
+        tombstone_seconds: float = 7 * 86_400,
     ) -> None:
         super().__init__()
         require_extra("iceberg", "pyiceberg")
@@ -75,7 +78,9 @@ class WriteToIceberg(beam.PTransform):
             raise UsageError(f"table needs a namespace, such as shop.{table}, got {table!r}.")
         self._table, self._mode = table, mode
         self._publish = PublishEpochs(
-            IcebergTarget(table, catalog, mode, schema_changes, dict(catalog_properties or {})),
+            IcebergTarget(
+                table, catalog, mode, schema_changes, dict(catalog_properties or {}), tombstone_seconds
+            ),
             EventBlocks(RecordBlockCoder().encode),
             shards=4,
             roll_seconds=roll_seconds,

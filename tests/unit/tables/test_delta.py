@@ -10,10 +10,11 @@ from typing import Any
 import duckdb
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from penstock.attempt import Driver
 from penstock.errors import UsageError
-from penstock.event import ChangeEvent, Kind
+from penstock.event import ChangeEvent, Kind, Op
 from penstock.event.coder import encode_event
 from penstock.event.schema_changes import SchemaChangedError
 from penstock.io.delta import WriteToDelta
@@ -208,3 +209,37 @@ def test_storage_options_are_not_shown():
 def test_a_wrong_mode_is_refused_with_those_that_exist():
     with pytest.raises(UsageError, match="log, current, history"):
         WriteToDelta("/t", mode="replica")  # type: ignore[arg-type]
+
+
+def deletion(number: int, at_seconds: int) -> ChangeEvent:
+    """Return the DELETE of the row `number`."""
+    return event_of(SMALL, Op.DELETE, before={"id": number, "n": 1}, timestamp=at_seconds * 10**9)
+
+
+def test_tombstones_are_removed_when_they_are_older_than_their_age(tmp_path: Path):
+    target = DeltaTarget(str(tmp_path / "t"), "current", "evolve", tombstone_seconds=1000)
+    publish(target, [deletion(1, 5000), deletion(2, 5995)], 2)
+    publish(target, [deletion(3, 6004)], 3)
+    assert rows(tmp_path / "t", "id", "_penstock_deleted") == [(1,), (2,), (3,)], (
+        "too soon after the last time"
+    )
+    publish(target, [deletion(4, 6015)], 4)
+    assert rows(tmp_path / "t", "id", "_penstock_deleted") == [(2,), (3,), (4,)]
+
+
+def test_a_store_that_does_not_answer_is_asked_again_and_a_mistake_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    answers = iter(
+        ["Generic DeltaTable error: Parquet error: Generic S3 error: Error performing PUT", "no such column"]
+    )
+
+    def fails(*arguments: Any) -> None:
+        raise DeltaError(next(answers))
+
+    monkeypatch.setattr(DeltaTarget, "_publish", fails)
+    target = DeltaTarget(str(tmp_path / "t"), "log", "evolve")
+    with pytest.raises(TargetUnavailableError, match="Generic S3 error"):
+        publish(target, Writer(1).changes(1), 2)
+    with pytest.raises(DeltaError, match="no such column"):
+        publish(target, Writer(1).changes(1), 2)

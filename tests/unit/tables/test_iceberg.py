@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from penstock.io.iceberg import WriteToIceberg
 from penstock.io.iceberg.target import IcebergTarget
 from penstock.io.staging import LedgerConflictError, TargetUnavailableError
 from tests.unit.tables.histories import Writer, split
-from tests.unit.tables.test_delta import batches, epoch, two_widths
+from tests.unit.tables.test_delta import batches, deletion, epoch, two_widths
 
 
 @pytest.fixture
@@ -147,3 +149,23 @@ def test_credentials_of_the_catalogue_are_not_shown():
 def test_a_table_needs_a_namespace():
     with pytest.raises(UsageError, match=r"shop\.orders"):
         WriteToIceberg("orders")
+
+
+def test_tombstones_are_removed_when_they_are_older_than_their_age(properties):
+    target = IcebergTarget("shop.t", "test", "current", "evolve", properties, tombstone_seconds=1000)
+    publish(target, [deletion(1, 5000), deletion(2, 5995)], 2)
+    publish(target, [deletion(3, 6004)], 3)
+    assert rows(properties, "id", "_penstock_deleted") == [(1,), (2,), (3,)], "too soon after the last time"
+    publish(target, [deletion(4, 6015)], 4)
+    assert rows(properties, "id", "_penstock_deleted") == [(2,), (3,), (4,)]
+
+
+def test_a_catalogue_that_does_not_answer_is_asked_again(properties, tmp_path: Path):
+    target = target_of({**properties, "uri": f"{properties['uri']}?timeout=0"}, "log")
+    publish(target, Writer(1).changes(1), 2)
+    with contextlib.closing(sqlite3.connect(tmp_path / "catalog.db", isolation_level=None)) as other:
+        other.execute("begin exclusive")
+        with pytest.raises(TargetUnavailableError, match="locked"):
+            publish(target, Writer(1).changes(2), 3)
+    publish(target, Writer(1).changes(2), 3)
+    assert len(rows(properties, "op", "true")) == 3
