@@ -51,9 +51,9 @@ class _CheckFn(beam.DoFn):
         event: ChangeEvent,
         timestamp: Any = beam.DoFn.TimestampParam,
         window: Any = beam.DoFn.WindowParam,
-    ) -> list[Any] | None:
+    ) -> list[Any]:
         self._pending.append(WindowedValue(event, timestamp, (window,)))
-        return None
+        return []  # Beam warns if a step returns None
 
     def finish_bundle(self) -> Iterator[Any]:
         for start in range(0, len(self._pending), TOGETHER):

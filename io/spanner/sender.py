@@ -262,15 +262,16 @@ def _write_row(transaction: Any, table: str, change: RowChange, schema: TableSch
     if change.deleted:
         transaction.delete(table, KeySet(keys=[key]))
         return
-    if change.base is not None and change.base != change.key:
+    values = dict(change.values)
+    not_sent = [name for name in schema.names if name not in values and name not in change.key]
+    if change.base is None:
+        # A new row: columns that were not sent are NULL, also if the row was there before.
+        values |= dict.fromkeys(not_sent)
+    elif change.base != change.key and not_sent:
         raise NotReplicableError(
             f"table {table}: the key of a row changed, and the source did not send all columns: let the source send "
             "whole rows"
         )
-    values = dict(change.values)
-    if change.base is None:
-        # A new row: columns that were not sent are NULL, also if the row was there before.
-        values |= {name: None for name in schema.names if name not in values and name not in change.key}
     columns = [*change.key, *values]
     row = [*key, *(spanner_value(types[name], value) for name, value in values.items())]
     # Columns that are not named keep their values.

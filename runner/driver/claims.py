@@ -13,7 +13,7 @@ from penstock.runner.protocol.record import CommitRecord
 class OutputClaims:
     """Claims every output at the take-over, and again before each clean-up of sinks.
 
-    The loop sweeps after every `every` commits and calls this before, so no sink deletes anything without a new claim.
+    The loop sweeps after every `every` commits and at the end, and calls this before. So no sink deletes anything without a new claim.
     """
 
     def __init__(
@@ -46,5 +46,6 @@ class OutputClaims:
 
     def committed(self, record: CommitRecord) -> None:
         """Claim again if a clean-up may follow."""
-        if self._claimed is None or record.number - self._claimed[0] >= self._every:
+        since = None if self._claimed is None else record.number - self._claimed[0]
+        if since is None or since >= self._every or record.state.done:
             self.claim()

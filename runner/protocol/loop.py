@@ -71,7 +71,8 @@ def run_epochs(
     `record.state.publications` is empty. An epoch is tried up to `retries` times again, from the same record, with
     back-off; an error that is not `retryable` is final. `stop` is called before each of these tries too, so a
     request to stop does not have to wait until the failures end.
-    `on_sweep` is called after a sweep, so that sinks can delete what failed epochs staged. This driver has committed
+    There is a sweep after every `sweep_every` commits and after the last one of a pipeline that is done.
+    `on_sweep` is called after it, so that sinks can delete what failed epochs staged. This driver has committed
     the record that it gets. An error in it is logged: leftovers do no harm until the next sweep.
 
     Returns the last record.
@@ -90,7 +91,8 @@ def run_epochs(
         record = committed
         on_commit(record)
         since_sweep += 1
-        if since_sweep >= sweep_every:
+        # Also at the end: no later driver would delete what the last epochs staged.
+        if since_sweep >= sweep_every or record.state.done:
             since_sweep = 0
             swept = _sweep(coordinator)
             try:

@@ -119,6 +119,22 @@ def test_older_events_of_another_epoch_change_no_newer_row(target: Target) -> No
     assert target.rows() == [(1, 5, 5, 5)]
 
 
+def test_change_of_a_key_moves_a_whole_row_and_refuses_a_partial_one(target: Target) -> None:
+    values = {"a": 1, "b": 1, "c": 1, "t": None}
+    schema = TableSchema((*SCHEMA.columns, Column("t", ColumnType(Kind.STRING))))
+    target.deliver(
+        [event(1, Op.CREATE, 1, values, schema=schema), event(2, Op.CREATE, 2, values, schema=schema)]
+    )
+    moved = event(3, Op.UPDATE, 3, {**values, "a": 3}, schema=schema)
+    partial = event(4, Op.UPDATE, 4, {"a": 4}, schema=schema)
+    sent = target.deliver(
+        [msgspec.structs.replace(moved, before={"k": 1}), msgspec.structs.replace(partial, before={"k": 2})],
+        skip_refused=True,
+    )
+    assert [each.index for each in sent.refused] == [1]
+    assert target.rows() == [(2, 1, 1, 1), (3, 3, 1, 1)]
+
+
 def test_driver_of_an_older_generation_writes_nothing(target: Target) -> None:
     target.deliver([event(1, Op.CREATE, 1, {"a": 1})], epoch=1)
     target.deliver([event(2, Op.UPDATE, 1, {"a": 2})], epoch=2, generation=2)

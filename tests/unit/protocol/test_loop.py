@@ -248,7 +248,7 @@ def test_a_request_to_stop_during_the_back_off_prevents_the_next_try(coordinator
     assert len(epoch.calls) == 1
 
 
-def test_sweeps_run_after_every_few_commits_of_the_own_driver(coordinator):
+def test_sweeps_run_after_every_few_commits_of_the_own_driver_and_after_the_last_one(coordinator):
     swept, seen = [], []
     epoch = script(*[PENDING] * 4, DONE)
     run_epochs(
@@ -260,7 +260,7 @@ def test_sweeps_run_after_every_few_commits_of_the_own_driver(coordinator):
         on_sweep=lambda record, what: swept.append(record.number),
     )
     assert seen == [2, 3, 4, 5, 6]
-    assert swept == [3, 5]
+    assert swept == [3, 5, 6]
 
 
 def test_a_failing_clean_up_is_reported_and_does_not_stop_the_pipeline(coordinator, monkeypatch, caplog):
