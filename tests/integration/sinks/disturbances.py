@@ -95,8 +95,10 @@ class Disturbed:
         return self.folder / f"log-{self.starts}"
 
     def perform(self, each: Disturbance) -> None:
-        """Wait for the moment of a disturbance, then do it."""
+        """Wait for the moment of a disturbance, then do it. The file `disturbances` of the folder has what was done."""
         run = self._running()
+        with (self.folder / "disturbances").open("a") as notes:
+            notes.write(f"{time.strftime('%H:%M:%S')} run {self.starts}: {each}\n")
         self._forget_hooks()
         moment = Later(self._moment(each), each.seconds)
         self._wait(run, moment, f"{each.moment} for {each.kind}")

@@ -72,7 +72,9 @@ def test_target_equals_the_source_after_kills_zombies_outages_and_a_refused_row(
         disturbances = schedule(
             rng,
             kills=campaign.size(3, KILLS),
-            kinds=(EXECUTOR, ALL, WORKER, DRIVER, WORKER) if campaign.full else (ALL, WORKER, DRIVER),
+            kinds=(WORKER, ALL, EXECUTOR, WORKER, DRIVER, EXECUTOR)
+            if campaign.full
+            else (ALL, WORKER, DRIVER),
             zombies=range(len(targets)) if campaign.full else (),
             outages=[n for n, each in enumerate(targets) if each.outage and campaign.full],
         )
