@@ -13,7 +13,8 @@ from penstock.runner.protocol.record import CommitRecord
 class OutputClaims:
     """Claims every output at the take-over, and again before each clean-up of sinks.
 
-    The loop sweeps after every `every` commits and at the end, and calls this before. So no sink deletes anything without a new claim.
+    The loop sweeps after every `every` commits and at the end, and calls this before. So no sink deletes anything
+    without a new claim.
     """
 
     def __init__(

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from google.cloud.spanner_v1.database import Database
 
 from penstock.attempt import Driver
 from penstock.emulators.spanner import SpannerEmulator
@@ -117,6 +118,21 @@ def test_older_events_of_another_epoch_change_no_newer_row(target: Target) -> No
     target.deliver([event(5, Op.CREATE, 1, {"a": 5, "b": 5, "c": 5}), event(6, Op.DELETE, 2, None)])
     target.deliver([event(4, Op.READ, 1, {"a": 4, "b": 4, "c": 4}), event(3, Op.CREATE, 2, {"a": 3})])
     assert target.rows() == [(1, 5, 5, 5)]
+
+
+def test_rows_and_their_entry_in_the_ledger_are_one_transaction(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, calls = Database.run_in_transaction, itertools.count()
+
+    def first_only(*arguments: Any, **options: Any) -> Any:
+        if next(calls):
+            raise TargetUnavailableError("gone")
+        return run(*arguments, **options)
+
+    monkeypatch.setattr(Database, "run_in_transaction", first_only)
+    target.deliver([event(1, Op.CREATE, 1, {"a": 1, "b": 1, "c": 1})])
+    assert target.rows() == [(1, 1, 1, 1)]
 
 
 def test_change_of_a_key_moves_a_whole_row_and_refuses_a_partial_one(target: Target) -> None:
