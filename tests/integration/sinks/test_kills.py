@@ -21,7 +21,7 @@ from tests.integration.sinks.targets import TARGETS, TargetUnderTest
 from tests.oracle.kill import python
 from tests.oracle.lines import read_lines
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=60)]
 
 KILLS, NUMBERS = int(os.environ.get("PENSTOCK_SINK_KILLS", "30")), 2_600
 """Kills of a campaign, and the statements of each of the four writers, at least."""
