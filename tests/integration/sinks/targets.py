@@ -633,7 +633,7 @@ class Spanner(Paused):
 
     _DDL = (
         "CREATE TABLE counts (owner STRING(20) NOT NULL, slot INT64 NOT NULL, a INT64, b INT64, note STRING(100), "
-        "at TIMESTAMP) PRIMARY KEY (owner, slot)"
+        "`at` TIMESTAMP) PRIMARY KEY (owner, slot)"
     )
 
     def start(self) -> None:
