@@ -98,6 +98,7 @@ class SpannerSender:
 
     def __init__(self, target: SpannerTarget, skip_refused: bool) -> None:
         self._target, self._skip_refused = target, skip_refused
+        self._ready = False
         with self._errors():
             client = _client(target)
             self._database = client.instance(target.instance).database(target.database)
@@ -118,10 +119,14 @@ class SpannerSender:
             # A role without the right to change the schema can use tables that an administrator has created.
             if len(found) < len(statements):
                 self._database.update_ddl(statements).result(timeout=300)
+        self._ready = True
 
     def send(self, delivery: Delivery, events: EventBatch) -> Sent:
         """Write the batch; see `Sender.send`."""
         batch = list(events)
+        if not self._ready:
+            # A pipeline that was not started by the command line has had no check that creates the tables.
+            self.create_bookkeeping()
         with self._errors():
             progress = self._read(delivery.writer)
             entry = progress.entry if progress else None

@@ -58,7 +58,8 @@ class WriteToSpanner(SendAfterCommit):
     The tables must exist, with the names, keys and columns of the source. One transaction reads the versions of the
     rows, writes the rows whose change is newer, and stores both with the entry of the ledger. So a batch that is sent
     again changes nothing, also late by a driver that was paused. Versions and tombstones are in the table
-    ``PenstockVersions``, the ledger in ``PenstockLedger``; both are created by the check before the start.
+    ``PenstockVersions``, the ledger in ``PenstockLedger``; both are created by the check before the start, or with the
+    first batch.
 
     The transactions have the tag `transaction_tag`. For replication in both directions, pass it to
     ``ReadFromSpannerChangeStream(exclude_transaction_tags=…)``: then no change comes back.
