@@ -32,6 +32,7 @@ from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, WindowedValue
 
 from penstock.pace import Pace, reading_at
 from penstock.runner.harness import operations
+from penstock.runner.harness.bounded_caches import bounded_caches
 from penstock.runner.harness.elements import ElementCoder
 from penstock.runner.harness.user_state import StateHandler, domain_of
 from penstock.runner.planning.plan import Plan, Stage
@@ -116,6 +117,7 @@ class StageProcessor:
         self.state = StateHandler()
         with contextlib.ExitStack() as stack:
             stack.enter_context(dofn_specs_cached())
+            stack.enter_context(bounded_caches())
             if context.plan.streaming:
                 stack.enter_context(_side_inputs_read_for_each_element())
             # No runner capabilities: the only one that Beam 2.77 asks about is a bulk read of map side inputs, which

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -11,6 +12,9 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from penstock.runner.harness.side_inputs import SideInput
 from penstock.runner.store.cells import EVENT, NO_HOLD_US, PROCESSING, Cells, TimerEntry, Timers, at_sort_key
 from penstock.runner.store.keys import key_group
+
+_BAG_BYTES = 4 << 20
+"""Size of a bag from which on it is read in parts."""
 
 GC_FAMILY = b"\x00gc"
 """Timer family that no DoFn can have: it forgets an expired window."""
@@ -39,25 +43,30 @@ class StateHandler:
         self._coders: dict[str, _TimerCapture] = {}
         self._key_coder: Any = None
         self._window_coder: Any = None
+        self.watches = False
         self.touched: set[tuple[int, bytes, bytes]] = set()
+        """Key groups, keys and windows whose state or timers have changed, if `watches`: windows that never expire need
+        no such set, which may have a million entries.
+        """
         self.on_set: Callable[[TimerEntry], None] | None = None
         """Is told of each timer that is set."""
         self.side_inputs: Mapping[tuple[str, str], SideInput] = {}
         """By transform and tag; set for each bundle."""
 
-    def attach(self, cells: Cells, timers: Timers, key_coder: Any, window_coder: Any) -> None:
-        """Serve from these cells and timers until the next `attach`."""
+    def attach(
+        self, cells: Cells, timers: Timers, key_coder: Any, window_coder: Any, *, watches: bool
+    ) -> None:
+        """Serve from these cells and timers until the next `attach`; with `watches` remember what has changed."""
         self._cells, self._timers = cells, timers
         self._key_coder, self._window_coder = key_coder, window_coder
-        self.touched = set()
+        self.watches, self.touched = watches, set()
         self.on_set = None
 
     def blocking_get(self, state_key: Any, coder: Any) -> Iterable[Any]:
         """The elements of a bag, or of a side input."""
         kind = state_key.WhichOneof("type")
         if kind == "bag_user_state":
-            # As a list: a DoFn may keep the result of `read`, and the state may change before it is iterated.
-            return list(self._decoded(state_key, coder))
+            return self._bag(state_key, coder)
         if kind == "ordered_list_user_state":
             return [each for _, chunks in self._ordered(state_key) for each in _decoded(chunks, coder)]
         named = getattr(state_key, kind)
@@ -69,6 +78,20 @@ class StateHandler:
         if kind == "multimap_keys_side_input":
             return side.keys(named.window, coder)
         raise NotImplementedError(f"state of the kind {kind} is not served")
+
+    def _bag(self, state_key: Any, coder: Any) -> Iterable[Any]:
+        assert self._cells is not None
+        chunks = self._cells.chunks(*_identity(state_key))
+        read, size = [], 0
+        for chunk in chunks:
+            read.append(chunk)
+            size += len(chunk)
+            # A large bag is read while it is iterated. Beam writes changes of a key's state only after it has processed
+            # the elements and timers of the key.
+            if size > _BAG_BYTES:
+                return itertools.chain(_decoded(read, coder), _decoded(chunks, coder))
+        # As a list: a DoFn may keep the iterator for long.
+        return list(_decoded(read, coder))
 
     def extend(self, state_key: Any, coder: Any, elements: Iterable[Any]) -> _Done:
         """Append elements to a bag, or put (sort key, value) pairs into an ordered list."""
@@ -85,7 +108,8 @@ class StateHandler:
             coder.encode_to_stream(element, stream, True)
         assert self._cells is not None
         self._cells.append(*identity, stream.get())
-        self.touched.add(identity[:3])
+        if self.watches:
+            self.touched.add(identity[:3])
 
     def clear(self, state_key: Any) -> _Done:
         """Empty a bag, or a range of an ordered list."""
@@ -117,11 +141,8 @@ class StateHandler:
         self._timers.set(entry)
         if self.on_set is not None:
             self.on_set(entry)
-        self.touched.add((group, key, window))
-
-    def _decoded(self, state_key: Any, coder: Any) -> Iterator[Any]:
-        assert self._cells is not None
-        return _decoded(list(self._cells.chunks(*_identity(state_key))), coder)
+        if self.watches:
+            self.touched.add((group, key, window))
 
     def _ordered(self, state_key: Any) -> list[tuple[bytes, list[bytes]]]:
         assert self._cells is not None

@@ -16,9 +16,10 @@ writes that chunk, not the whole bag. Lengths have four bytes, times eight (µs,
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,6 +29,9 @@ _TIMER = struct.Struct(">cqq")
 _SHIFT = 1 << 63
 _CHUNKED = b"\x01"
 _SINGLE = b"\x00"
+
+FEW_TIMERS = 10_000
+"""Number of due timers up to which they are sorted in memory."""
 
 EVENT, PROCESSING, HOLD = b"e", b"p", b"h"
 NO_HOLD_US = (1 << 63) - 1
@@ -240,14 +244,31 @@ class Timers:
         found = self._store.scan(key_group, key_group, b"t" + pack(key, window))
         return list(itertools.starmap(_timer, found))
 
-    def due(self, domain: bytes, limit_us: int) -> list[TimerEntry]:
-        """Return the timers of a domain with fire time ≤ `limit_us`, earliest first."""
+    def due(self, domain: bytes, limit_us: int) -> Iterator[TimerEntry]:
+        """Yield the timers of a domain with fire time ≤ `limit_us` at the time of the call, earliest first.
+
+        Of two with one time the one in the lower key group comes first. A timer that is deleted or set differently
+        during the iteration is left out, if it was not yielded yet.
+        """
         if self._first > self._last:
-            return []
-        found = self._store.scan(self._first, self._last, domain, domain + _time(limit_us + 1))
-        # The index entry is one byte of domain and eight of time, then the timer's identity.
-        due = [self.get(group, *unpack(entry[9:])) for group, entry, _ in found]
-        return sorted((timer for timer in due if timer is not None), key=lambda timer: timer.fire_us)
+            return iter(())
+        stop = domain + _time(limit_us + 1)
+        found = self._store.scan(self._first, self._last, domain, stop)
+        few = list(itertools.islice(found, FEW_TIMERS + 1))
+        if len(few) <= FEW_TIMERS:
+            few.sort(key=_by_time)
+            return self._current(few)
+        # A million timers need no list: each key group has them in firing order.
+        with_timers = sorted({group for group, _ in self._store.firsts(self._first, self._last, domain)})
+        scans = [self._store.scan(group, group, domain, stop) for group in with_timers]
+        return self._current(heapq.merge(*scans, key=_by_time))
+
+    def _current(self, found: Iterable[tuple[int, bytes, bytes]]) -> Iterator[TimerEntry]:
+        for group, entry, _ in found:
+            # The index entry is one byte of domain and eight of time, then the timer's identity.
+            timer = self.get(group, *unpack(entry[9:]))
+            if timer is not None and entry[:9] == timer.domain + _time(timer.fire_us):
+                yield timer
 
     def take(self, timer: TimerEntry) -> bool:
         """Delete a timer; return False, without a change, if it was deleted or set differently in the meantime."""
@@ -256,12 +277,11 @@ class Timers:
         self._delete(timer)
         return True
 
-    def take_due(self, domain: bytes, limit_us: int) -> list[TimerEntry]:
-        """Remove and return the timers of a domain with fire time ≤ `limit_us`, earliest first."""
-        due = self.due(domain, limit_us)
-        for timer in due:
+    def take_due(self, domain: bytes, limit_us: int) -> Iterator[TimerEntry]:
+        """Remove and yield the timers that `due` yields, each when it is asked for."""
+        for timer in self.due(domain, limit_us):
             self._delete(timer)
-        return due
+            yield timer
 
     def pending(self) -> Iterator[TimerEntry]:
         """Yield all timers, sorted by key group, key and window."""
@@ -273,6 +293,10 @@ class Timers:
             return None
         found = self._store.firsts(self._first, self._last, domain)
         return min((_TIME.unpack_from(entry, 1)[0] - _SHIFT for _, entry in found), default=None)
+
+
+def _by_time(found: tuple[int, bytes, bytes]) -> bytes:
+    return found[1][1:9]
 
 
 def _timer(key_group: int, entry: bytes, record: bytes) -> TimerEntry:

@@ -8,18 +8,21 @@ put (`object_filesystem`). All other files have names that no other attempt uses
 from __future__ import annotations
 
 import contextlib
+import io
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from penstock.runner.protocol.errors import NotWrittenError, OutcomeUnknownError
 
 PRIVATE_FOLDER = 0o700
 PRIVATE_FILE = 0o600
 _TEMPORARY = ".tmp-"
+_COPY_BYTES = 1 << 20
 
 
 class FileSystem(Protocol):
@@ -47,6 +50,9 @@ class FileSystem(Protocol):
         Raises:
             FileExistsError: the name was used before.
         """
+
+    def write_file(self, path: str, local: str) -> None:
+        """Write a new file with the content of a file on this machine, which may be larger than memory; as `write`."""
 
     def read(self, path: str) -> bytes:
         """Return the whole file, or raise FileNotFoundError."""
@@ -123,7 +129,7 @@ class LocalFileSystem:
         # Write under a temporary name and link it: O_EXCL on the final name would make a partly written file visible.
         temporary = os.path.join(folder, _TEMPORARY + uuid.uuid4().hex)
         try:
-            _write_new(temporary, data)
+            _write_new(temporary, io.BytesIO(data))
             created = _link(temporary, path)
         finally:
             with contextlib.suppress(OSError):  # delete_leftovers deletes it later
@@ -139,9 +145,16 @@ class LocalFileSystem:
         return False
 
     def write(self, path: str, data: bytes) -> None:
+        self._write(path, io.BytesIO(data))
+
+    def write_file(self, path: str, local: str) -> None:
+        with open(local, "rb") as content:
+            self._write(path, content)
+
+    def _write(self, path: str, content: IO[bytes]) -> None:
         folder = os.path.dirname(path)
         _make_folders(folder)
-        _write_new(path, data)
+        _write_new(path, content)
         _sync_folder(folder)
 
     def read(self, path: str) -> bytes:
@@ -216,13 +229,13 @@ def _modified(entry: os.DirEntry[str]) -> float:
         return time.time()
 
 
-def _write_new(path: str, data: bytes) -> None:
+def _write_new(path: str, content: IO[bytes]) -> None:
     """Write and fsync a file that must not exist; delete it again if that fails (for example: the disk is full)."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
         try:
             with open(descriptor, "wb") as file:
-                file.write(data)
+                shutil.copyfileobj(content, file, _COPY_BYTES)
                 file.flush()
                 os.fsync(file.fileno())
         except BaseException:

@@ -51,7 +51,7 @@ class LocalCopies:
         local = self._local(path)
         return local if local and os.path.exists(local) else None
 
-    def keep(self, path: str, data: bytes) -> str | None:
+    def keep(self, path: str, data: bytes | memoryview) -> str | None:
         """Write a copy and return its path; None if this machine cannot, for example because its disk is full."""
         local = self._local(path)
         if local is None:

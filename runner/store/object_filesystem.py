@@ -14,6 +14,7 @@ them is decided by the bucket.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
@@ -42,12 +43,21 @@ class ObjectFileSystem:
     def may_reappear(self, path: str) -> bool:
         return path in self._unsettled
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: bytes | memoryview) -> None:
         if not self.store.create(self._key(path), data):
             raise FileExistsError(f"{path} was written before, by another task")
         if self.copies is not None:
             # Spark may run the next task of these keys in another process of this machine.
             self.copies.keep(path, data)
+
+    def write_file(self, path: str, local: str) -> None:
+        # Mapped: the put of one request needs the whole content, and mapped pages of a file can leave memory again.
+        with (
+            open(local, "rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as content,
+        ):
+            self.write(path, content)
 
     def read(self, path: str) -> bytes:
         return self.store.read(self._key(path))

@@ -3,7 +3,8 @@
     run(k BLOB PRIMARY KEY, v BLOB) WITHOUT ROWID          -- v is NULL: the key was deleted (a tombstone)
 
 `k` is the key group in two bytes, big-endian, then the key, so that a file is ordered by (key group, key). A run is
-built in memory, written once and never changed, so a cache can use its name as the key. SQLite provides the sorted
+built in memory, or in a scratch file if it is large. It is written once and never changed, so a cache can use its name
+as the key. SQLite provides the sorted
 file. It does not detect damaged pages, so the commit record contains a CRC-32, and each process checks it when it first
 opens a run. This costs one read of the file. A run is replaced after about the same amount of data was written, so the
 check costs a constant share of the writing.
@@ -11,6 +12,7 @@ check costs a constant share of the writing.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sqlite3
@@ -26,6 +28,7 @@ from penstock.runner.protocol.errors import CheckpointError, RunMissingError
 from penstock.runner.protocol.names import run_age
 from penstock.runner.protocol.record import StateRun
 from penstock.runner.store.filesystem import FileSystem
+from penstock.runner.store.scratch import new_scratch_file
 from penstock.runner.store.sqlite_bytes import from_bytes, to_bytes
 
 Entry = tuple[bytes, bytes | None]
@@ -106,6 +109,20 @@ class Run:
             lower = run_key(key_group + 1, b"")
         return frozenset(found)
 
+    def size(self) -> int:
+        """Return the bytes of the run's file."""
+        (pages,), (page,) = map(self._pragma, ("page_count", "page_size"))
+        return int(pages * page)
+
+    def count(self) -> int:
+        """Return the number of entries. Reads the whole run."""
+        count: int = self._database.execute("SELECT count(*) FROM run").fetchone()[0]
+        return count
+
+    def _pragma(self, name: str) -> tuple[int]:
+        value: tuple[int] = self._database.execute(f"PRAGMA {name}").fetchone()
+        return value
+
     def get(self, key: bytes) -> bytes | object | None:
         """Return the value; None for a tombstone, ABSENT if the run does not contain the key."""
         row = self._database.execute("SELECT v FROM run WHERE k = ?", (key,)).fetchone()
@@ -178,6 +195,51 @@ class RunBuilder:
         return data, Run(self._database, len(data))
 
 
+class FileRunBuilder:
+    """A run in the making that is too large for memory: a file on a local disk. Entries come ascending, each key once.
+
+    `close` deletes the file.
+    """
+
+    def __init__(self, entry_bytes: int = 0) -> None:
+        self.path = new_scratch_file(".run")
+        self.entries = 0
+        self._database = _connect(_uri(self.path))
+        self._database.execute(f"PRAGMA page_size = {page_size(entry_bytes)}")
+        # Nothing to recover: after an error the file is deleted. The lock would be taken for each statement.
+        for setting in (
+            "journal_mode = OFF",
+            "synchronous = OFF",
+            "locking_mode = EXCLUSIVE",
+            "cache_size = -8000",
+        ):
+            self._database.execute(f"PRAGMA {setting}")
+        self._database.execute(_SCHEMA)
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Append entries."""
+        with self._database:
+            added = self._database.executemany("INSERT INTO run VALUES (?, ?)", entries)
+        self.entries += added.rowcount
+
+    def finish(self) -> tuple[int, int]:
+        """Return the size and the CRC-32 of the file. It can be read until `close`; do not add to it."""
+        self._database.close()
+        return os.stat(self.path).st_size, _checksum(self.path)
+
+    def opened(self) -> Run:
+        """Return the run, opened, for this process only. Its file is deleted when the run is."""
+        # SQLite reads from the open file, so the name is not needed any more.
+        os.unlink(self.path)
+        return Run(self._database, 0)
+
+    def close(self) -> None:
+        """Delete the file."""
+        self._database.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
+
+
 def open_run(filesystem: FileSystem, path: str, run: StateRun) -> Run:
     """Open the file of a run and check that it is the file that the commit record names.
 
@@ -210,7 +272,7 @@ def _open(filesystem: FileSystem, path: str, run: StateRun) -> Run:
 def _open_in_place(local: str, path: str, run: StateRun) -> Run:
     _check(path, run, Path(local).stat().st_size, _checksum(local))
     # "immutable" lets SQLite skip locks and checks for changes, since nothing ever writes to the file.
-    database = _connect(f"file:{quote(os.path.abspath(local))}?mode=ro&immutable=1")
+    database = _connect(_uri(local) + "?mode=ro&immutable=1")
     # Reads go through the page cache of the system, which all worker processes share.
     database.execute("PRAGMA mmap_size = 1073741824")
     return Run(database, 0)
@@ -249,6 +311,10 @@ def _damaged(path: str, run: StateRun, found: str) -> CheckpointError:
         f"the state run {path} of {run.stage!r} is damaged: {found}. Restore the checkpoint folder from a backup, "
         "or use an empty folder"
     )
+
+
+def _uri(path: str) -> str:
+    return f"file:{quote(os.path.abspath(path))}"
 
 
 def _connect(database: str) -> sqlite3.Connection:

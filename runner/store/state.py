@@ -6,27 +6,31 @@ much larger than the data to write (size-tiered compaction). So n sealed bytes a
 O(log n) runs, and all runs together are at most about three times as large as the live data. A tombstone is dropped
 when no older run contains its key. Until then it counts as many bytes as the value that it hides.
 
-No record names a sealed run until the driver commits. A failed attempt leaves unused files only.
+A buffer that grows too large moves to a scratch file, and large runs are merged through one, so a store of any size
+needs little memory. No record names a sealed run until the driver commits. A failed attempt leaves unused files only.
 """
 
 from __future__ import annotations
 
 import bisect
+import contextlib
 import heapq
+import itertools
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
 
 from penstock.runner.protocol.errors import CheckpointError
 from penstock.runner.protocol.names import RunName, run_age, run_key_groups
 from penstock.runner.protocol.record import StateRun
-from penstock.runner.store.filesystem import FileSystem
+from penstock.runner.store.filesystem import FileSystem, LocalFileSystem
 from penstock.runner.store.runs import (
     ABSENT,
     GROUP_BYTES,
     Bounds,
     Entry,
+    FileRunBuilder,
     Run,
     RunBuilder,
     RunCache,
@@ -39,8 +43,24 @@ from penstock.runner.store.runs import (
 TIER = 2
 """A run is merged if it is at most this many times as large as everything newer than it."""
 
+LARGE_BYTES = 64 << 20
+"""A run that may become larger is built in a scratch file."""
+
+SPILL_BYTES = 64 << 20
+"""Memory of the buffer; then its entries move to a scratch file."""
+
+_ENTRY_BYTES = 200
+"""What CPython 3.11 uses for an entry of the buffer, besides its bytes: two `bytes` objects and a place in the dict."""
+
+_INSERTIONS = 500
+"""Number of new keys between two scans after which the sorted list of keys is dropped."""
+
 SMALL_BYTES = 64 << 10
 """Minimum size that the new run counts as: merging small runs is cheaper than reading many of them."""
+
+
+_EVERYTHING: Bounds = (b"", b"\xff" * (GROUP_BYTES + 1))
+"""Bounds of all run keys: a key group is below 32768."""
 
 
 class StateStore:
@@ -65,6 +85,13 @@ class StateStore:
         # container would slow each put down.
         self._buffer: dict[bytes, bytes | None] = {}
         self._sorted: list[bytes] | None = None
+        self._inserted = 0
+        self._held = 0
+        """Estimated memory of the buffer. Too high if keys were written several times."""
+        self._spilled: list[Run] = []
+        """Scratch files with earlier contents of the buffer, oldest first."""
+        self._hidden_by_spilled = 0
+        self._spill_bytes = SPILL_BYTES
         self._opened: dict[str, Run] = {}
 
     @classmethod
@@ -94,6 +121,11 @@ class StateStore:
         _check_order(limited)
         return cls(filesystem, folder, limited, first, last, cache or shared_cache())
 
+    @classmethod
+    def temporary(cls, first: int, last: int) -> StateStore:
+        """Return an empty store that is never sealed. It ends with its process."""
+        return cls(LocalFileSystem(), "", [], first, last, shared_cache())
+
     @property
     def runs(self) -> tuple[StateRun, ...]:
         """The runs that hold the sealed state of these key groups, oldest first."""
@@ -109,7 +141,7 @@ class StateStore:
         # Asked with `in`, because None in the buffer means that the key is deleted.
         if wanted in self._buffer:
             return self._buffer[wanted]
-        return _newest(self._runs_with_group(self._runs, wanted), wanted)
+        return self._newest_stored(wanted)
 
     def put(self, key_group: int, key: bytes, value: bytes) -> None:
         """Set the value of a key."""
@@ -145,7 +177,9 @@ class StateStore:
         if not prefix and stop is None:
             bounds = [(bounds[0][0], bounds[-1][1])]
         buffered = [entry for pair in bounds for entry in self._snapshot(*pair)]
-        return _alive(buffered, [opened.scan(within) for opened, within in self._runs_within(bounds)])
+        spilled = [run.scan(bounds) for run in reversed(self._spilled)]
+        sealed = [opened.scan(within) for opened, within in self._runs_within(bounds)]
+        return _alive(buffered, spilled + sealed)
 
     def firsts(self, first: int, last: int, prefix: bytes) -> Iterator[tuple[int, bytes]]:
         """Yield (key group, key) of the first key with `prefix` of each key group, `first` to `last` (inclusive)."""
@@ -155,6 +189,7 @@ class StateStore:
         entries = [
             entry for opened, within in reversed(self._runs_within(bounds)) for entry in opened.firsts(within)
         ]
+        entries += [entry for run in self._spilled for entry in run.firsts(bounds)]
         entries += [entry for pair in bounds for entry in self._snapshot(*pair, limit=1)]
         for entry in entries:  # oldest first, so that the newer of two equal keys wins
             group = entry[0][:GROUP_BYTES]
@@ -180,15 +215,17 @@ class StateStore:
             OSError: the file could not be written; nothing has changed. (FileExistsError: the name was used before.)
         """
         # First, because a store whose only changes are deletions of missing keys should write no file.
-        hidden = self._drop_void_tombstones()
-        if not self._buffer:
+        hidden = self._drop_void_tombstones() + self._hidden_by_spilled
+        if not self._buffer and not self._spilled:
             return self.runs
         kept, taken = self._tiers(hidden)
-        builder = self._merged(taken)
-        hides = self._drop_unneeded_tombstones(builder, kept)
-        added = self._written(builder, name, hides) if builder.count() else []
+        large = self._spilled or self._buffered_bytes() + sum(run.size for run in taken) > LARGE_BYTES
+        added = (
+            self._merged_on_disk(kept, taken, name) if large else self._merged_in_memory(kept, taken, name)
+        )
         self._runs = kept + added
-        self._buffer, self._sorted = {}, None
+        self._buffer, self._sorted, self._held = {}, None, 0
+        self._spilled, self._hidden_by_spilled = [], 0
         return self.runs
 
     def _key(self, key_group: int, key: bytes) -> bytes:
@@ -198,8 +235,37 @@ class StateStore:
 
     def _write(self, key: bytes, value: bytes | None) -> None:
         if self._sorted is not None and key not in self._buffer:
-            bisect.insort(self._sorted, key)
+            # Each insertion moves half of the list. Sorting it again at the next scan is cheaper than many of them.
+            self._inserted += 1
+            if self._inserted > _INSERTIONS:
+                self._sorted = None
+            else:
+                bisect.insort(self._sorted, key)
         self._buffer[key] = value
+        self._held += _ENTRY_BYTES + len(key) + (len(value) if value else 0)
+        if self._held > self._spill_bytes:
+            self._spill()
+
+    def _spill(self) -> None:
+        """Move the buffer to a scratch file, unless it is smaller than it seemed."""
+        self._held = self._buffered_bytes() + len(self._buffer) * _ENTRY_BYTES
+        if self._held <= self._spill_bytes // 2:
+            return
+        self._hidden_by_spilled += self._drop_void_tombstones()
+        builder = FileRunBuilder(self._held // len(self._buffer)) if self._buffer else None
+        if builder is not None:
+            try:
+                builder.add(sorted(self._buffer.items()))
+            except BaseException:
+                builder.close()
+                raise
+            self._spilled.append(builder.opened())
+        self._buffer, self._sorted, self._held = {}, None, 0
+
+    def _newest_stored(self, key: bytes) -> bytes | None:
+        """Return the value of a key, without the buffer."""
+        sealed = self._runs_with_group(self._runs, key)
+        return _newest(itertools.chain(reversed(self._spilled), sealed), key)
 
     def _open(self, run: StateRun) -> Run:
         opened = self._opened.get(run.name)
@@ -234,6 +300,7 @@ class StateStore:
     def _snapshot(self, lower: bytes, upper: bytes, limit: int | None = None) -> list[Entry]:
         if self._sorted is None:
             self._sorted = sorted(self._buffer)
+        self._inserted = 0
         begin = bisect.bisect_left(self._sorted, lower)
         end = bisect.bisect_left(self._sorted, upper, begin)
         if limit is not None:
@@ -246,7 +313,7 @@ class StateStore:
         # A timer that is set and cleared within an epoch leaves such a tombstone. Without this each epoch would write a
         # run.
         for key in [key for key, value in self._buffer.items() if value is None]:
-            value = _newest(self._runs_with_group(self._runs, key), key)
+            value = self._newest_stored(key)
             if value is None:
                 del self._buffer[key]
             else:
@@ -256,7 +323,7 @@ class StateStore:
 
     def _tiers(self, hidden: int) -> tuple[list[StateRun], list[StateRun]]:
         """Return the runs that stay as they are, and the newest ones that are merged into the next run."""
-        weight = max(SMALL_BYTES, self._buffered_bytes() + hidden)
+        weight = max(SMALL_BYTES, self._buffered_bytes() + sum(map(Run.size, self._spilled)) + hidden)
         split = len(self._runs)
         # The weight includes what tombstones hide, so a run that deletes much is merged with the run that it deletes
         # from, and the space is freed.
@@ -268,7 +335,40 @@ class StateStore:
     def _buffered_bytes(self) -> int:
         return sum(len(key) + len(value or b"") for key, value in self._buffer.items())
 
-    def _merged(self, taken: Sequence[StateRun]) -> RunBuilder:
+    def _merged_in_memory(
+        self, kept: Sequence[StateRun], taken: Sequence[StateRun], name: RunName
+    ) -> list[StateRun]:
+        """Write the buffer and the runs `taken` as one run."""
+        builder = self._builder(taken)
+        hides = self._drop_unneeded_tombstones(builder, kept)
+        return self._written(builder, name, hides) if builder.count() else []
+
+    def _merged_on_disk(
+        self, kept: Sequence[StateRun], taken: Sequence[StateRun], name: RunName
+    ) -> list[StateRun]:
+        """Do the same with a scratch file. Entries pass through memory one by one."""
+        spilled = [run.scan([_EVERYTHING]) for run in reversed(self._spilled)]
+        sealed = [self._open(run).scan([_counted_bounds(run)]) for run in reversed(taken)]
+        needed = _NeededEntries(
+            self, kept, _newest_of_each([sorted(self._buffer.items()), *spilled, *sealed])
+        )
+        with contextlib.closing(FileRunBuilder(self._mean_entry(taken))) as builder:
+            builder.add(needed)
+            if not builder.entries:
+                return []
+            size, checksum = builder.finish()
+            file_name = name.file_name(self._first, self._last)
+            self._filesystem.write_file(f"{self._folder}/{file_name}", builder.path)
+        groups = (self._first, self._last)
+        return [StateRun(name.stage, file_name, *groups, builder.entries, size, checksum, needed.hides)]
+
+    def _mean_entry(self, taken: Sequence[StateRun]) -> int:
+        sizes = [(run.size, run.entries) for run in taken]
+        sizes += [(run.size(), run.count()) for run in self._spilled]
+        sizes.append((self._buffered_bytes(), len(self._buffer)))
+        return sum(size for size, _ in sizes) // max(1, sum(entries for _, entries in sizes))
+
+    def _builder(self, taken: Sequence[StateRun]) -> RunBuilder:
         size = self._buffered_bytes() + sum(run.size for run in taken)
         # Only an estimate: replaced entries count twice. It is used to choose the page size.
         entries = len(self._buffer) + sum(run.entries for run in taken)
@@ -304,6 +404,25 @@ class StateStore:
         return [StateRun(name.stage, file_name, *groups, entries, len(data), checksum, hides)]
 
 
+class _NeededEntries:
+    """Entries without the tombstones of keys that no older run contains. `hides`: bytes that the others hide."""
+
+    def __init__(self, store: StateStore, older: Sequence[StateRun], entries: Iterator[Entry]) -> None:
+        self._store = store
+        self._older = older
+        self._entries = entries
+        self.hides = 0
+
+    def __iter__(self) -> Iterator[Entry]:
+        for entry in self._entries:
+            if entry[1] is None:
+                hidden = _newest(self._store._runs_with_group(self._older, entry[0]), entry[0])
+                if hidden is None:
+                    continue
+                self.hides += len(hidden)
+            yield entry
+
+
 def _newest(runs: Iterator[Run], key: bytes) -> bytes | None:
     for run in runs:
         value = run.get(key)
@@ -314,12 +433,19 @@ def _newest(runs: Iterator[Run], key: bytes) -> bytes | None:
 
 def _alive(buffered: Sequence[Entry], runs: Sequence[Iterator[Entry]]) -> Iterator[tuple[int, bytes, bytes]]:
     """Merge buffer and runs (newest first); the newest entry of a key wins."""
-    sources = [iter(buffered), *runs] if buffered else list(runs)
-    before = None
-    for key, value in heapq.merge(*sources, key=itemgetter(0)):  # equal keys come in the order of sources
-        if key != before and value is not None:
+    sources = [buffered, *runs] if buffered else list(runs)
+    for key, value in _newest_of_each(sources):
+        if value is not None:
             yield *key_of(key), value
-        before = key
+
+
+def _newest_of_each(sources: Sequence[Iterable[Entry]]) -> Iterator[Entry]:
+    """Merge sources of ascending entries (newest first); yield the newest entry of each key, tombstones included."""
+    before = None
+    for entry in heapq.merge(*sources, key=itemgetter(0)):  # equal keys come in the order of sources
+        if entry[0] != before:
+            yield entry
+        before = entry[0]
 
 
 def _bounds(group: int, prefix: bytes, stop: bytes | None) -> Bounds:

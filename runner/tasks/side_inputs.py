@@ -18,7 +18,7 @@ from apache_beam.internal import pickler
 from apache_beam.utils.windowed_value import WindowedValue
 
 from penstock.runner.harness.bundle import PlanContext, StageProcessor
-from penstock.runner.harness.side_inputs import SideInput, SideInputPanes
+from penstock.runner.harness.side_inputs import SideInput, SideInputPanes, WholeSideInput
 from penstock.runner.planning.plan import Edge, Side, Stage
 from penstock.runner.protocol.record import EarliestTimers, WatermarkKey
 from penstock.runner.store.cells import Cells, Timers
@@ -139,7 +139,7 @@ class SideInputs:
     # Panes.
 
     def _whole(self, edge: Edge) -> SideInput:
-        return SideInput(self._context.coder(edge.collection), keyed=_side_of(edge).keyed)
+        return WholeSideInput(self._context.coder(edge.collection), keyed=_side_of(edge).keyed)
 
     def _panes(self, edge: Edge) -> SideInputPanes:
         """The panes of the last record, decoded once per process for as long as the record names the same runs."""

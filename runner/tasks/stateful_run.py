@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 from apache_beam.coders import coder_impl
@@ -68,7 +69,9 @@ class StatefulRun(StoredRun):
     def _start(self) -> None:
         if not self._started:
             self._open()
-            self.processor.state.attach(self._cells, self._timers, self._keys, self._windows)
+            self.processor.state.attach(
+                self._cells, self._timers, self._keys, self._windows, watches=self._expires
+            )
         super()._start()
 
     def _expired(self, window: Any) -> bool:
@@ -90,35 +93,45 @@ class StatefulRun(StoredRun):
         timer at the end of a window fires after all runs of a looping timer. A processing-time timer that a callback
         sets waits for the next call: the clock may have reached its time already, and a loop would never end.
         """
-        # Timers of one time fire in the order in which they were found or set. The number also keeps `heapq` from
-        # comparing `TimerEntry`s.
+        # The timers that callbacks have set. Those of one time fire in the order in which they were set; the number
+        # also keeps `heapq` from comparing `TimerEntry`s.
         order = itertools.count()
-        due = self._due_timers(domain, limit_us)
-        waiting = [(timer.fire_us, next(order), timer) for timer in due]
+        waiting: list[tuple[int, int, TimerEntry]] = []
 
         def fire_in_turn(timer: TimerEntry) -> None:
             if domain == EVENT == timer.domain and timer.fire_us <= limit_us:
                 heapq.heappush(waiting, (timer.fire_us, next(order), timer))
 
+        any_due = False
+        due = self._due_timers(domain, limit_us)
         self.processor.state.on_set = fire_in_turn
+        for timer in due:
+            any_due = True
+            while waiting and waiting[0][0] < timer.fire_us:
+                self._take_and_fire(heapq.heappop(waiting)[2])
+            self._take_and_fire(timer)
         while waiting:
-            timer = heapq.heappop(waiting)[2]
-            # `take` returns False if a callback has cleared or moved the timer since it was found.
-            if self._timers.take(timer):
-                self._fire(timer)
+            self._take_and_fire(heapq.heappop(waiting)[2])
         self.processor.state.on_set = None
-        return bool(due)
+        return any_due
 
-    def _due_timers(self, domain: bytes, limit_us: int) -> list[TimerEntry]:
-        """Due timers, and the event-time timers after the end of a window that expires now."""
-        reached = self._timers.due(domain, limit_us)
-        due = [timer for timer in reached if timer.family != GC_FAMILY]
-        for expiry in reached:
+    def _take_and_fire(self, timer: TimerEntry) -> None:
+        # `take` returns False if a callback has cleared or moved the timer since it was found.
+        if self._timers.take(timer):
+            self._fire(timer)
+
+    def _due_timers(self, domain: bytes, limit_us: int) -> Iterator[TimerEntry]:
+        """Due timers, then the event-time timers after the end of a window that expires now. Found when called."""
+        after_the_end: list[TimerEntry] = []
+        # One more pass instead of a list of all due timers, of which there may be millions.
+        for expiry in self._timers.due(domain, limit_us) if self._expires else ():
             if expiry.family == GC_FAMILY:
                 # Beam's model: when a window expires, its remaining event-time timers fire before its state is deleted.
                 left = self._timers.of_window(expiry.key_group, expiry.key, expiry.window)
-                due.extend(timer for timer in left if timer.domain == EVENT and timer.fire_us > limit_us)
-        return due
+                after_the_end.extend(t for t in left if t.domain == EVENT and t.fire_us > limit_us)
+        reached = self._timers.due(domain, limit_us)
+        due = (timer for timer in reached if timer.family != GC_FAMILY)
+        return itertools.chain(due, sorted(after_the_end, key=lambda timer: timer.fire_us))
 
     def _fire(self, timer: TimerEntry) -> None:
         # As `StateHandler.set_timer` encodes them: the key nested, because it is part of a state key too, and the

@@ -1,10 +1,9 @@
-"""The state that one task has open: one store per stateful transform, sealed together when the task ends."""
+"""The state that one task has open: one store per stateful transform, sealed together when the task ends.
+
+In a batch the stores end with the task.
+"""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-
-from sortedcontainers import SortedDict
 
 from penstock.object_stores.store import in_parallel
 from penstock.runner.protocol.names import RunName
@@ -16,43 +15,6 @@ from penstock.runner.store.state import StateStore
 from penstock.runner.tasks.epoch import EpochInput, StepState
 
 
-class MemoryStore:
-    """A store that ends with its task: batch keeps no state between tasks."""
-
-    def __init__(self) -> None:
-        self._entries: SortedDict = SortedDict()
-
-    def get(self, key_group: int, key: bytes) -> bytes | None:
-        """The value of a key, None if there is none."""
-        value: bytes | None = self._entries.get((key_group, key))
-        return value
-
-    def put(self, key_group: int, key: bytes, value: bytes) -> None:
-        """Set a key."""
-        self._entries[(key_group, key)] = value
-
-    def delete(self, key_group: int, key: bytes) -> None:
-        """Forget a key; a missing one is fine."""
-        self._entries.pop((key_group, key), None)
-
-    def scan(
-        self, first: int, last: int, prefix: bytes, stop: bytes | None = None
-    ) -> Iterator[tuple[int, bytes, bytes]]:
-        """Yield (group, key, value) of keys with `prefix` and below `stop`, ascending by group and key."""
-        for group in range(first, last + 1):
-            for entry in self._entries.irange((group, prefix)):
-                if entry[0] != group or not entry[1].startswith(prefix) or (stop and entry[1] >= stop):
-                    break
-                yield group, entry[1], self._entries[entry]
-
-    def firsts(self, first: int, last: int, prefix: bytes) -> Iterator[tuple[int, bytes]]:
-        """Yield (group, key) of the first key with `prefix` of each group."""
-        for group in range(first, last + 1):
-            for _, key, _ in self.scan(group, group, prefix):
-                yield group, key
-                break
-
-
 class TaskState:
     """Opens the stores of a task's key groups as the record left them; `seal` writes what has changed."""
 
@@ -61,7 +23,6 @@ class TaskState:
         self._nonce = nonce
         self._first, self._last = first, last
         self._stores: dict[str, StateStore] = {}
-        self._passing: dict[str, MemoryStore] = {}
         if epoch.state_folder:
             self._files, self._folder = open_folder(epoch.state_folder)
             alive = {run.name for state in epoch.state.values() for run in state.runs}
@@ -71,11 +32,13 @@ class TaskState:
 
     def open(self, name: str) -> Store:
         """The store of a stateful transform."""
-        if not self._epoch.state_folder:
-            return self._passing.setdefault(name, MemoryStore())
         if name not in self._stores:
-            runs = self._epoch.state.get(name, StepState()).runs
-            self._stores[name] = StateStore.open(self._files, self._folder, runs, self._first, self._last)
+            if self._epoch.state_folder:
+                runs = self._epoch.state.get(name, StepState()).runs
+                opened = StateStore.open(self._files, self._folder, runs, self._first, self._last)
+            else:
+                opened = StateStore.temporary(self._first, self._last)
+            self._stores[name] = opened
         return self._stores[name]
 
     def look(self, name: str) -> Store:
@@ -85,6 +48,8 @@ class TaskState:
 
     def seal(self) -> dict[str, tuple[StateRun, ...]]:
         """Write the changes; return, for each store that was opened, all runs of the task's key groups."""
+        if not self._epoch.state_folder:
+            return {}  # batch keeps no state between tasks
         attempt = self._epoch.attempt
 
         def seal(name: str) -> tuple[StateRun, ...]:

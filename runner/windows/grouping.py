@@ -15,6 +15,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
+from penstock.runner.store.scratch import scratch_folder
+
+MEMORY_BYTES = 128 << 20
+"""Memory of a grouping; then its values move to a file."""
+
 Identity = tuple[bytes, bytes]
 """(encoded key, encoded window)."""
 
@@ -83,7 +88,7 @@ def read_group(stream: Any) -> tuple[bytes, bytes, int, int, int, bytes]:
 class Grouping:
     """Collects values by key and window, then hands out groups."""
 
-    def __init__(self, memory_bytes: int = 256 << 20, folder: str | None = None) -> None:
+    def __init__(self, memory_bytes: int = MEMORY_BYTES, folder: str | None = None) -> None:
         self._memory_bytes = memory_bytes
         self._folder = folder
         self._groups: dict[Identity, Group] = {}
@@ -111,6 +116,11 @@ class Grouping:
         if self._held > self._memory_bytes:
             self._spill()
 
+    @property
+    def spilled(self) -> bool:
+        """Whether any values are on disk."""
+        return bool(self._files)
+
     def groups(self) -> Iterator[Complete]:
         """Yield each group whole, sorted by key and window. All can be read until `close`."""
         if self._files:
@@ -128,9 +138,7 @@ class Grouping:
         self._files, self._groups, self._held = [], {}, 0
 
     def _spill(self) -> None:
-        # PySpark gives its workers the scratch folders of the executor in this variable (`PythonRunner`, Spark 4.0).
-        # They are on large disks; /tmp may be memory.
-        folder = self._folder or os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
+        folder = self._folder or scratch_folder()
         # Without a name, so the space is free again when the process ends, however it ends.
         file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by `close`, read once all is in
         for identity in sorted(self._groups):

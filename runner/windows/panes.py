@@ -176,13 +176,17 @@ class Panes:
         while True:
             # Event time first, so that a window which ends fires its on-time pane before the clock can fire a late one.
             # In a loop, because a window that fires may set a timer that is due.
-            due = self._timers.take_due(EVENT, watermark_us) or self._timers.take_due(
-                PROCESSING, self._now_us()
-            )
-            if not due:
-                return
-            for timer in due:
+            fired = False
+            for timer in self._timers.take_due(EVENT, watermark_us):
+                fired = True
                 self._on_timer(timer, watermark_us)
+            if fired:
+                continue
+            for timer in self._timers.take_due(PROCESSING, self._now_us()):
+                fired = True
+                self._on_timer(timer, watermark_us)
+            if not fired:
+                return
 
     def set_back(self, step_us: int) -> None:
         """Move pending processing times back, because the wall clock was set back by `step_us`."""

@@ -80,7 +80,7 @@ class ObstoreRequests:
     def __hash__(self) -> int:
         return hash(self._location)
 
-    def put_if_absent(self, key: str, data: bytes) -> None:
+    def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
         obstore = _library(self._location)
         with _translated_errors():
             # One request, however long: a multipart upload leaves its parts behind if this process is killed.

@@ -44,7 +44,7 @@ class Requests(Protocol):
     success, and the caller could not tell.
     """
 
-    def put_if_absent(self, key: str, data: bytes) -> None:
+    def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
         """Create an object, or raise ObjectExistsError."""
 
     def get(self, key: str) -> bytes:

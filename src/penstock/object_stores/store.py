@@ -59,7 +59,9 @@ class ObjectStore:
     clock: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = with_jitter
 
-    def create(self, key: str, data: bytes, on_lost_answer: Callable[[], None] = lambda: None) -> bool:
+    def create(
+        self, key: str, data: bytes | memoryview, on_lost_answer: Callable[[], None] = lambda: None
+    ) -> bool:
         """Create an object; return whether it has exactly `data`, created now or by an earlier try of the caller.
 
         False: another writer was first. The object is durable in both cases. `on_lost_answer` is called for each try

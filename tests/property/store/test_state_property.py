@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -30,6 +31,9 @@ class MemoryFiles:
         assert path not in self.files
         self.files[path] = data
 
+    def write_file(self, path: str, local: str) -> None:
+        self.write(path, Path(local).read_bytes())
+
     def read(self, path: str) -> bytes:
         return self.files[path]
 
@@ -50,14 +54,21 @@ class StateOverEpochs(RuleBasedStateMachine):
         self.sealed: dict[tuple[int, bytes], bytes] = {}
         self.content: dict[tuple[int, bytes], bytes] = {}
 
-    @initialize(small=st.sampled_from([0, 1 << 14, 1 << 16]), bounds=st.just([0, GROUPS]))
-    def begin(self, small, bounds):
-        """Vary the threshold for small runs, which decides about merges and must not change reads."""
-        self.before, state.SMALL_BYTES = state.SMALL_BYTES, small
+    @initialize(
+        small=st.sampled_from([0, 1 << 14, 1 << 16]),
+        large=st.sampled_from([0, 1 << 26]),
+        spill=st.sampled_from([500, 2000, 1 << 26]),
+        bounds=st.just([0, GROUPS]),
+    )
+    def begin(self, small, large, spill, bounds):
+        """Vary the thresholds, which decide about merges and scratch files and must not change reads."""
+        self.before = state.SMALL_BYTES, state.LARGE_BYTES, state.SPILL_BYTES
+        state.SMALL_BYTES, state.LARGE_BYTES, state.SPILL_BYTES = small, large, spill
         self._open(bounds)
 
     def teardown(self):
-        state.SMALL_BYTES = getattr(self, "before", state.SMALL_BYTES)
+        if hasattr(self, "before"):
+            state.SMALL_BYTES, state.LARGE_BYTES, state.SPILL_BYTES = self.before
 
     def _open(self, bounds):
         self.stores = [

@@ -10,9 +10,9 @@ from apache_beam.coders import coders
 from apache_beam.transforms import trigger as t
 from apache_beam.transforms.window import GlobalWindow, GlobalWindows
 
+from penstock.runner.store import StateStore
 from penstock.runner.store.cells import Cells, Timers
 from penstock.runner.store.keys import KEY_GROUPS
-from penstock.runner.tasks.task_state import MemoryStore
 from penstock.runner.windows.grouping import Complete
 from penstock.runner.windows.panes import Panes
 from penstock.runner.windows.triggers import TriggerTree
@@ -29,7 +29,7 @@ def epoch() -> Epoch:
 
     It returns how many values each pane has.
     """
-    store = MemoryStore()
+    store = StateStore.temporary(0, KEY_GROUPS - 1)
 
     def run(trigger: t.TriggerFn, elements: int) -> list[int]:
         windowing = beam.WindowInto(

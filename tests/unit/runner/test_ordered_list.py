@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.runner.store import StateStore
 from penstock.runner.store.cells import Cells, at_sort_key
-from penstock.runner.tasks.task_state import MemoryStore
+from penstock.runner.store.keys import KEY_GROUPS
 
 KEYS = st.integers(-(1 << 62), 1 << 62)
 
@@ -15,7 +16,7 @@ KEYS = st.integers(-(1 << 62), 1 << 62)
 def test_a_range_returns_its_values_in_the_order_of_sort_keys(
     puts: list[tuple[int, bytes]], start: int, end: int
 ) -> None:
-    cells = Cells(MemoryStore())
+    cells = Cells(StateStore.temporary(0, KEY_GROUPS - 1))
     for key, value in puts:
         cells.append(3, b"k", b"w", at_sort_key(b"list", key), value)
         cells.append(3, b"k", b"w", at_sort_key(b"list2", key), b"another list")
@@ -24,7 +25,7 @@ def test_a_range_returns_its_values_in_the_order_of_sort_keys(
 
 
 def test_an_ordered_list_is_deleted_with_its_window() -> None:
-    cells = Cells(MemoryStore())
+    cells = Cells(StateStore.temporary(0, KEY_GROUPS - 1))
     cells.append(3, b"k", b"w", at_sort_key(b"list", 1), b"x")
     cells.forget(3, b"k", b"w")
     assert cells.between(3, b"k", b"w", b"list", 0, 10) == []

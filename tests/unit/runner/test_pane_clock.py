@@ -9,9 +9,9 @@ from apache_beam.coders import coders
 from apache_beam.transforms import trigger as t
 from apache_beam.transforms.window import GlobalWindow, GlobalWindows
 
+from penstock.runner.store import StateStore
 from penstock.runner.store.cells import Cells, Timers
 from penstock.runner.store.keys import KEY_GROUPS
-from penstock.runner.tasks.task_state import MemoryStore
 from penstock.runner.windows.grouping import Complete
 from penstock.runner.windows.panes import Pane, Panes
 from penstock.runner.windows.triggers import TriggerTree
@@ -29,7 +29,7 @@ class Window:
     """The windows of one grouping, epoch after epoch, each with its own readings of the clock."""
 
     def __init__(self) -> None:
-        self._store = MemoryStore()
+        self._store = StateStore.temporary(0, KEY_GROUPS - 1)
         self.fired: list[int] = []
         """How many values each pane had."""
 

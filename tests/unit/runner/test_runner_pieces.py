@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from penstock.runner.harness.operations import GroupedWriter, writer_for
 from penstock.runner.planning.plan import Edge, Routing
 from penstock.runner.protocol.frames import Frame, InOrder, Kind
+from penstock.runner.store import StateStore
 from penstock.runner.store.cells import (
     EVENT,
     HOLD,
@@ -31,7 +32,6 @@ from penstock.runner.store.cells import (
 )
 from penstock.runner.store.keys import KEY_GROUPS, groups_of, key_group, partition_of
 from penstock.runner.tasks.grouping_run import _Values
-from penstock.runner.tasks.task_state import MemoryStore
 from penstock.runner.windows.grouping import Grouping, read_group
 
 
@@ -73,7 +73,7 @@ def test_packed_parts_are_unpacked_again(parts: list[bytes]) -> None:
 
 
 def test_a_cell_keeps_its_chunks_in_order_until_it_is_cleared() -> None:
-    cells = Cells(MemoryStore())
+    cells = Cells(StateStore.temporary(0, KEY_GROUPS - 1))
     for chunk in (b"1", b"2", b"3"):
         cells.append(5, b"key", b"w", b"bag", chunk)
     cells.append(5, b"key", b"w", b"other", b"x")
@@ -84,7 +84,7 @@ def test_a_cell_keeps_its_chunks_in_order_until_it_is_cleared() -> None:
 
 
 def test_deleting_a_window_leaves_the_entries_of_other_windows() -> None:
-    store = MemoryStore()
+    store = StateStore.temporary(0, KEY_GROUPS - 1)
     cells, timers = Cells(store), Timers(store, 0, KEY_GROUPS - 1)
     for window in (b"w", b"w2"):
         cells.append(5, b"key", window, b"bag", b"1")
@@ -103,7 +103,7 @@ def _timer(tag: bytes, fire_us: int, hold_us: int = NO_HOLD_US, domain: bytes = 
 
 
 def test_due_timers_come_in_the_order_of_their_times_also_before_1970() -> None:
-    timers = Timers(MemoryStore(), 0, KEY_GROUPS - 1)
+    timers = Timers(StateStore.temporary(0, KEY_GROUPS - 1), 0, KEY_GROUPS - 1)
     for fire in (30, -20, 10, 31):
         timers.set(_timer(str(fire).encode(), fire))
     assert [t.fire_us for t in timers.take_due(EVENT, 30)] == [-20, 10, 30]
@@ -111,7 +111,7 @@ def test_due_timers_come_in_the_order_of_their_times_also_before_1970() -> None:
 
 
 def test_setting_a_timer_again_moves_the_timer_and_its_hold() -> None:
-    timers = Timers(MemoryStore(), 0, KEY_GROUPS - 1)
+    timers = Timers(StateStore.temporary(0, KEY_GROUPS - 1), 0, KEY_GROUPS - 1)
     timers.set(_timer(b"", 10, hold_us=5, domain=PROCESSING))
     timers.set(_timer(b"", 20, hold_us=7, domain=PROCESSING))
     assert (timers.earliest(PROCESSING), timers.earliest(HOLD)) == (20, 7)
@@ -120,7 +120,7 @@ def test_setting_a_timer_again_moves_the_timer_and_its_hold() -> None:
 
 
 def test_a_timer_that_was_cleared_or_set_again_cannot_be_taken_at_its_old_time() -> None:
-    timers = Timers(MemoryStore(), 0, KEY_GROUPS - 1)
+    timers = Timers(StateStore.temporary(0, KEY_GROUPS - 1), 0, KEY_GROUPS - 1)
     before, after = _timer(b"", 10), _timer(b"", 20)
     timers.set(before)
     timers.set(after)
@@ -130,13 +130,13 @@ def test_a_timer_that_was_cleared_or_set_again_cannot_be_taken_at_its_old_time()
 
 
 def test_setting_a_timer_to_its_current_value_writes_nothing() -> None:
-    class WatchedStore(MemoryStore):
+    class WatchedStore(StateStore):
         def put(self, key_group: int, key: bytes, value: bytes) -> None:
             written.append(key)
             super().put(key_group, key, value)
 
     written: list[bytes] = []
-    timers = Timers(WatchedStore(), 0, KEY_GROUPS - 1)
+    timers = Timers(WatchedStore.temporary(0, KEY_GROUPS - 1), 0, KEY_GROUPS - 1)
     timers.set(_timer(b"", 10, hold_us=5))
     written.clear()
     timers.set(_timer(b"", 10, hold_us=5))
