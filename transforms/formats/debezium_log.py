@@ -240,7 +240,7 @@ def _zoned(digits: int, from_value: Show) -> Show:
 
     def show(text: str) -> str:
         # Years after 9999, years before 1, and infinities have other lengths, places or ends.
-        if text[10] != " " or not text.endswith("+00"):
+        if text[10:11] != " " or not text.endswith("+00"):
             return from_value(text)
         if digits == 6 and len(text) == longest:  # nearly all of them
             return f'"{text[:10]}T{text[11:26]}Z"'
