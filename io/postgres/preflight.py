@@ -40,7 +40,20 @@ join pg_class relation on relation.oid = format('%%I.%%I', schemaname, tablename
 where published.pubname = any(%s)
 """
 
+UNREADABLE = """
+select schemaname || '.' || tablename from pg_publication_tables
+where pubname = any(%s) and not has_table_privilege(format('%%I.%%I', schemaname, tablename), 'select')
+"""
+"""Published tables that the role may not select from."""
+
+SYNCED = """
+select coalesce((to_jsonb(slot) ->> 'synced')::boolean, false) from pg_replication_slots slot where slot_name = %s
+"""
+"""Whether a standby keeps the slot as a copy of its primary's."""
+
 _OLDEST = 140_000
+_TWO_PHASE = 150_000
+_PARALLEL = 160_000
 
 
 class Slot(NamedTuple):
@@ -54,24 +67,51 @@ class Slot(NamedTuple):
     two_phase: bool = False
 
 
-def check_source(stream: ChangeStream, rows: Rows, *, create_slot: bool, renew_slot: bool = False) -> Slot:
+def check_source(
+    stream: ChangeStream,
+    rows: Rows,
+    *,
+    create_slot: bool,
+    renew_slot: bool = False,
+    reads_tables: bool = False,
+    streaming: str = "off",
+) -> Slot:
     """Return the slot, after all checks; it is created if it does not exist and `create_slot` is set.
 
-    `renew_slot`: a slot that does not exist, or cannot be read any more, is created again.
+    `renew_slot`: a slot that does not exist, or cannot be read any more, is created again. `reads_tables`: snapshots
+    may be read. `streaming`: see `ReadFromPostgresChangeStream`.
 
     Raises:
         SetupError: the source cannot be read; the message names the fix.
         PositionLostError: the server has removed log that the slot needs.
     """
-    _check_server(stream, rows)
+    version, standby = _check_server(stream, rows)
+    if streaming == "parallel" and version < _PARALLEL:
+        raise SetupError(
+            f"{stream}: streaming=parallel needs PostgreSQL 16, and the server has version {version // 10_000}: set "
+            "streaming=on"
+        )
     _check_publications(stream, [name for (name,) in rows(PUBLICATIONS)])
+    if reads_tables:
+        _check_rights(stream, [name for (name,) in rows(UNREADABLE, (list(stream.publications),))])
+    if standby and any(synced for (synced,) in rows(SYNCED, (stream.slot,))):
+        raise SetupError(
+            f"{stream}: the slot is a copy of the slot of the primary, which only a failover makes readable. Read from "
+            "the primary, or from another slot that was created on the standby"
+        )
     if renew_slot:
         return renewed_slot(stream, rows)
     state = rows(SLOT, (stream.slot,))
     if create_slot and state[0][0] is None:
         rows(CREATE_SLOT, (stream.slot,))
         state = rows(SLOT, (stream.slot,))
-    return check_slot(stream, state)
+    slot = check_slot(stream, state)
+    if slot.two_phase and version < _TWO_PHASE:
+        raise SetupError(
+            f"{stream}: the slot was created with two_phase, which needs PostgreSQL 15 here. Create one without: "
+            "transactions of a two-phase commit then come after their commit"
+        )
+    return slot
 
 
 def renewed_slot(stream: ChangeStream, rows: Rows) -> Slot:
@@ -89,7 +129,8 @@ def unidentified_tables(stream: ChangeStream, rows: Rows) -> list[str]:
     return sorted(name for (name,) in rows(UNIDENTIFIED, (list(stream.publications),)))
 
 
-def _check_server(stream: ChangeStream, rows: Rows) -> None:
+def _check_server(stream: ChangeStream, rows: Rows) -> tuple[int, bool]:
+    """Return the version of the server, and whether it is a standby."""
     ((version, wal_level, standby, may_replicate, user),) = rows(SERVER)
     if version < _OLDEST:
         raise SetupError(
@@ -105,6 +146,15 @@ def _check_server(stream: ChangeStream, rows: Rows) -> None:
     if not may_replicate:
         raise SetupError(
             f"{stream}: the role {user} may not read the log. Run: ALTER ROLE {user} REPLICATION"
+        )
+    return version, standby
+
+
+def _check_rights(stream: ChangeStream, unreadable: Sequence[str]) -> None:
+    if unreadable:
+        raise SetupError(
+            f"{stream}: the role may not read {', '.join(sorted(unreadable))}, and snapshots read rows of tables. Run: "
+            f"GRANT SELECT ON {unreadable[0]} TO …"
         )
 
 

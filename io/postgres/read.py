@@ -42,6 +42,7 @@ from penstock.io.postgres.metrics import PostgresMetrics
 from penstock.io.postgres.prefetch import StreamPool
 from penstock.io.postgres.preflight import IDENTITIES, Slot, check_source
 from penstock.io.postgres.record import LogRecord
+from penstock.io.postgres.setup_warnings import warnings_of
 from penstock.io.postgres.source import EVERY_TABLE, ChangeStream, Connection, PostgresSettings
 from penstock.timestamps import Timelike
 
@@ -105,9 +106,14 @@ class ReadPostgresFn(ReadChangeStreamFn):
 
     def ask_service(self, client: _Asking, stream: ChangeStream) -> Slot:
         try:
-            renew = self._settings.snapshots.snapshot == WHEN_NEEDED
+            options, connection = self._settings.snapshots, self._settings.connection
             return check_source(
-                stream, client.rows, create_slot=self._settings.connection.create_slot, renew_slot=renew
+                stream,
+                client.rows,
+                create_slot=connection.create_slot,
+                renew_slot=options.snapshot == WHEN_NEEDED,
+                reads_tables=options.snapshot != NEVER,
+                streaming=connection.streaming,
             )
         finally:
             client.close()
@@ -268,6 +274,15 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
         )
         super().__init__(stream, settings)
 
+    def setup_warnings(self) -> list[str]:
+        """Return warnings about the slot and the tables: retention, failover, replica identity. It asks the server.
+
+        Raises:
+            ChangeStreamError: the server refused to answer.
+            UnavailableError: it did not answer for `unavailable_seconds`.
+        """
+        return self._asked(lambda client: warnings_of(self._stream, client.rows))
+
     def capture_type(self) -> str:
         """Return FULL if every published table has the replica identity FULL, else DEFAULT. It asks the server.
 
@@ -275,12 +290,16 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
             ChangeStreamError: the server refused to answer.
             UnavailableError: it did not answer for `unavailable_seconds`.
         """
-        fn = self.bounded_fn(self._settings)
-        client = fn.connect(self._stream)
-        question = partial(client.rows, IDENTITIES, (list(self._stream.publications),))
-        rows = client.backoff.ask(question, self._settings.limits.unavailable_seconds)
-        client.close()
+        rows = self._asked(lambda client: client.rows(IDENTITIES, (list(self._stream.publications),)))
         return _weakest({identity for (identity,) in rows})
+
+    def _asked(self, question: Callable[[_Asking], Any]) -> Any:
+        """Return the answer of the server to a question, with retries."""
+        client = self.bounded_fn(self._settings).connect(self._stream)
+        try:
+            return client.backoff.ask(partial(question, client), self._settings.limits.unavailable_seconds)
+        finally:
+            client.close()
 
 
 def _weakest(identities: set[str]) -> str:

@@ -127,13 +127,22 @@ def init(name: str, sets: Sequence[str], checkpoint_dir: str | None, file: Path 
 @click.option("--depth", default=2, show_default=True, help="How far composite steps are opened.")
 @click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture of the graph.")
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
+@click.option("--online", is_flag=True, help="Also ask the services, and show their warnings.")
 def plan(
-    name_or_file: str, sets: Sequence[str], depth: int, svg: Path | None, json_: bool, **flags: Any
+    name_or_file: str,
+    sets: Sequence[str],
+    depth: int,
+    svg: Path | None,
+    json_: bool,
+    online: bool,
+    **flags: Any,
 ) -> None:
     """Show what `run` would do: the steps, the guarantees, and every value. Nothing is started or created."""
     try:
         configuration = resolve(name_or_file, sets, flags, os.environ)
-        steps = graph.graph_of(_try_to_build(configuration), depth)
+        pipeline = _try_to_build(configuration)
+        warnings = _ask_services(configuration, pipeline, json_) if online else []
+        steps = graph.graph_of(pipeline, depth)
     except ConfigurationError as error:
         refuse(error)
     if svg:
@@ -144,6 +153,7 @@ def plan(
             "steps": steps.steps,
             "edges": steps.edges,
             "guarantees": guarantees,
+            **({"warnings": warnings} if online else {}),
             **redacted(configuration),
         }
         click.echo(json.dumps(shown, indent=2))
@@ -151,6 +161,8 @@ def plan(
     click.echo(f"{configuration.template.name}: {configuration.template.summary}\n\nSteps")
     click.echo(indent(graph.as_text(steps), "  "))
     click.echo("\nGuarantees\n" + "\n".join(f"  - {each}" for each in guarantees))
+    if warnings:
+        click.echo("\nWarnings\n" + "\n".join(f"  - {each}" for each in warnings))
     for section, values in redacted(configuration).items():
         click.echo(f"\n{section.capitalize()}")
         for name, value in values.items():
@@ -188,8 +200,7 @@ def validate(name_or_file: str, sets: Sequence[str], json_: bool, online: bool, 
     try:
         configuration = resolve(name_or_file, sets, flags, os.environ)
         pipeline = _try_to_build(configuration)
-        if online:
-            _ask_services(configuration, pipeline, json_)
+        warnings = _ask_services(configuration, pipeline, json_) if online else []
     except ConfigurationError as error:
         if not json_:
             refuse(error)
@@ -198,8 +209,10 @@ def validate(name_or_file: str, sets: Sequence[str], json_: bool, online: bool, 
         sys.exit(ExitCode.CONFIGURATION)
     shown = redacted(configuration)
     if json_:
-        click.echo(json.dumps({"valid": True, **shown}, indent=2))
+        click.echo(json.dumps({"valid": True, "warnings": warnings, **shown}, indent=2))
         return
+    for warning in warnings:
+        click.echo(f"Warning: {warning}", err=True)
     click.echo(f"valid: {configuration.template.name}")
     for values in shown.values():
         for name, value in values.items():
@@ -413,15 +426,18 @@ def start(configuration: Configuration) -> Any:
     return build(configuration)
 
 
-def _ask_services(configuration: Configuration, pipeline: Any, json_: bool) -> None:
-    """Let every transform ask its service, as `run` does before it starts; exit if one refuses."""
+def _ask_services(configuration: Configuration, pipeline: Any, json_: bool) -> list[str]:
+    """Let every transform ask its service, as `run` does before it starts, and return the warnings.
+
+    Exit if a service refuses.
+    """
     from penstock.preflight import preflight
 
     try:
         resumes = pipeline.runner.resumes(
             pipeline._options
         )  # Beam's Pipeline has no public property for them
-        preflight(pipeline, resuming=resumes)
+        return preflight(pipeline, resuming=resumes)
     except Exception as error:
         text = str(error) or type(error).__name__
         if not json_:

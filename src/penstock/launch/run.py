@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import traceback
@@ -32,6 +33,8 @@ POLL_MS = 250
 
 FINAL_STATES = frozenset({"DONE", "FAILED", "CANCELLED", "DRAINED", "STOPPED"})
 """Beam's states in which a pipeline no longer runs, and the runner's STOPPED: stopped with a checkpoint."""
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class ExitCode(IntEnum):
@@ -122,7 +125,8 @@ def _preflight(pipeline: Any) -> None:
     # Our runner has a method `resumes`; others start every pipeline from its beginning. Beam's Pipeline has no public
     # property for its options.
     resumes = getattr(getattr(pipeline, "runner", None), "resumes", None)
-    preflight(pipeline, resuming=bool(resumes and resumes(pipeline._options)))
+    for warning in preflight(pipeline, resuming=bool(resumes and resumes(pipeline._options))):
+        _LOGGER.warning("%s", warning)
 
 
 class _Session:

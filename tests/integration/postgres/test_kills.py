@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,16 +23,18 @@ from tests.integration.postgres.workload import CREATE, Writers
 from tests.oracle import kill
 from tests.oracle.kill import After, python
 from tests.oracle.lines import Line, read_lines
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=20)]
 
-SECONDS_A_KILL = 10.0
 KEYS = {"public.accounts": ("id",), "public.notes": ("part", "id")}
 
 
 def test_kills_lose_nothing_double_nothing_and_keep_order(tmp_path: Path, campaign: Any) -> None:
+    """Each round kills the whole pipeline, one of its Python workers, and the server: thirty kills in the campaign."""
     draw = campaign.random("postgres kills")
-    killed = changes = transactions = 0
+    killed: Counter[str] = Counter()
+    changes = transactions = 0
     for number in range(campaign.size(1, 10)):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -39,18 +44,29 @@ def test_kills_lose_nothing_double_nothing_and_keep_order(tmp_path: Path, campai
             before = rows_of(database.dsn)
             database.publish()
             writers = Writers(database.dsn, campaign.seed + number, pause=0.01)
-            moments = [("at random", After(6 + draw.random() * 4)) for _ in range(campaign.size(1, 3))]
-            end = time.time() + SECONDS_A_KILL * len(moments) + 8
+            driver_dies = 6 + draw.random() * 4
+            end = time.time() + driver_dies + 18
+
+            def kill_server(server: PostgresServer = server) -> None:
+                server.kill()
+                server.restart()
+                killed["server"] += 1
+
+            def kill_worker(folder: Path = folder) -> None:
+                wait_until(lambda: kill_python_worker(folder), "the pipeline has no Python worker")
+                killed["worker"] += 1
+
             timers = [
                 threading.Timer(end - 3 - time.time(), writers.stop),
-                # The server dies too, once while the pipeline runs.
-                threading.Timer(4 + draw.random() * 3, lambda: (server.kill(), server.restart())),
+                threading.Timer(4 + draw.random() * 3, kill_server),
+                # After the kill of the driver, in the second run of the pipeline.
+                threading.Timer(driver_dies + 4 + draw.random() * 4, kill_worker),
             ]
             for timer in timers:
                 timer.start()
             kills = kill.campaign(
                 command(database, folder, end),
-                moments,
+                [("at random", After(driver_dies))],
                 log=folder / "log",
                 seconds=end - time.time() + 120,
                 environment={},
@@ -60,14 +76,38 @@ def test_kills_lose_nothing_double_nothing_and_keep_order(tmp_path: Path, campai
             lines = list(read_lines(folder / "out"))
             assert_each_change_once_in_order(lines)
             assert replayed(before, lines) == rows_of(database.dsn)
-            assert len(kills) == len(moments)
             assert writers.transactions > 100
-        killed, changes, transactions = (
-            killed + len(kills),
-            changes + len(lines),
-            transactions + writers.transactions,
-        )
-    campaign.record("postgres-kills", kills=killed, changes=changes, transactions=transactions)
+        killed["driver"] += len(kills)
+        changes, transactions = changes + len(lines), transactions + writers.transactions
+        assert set(killed.values()) == {number + 1}
+    campaign.record("postgres-kills", **killed, changes=changes, transactions=transactions)
+
+
+def kill_python_worker(folder: Path) -> bool:
+    """Kill a Python worker of the pipeline whose checkpoint is in `folder`; return whether there was one."""
+    commands = {int(entry): command_of(entry) for entry in os.listdir("/proc") if entry.isdigit()}
+    checkpoint = str(folder / "checkpoint")
+    for leader in (pid for pid, words in commands.items() if checkpoint in words):
+        members = kill.session_members(leader)
+        daemons = {pid for pid in members if any("daemon" in word for word in commands.get(pid, ()))}
+        # The daemon forks the workers, which keep its command line.
+        for pid in daemons:
+            if parent_of(pid) in daemons:
+                os.kill(pid, signal.SIGKILL)
+                return True
+    return False
+
+
+def command_of(pid: str) -> list[str]:
+    with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+        return Path("/proc", pid, "cmdline").read_text(errors="replace").split("\0")
+    return []
+
+
+def parent_of(pid: int) -> int:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1])
+    return 0
 
 
 def command(database: Database, folder: Path, end: float) -> list[str]:

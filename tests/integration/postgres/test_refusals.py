@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 
+from penstock.cli.commands import cli
 from penstock.errors import PositionLostError, SetupError, UnavailableError
 from penstock.io.postgres import ReadFromPostgresChangeStream
 from tests.epochs import Epochs
@@ -143,3 +145,36 @@ def test_a_slot_in_use_is_waited_for(database):
     other.run(0.5)  # parks its connection for a second
     database.execute("insert into t values (1)")
     assert [record.new for record in database.read(idle_stream_seconds=0)] == [("1",)]
+
+
+def test_a_role_that_may_not_read_the_tables_of_a_snapshot_is_told_so(database):
+    database.execute(TABLE)
+    database.publish()
+    role = f"reader_{database.name}"
+    database.execute(f"create role {role} login replication")
+    dsn = database.server.dsn(database.name, role)
+    database.source(dsn=dsn).check()  # changes alone need no right to select
+    with pytest.raises(SetupError, match=r"public\.t.*GRANT SELECT ON public\.t"):
+        database.source(dsn=dsn, snapshot="initial").check()
+
+
+def test_validate_online_and_plan_show_what_may_fail_later(database):
+    database.execute(TABLE, "create table bare (v int)")
+    database.publish()
+    given = {"dsn": database.dsn, "publication": "changes", "slot": database.slot, "output": "/data"}
+    sets = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
+    words = ["postgres-to-files", *sets, "--checkpoint-dir", "/data/checkpoint", "--online"]
+    for command in ("validate", "plan"):
+        done = CliRunner().invoke(cli, [command, *words])
+        assert done.exit_code == 0, done.output
+        assert "max_slot_wal_keep_size is -1" in done.output
+        assert "public.bare: no replica identity" in done.output
+
+
+def test_a_protocol_that_the_server_does_not_have_is_named(database):
+    database.publish()
+    if database.session.info.server_version < 160_000:
+        with pytest.raises(SetupError, match="streaming=on"):
+            database.source(streaming="parallel").check()
+    else:
+        database.source(streaming="parallel").check()
