@@ -163,7 +163,7 @@ def test_validate_online_and_plan_show_what_may_fail_later(database):
     database.publish()
     given = {"dsn": database.dsn, "publication": "changes", "slot": database.slot, "output": "/data"}
     sets = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
-    words = ["postgres-to-files", *sets, "--checkpoint-dir", "/data/checkpoint", "--online"]
+    words = ["postgres-to-files", *sets, "--checkpoint-dir", "/checkpoint", "--online"]
     for command in ("validate", "plan"):
         done = CliRunner().invoke(cli, [command, *words])
         assert done.exit_code == 0, done.output
