@@ -16,10 +16,15 @@ from penstock.io.change_streams.metrics import (
     OPEN_PARTITIONS,
     REFUSED_PARTITIONS,
     REFUSED_SECONDS,
+    REQUESTS,
     WAITING_PARTITIONS,
 )
+from penstock.io.change_streams.undecodable import UNDECODABLE
+from penstock.io.staging.metrics import NAMESPACE
+from penstock.io.staging.refused import REFUSED
 from penstock.telemetry.snapshot import Snapshot
 
+_STAGING = NAMESPACE.removeprefix(NAMESPACE_PREFIX)
 _GAUGES = frozenset((OPEN_PARTITIONS, WAITING_PARTITIONS, REFUSED_PARTITIONS, REFUSED_SECONDS))
 
 
@@ -75,6 +80,12 @@ def measure(now: Snapshot, progress: Any, counters: Iterable[tuple[str, str, int
         if namespace.startswith(NAMESPACE_PREFIX) and name not in _GAUGES:
             key = (name, namespace.removeprefix(NAMESPACE_PREFIX))
             sums[key] = sums.get(key, 0) + value
+    # Counters of error outputs begin with 0: Prometheus' `increase` does not see the step with which a counter appears.
+    for name, component in list(sums):
+        if name == REQUESTS:
+            sums.setdefault((UNDECODABLE, component), 0)
+        elif component == _STAGING:
+            sums.setdefault((REFUSED, component), 0)
     found += [
         Measurement(f"penstock_{name}", value, _help(name), counts=True, labels=(("component", component),))
         for (name, component), value in sorted(sums.items())

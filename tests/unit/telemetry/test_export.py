@@ -72,6 +72,17 @@ def test_metrics_of_users_and_gauges_of_single_workers_are_not_exported() -> Non
     assert not [name for name in scraped(measurements()) if "users" in name or "open_partitions" in name]
 
 
+def test_counters_of_error_outputs_begin_with_zero():
+    counters = [("penstock.io.bigtable", "requests", 1), ("penstock.io.staging", "staged_bytes", 1)]
+    seen = Reported()
+    found = scraped(measure(take_snapshot(1000.0, seen, counters), seen, counters))
+    assert found["penstock_undecodable_total{component=bigtable}"] == 0
+    assert found["penstock_refused_total{component=staging}"] == 0
+    counters += [("penstock.io.staging", "refused", 3)]
+    found = scraped(measure(take_snapshot(1000.0, seen, counters), seen, counters))
+    assert found["penstock_refused_total{component=staging}"] == 3
+
+
 def test_what_another_runner_does_not_report_is_left_out() -> None:
     @dataclass
     class Other:
