@@ -8,14 +8,18 @@ are random, so that no compression makes them small.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.coders import BytesCoder, VarIntCoder
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms import userstate
@@ -24,6 +28,11 @@ from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.utils.timestamp import Timestamp
 
 from penstock.runner import PySparkRunner
+from penstock.runner.options import PySparkOptions
+from penstock.runner.protocol import Coordinator, RunName
+from penstock.runner.store import Checkpoint, StateStore
+from penstock.runner.store.cells import Cells
+from penstock.runner.store.keys import groups_of, key_group, partition_of
 
 Figures = dict[str, float]
 
@@ -181,6 +190,8 @@ def group_in_stream(folder: str, values: int, size: int = 1000, keys: int = 1) -
 
 def _run_stream(p: beam.Pipeline) -> Figures:
     epochs: list[float] = []
+    records = Path(p.options.view_as(PySparkOptions).checkpoint_dir, "records")
+    largest = 0
     result = p.run()
     seen, at = 0, time.monotonic()
     while result.state not in ("DONE", "FAILED", "CANCELLED", "STOPPED"):
@@ -188,15 +199,25 @@ def _run_stream(p: beam.Pipeline) -> Figures:
         if done != seen:
             epochs.append((time.monotonic() - at) / (done - seen))
             seen, at = done, time.monotonic()
+            largest = max([largest, *_sizes(records)])
         time.sleep(0.005)
     result.wait_until_finish()
-    slowest = sorted(epochs)
+    # The first epochs open files and start processes.
+    steady = sorted(epochs[len(epochs) // 6 :])
     return {
         **_counters(result),
         "epochs": seen,
-        "median_epoch_seconds": slowest[len(slowest) // 2],
-        "slowest_epoch_seconds": slowest[-1],
+        "median_epoch_seconds": round(steady[len(steady) // 2], 3),
+        "mean_epoch_seconds": round(sum(steady) / len(steady), 3),
+        "slowest_epoch_seconds": round(max(epochs), 3),
+        "largest_record_bytes": largest,
     }
+
+
+def _sizes(folder: Path) -> Iterator[int]:
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # swept since
+            yield path.stat().st_size
 
 
 class OneTimerFn(beam.DoFn):
@@ -254,6 +275,87 @@ class SlowReadFn(beam.DoFn):
             if number < element[1] // 10:
                 tracker.defer_remainder()
                 return
+
+
+class TurnsFn(beam.DoFn):
+    """Emits `touched` random keys below `keys` in each epoch, each with 100 bytes."""
+
+    def __init__(self, keys: int, touched: int) -> None:
+        self._keys = keys
+        self._touched = touched
+
+    def process(
+        self, element: tuple[int, int], tracker: Any = beam.DoFn.RestrictionParam(Numbers())
+    ) -> Iterator[tuple[int, bytes]]:
+        turn = tracker.current_restriction().start
+        if tracker.try_claim(turn):
+            chosen = random.Random(turn)
+            for _ in range(self._touched):
+                yield chosen.randrange(self._keys), value_of(turn, VALUE)
+            tracker.defer_remainder()
+
+
+class LastValueFn(beam.DoFn):
+    """Keeps the last value of each key."""
+
+    LAST = userstate.ReadModifyWriteStateSpec("last", BytesCoder())
+
+    def process(self, element: tuple[int, bytes], last: Any = beam.DoFn.StateParam(LAST)) -> Iterator[Any]:
+        yield int(last.read() is not None), 0
+        last.write(element[1])
+
+
+VALUE = 100
+PARTITIONS = 2
+
+
+def _touch(folder: str, keys: int, touched: int, epochs: int) -> Any:
+    p = _stream(folder)
+    turns = (
+        p
+        | beam.Create([(0, epochs)])
+        | beam.ParDo(TurnsFn(keys, touched)).with_output_types(tuple[int, bytes])
+    )
+    known = turns | beam.ParDo(LastValueFn()).with_output_types(tuple[int, int])
+    _ = known | beam.ParDo(CollectFn())
+    return p
+
+
+def _give_state(folder: str, keys: int) -> None:
+    """Write the state of `keys` keys into a checkpoint, as the pipeline of `_touch` would."""
+    checkpoint = Checkpoint.open(f"{folder}/checkpoint")
+    coordinator = Coordinator(checkpoint)
+    state = coordinator.take_over().state
+    (stage,) = {run.stage for run in state.state_runs}
+    attempt = coordinator.begin()
+    name = RunName(attempt.generation, attempt.epoch, attempt.nonce, stage)
+    ranges = [groups_of(partition, PARTITIONS) for partition in range(PARTITIONS)]
+    files, location = checkpoint.filesystem, checkpoint.state_folder
+    stores = [StateStore.open(files, location, (), each.start, each.stop - 1) for each in ranges]
+    key_coder, value_coder = VarIntCoder().get_impl(), BytesCoder().get_impl()
+    for number in range(keys):
+        key, value = key_coder.encode_nested(number), value_coder.encode_nested(value_of(number, VALUE))
+        group = key_group(key)
+        Cells(stores[partition_of(group, PARTITIONS)]).replace(group, key, b"", b"last", value)
+    runs = tuple(run for store in stores for run in store.seal(name))
+    coordinator.commit(attempt, replace(state, state_runs=runs))
+
+
+def _touched_epochs(folder: str, keys: int, touched: int, epochs: int) -> Figures:
+    result = _touch(folder, keys, touched, epochs).run()
+    while result.progress().epochs < 3:
+        time.sleep(0.01)
+    result.stop()
+    result.wait_until_finish()
+    _give_state(folder, keys)
+    return _run_stream(_touch(folder, keys, touched, epochs))
+
+
+def state(folder: str, keys: int, few: int, touched: int, epochs: int) -> Figures:
+    """Two streams, with few and with many keys in state, of which each epoch touches the same number."""
+    with_few = _touched_epochs(f"{folder}/few", few, touched, epochs)
+    with_many = _touched_epochs(f"{folder}/many", keys, touched, epochs)
+    return {**with_many, **{f"{name}_with_few": value for name, value in with_few.items()}}
 
 
 def main() -> None:
