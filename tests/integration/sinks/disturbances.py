@@ -106,7 +106,7 @@ class Disturbed:
             ALL: self._kill_all,
             DRIVER: self._kill_driver,
             EXECUTOR: lambda: self._kill_one("CoarseGrainedExecutorBackend"),
-            WORKER: lambda: self._kill_one("penstock.runner.daemon"),
+            WORKER: lambda: self._kill_one("-m penstock.runner.daemon"),
             ZOMBIE: self._pause_and_succeed,
             OUTAGE: lambda: self._outage(self.targets[each.target]),
         }
@@ -171,7 +171,10 @@ class Disturbed:
         self.processes += 1 + old.kill()
 
     def _kill_one(self, part: str) -> None:
-        """Kill one process of the run by a part of its command line. The run must continue."""
+        """Kill one process of the run by a part of its command line. The run must continue.
+
+        The JVM of the driver has the name of the daemon in its options, but not as a module to run.
+        """
         found = sorted(
             pid for pid in session_members(self._running().process.pid) if part in command_line(pid)
         )
