@@ -1,14 +1,19 @@
-"""Events per second of the sinks that write files and tables, against the plain writer on the same data in the same
-run.
+"""Events per second of every sink against the plain client or writer of the same target, and the time from a commit of
+the source until readers of the target see the change.
 
-    python benchmarks/sinks.py [--events 20000] [--epoch 2000] [--rounds 3]
+    python benchmarks/sinks.py [--events 20000] [--epoch 2000] [--rounds 3] [--seconds 12] [--only sql,kafka]
 
-A contender writes the same rows of 10 columns. *Penstock* starts from staged events (encoded, as the commit record
-names them), so decoding is part of it, and so are the ledger and, for current rows, versions. *plain* starts from an
-Arrow table with the same columns and calls the library once for each epoch, without a ledger.
+**Throughput.** A contender writes the same rows of 10 columns. *Penstock* starts from staged events (encoded, as the
+commit record names them), so decoding is part of it, and so are the ledger and, for current rows, versions. *plain*
+starts from the rows and calls the library once for each epoch, without a ledger, versions or order. Emulators get a
+fifth of the events.
 
-*publish, ms* is the time of one epoch of `--epoch` events from the call after the commit until readers see them. For a
-pipeline add the time from the source's commit to the checkpoint's, which `latency.py` measures.
+*publish, ms* is the time of one epoch of `--epoch` events from the call after the commit until readers see them.
+
+**Latency.** One pipeline for each sink runs on Spark (`local[2]`, one JVM) for `--seconds` after its first change is
+visible. Four writers make 12 changes a second each. A reader asks the target again and again for its newest change.
+The time is from the writer's commit until the reader has it, so it includes the wait for the epoch, the commit of the
+checkpoint, the publication and the query of the reader. Sinks of files and tables roll with every epoch.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from __future__ import annotations
 import argparse
 import io
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -25,8 +31,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 from deltalake import DeltaTable, write_deltalake
-from measure import Spread, heading, machine, row
+from measure import Spread, heading, machine, percentile, row
 from pyiceberg.catalog import load_catalog
+
+# The latency is that of the pipelines of the kill campaigns, which are below tests.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from sink_clients.latency import READERS, latencies
+from sink_clients.rows import EMULATORS, row_contenders
 
 from penstock.event import ChangeEvent, Column, ColumnType, Kind, Op, Source, TableSchema, Version
 from penstock.event.change_rows import change_rows
@@ -49,8 +61,8 @@ SOURCE = Source("spanner", "p/i", "shop", "", "orders", "All")
 Epochs = list[list[ChangeEvent]]
 
 
-def event(number: int) -> ChangeEvent:
-    """Return an update of one of 5,000 rows."""
+def event(round_: int, number: int) -> ChangeEvent:
+    """Return an update of one of 5,000 rows. The versions of a later round are newer."""
     values = [
         number % 5000,
         *(number * n for n in range(1, 5)),
@@ -59,7 +71,7 @@ def event(number: int) -> ChangeEvent:
         True,
     ]
     after = {column.name: value for column, value in zip(SCHEMA, values, strict=True)}
-    version = Version(number + 1, f"tx{number}", "00000001")
+    version = Version(round_ * 1_000_000 + number + 1, f"tx{number}", "00000001")
     return ChangeEvent(SOURCE, Op.UPDATE, number * 1000, {"c0": after["c0"]}, None, after, version, SCHEMA)
 
 
@@ -142,35 +154,64 @@ def contenders(folder: Path) -> dict[str, tuple[Callable[[Any, int], None], Call
     }
 
 
+def measure(contenders: dict[str, Any], epochs: Epochs, first: int, seconds: dict[str, list[float]]) -> None:
+    """Write all epochs with each contender, and add the time of each epoch to `seconds`."""
+    for name, (write, prepare) in contenders.items():
+        some = epochs[: max(1, len(epochs) // 5)] if name.removesuffix(", plain") in EMULATORS else epochs
+        inputs = [prepare(events) for events in some]
+        if isinstance(inputs[0], list) and isinstance(inputs[0][0], ChangeEvent):
+            inputs = [staged(events, number) for number, events in enumerate(some, first)]
+        for number, each in enumerate(inputs, first):
+            begun = time.perf_counter()
+            write(each, number)
+            seconds.setdefault(name, []).append(time.perf_counter() - begun)
+
+
+def throughput(epochs: Epochs, rounds: int) -> dict[str, list[float]]:
+    """Return the times of the epochs of each contender."""
+    seconds: dict[str, list[float]] = {}
+    with row_contenders() as rows:
+        for round_ in range(rounds):
+            folder = Path(tempfile.mkdtemp(prefix="penstock-sinks-"))
+            measure(contenders(folder), epochs, 2, seconds)
+            shutil.rmtree(folder)
+            # Other versions in each round, because a replica does not write a row whose version is not newer.
+            newer = [[event(round_, number) for number in numbers_of(events)] for events in epochs]
+            measure(rows, newer, 2 + round_ * len(epochs), seconds)
+    return seconds
+
+
+def numbers_of(events: Sequence[ChangeEvent]) -> list[int]:
+    return [each.timestamp // 1000 for each in events]
+
+
 def main() -> None:
-    """Print a table of throughput, ratios to the plain writer, and the time of one epoch."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Print a table of throughput with ratios to the plain writer, and a table of latencies."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--events", type=int, default=20_000)
     parser.add_argument("--epoch", type=int, default=2_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=12.0, help="of each latency measurement; 0: none")
+    parser.add_argument("--only", default=",".join(READERS), help="the sinks whose latency is measured")
     arguments = parser.parse_args()
     print(machine())
     epochs: Epochs = [
-        [event(number) for number in range(start, start + arguments.epoch)]
+        [event(0, number) for number in range(start, start + arguments.epoch)]
         for start in range(0, arguments.events, arguments.epoch)
     ]
-    seconds: dict[str, list[float]] = {}
-    for _ in range(arguments.rounds):
-        folder = Path(tempfile.mkdtemp(prefix="penstock-sinks-"))
-        for name, (write, prepare) in contenders(folder).items():
-            inputs = [prepare(events) for events in epochs]
-            if inputs and isinstance(inputs[0], list) and isinstance(inputs[0][0], ChangeEvent):
-                inputs = [staged(events, number) for number, events in enumerate(epochs, 2)]
-            for number, each in enumerate(inputs, 2):
-                begun = time.perf_counter()
-                write(each, number)
-                seconds.setdefault(name, []).append(time.perf_counter() - begun)
-        shutil.rmtree(folder)
-    print(heading("writer", "events/s", "publish, ms", "ratio of time"))
-    for name, times in seconds.items():
-        spread, plain = Spread.of(times), seconds.get(f"{name}, plain")
-        ratio = f"{spread.median / Spread.of(plain).median:.2f}" if plain else ""
-        print(row(name, f"{arguments.epoch / spread.median:,.0f}", spread.text(0, 1e-3), ratio))
+    if arguments.rounds:
+        seconds = throughput(epochs, arguments.rounds)
+        print(heading("writer", "events/s", "publish, ms", "ratio of time"))
+        for name, times in seconds.items():
+            spread, plain = Spread.of(times), seconds.get(f"{name}, plain")
+            ratio = f"{spread.median / Spread.of(plain).median:.2f}" if plain else ""
+            print(row(name, f"{arguments.epoch / spread.median:,.0f}", spread.text(0, 1e-3), ratio))
+    if arguments.seconds:
+        print(heading("sink", "commit to visible, p50 ms", "p95 ms", "max ms", "changes"))
+        for name in arguments.only.split(","):
+            found = latencies(name, arguments.seconds)
+            figures = [f"{1000 * percentile(found, each):,.0f}" for each in (50, 95, 100)]
+            print(row(name, *figures, str(len(found))), flush=True)
 
 
 if __name__ == "__main__":

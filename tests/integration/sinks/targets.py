@@ -143,7 +143,7 @@ class Files(TargetUnderTest):
     def write(events: beam.PCollection[ChangeEvent], **options: Any) -> Refused:
         from penstock.io.files import WriteToAvro, WriteToJsonLines, WriteToParquet
 
-        output, rolled = options["output"], {"shards": 2, "roll_seconds": 0.5}
+        output, rolled = options["output"], {"shards": 2, "roll_seconds": options.get("roll_seconds", 0.5)}
         _ = events | "JSON" >> WriteToJsonLines(
             f"{output}/json", table="counts", key=owner_key, format=line_of, **rolled
         )
@@ -283,7 +283,7 @@ class Delta(TargetUnderTest):
                 f"{options['uri']}/{mode}",
                 mode=mode,  # type: ignore[arg-type]
                 storage_options=options["storage_options"],
-                roll_seconds=1,
+                roll_seconds=options.get("roll_seconds", 1),
             )
             refused[f"delta-{mode}"] = (events | f"Delta {mode}" >> sink.with_exception_handling())[1]
         return refused
@@ -340,12 +340,13 @@ class Iceberg(TargetUnderTest):
         from penstock.io.iceberg import WriteToIceberg
 
         refused = {}
+        roll_seconds = options.pop("roll_seconds", 1)
         for mode in ("current", "log"):
             sink = WriteToIceberg(
                 f"shop.counts_{mode}",
                 mode=mode,  # type: ignore[arg-type]
                 catalog_properties=options,
-                roll_seconds=1,
+                roll_seconds=roll_seconds,
             )
             refused[f"iceberg-{mode}"] = (events | f"Iceberg {mode}" >> sink.with_exception_handling())[1]
         return refused
