@@ -30,10 +30,11 @@ def batch_of(events: Sequence[ChangeEvent]) -> StagedBatch:
     return StagedBatch(Delivery("s", "j", 0, 1, 1, 1), len(events), len(content), 0, content=content)
 
 
-def sending(target: Any) -> Callable[[Any, int], None]:
+def sending(target: Any, servers: ExitStack) -> Callable[[Any, int], None]:
     """Return the function that sends a staged batch as the epoch of a number, over one connection."""
     target.check()
     sender = target.open(skip_refused=False)
+    servers.callback(sender.close)
 
     def send(batch: StagedBatch, number: int) -> None:
         events = StagedEvents(batch, RecordBlockCoder().decode, decode_event)
@@ -97,9 +98,9 @@ def _sql(servers: ExitStack) -> dict[str, Contender]:
             session.execute("truncate batch")
 
     return {
-        "PostgreSQL log": (sending(SqlTarget(server.dsn(), "log", table="orders_log")), batch_of),
+        "PostgreSQL log": (sending(SqlTarget(server.dsn(), "log", table="orders_log"), servers), batch_of),
         "PostgreSQL log, plain": (plain_log, rows_of),
-        "PostgreSQL current": (sending(SqlTarget(server.dsn())), batch_of),
+        "PostgreSQL current": (sending(SqlTarget(server.dsn()), servers), batch_of),
         "PostgreSQL current, plain": (plain_upsert, rows_of),
     }
 
@@ -114,7 +115,13 @@ def _kafka(servers: ExitStack) -> dict[str, Contender]:
     broker = servers.enter_context(KafkaBroker.start())
     admin = AdminClient({"bootstrap.servers": broker.address})
     admin.create_topics([NewTopic("plain", 3, 1)])["plain"].result()
-    base = {"bootstrap.servers": broker.address, "linger.ms": 5, "compression.type": "zstd", "acks": "all"}
+    base = {
+        "bootstrap.servers": broker.address,
+        "linger.ms": 5,
+        "log_level": 2,
+        "compression.type": "zstd",
+        "acks": "all",
+    }
     transactional = Producer({**base, "transactional.id": "plain"})
     transactional.init_transactions(30)
     idempotent = Producer({**base, "enable.idempotence": True})
@@ -136,7 +143,7 @@ def _kafka(servers: ExitStack) -> dict[str, Contender]:
     contenders: dict[str, Contender] = {}
     for guarantee, plain in (("transactional", plain_transaction), ("idempotent", plain_idempotent)):
         target = KafkaTarget(broker.address, json_format, topic=guarantee, guarantee=guarantee, partitions=3)  # type: ignore[arg-type]
-        contenders[f"Kafka {guarantee}"] = (sending(target), batch_of)
+        contenders[f"Kafka {guarantee}"] = (sending(target, servers), batch_of)
         contenders[f"Kafka {guarantee}, plain"] = (plain, rows_of)
     return contenders
 
@@ -164,7 +171,7 @@ def _pubsub(servers: ExitStack) -> dict[str, Contender]:
             answer.result()
 
     target = PubSubTarget("benchmark", "orders", json_format, create_topics=True)
-    return {"Pub/Sub": (sending(target), batch_of), "Pub/Sub, plain": (plain, rows_of)}
+    return {"Pub/Sub": (sending(target, servers), batch_of), "Pub/Sub, plain": (plain, rows_of)}
 
 
 def _spanner(servers: ExitStack) -> dict[str, Contender]:
@@ -187,7 +194,10 @@ def _spanner(servers: ExitStack) -> dict[str, Contender]:
             with database.batch() as batch:
                 batch.insert_or_update("plain", names, listed[start : start + 1400])
 
-    return {"Spanner current": (sending(target), batch_of), "Spanner current, plain": (plain, rows_of)}
+    return {
+        "Spanner current": (sending(target, servers), batch_of),
+        "Spanner current, plain": (plain, rows_of),
+    }
 
 
 def _bigtable(servers: ExitStack) -> dict[str, Contender]:
@@ -220,7 +230,7 @@ def _bigtable(servers: ExitStack) -> dict[str, Contender]:
         list(threads.map(mutate, rows))
 
     return {
-        "Bigtable": (sending(target), lambda events: batch_of([_cells(each) for each in events])),
+        "Bigtable": (sending(target, servers), lambda events: batch_of([_cells(each) for each in events])),
         "Bigtable, plain": (plain, rows_of),
     }
 
