@@ -102,6 +102,7 @@ class Job:
         dropped = self._settings.drop_state or ()
         coordinator = Coordinator(checkpoint)
         record = coordinator.take_over()
+        mark("took over")
         logger.info("took over %s with record %d", checkpoint.folder, record.number)
         state = state_for_plan(record.state, self._plan, dropped)
         checkpoint.check_runs(state.state_runs)

@@ -33,6 +33,7 @@ from penstock.runner.spark.executor_check import check_executors
 from penstock.runner.spark.session import begin_session, context_of
 from penstock.runner.store.checkpoint import Checkpoint
 from penstock.runner.store.keys import KEY_GROUPS
+from penstock.timeline import mark
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +115,9 @@ class PySparkRunner(PipelineRunner):
         packages = Packages.of(options.view_as(SetupOptions))
         # Made only for its checks: the master, which decides where the logs go, is not known before Spark runs.
         worker_logging(options, to_driver=False)
+        mark("planned")
         spark = session()
+        mark("got Spark")
         if plan.streaming and checkpoint is None and not plan.script:
             _check_temporary_checkpoint(spark)
         check_executors(spark)  # last, because it may wait for the cluster

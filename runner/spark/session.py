@@ -22,6 +22,7 @@ from penstock.runner.spark.errors import SparkStartError
 from penstock.runner.spark.gateway import JvmProcess
 from penstock.runner.spark.own_session import OwnSession, has_gateway, started_session
 from penstock.runner.spark.warm_up import warm_up
+from penstock.timeline import mark
 
 logger = logging.getLogger(__name__)
 
@@ -189,6 +190,7 @@ class SessionStart:
         try:
             self._session = OwnSession.launch(self._master, self._settings, self._imports)
             self._context = self._connected(self._session)
+            mark("context")
         except BaseException as error:
             self._error = error
             self._forget()
@@ -197,12 +199,14 @@ class SessionStart:
             return
         if self._session.is_local and not self._needed.is_set():
             warm_up(self._context)
+            mark("workers")
 
     def _connected(self, session: OwnSession) -> Any:
         # `cancel` kills the JVM, which ends what this thread does with it. But the JVM may have started after `cancel`.
         if self._cancelled.is_set() and session.jvm is not None:
             session.jvm.kill()
         session.connect()
+        mark("JVM")
         if not session.is_local:
             self._needed.wait()
         if self._cancelled.is_set():

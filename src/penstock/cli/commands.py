@@ -45,6 +45,7 @@ from penstock.launch.signals import restore_defaults
 from penstock.suggestions import did_you_mean
 from penstock.telemetry.export import Export, exporters
 from penstock.templates.template import Template, UnknownTemplateError, template_named, templates
+from penstock.timeline import mark
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -260,6 +261,7 @@ def run(
         configuration = resolve(name_or_file, [*sets, *_end_at(until)], flags, os.environ)
     except ConfigurationError as error:
         refuse(error)
+    mark("read the configuration")
     ignore_import_warnings()
     secrets = secret_names(configuration.template.parameters)
     command = resume_command(sys.argv, secrets)
@@ -423,7 +425,9 @@ def _extra(name: str) -> Iterator[None]:
 def start(configuration: Configuration) -> Any:
     """Begin to start Spark, and build the pipeline while it starts: both take seconds."""
     begin_session(configuration.runner, [configuration.template.module])
-    return build(configuration)
+    pipeline = build(configuration)
+    mark("built the pipeline")
+    return pipeline
 
 
 def _ask_services(configuration: Configuration, pipeline: Any, json_: bool) -> list[str]:

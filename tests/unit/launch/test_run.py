@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
@@ -328,3 +329,10 @@ def test_python_without_docstrings_is_refused_with_the_reason() -> None:
     command = [sys.executable, "-OO", "-c", WITHOUT_DOCSTRINGS]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("2 configuration: Python was started with -OO")
+
+
+def test_the_collector_runs_again_after_a_start_that_failed() -> None:
+    with pytest.raises(ValueError, match="refused"), run_module.without_collections():
+        assert not gc.isenabled()
+        raise ValueError("refused")
+    assert gc.isenabled()
