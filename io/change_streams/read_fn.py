@@ -412,7 +412,10 @@ class ReadFromChangeStream(beam.PTransform):
             return stream | "Read" >> read
         outputs = stream | "Read" >> read.with_outputs(*tags, main="records")
         for tag, log in self._logs.items():
-            _ = outputs[tag] | tag.capitalize() >> log
+            events = outputs[tag]
+            if _mixes_up_timers(pbegin.pipeline.runner):
+                events |= f"{tag.capitalize()}InAnotherStage" >> beam.Reshuffle()
+            _ = events | tag.capitalize() >> log
         return (
             (outputs["records"], outputs[UNDECODABLE]) if self._settings.error_output else outputs["records"]
         )
@@ -423,6 +426,19 @@ class ReadFromChangeStream(beam.PTransform):
         shown = {"identity": self._settings.identity, "heartbeat_seconds": self._settings.heartbeat_ms / 1000}
         shown |= {field.name: getattr(limits, field.name) for field in fields(limits)}
         return {name: DisplayDataItem(value, label=name) for name, value in shown.items()}
+
+
+def _mixes_up_timers(runner: Any) -> bool:
+    """Return whether the runner is one of Beam's local ones, which need the sinks of two outputs in two stages.
+
+    FnApiRunner keeps the timers of a stage in one buffer for each timer name. It gives all timers in it to the first
+    step that has a timer of this name. So of two sinks in one stage, one stages its files twice or never. (Beam 2.77,
+    `create_buffer_id` and `_collect_written_timers` in `fn_api_runner/fn_runner.py`.) An exchange separates stages.
+    """
+    # By module, because DirectRunner has several classes and chooses one of them when the pipeline runs.
+    return type(runner).__module__.startswith(
+        ("apache_beam.runners.portability.fn_api_runner", "apache_beam.runners.direct")
+    )
 
 
 _POOLS: ProcessLocal[StreamPool] = ProcessLocal()

@@ -12,6 +12,7 @@ from tests.oracle.lines import read_lines
 from tests.oracle.replay import differences, plain, replay
 from tests.oracle.rules import broken_rules, counted
 from tests.oracle.watch import Consumer
+from tests.oracle.watermarks import Report, StagedFile, broken_watermarks, reports_in
 
 ORACLE = Path(__file__).parents[2] / "oracle"
 
@@ -177,3 +178,23 @@ def write(path: Path, rows: list[dict]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+def test_a_watermark_that_passes_an_unread_change_or_goes_back_is_found() -> None:
+    second = 1_000_000_000
+    reports = [Report(10 * second, 8 * second), Report(15 * second, 13 * second)]
+    honest = [StagedFile("early", 9 * second, 7 * second), StagedFile("late", 12 * second, 8 * second)]
+    assert broken_watermarks(reports, honest) == []
+    passed = StagedFile("passed", 11 * second, 8 * second - 1)
+    assert [text.partition(" ")[0] for text in broken_watermarks(reports, [*honest, passed])] == ["passed"]
+    assert "went back by 5.000 s" in broken_watermarks(reports[::-1], [])[0]
+
+
+def test_watermarks_are_read_from_the_progress_lines_of_a_run(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(
+        'no JSON\n7\n{"event": "log", "message": "hello"}\n'
+        '{"event": "progress", "watermark": null, "last_checkpoint": null}\n'
+        '{"event": "progress", "watermark": "2026-01-01T00:00:00.001Z", "last_checkpoint": "2026-01-01T00:00:01Z"}\n'
+    )
+    assert reports_in(log) == [Report(1767225601_000000000, 1767225600_001000000)]
