@@ -1,7 +1,7 @@
-"""The watermark that a pipeline reports while it runs, compared with the files that it has published.
+"""The watermark of a pipeline while it runs, compared with the files that it has published.
 
-The progress line names the lowest output watermark and the time of the checkpoint that has it. A change below that
-watermark must have been in a staged file before that checkpoint. A file keeps its modification time when it is
+For sinks with `roll_seconds=0`, which stage each change in the epoch that reads it: a change below the watermark of a
+checkpoint must have been in a staged file before that checkpoint. A file keeps its modification time when it is
 published.
 """
 
@@ -12,18 +12,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from tests.oracle.change import nanoseconds
 from tests.oracle.lines import visible_files
 
-_CLOCK_STEP = 10_000_000
+_CLOCK_STEP_NS = 10_000_000
 """How much later than a checkpoint a file may seem to be staged: the kernel's clock for files has steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A progress line. Times are nanoseconds since 1970: of the checkpoint, and its watermark."""
+    """One checkpoint: when it was committed, and its lowest output watermark, in nanoseconds since 1970."""
 
     checkpoint: int
     watermark: int
@@ -36,16 +35,6 @@ class StagedFile:
     name: str
     staged: int
     earliest: int
-
-
-def reports_in(log: Path) -> list[Report]:
-    """Return the progress lines of a run, without those before the first watermark."""
-    found = map(_fields, log.read_text(errors="replace").splitlines())
-    return [
-        Report(nanoseconds(each["last_checkpoint"]), nanoseconds(each["watermark"]))
-        for each in found
-        if each.get("event") == "progress" and each["watermark"] and each["last_checkpoint"]
-    ]
 
 
 def staged_files(output: Path) -> list[StagedFile]:
@@ -69,18 +58,10 @@ def broken_watermarks(reports: Sequence[Report], files: Iterable[StagedFile]) ->
     ]
     for file in files:
         for report in reports:
-            if file.earliest < report.watermark and file.staged > report.checkpoint + _CLOCK_STEP:
+            if file.earliest < report.watermark and file.staged > report.checkpoint + _CLOCK_STEP_NS:
                 wrong.append(
                     f"{file.name} was staged {(file.staged - report.checkpoint) / 1e9:.3f} s after a checkpoint whose "
                     f"watermark had passed its first change by {(report.watermark - file.earliest) / 1e9:.3f} s"
                 )
                 break
     return wrong
-
-
-def _fields(line: str) -> dict[str, Any]:
-    try:
-        fields = json.loads(line)
-    except ValueError:
-        return {}
-    return fields if isinstance(fields, dict) else {}

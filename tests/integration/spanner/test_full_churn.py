@@ -1,7 +1,7 @@
 """`spanner-to-files` over Google's emulator under churn: every column type and capture type, both dialects.
 
 A campaign reads 20,000 mods of four writers in each case, on each kind of runner. `make test` reads a few on Beam's own
-runner. On Spark the watermark of each progress line is compared with the files; Beam's own runner reports none.
+runner. On Spark the watermark of each checkpoint is compared with the files; Beam's own runner has no checkpoints.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from tests.oracle.kill import Run, python
 from tests.oracle.lines import read_lines
 from tests.oracle.replay import differences, read_table, replay
 from tests.oracle.rules import broken_rules
-from tests.oracle.watermarks import broken_watermarks, reports_in, staged_files
+from tests.oracle.watermarks import broken_watermarks, staged_files
+from tests.watermark_observer import WatermarkObserver
 from tests.writers import WriterThreads
 
 pytestmark = [pytest.mark.emulator, pytest.mark.spark, pytest.mark.slow]
@@ -132,17 +133,17 @@ def test_files_replay_to_the_tables_with_every_type_through_churn(
         assert events_in(tmp_path / "lineage").count("announced") >= announced
     else:
         options = ["--checkpoint-dir", str(tmp_path / "checkpoint"), "--master", runner]
-        given |= {"lineage_log": str(tmp_path / "lineage"), "roll_seconds": "1", "shards": "2"}
+        given |= {"lineage_log": str(tmp_path / "lineage"), "roll_seconds": "0", "shards": "2"}
         sets = [f"--set={name}={value}" for name, value in given.items()]
         command = python("penstock.cli.main", "run", "spanner-to-files", *sets, *options)
-        with Run(command, log=tmp_path / "log", environment=emulator.environment()) as run:
+        observer = WatermarkObserver(tmp_path / "checkpoint")
+        with observer, Run(command, log=tmp_path / "log", environment=emulator.environment()) as run:
             with writers:
                 wait_for_mods(writers, wanted, run.alive)
             wait_for_commits(tmp_path / "out", writers.commits, run.alive)
         announced = events_in(tmp_path / "lineage").count("announced")
-        reports = reports_in(tmp_path / "log")
-        assert reports, "no progress line had a watermark"
-        assert broken_watermarks(reports, staged_files(tmp_path / "out")) == []
+        assert len(observer.reports) > 10
+        assert broken_watermarks(observer.reports, staged_files(tmp_path / "out")) == []
     found = changes_in(tmp_path / "out")
     check(database, found, writers.commits)
     assert announced >= campaign.size(2, 15)

@@ -12,7 +12,7 @@ from tests.oracle.lines import read_lines
 from tests.oracle.replay import differences, plain, replay
 from tests.oracle.rules import broken_rules, counted
 from tests.oracle.watch import Consumer
-from tests.oracle.watermarks import Report, StagedFile, broken_watermarks, reports_in
+from tests.oracle.watermarks import Report, StagedFile, broken_watermarks
 
 ORACLE = Path(__file__).parents[2] / "oracle"
 
@@ -188,13 +188,3 @@ def test_a_watermark_that_passes_an_unread_change_or_goes_back_is_found() -> Non
     passed = StagedFile("passed", 11 * second, 8 * second - 1)
     assert [text.partition(" ")[0] for text in broken_watermarks(reports, [*honest, passed])] == ["passed"]
     assert "went back by 5.000 s" in broken_watermarks(reports[::-1], [])[0]
-
-
-def test_watermarks_are_read_from_the_progress_lines_of_a_run(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.write_text(
-        'no JSON\n7\n{"event": "log", "message": "hello"}\n'
-        '{"event": "progress", "watermark": null, "last_checkpoint": null}\n'
-        '{"event": "progress", "watermark": "2026-01-01T00:00:00.001Z", "last_checkpoint": "2026-01-01T00:00:01Z"}\n'
-    )
-    assert reports_in(log) == [Report(1767225601_000000000, 1767225600_001000000)]
