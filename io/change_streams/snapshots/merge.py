@@ -190,8 +190,9 @@ class StreamMerge(WorkerAnswers):
         for record in records:
             identity = self._source.identity(record)
             if identity is not None:
-                if identity not in self._noted:
-                    self._noted[identity] = self._source.records(self._rows_before(record))
+                # Also if it was noted before: a chunk may have been requested since, which does not contain it.
+                rows = self._source.records(self._rows_before(record))
+                self._noted[identity] = [*self._noted.get(identity, ()), *rows]
                 emitted += self._noted[identity]
             emitted.append(record)
         return emitted, self._merged(step, self.progress, self._hold)

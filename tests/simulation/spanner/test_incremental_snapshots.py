@@ -24,7 +24,7 @@ from penstock.io.change_streams.snapshots.frontier import SnapshotsFrontier
 from penstock.io.change_streams.snapshots.merge import StreamMerge
 from penstock.io.change_streams.snapshots.options import SnapshotOptions
 from penstock.io.change_streams.snapshots.progress import Snapshot, SnapshotProgress
-from penstock.io.change_streams.snapshots.signals import ExecuteSnapshot, PauseSnapshot, ResumeSnapshot
+from penstock.io.change_streams.snapshots.signals import ExecuteSnapshot, PauseSnapshot, ResumeSnapshot, Signal
 from penstock.io.change_streams.snapshots.worker import Resolved
 from penstock.io.change_streams.watermark import beam_watermark
 from penstock.io.spanner.frontier import Frontier
@@ -100,10 +100,10 @@ def key_and_values(mod: Mod) -> tuple[int, Row]:
 class SeededWorker:
     """Answers requests when it is told to."""
 
-    def __init__(self, rows: Rows, rng: random.Random, horizon: int) -> None:
+    def __init__(self, rows: Rows, rng: random.Random, tick: int) -> None:
         self.answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.jobs: list[Any] = []
-        self._rows, self._rng, self._horizon = rows, rng, horizon
+        self._rows, self._rng, self._tick = rows, rng, tick
         self.now = 0
         """A time that has passed."""
 
@@ -118,7 +118,7 @@ class SeededWorker:
             self.answers.put(Resolved(job.id, ["T"], {}) if known else self._chunk(job))
 
     def _chunk(self, request: ChunkRequest) -> Chunk:
-        timestamp = max(*request.after, self._rng.randrange(self._horizon), self.now)
+        timestamp = max(*request.after, self.now) + self._rng.randint(0, 5) * self._tick
         rows = self._rows.at(timestamp)
         keys = sorted(rows)
         if request.keys:
@@ -150,7 +150,7 @@ def merged_reading(reading: Any, broken: Any) -> Any:
             self.rows = Rows(self.stream._all.values(), self.rng)
             self.parked: StreamMerge | None = None
             self.horizon_passed = False
-            self.refused = self.continued = self.begun = self.pauses = 0
+            self.refused = self.continued = self.begun = self.pauses = self.rows_first = 0
             progress, _ = SnapshotProgress().receive(
                 ExecuteSnapshot("1", ("T",), chunk_size=self.rng.choice((1, 2, 3, 9)))
             )
@@ -171,7 +171,7 @@ def merged_reading(reading: Any, broken: Any) -> Any:
                 self.continued += 1
                 return parked
             self.begun += 1
-            self.worker = SeededWorker(self.rows, self.rng, self.stream.horizon)
+            self.worker = SeededWorker(self.rows, self.rng, self.stream.tick)
             return StreamMerge(
                 SpannerRecords(),
                 self.worker,
@@ -192,23 +192,26 @@ def merged_reading(reading: Any, broken: Any) -> Any:
             self.parked = merge  # the bundle ends without another call of this generator
             while (frontier := tracker.current_restriction()).can_progress:
                 worker.now = self.stream.horizon if self.horizon_passed else 0
-                if self.rng.random() < 0.6:
+                if self.rng.random() < 0.8:
                     worker.work()
                 if self.rng.random() < 0.1:
-                    # A bounded read does not wait for a paused snapshot, so it goes on before the end.
-                    late = (frontier.stream.watermark or self.stream.horizon) > self.stream.horizon // 2
-                    pause = (
-                        ResumeSnapshot("r")
-                        if late
-                        else self.rng.choice((PauseSnapshot("p"), ResumeSnapshot("r")))
-                    )
-                    self.pauses += not late
-                    worker.answers.put(Polled("file", [pause], self.steps))
+                    worker.answers.put(Polled("file", [self._signal(frontier)], self.steps))
                 merge.look(frontier)
                 while merge.has_rows:
                     yield merge.next_claim()
                     merge.row_claimed()
                 yield from self._changes(tracker, merge)
+
+        def _signal(self, frontier: SnapshotsFrontier) -> Signal:
+            # A bounded read does not wait for a paused snapshot: near its end no pause comes.
+            late = (frontier.stream.watermark or self.stream.horizon) > self.stream.horizon // 2
+            kind = self.rng.random()
+            if kind < 0.2 and not late:
+                self.pauses += 1
+                return PauseSnapshot("p")
+            if kind < 0.5 and not late:
+                return ExecuteSnapshot(str(self.steps), ("T",), chunk_size=self.rng.choice((1, 2, 3, 9)))
+            return ResumeSnapshot("r")
 
         def _changes(self, tracker: Any, merge: StreamMerge | None) -> Iterator[Any]:
             """Yield the steps of one window; without a merge, of all windows."""
@@ -227,7 +230,9 @@ def merged_reading(reading: Any, broken: Any) -> Any:
                     if record is None or merge is None or not merge.notes_changes:
                         yield ([] if record is None else [record]), step
                         continue
-                    yield merge.note([record], step)
+                    records, merged = merge.note([record], step)
+                    self.rows_first += len(records) - 1
+                    yield records, merged
                     merge.changes_claimed([record])
                 if not (steps and closes(steps[-1][1])):
                     announced = any(announces_end(step) for _, step in steps)
@@ -296,4 +301,5 @@ def test_the_histories_reach_every_case(merged_reading: Any) -> None:
     assert sum(run.refused for run in runs) > 40
     assert sum(run.crashes for run in runs) > 40
     assert sum(run.continued for run in runs) > 100
+    assert sum(run.rows_first for run in runs) > 10
     assert sum(run.pauses for run in runs) > 10
