@@ -9,7 +9,7 @@ A change whose entries are all SetCell, as nearly all are:
 A change as it was received is that message already, and is written and read without making its entries. Any other:
 
     byte      version (1)
-    byte      type: 1 = USER, 2 = GARBAGE_COLLECTION
+    byte      type: 1 = USER, 2 = GARBAGE_COLLECTION, 3 = READ
     byte      width of a length: 1, 2, 4 or 8 bytes
     uint32    number of entries
     int64     commit_timestamp, nanoseconds
@@ -69,7 +69,7 @@ from penstock.timestamps import NANOS
 ANY_ENTRIES, WHOLE_CELLS = 1, 2
 """The versions."""
 _HEAD = struct.Struct("<BBBIqqi")
-_TYPES = {MutationType.USER: 1, MutationType.GARBAGE_COLLECTION: 2}
+_TYPES = {MutationType.USER: 1, MutationType.GARBAGE_COLLECTION: 2, MutationType.READ: 3}
 _TYPES_BACK = {number: kind for kind, number in _TYPES.items()}
 _SET, _DELETE, _DELETE_OPEN, _FAMILY, _ADD, _ADD_BYTES, _MERGE, _MERGE_BYTES, _UNKNOWN = range(1, 10)
 

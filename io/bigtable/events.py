@@ -7,8 +7,9 @@ A Bigtable row has no fixed columns, and its cells have timestamps. An event sho
   Bytes of a qualifier that are not UTF-8 become ``\\xNN``.
 - `cells` holds every entry of the change, in its order: also deletions of a range, of a column and of a family.
 
-The operation is always UPDATE. Bigtable does not say whether the row existed before, and it reports the deletion of a
-row as deletions of its families. There is no `before`, because old values are not sent.
+The operation of a change is always UPDATE, that of a row of a snapshot READ. Bigtable does not say whether the row
+existed before, and it reports the deletion of a row as deletions of its families. There is no `before`, because old
+values are not sent.
 
 Source: google/bigtable/v2/bigtable.proto, `ReadChangeStreamResponse.DataChange`.
 """
@@ -68,7 +69,7 @@ class EventConverter:
         return [
             ChangeEvent(
                 self._source,
-                Op.UPDATE,
+                Op.READ if mutation.type is MutationType.READ else Op.UPDATE,
                 mutation.commit_timestamp,
                 {ROW_KEY: mutation.row_key},
                 None,

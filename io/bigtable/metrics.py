@@ -12,6 +12,7 @@ from penstock.io.bigtable.keys import abbreviate
 from penstock.io.bigtable.record import ChangeStreamMutation, UnknownMutation, as_received
 from penstock.io.change_streams import metrics as names
 from penstock.io.change_streams.metrics import ReaderMetrics
+from penstock.io.change_streams.snapshots.notifications import NotificationRecord
 from penstock.io.change_streams.undecodable import UndecodableRecord
 
 _LOGGER = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ class BigtableMetrics(ReaderMetrics):
         low, entries, late = self._watermark or 0, 0, 0
         for record in records:
             late += record.commit_timestamp < low
-            if isinstance(record, UndecodableRecord):
+            if isinstance(record, UndecodableRecord | NotificationRecord):
                 continue
             change = as_received(record)
             if change is None:

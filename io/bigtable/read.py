@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.errors import UsageError
 from penstock.extras import extra_packages
@@ -34,12 +34,16 @@ from penstock.io.bigtable.pool import StreamPool
 from penstock.io.bigtable.prefetch import Limits
 from penstock.io.bigtable.preflight import check_retention, check_source
 from penstock.io.bigtable.record import ChangeStreamMutation
+from penstock.io.bigtable.snapshots import BigtableRecords, RowReader
 from penstock.io.bigtable.source import EMULATOR_VARIABLE, ChangeStream, Connection
 from penstock.io.bigtable.tracker import BigtableTracker, FrontierCoder
 from penstock.io.change_streams import settings
 from penstock.io.change_streams.arguments import in_range, named, period
 from penstock.io.change_streams.lineage import LineageEvent
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
+from penstock.io.change_streams.snapshot_reading import SnapshotsReading
+from penstock.io.change_streams.snapshots.options import SnapshotOptions
+from penstock.io.change_streams.snapshots.prefetch import MergePool
 from penstock.timestamps import Timelike
 
 if TYPE_CHECKING:
@@ -53,7 +57,7 @@ class Settings(settings.Settings):
     selection: Selection
 
 
-class ReadBigtableFn(ReadChangeStreamFn):
+class ReadBigtableFn(SnapshotsReading, ReadChangeStreamFn):
     """Turns `ChangeStream` elements into timestamped `ChangeStreamMutation`s."""
 
     frontier_type = Frontier
@@ -70,10 +74,22 @@ class ReadBigtableFn(ReadChangeStreamFn):
 
         return client_for(stream, self._settings.connection, self._settings.heartbeat_ms)
 
-    def open_pool(self, stream: ChangeStream) -> StreamPool:
-        settings = self._settings
+    def open_pool(self, stream: ChangeStream) -> MergePool:
+        settings, client = self._settings, self._client(stream)
         select = None if settings.selection.everything else settings.selection.apply
-        return StreamPool(self._client(stream), settings.limits, select, stream.end is not None)
+        changes = StreamPool(client, settings.limits, select, stream.end is not None)
+        return self.merge_pool(stream, changes, client.backoff)
+
+    def stream_lineage(self, step: Any, frontier: Any) -> Iterable[LineageEvent]:
+        return lineage_events(step, frontier)
+
+    def snapshot_source(self, element: ChangeStream) -> BigtableRecords:
+        return BigtableRecords(element.table)
+
+    def chunk_reader(self, element: ChangeStream, stopped: Callable[[], bool]) -> RowReader:
+        from penstock.io.bigtable.row_client import table_for
+
+        return RowReader(table_for(element, self._settings.connection), element, self._settings.selection)
 
     def ask_service(self, client: Client, stream: ChangeStream) -> list[KeyRange]:
         from penstock.io.bigtable.admin import Admin
@@ -98,12 +114,9 @@ class ReadBigtableFn(ReadChangeStreamFn):
         # The service rounds timestamps down to microseconds: `end + 1` would be the same time again.
         return (end // 1000 + 1) * 1000
 
-    def first_frontier(self, stream: ChangeStream, said: list[KeyRange]) -> Frontier:
-        """Return the present partitions, to be read from the start."""
-        return Frontier.starting_at(stream.start, said, stream.row_range, stream.end)
-
-    def lineage_events(self, step: Any, frontier: Any) -> Iterable[LineageEvent]:
-        return lineage_events(step, frontier)
+    def first_frontier(self, stream: ChangeStream, said: list[KeyRange]) -> Any:
+        """Return the present partitions, to be read from the start, and an initial snapshot if it is wanted."""
+        return self.with_initial(Frontier.starting_at(stream.start, said, stream.row_range, stream.end))
 
 
 class ReadBigtableUnboundedFn(Unbounded, ReadBigtableFn):
@@ -122,6 +135,14 @@ class ReadFromBigtableChangeStream(ReadFromChangeStream):
         app_profile: name of an app profile with single-cluster routing.
         start: the first commit timestamp to read, inclusive. None means now: the time when this transform
             is made. A pipeline that resumes from a checkpoint ignores it.
+        snapshot: "initial" (or True) reads all rows too, when a pipeline starts without a checkpoint, as records of the
+            type READ. "never" (or False) reads changes only. docs/snapshots.md says what is promised.
+        signal_file: a file of JSON lines with requests for incremental snapshots, in Debezium's layout, which all
+            workers can read.
+        signal_folder: a folder of such files, one for each signal; `penstock snapshot` writes there.
+        signal_kafka: options of a Kafka consumer, with the topic as ``topic`` and, optionally, the key of messages that
+            are meant for this pipeline as ``key``.
+        chunk_rows: how many rows a snapshot reads at once, unless a signal says it.
         end: the last commit timestamp to read, inclusive. None means without end. A pipeline that
             resumes from a checkpoint may have a later end or none, but no earlier one.
         row_range: (first row key, inclusive; row key to end before, ``b""`` for none). None: all rows. Kept in
@@ -164,6 +185,11 @@ class ReadFromBigtableChangeStream(ReadFromChangeStream):
         app_profile: str = "default",
         start: Timelike | None = None,
         end: Timelike | None = None,
+        snapshot: Literal["initial", "never", "when_needed"] | bool = "never",
+        signal_file: str | None = None,
+        signal_folder: str | None = None,
+        signal_kafka: Mapping[str, str] | None = None,
+        chunk_rows: int = 10_240,
         row_range: tuple[bytes, bytes] | None = None,
         families: Iterable[str] = (),
         columns: Iterable[str | Column] = (),
@@ -220,6 +246,15 @@ class ReadFromBigtableChangeStream(ReadFromChangeStream):
                 identity=stream.identity,
                 end=stream.end,
                 selection=selection,
+                snapshots=SnapshotOptions.checked(
+                    snapshot=snapshot,
+                    signal_table=None,
+                    signal_file=signal_file,
+                    signal_folder=signal_folder,
+                    signal_kafka=signal_kafka,
+                    chunk_size=chunk_rows,
+                    parallel_tables=1,
+                ),
             ),
         )
 

@@ -18,10 +18,14 @@ from penstock.timestamps import format_timestamp
 
 
 class MutationType(StrEnum):
-    """The origin of a change: a user's write, or garbage collection of old cells, which has no source cluster."""
+    """The origin of a change: a user's write, or garbage collection of old cells, which has no source cluster.
+
+    READ: no change, but a row that a snapshot has read, with all its cells.
+    """
 
     USER = "USER"
     GARBAGE_COLLECTION = "GARBAGE_COLLECTION"
+    READ = "READ"
 
 
 @dataclass(frozen=True, slots=True)

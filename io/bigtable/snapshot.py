@@ -10,8 +10,6 @@ failure gives its rows again, as they are then.
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -28,8 +26,6 @@ from penstock.io.bigtable.keys import EVERYTHING, KeyRange
 from penstock.io.bigtable.record import ChangeStreamMutation, MutationType, SetCell
 from penstock.io.bigtable.source import EMULATOR_VARIABLE, Connection
 from penstock.io.change_streams.arguments import in_range, named
-
-_ENVIRONMENT = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +153,10 @@ class _TableFn(beam.DoFn):
 
     def setup(self) -> None:
         source = self._source
-        self._client = _data_client(source)
+        # The client imports google-cloud-bigtable, which only a running pipeline needs.
+        from penstock.io.bigtable.row_client import data_client
+
+        self._client = data_client(source.project, source.connection)
         self._table = self._client.get_table(
             source.instance, source.table, app_profile_id=source.connection.app_profile
         )
@@ -167,30 +166,6 @@ class _TableFn(beam.DoFn):
             self._table.close()
             self._client.close()
             self._client = None
-
-
-def _data_client(source: _Source) -> Any:
-    """Return a client of the library for the source's endpoint or emulator.
-
-    The constructor (google-cloud-bigtable 2.50) takes an emulator from the environment only. The environment of a
-    worker need not be that of the program, so the variable is set, or removed, while the constructor runs.
-    """
-    from google.cloud.bigtable.data import BigtableDataClient
-
-    connection = source.connection
-    options = {"api_endpoint": connection.api_endpoint} if connection.api_endpoint else None
-    with _ENVIRONMENT:
-        before = os.environ.pop(EMULATOR_VARIABLE, None)
-        try:
-            if connection.emulator_host:
-                os.environ[EMULATOR_VARIABLE] = connection.emulator_host
-            return BigtableDataClient(
-                project=source.project, credentials=connection.credentials, client_options=options
-            )
-        finally:
-            os.environ.pop(EMULATOR_VARIABLE, None)
-            if before is not None:
-                os.environ[EMULATOR_VARIABLE] = before
 
 
 class _SampleFn(_TableFn):

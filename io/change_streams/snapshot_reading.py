@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from apache_beam import coders
 from apache_beam.io.iobase import RestrictionTracker
@@ -15,6 +15,7 @@ from penstock.io.change_streams.snapshot_tracker import SnapshotsCoder, Snapshot
 from penstock.io.change_streams.snapshots.channels import Channel, TableChannel, channels_of
 from penstock.io.change_streams.snapshots.frontier import SnapshotsFrontier
 from penstock.io.change_streams.snapshots.merge import SnapshotSource, StreamMerge
+from penstock.io.change_streams.snapshots.options import NEVER, initial_request
 from penstock.io.change_streams.snapshots.prefetch import MergePool
 from penstock.io.change_streams.snapshots.progress import SnapshotProgress
 from penstock.io.change_streams.snapshots.worker import ChunkReader, SnapshotWorker
@@ -29,8 +30,8 @@ class SnapshotsReading:
     """
 
     _settings: Any
-    frontier_type: Any
-    tracker_type: Any
+    frontier_type: ClassVar[Any]
+    tracker_type: ClassVar[Any]
 
     # What a source implements.
 
@@ -46,6 +47,10 @@ class SnapshotsReading:
         """Return what asks for the rows of a signal table: texts of id, type and data, ordered by id."""
         raise NotImplementedError
 
+    def stream_lineage(self, step: Any, frontier: Any) -> Iterable[LineageEvent]:
+        """Return the lineage events of a step of the change stream; see `ReadChangeStreamFn.lineage_events`."""
+        raise NotImplementedError
+
     # The DoFn.
 
     @property
@@ -58,6 +63,12 @@ class SnapshotsReading:
         if isinstance(frontier, self.frontier_type) and self._takes_signals:
             return SnapshotsFrontier(frontier, SnapshotProgress())
         return frontier
+
+    def with_initial(self, frontier: Any) -> Any:
+        """Return the frontier of a pipeline that starts without a checkpoint."""
+        if self._settings.snapshots.snapshot == NEVER:
+            return self.with_snapshots(frontier)
+        return SnapshotsFrontier(frontier, SnapshotProgress().with_initial(initial_request()))
 
     def create_tracker(self, restriction: Any) -> RestrictionTracker:
         # A dealt part cannot know whether another part has the snapshots: `rebalance` adds them.
@@ -85,8 +96,7 @@ class SnapshotsReading:
 
     def lineage_events(self, step: Any, frontier: Any) -> Iterable[LineageEvent]:
         stream = frontier.stream if isinstance(frontier, SnapshotsFrontier) else frontier
-        events: Iterable[LineageEvent] = super().lineage_events(step, stream)  # type: ignore[misc]
-        return events
+        return self.stream_lineage(step, stream)
 
     def merge_pool(self, element: Any, stream: StreamPool, backoff: Any) -> MergePool:
         """Return the pool that adds snapshots to a pool of the change stream."""

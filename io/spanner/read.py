@@ -155,6 +155,9 @@ class ReadSpannerUnboundedFn(Unbounded, ReadSpannerFn):
 class ReadSpannerWithSnapshotsFn(SnapshotsReading, ReadSpannerFn):
     """The same with incremental snapshots, if the settings name a place for signals."""
 
+    def stream_lineage(self, step: Any, frontier: Any) -> Iterable[LineageEvent]:
+        return lineage_events(step, frontier)
+
     def snapshot_source(self, element: Any) -> SpannerRecords:
         return SpannerRecords()
 

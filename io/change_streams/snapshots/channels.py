@@ -165,6 +165,10 @@ class KafkaChannel:
             }
         )
         topic = consumer.list_topics(self._topic, timeout=5).topics[self._topic]
+        if not topic.partitions:
+            consumer.close()
+            _LOGGER.warning("the Kafka topic %s of signals cannot be read: %s", self._topic, topic.error)
+            return None
         offsets = {}
         for number in topic.partitions:
             partition = TopicPartition(self._topic, number)
