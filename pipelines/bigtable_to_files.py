@@ -27,8 +27,8 @@ from penstock.transforms.formats.capture import check_choice
 
 @takes(
     ReadFromBigtableChangeStream,
-    "project instance table app_profile start end heartbeat_seconds families columns ignored_families ignored_columns "
-    "garbage_collection source_clusters unavailable_seconds",
+    "project instance table app_profile start end snapshot signal_file signal_folder chunk_rows heartbeat_seconds "
+    "families columns ignored_families ignored_columns garbage_collection source_clusters unavailable_seconds",
     events_of="bigtable",
 )
 def bigtable_to_files(
