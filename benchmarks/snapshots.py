@@ -204,9 +204,8 @@ def main() -> None:
                 profile, cpu = cProfile.Profile(), time.process_time()
                 seconds = profile.runcall(run.seconds) if options.profile else run.seconds()
                 cpu = time.process_time() - cpu
-                print(
-                    f"{kind:22} {run.found / seconds:>10,.0f} rows/s {run.found / cpu:>10,.0f} rows per client CPU second"
-                )
+                per_second, per_cpu = run.found / seconds, run.found / cpu
+                print(f"{kind:22} {per_second:>10,.0f} rows/s {per_cpu:>10,.0f} rows per client CPU second")
                 if options.profile:
                     pstats.Stats(profile).sort_stats("tottime").print_stats(18)
     print(f"peak memory of the client: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MiB")

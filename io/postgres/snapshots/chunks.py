@@ -21,6 +21,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 from psycopg import sql
 
 from penstock.io.change_streams.snapshots.engine import ChunkRequest, ChunkRow
@@ -64,6 +65,8 @@ where published.pubname = any(%s)
 order by published.schemaname, published.tablename
 """
 """The published tables, and whether each has a key to divide it by."""
+
+_encode = msgspec.json.Encoder().encode
 
 CTID = "ctid"
 _SHORT_HEADER, _LONG_HEADER = 24, 40
@@ -136,9 +139,14 @@ def key_places(table: Table) -> list[int]:
     return [place for _, place in sorted(keyed)]
 
 
+def _json(value: Any) -> str:
+    # msgspec, because this runs twice for each row: `json.dumps` took a third of the time of a chunk.
+    return _encode(value).decode()
+
+
 def key_name(key: Sequence[Any]) -> str:
     """Return a key, values as text, as a text."""
-    return json.dumps(list(key), separators=(",", ":"))
+    return _json(key)
 
 
 class SnapshotRow(NamedTuple):
@@ -217,13 +225,13 @@ class ChunkStatement:
     ) -> list[ChunkRow]:
         """Return the rows of an answer. `make`: from the values of a row to what is emitted."""
         width, key = len(self.table.columns), self._key
-        prefix = json.dumps(self._mark, separators=(",", ":"))
+        prefix = _json(self._mark)
         found = []
         for answer in answers:
             row = answer[:width]
             own = tuple([row[place] for place in key]) if key else None
             after = None if null else answer[width:]
-            cursor = f"[{prefix},{json.dumps(after, separators=(',', ':'))}]"
+            cursor = f"[{prefix},{_json(after)}]"
             found.append(ChunkRow(own, cursor, "" if own is None else key_name(own), make(row)))
         return found
 

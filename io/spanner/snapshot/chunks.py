@@ -48,8 +48,11 @@ class Statement(NamedTuple):
 
 def key_of(keys: str) -> tuple[Any, ...]:
     """Return the key of a mod, from a chunk or from the change stream, so that equal keys are equal."""
+    values = _parsed(keys)
+    if len(values) < 2:
+        return tuple(values.values())
     # Sorted by name: the order of the columns in the two texts may differ.
-    return tuple(value for _, value in sorted(_parsed(keys).items()))
+    return tuple(value for _, value in sorted(values.items()))
 
 
 def is_query(request: ChunkRequest) -> bool:
