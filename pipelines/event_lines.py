@@ -26,6 +26,7 @@ from penstock.transforms.element_transform import ElementTransform
 from penstock.transforms.formats.capture import MODES, check_capture
 from penstock.transforms.formats.debezium import DebeziumFormat
 from penstock.transforms.formats.debezium_log import LogRecordFormat, table_of_record
+from penstock.transforms.formats.formatted import Format
 from penstock.transforms.formats.lines import Line, RecordLines
 
 
@@ -80,6 +81,60 @@ class ToEvents:
         return DeadLetters(with_text=True, step=name, attempt=attempt)
 
 
+class FormatCheck:
+    """Whether a source satisfies a format; `options`, `system` and `capture` are those of `EventLines`.
+
+    Raises:
+        UsageError: the system cannot, whatever it sends (Bigtable).
+    """
+
+    def __init__(
+        self, options: EventOptions, format_: Format, system: str, capture: Callable[[], str]
+    ) -> None:
+        self._options, self._format, self._capture = options, format_, capture
+        if system == "bigtable":  # nothing has to be asked for
+            self._check_capture()
+
+    def check(self) -> None:
+        """Check before the start that the source satisfies the format, and that secrets and registry can be read.
+
+        Raises:
+            UsageError: it cannot; the message names the capture types that can, or the missing secret.
+            SchemaRegistryError: the schema registry does not answer, or denies access.
+        """
+        if self._options.replay is None:  # a replay does not read the source
+            self._check_capture()
+        if check := getattr(self._format, "check", None):
+            check()
+        if any(kind == "hash" for _, _, kind, _ in self._options.chosen_masks()):
+            secret_key(self._options.mask_key or "")
+
+    def _check_capture(self) -> None:
+        mode = getattr(self._format, "required_mode", None)
+        if mode and not self._options.materialize_rows:
+            try:
+                check_capture(mode, self._capture(), modes=getattr(self._format, "modes", MODES))
+            except UsageError as error:
+                remedy = "; or set materialize_rows=true" if self._capture() else ""
+                raise UsageError(f"format {self._options.format}: {error}{remedy}") from None
+
+
+class CheckedWrite(beam.PTransform):  # type: ignore[misc, unused-ignore]
+    """A sink whose records have a format, with the check of the format before the start."""
+
+    def __init__(self, write: beam.PTransform, check: FormatCheck) -> None:
+        super().__init__()
+        self._write, self._check = write, check
+
+    def check(self) -> None:
+        """See `FormatCheck.check`."""
+        self._check.check()
+
+    def expand(self, events: Any) -> Any:
+        """Return the outputs of the sink."""
+        return events | self._write
+
+
 class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
     """Converts, filters, masks and formats the records of a source; emits `Line`s.
 
@@ -107,38 +162,18 @@ class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
         shards: int,
     ) -> None:
         super().__init__()
-        self._options, self._capture, self._shards = options, capture, shards
+        self._options, self._shards = options, shards
         self._system, self._stream = system, stream
         self._format = options.make_format(system, stream)
+        self._check = FormatCheck(options, self._format, system, capture)
         self._lines = RecordLines(self._format, options.lines)
         self._to_events = ToEvents(options, system, stream)
         if options.barrier_seconds:
             self._lines.barrier("", 0)  # refuses a format without barriers
-        if system == "bigtable":  # nothing has to be asked for
-            self._check_capture()
 
     def check(self) -> None:
-        """Check before the start that the source satisfies the format, and that secrets and registry can be read.
-
-        Raises:
-            UsageError: it cannot; the message names the capture types that can, or the missing secret.
-            SchemaRegistryError: the schema registry does not answer, or denies access.
-        """
-        if self._options.replay is None:  # a replay does not read the source
-            self._check_capture()
-        if check := getattr(self._format, "check", None):
-            check()
-        if any(kind == "hash" for _, _, kind, _ in self._options.chosen_masks()):
-            secret_key(self._options.mask_key or "")
-
-    def _check_capture(self) -> None:
-        mode = getattr(self._format, "required_mode", None)
-        if mode and not self._options.materialize_rows:
-            try:
-                check_capture(mode, self._capture(), modes=getattr(self._format, "modes", MODES))
-            except UsageError as error:
-                remedy = "; or set materialize_rows=true" if self._capture() else ""
-                raise UsageError(f"format {self._options.format}: {error}{remedy}") from None
+        """See `FormatCheck.check`."""
+        self._check.check()
 
     def expand(self, records: Any) -> beam.PCollection[Line]:
         """Apply the steps to the output of a `readable` source; a step that has nothing to do is left out."""

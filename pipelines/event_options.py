@@ -17,6 +17,8 @@ from penstock.transforms.formats.formatted import Format
 from penstock.transforms.formats.lines import LineContent
 
 NATIVE = "native"
+RECORD_FORMAT = "debezium"
+"""The default format of records in queues."""
 
 # A Bigtable change stream has one table, no tags, and no full rows.
 # A YDB changefeed has one table and no tags.
@@ -155,6 +157,19 @@ def choices_for_sinks(system: str) -> dict[str, Argument]:
     """Return the arguments of `EventOptions` that fit a source and do not concern a format."""
     about_formats = {"format", "lines", "barrier_seconds", *formats_of(system)}
     return {name: each for name, each in event_arguments(system).items() if name not in about_formats}
+
+
+def choices_for_records(system: str) -> dict[str, Argument]:
+    """Return the arguments of `EventOptions` for a sink whose records have a format: there is no native format."""
+    about_files = ("lines", "barrier_seconds")
+    found = {name: each for name, each in event_arguments(system).items() if name not in about_files}
+    found["format"] = replace(
+        found["format"],
+        default=RECORD_FORMAT,
+        choices=tuple(formats_of(system)),
+        help="Format of the records.",
+    )
+    return found
 
 
 def event_arguments(system: str) -> dict[str, Argument]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any
+from typing import Any, get_origin
 
 from penstock.signatures import Argument, arguments_of
 
@@ -24,7 +24,9 @@ class SinkKind:
     - `guarantees`: sentences for the description of a template.
     - `systems`: the sources whose changes it takes.
     - `secrets`: arguments whose values are never shown; a value may be a reference.
-    - `examples`: an example for each argument without a default.
+    - `examples`: an example for each argument without a default; of a mapping, ``name=value``.
+    - `promise`: the end of the summary.
+    - `has_format`: the transform takes a `format`, which users choose by its name.
     """
 
     title: str
@@ -35,6 +37,8 @@ class SinkKind:
     systems: tuple[str, ...] = ("spanner", "bigtable", "postgres", "ydb")
     secrets: frozenset[str] = frozenset()
     examples: Mapping[str, str] = field(default_factory=dict)
+    has_format: bool = False
+    promise: str = ", exactly once"
 
     def load(self) -> Callable[..., Any]:
         """Import and return the transform."""
@@ -49,7 +53,11 @@ class SinkKind:
     def arguments(self) -> dict[str, Argument]:
         """Return the arguments by the names of their parameters; those without a default come first."""
         known = arguments_of(self.load())
-        return {self.parameter(name): replace(known[name], name=self.parameter(name)) for name in self.names}
+        found = {self.parameter(name): replace(known[name], name=self.parameter(name)) for name in self.names}
+        for name, each in found.items():
+            if get_origin(each.type) is Mapping:  # a signature has None, because {} could be changed
+                found[name] = replace(each, default={})
+        return found
 
 
 def _target(*names: str) -> dict[str, str]:
@@ -125,17 +133,53 @@ SINKS: Mapping[str, SinkKind] = {
     "delta": SinkKind(
         "Delta tables",
         "penstock.io.delta:WriteToDelta",
-        ("uri", "mode", "schema_changes", "roll_seconds"),
+        ("uri", "mode", "schema_changes", "roll_seconds", "storage_options"),
         (_ONCE, "Each epoch is one commit of each table.", _NEWER, _RESUMES),
-        examples={"uri": "/data/lake/{table}"},
+        secrets=frozenset({"storage_options"}),
+        examples={
+            "uri": "/data/lake/{table}",
+            "storage_options": "AWS_ENDPOINT_URL=https://minio.example.com",
+        },
     ),
     "iceberg": SinkKind(
         "Iceberg tables",
         "penstock.io.iceberg:WriteToIceberg",
-        ("table", "catalog", "mode", "schema_changes", "roll_seconds"),
+        ("table", "catalog", "mode", "schema_changes", "roll_seconds", "catalog_properties"),
         (_ONCE, "Each epoch is one commit of each table.", _NEWER, _RESUMES),
         renamed={"table": "target_table"},
-        examples={"table": "shop.{table}"},
+        secrets=frozenset({"catalog_properties"}),
+        examples={"table": "shop.{table}", "catalog_properties": "uri=${env:CATALOG_URI}"},
+    ),
+    "kafka": SinkKind(
+        "topics of Kafka",
+        "penstock.io.kafka:WriteToKafka",
+        (
+            "bootstrap_servers",
+            "topic",
+            "guarantee",
+            "create_topics",
+            "partitions",
+            "replication_factor",
+            "topic_config",
+            "ledger_topic",
+            "config",
+            "shards",
+            "roll_seconds",
+            "unavailable_seconds",
+        ),
+        (
+            "Consumers with isolation.level=read_committed see each committed change exactly once, in commit order for "
+            "each key, even after kill -9 of any process of the pipeline.",
+            _RESUMES,
+        ),
+        renamed=_target("unavailable_seconds"),
+        secrets=frozenset({"config"}),
+        examples={
+            "bootstrap_servers": "broker-1:9092",
+            "topic_config": "cleanup.policy=compact",
+            "config": "sasl.password=${env:KAFKA_PASSWORD}",
+        },
+        has_format=True,
     ),
     "parquet": SinkKind(
         "Parquet files",
@@ -163,6 +207,33 @@ SINKS: Mapping[str, SinkKind] = {
         renamed=_target("dsn", "schema", "table", "unavailable_seconds"),
         secrets=frozenset({"dsn"}),
         examples={"dsn": "${env:TARGET_DSN}"},
+    ),
+    "pubsub": SinkKind(
+        "topics of Pub/Sub",
+        "penstock.io.pubsub:WriteToPubSub",
+        (
+            "project",
+            "topic",
+            "ordering",
+            "create_topics",
+            "endpoint",
+            "shards",
+            "roll_seconds",
+            "unavailable_seconds",
+        ),
+        (
+            "Every committed change is published at least once. A repeated message has the same attribute penstock_id.",
+            "The messages of a row have an ordering key, and are published in commit order.",
+            _RESUMES,
+        ),
+        renamed=_target("project", "endpoint", "unavailable_seconds"),
+        examples={
+            "project": "my-project",
+            "topic": "changes-{table}",
+            "endpoint": "europe-west1-pubsub.googleapis.com:443",
+        },
+        promise=", at least once",
+        has_format=True,
     ),
     "spanner": SinkKind(
         "Spanner tables",

@@ -4,7 +4,8 @@
     python -m penstock.pipelines.source_to_sink spanner-to-delta --project=… --uri=… --checkpoint_dir=…
 
 `spanner_to_delta` and its like are attributes of this module. Their arguments are those of the source, the choices
-about events that do not concern a format, and those of the sink.
+about events, and those of the sink. A queue gets records in a format, so its pipelines also have the choices that
+concern formats.
 
 Order, repeats, watermark and state are those of the sink. Materialized rows keep more state.
 """
@@ -14,14 +15,20 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import apache_beam as beam
 
 from penstock.errors import UsageError
-from penstock.pipelines.event_lines import ToEvents, readable, write_letters
-from penstock.pipelines.event_options import EventOptions, choices_for_sinks
+from penstock.pipelines.event_lines import CheckedWrite, FormatCheck, ToEvents, readable, write_letters
+from penstock.pipelines.event_options import (
+    RECORD_FORMAT,
+    EventOptions,
+    choices_for_records,
+    choices_for_sinks,
+)
 from penstock.pipelines.program import run_program
 from penstock.pipelines.sinks import SINKS, SinkKind
 from penstock.pipelines.sources import SOURCES
@@ -36,7 +43,7 @@ def build_function(source: str, sink: str) -> Callable[..., Any]:
     """Return the build function of a source and a sink. Required arguments come first in its signature."""
     kind, read = SINKS[sink], SOURCES[source]
     of_source = read.parameters()
-    of_events = choices_for_sinks(source)
+    of_events = choices_for_records(source) if kind.has_format else choices_for_sinks(source)
     of_sink = kind.arguments()
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
@@ -55,9 +62,14 @@ def build_function(source: str, sink: str) -> Callable[..., Any]:
         seen.bind(pipeline, **given)  # raises TypeError for an argument that is unknown or missing
         _check_mode(source, kind, given)
         chosen = {name: given[name] for name in of_events if name in given and name not in of_source}
-        options = EventOptions(**chosen, replay=replay)
         transform = read.build_function().source(**{name: given[name] for name in of_source if name in given})
-        return _apply(pipeline, source, transform, options, _sink(kind, given))
+        if not kind.has_format:
+            options = EventOptions(**chosen, replay=replay)
+            return _apply(pipeline, source, transform, options, _sink(kind, given))
+        options = replace(EventOptions.of(source, {"format": RECORD_FORMAT, **chosen}), replay=replay)
+        format_ = options.make_format(source, transform.stream)
+        check = FormatCheck(options, format_, source, getattr(transform, "capture_type", str))
+        return _apply(pipeline, source, transform, options, _sink(kind, given, format=format_), check)
 
     build.__name__ = f"{source}_to_{sink}"
     build.__doc__ = f"{read.title} to {kind.title}: the pipeline of the template `{source}-to-{sink}`."
@@ -65,12 +77,19 @@ def build_function(source: str, sink: str) -> Callable[..., Any]:
     return build
 
 
-def _sink(kind: SinkKind, given: dict[str, Any]) -> Any:
+def _sink(kind: SinkKind, given: dict[str, Any], **more: Any) -> Any:
     arguments = {name: given[kind.parameter(name)] for name in kind.names if kind.parameter(name) in given}
     for name in kind.secrets & arguments.keys():
-        if is_reference(arguments[name]):
-            arguments[name] = read_secret(arguments[name])
-    return kind.load()(**arguments)
+        value = arguments[name]
+        if isinstance(value, Mapping):
+            arguments[name] = {each: _without_reference(text) for each, text in value.items()}
+        else:
+            arguments[name] = _without_reference(value)
+    return kind.load()(**arguments, **more)
+
+
+def _without_reference(text: str) -> str:
+    return read_secret(text) if is_reference(text) else text
 
 
 def _check_mode(source: str, kind: SinkKind, given: dict[str, Any]) -> None:
@@ -82,15 +101,25 @@ def _check_mode(source: str, kind: SinkKind, given: dict[str, Any]) -> None:
         )
 
 
-def _apply(pipeline: beam.Pipeline, system: str, source: Any, options: EventOptions, sink: Any) -> Any:
+def _apply(
+    pipeline: beam.Pipeline,
+    system: str,
+    source: Any,
+    options: EventOptions,
+    sink: Any,
+    check: FormatCheck | None = None,
+) -> Any:
     records = pipeline | "ReadChangeStream" >> readable(source, options)
     to_events = ToEvents(options, system, source.stream)
     events, letters = to_events.events(records)
     if options.replay is not None:
         events = options.replay.into(events, WRITE)
+    write = sink if options.dead_letters is None else sink.with_exception_handling()
+    if check is not None:
+        write = CheckedWrite(write, check)
     if options.dead_letters is None:
-        return events | WRITE >> sink
-    written, refused = events | WRITE >> sink.with_exception_handling()
+        return events | WRITE >> write
+    written, refused = events | WRITE >> write
     write_letters([*letters, refused | "DeadLetters(Write)" >> to_events.dead_letters(WRITE)], options)
     return written
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, get_origin
 
-from penstock.pipelines.event_options import GIVEN, SECRETS, choices_for_sinks, event_arguments
+from penstock.pipelines.event_options import (
+    GIVEN,
+    SECRETS,
+    choices_for_records,
+    choices_for_sinks,
+    event_arguments,
+)
 from penstock.pipelines.sinks import SinkKind
 from penstock.signatures import EMPTY, Argument
 from penstock.templates.parameter import Kind, Parameter
@@ -56,6 +62,13 @@ def sink_parameters(kind: SinkKind) -> dict[str, Parameter]:
         )
         for name, each in kind.arguments().items()
     }
+
+
+def record_parameters(system: str) -> dict[str, Parameter]:
+    """Return the parameters of the choices about events for a sink whose records have a format."""
+    known = event_parameters(system)
+    chosen = choices_for_records(system)
+    return {name: known[name] for name in chosen} | {"format": _parameter(chosen["format"])}
 
 
 def choice_parameters(system: str) -> dict[str, Parameter]:

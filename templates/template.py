@@ -16,7 +16,12 @@ from penstock.errors import UsageError
 from penstock.pipelines.sinks import SINKS
 from penstock.pipelines.sources import SOURCES, SourceKind
 from penstock.suggestions import did_you_mean
-from penstock.templates.derived import choice_parameters, event_parameters, sink_parameters
+from penstock.templates.derived import (
+    choice_parameters,
+    event_parameters,
+    record_parameters,
+    sink_parameters,
+)
 from penstock.templates.parameter import Parameter
 
 SOURCE_TO_SINK = "penstock.pipelines.source_to_sink"
@@ -104,10 +109,11 @@ def _of_pair(written: Mapping[str, Template], source: str, sink: str) -> Templat
     kind, described = SINKS[sink], written[f"{source}-to-files"].parameters
     build = f"{source}_to_{sink}"
     taken = inspect.signature(getattr(importlib.import_module(SOURCE_TO_SINK), build)).parameters
-    known = {**choice_parameters(source), **sink_parameters(kind), **described_by(described, SOURCES[source])}
+    choices = record_parameters(source) if kind.has_format else choice_parameters(source)
+    known = {**choices, **sink_parameters(kind), **described_by(described, SOURCES[source])}
     return Template(
         name=f"{source}-to-{sink}",
-        summary=f"{SOURCES[source].title} to {kind.title}, exactly once",
+        summary=f"{SOURCES[source].title} to {kind.title}{kind.promise}",
         description=(
             f"Reads the change stream as {source}-to-files does, and writes its changes to {kind.title}. Changes can "
             "be filtered, and columns chosen, renamed and masked.\n"

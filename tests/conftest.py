@@ -217,13 +217,31 @@ def _missing_pubsub() -> str | None:
     return None
 
 
-_SERVERS = {"emulator": _missing_emulator, "kafka": _missing_kafka, "pubsub": _missing_pubsub}
+def _missing_bigquery() -> str | None:
+    from penstock.emulators import bigquery
+
+    try:
+        # Half a gigabyte: only where tests of emulators are wanted, they install it.
+        bigquery.find_python(install=_emulators_required())
+    except bigquery.EmulatorNotFoundError as error:
+        return str(error)
+    return None
+
+
+_SERVERS = {
+    "emulator": _missing_emulator,
+    "kafka": _missing_kafka,
+    "pubsub": _missing_pubsub,
+    "bigquery": _missing_bigquery,
+}
 """Markers of tests that need a server which pip does not bring, and what says how to get it."""
 
 _REMEDIES = {
     "emulator": "Google's Spanner and Bigtable emulators. To run them, install the Google Cloud SDK and run "
     "`gcloud components install cloud-spanner-emulator bigtable` (docs/install.md).",
     "kafka": "a Kafka broker. To run them, install Maven (`mvn`), which downloads it from Maven Central.",
+    "bigquery": "an emulator of BigQuery. To install it, run "
+    "`python -c 'from penstock.emulators import bigquery; bigquery.find_python()'` (half a gigabyte).",
     "pubsub": "Google's Pub/Sub emulator. To run them, run `gcloud components install pubsub-emulator`.",
 }
 

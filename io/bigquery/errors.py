@@ -64,8 +64,8 @@ _RETRYABLE = frozenset(
     )
 )
 _ADVICE = {
-    "PERMISSION_DENIED": "the account lacks a right. It needs roles/bigquery.dataEditor on the dataset and, for "
-    "mode='log', roles/bigquery.jobUser on the project",
+    "PERMISSION_DENIED": "the account lacks a right. It needs roles/bigquery.dataEditor on the dataset and "
+    "roles/bigquery.jobUser on the project",
     "UNAUTHENTICATED": "BigQuery did not accept the credentials: run `gcloud auth application-default login`, or set "
     "GOOGLE_APPLICATION_CREDENTIALS",
     "NOT_FOUND": "the dataset or a table does not exist: create the dataset (bq mk --dataset project:dataset); tables "

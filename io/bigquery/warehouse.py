@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 # REST has the old names of some types.
 _NAMES = {"BOOLEAN": "BOOL", "INTEGER": "INT64", "FLOAT": "FLOAT64"}
 _QUERY_SECONDS = 120.0
+# The client would repeat a request for ten minutes. The sink repeats the whole batch by itself, and says so.
+_ONCE: dict[str, Any] = {"retry": None, "timeout": 60.0}
 _CLUSTERED = ("batch_writer", "batch_epoch")
 
 
@@ -60,7 +62,7 @@ class BigQueryWarehouse:
     def require_dataset(self) -> None:
         """Raise an error if there is no dataset, or if it must not be read."""
         with classified_errors(self._target.name):
-            self._client.get_dataset(self._dataset)
+            self._client.get_dataset(self._dataset, **_ONCE)
 
     def create_bookkeeping(self) -> None:
         """Create the ledger and the table of streams if they are missing."""
@@ -150,12 +152,14 @@ class BigQueryWarehouse:
         # A cached result could be older than rows that were acknowledged.
         config = bigquery.QueryJobConfig(query_parameters=given, use_query_cache=False)
         with classified_errors(self._target.name):
-            rows = self._client.query(sql, job_config=config).result(timeout=_QUERY_SECONDS)
+            rows = self._client.query(sql, job_config=config, job_retry=None, **_ONCE).result(
+                retry=None, job_retry=None, timeout=_QUERY_SECONDS
+            )
             return [tuple(row.values()) for row in rows]
 
     def _table(self, name: str) -> bigquery.Table | None:
         try:
-            return self._client.get_table(f"{self._dataset}.{name}")
+            return self._client.get_table(f"{self._dataset}.{name}", **_ONCE)
         except exceptions.NotFound:
             return None
 
@@ -170,7 +174,7 @@ class BigQueryWarehouse:
                 self._require_create(name)
             table = bigquery.Table(f"{self._dataset}.{name}", [_schema_field(each) for each in fields])
             table.clustering_fields = list(clustered)
-            self._client.create_table(table, exists_ok=True)
+            self._client.create_table(table, exists_ok=True, **_ONCE)
 
     def _create_replica(self, name: str, schema: TableSchema) -> bigquery.Table:
         self._require_create(name)
@@ -184,7 +188,7 @@ class BigQueryWarehouse:
         # BigQuery merges changes by key. Clustering by the key makes the merges cheaper; it takes four columns.
         table.clustering_fields = key[:4]
         table.max_staleness = _interval(self._target.max_staleness_seconds)
-        return self._client.create_table(table, exists_ok=True)
+        return self._client.create_table(table, exists_ok=True, **_ONCE)
 
     def _check_key(self, table: bigquery.Table, schema: TableSchema) -> None:
         key = [column.name for column in schema.key_columns]
@@ -212,17 +216,13 @@ class BigQueryWarehouse:
             )
 
     def _alter(self, table: bigquery.Table, change: SchemaChange) -> tuple[Field, ...]:
-        if change.added:
-            added = [_schema_field(field_of(column.name, column.type)) for column in change.added]
-            table.schema = [*table.schema, *added]
-            # The client sends the ETag of the table. If another process was first, the answer is 412, which is
-            # ABORTED here: the batch is sent again, and sees the new columns.
-            table = self._client.update_table(table, ["schema"])
+        changes = [f"ADD COLUMN IF NOT EXISTS {_ddl(field_of(c.name, c.type))}" for c in change.added]
         for column in change.widened:
             wanted = field_of(column.name, column.type)
-            name = f"`{self._dataset}.{table.table_id}`"
-            self._query(f"ALTER TABLE {name} ALTER COLUMN `{column.name}` SET DATA TYPE {wanted.type}")
-        found = self._client.get_table(table.reference)
+            changes.append(f"ALTER COLUMN `{column.name}` SET DATA TYPE {wanted.type}")
+        for each in changes:
+            self._query(f"ALTER TABLE `{self._dataset}.{table.table_id}` {each}")
+        found = self._client.get_table(table.reference, **_ONCE)
         return _fields_of(found)
 
 
@@ -238,6 +238,11 @@ def _interval(seconds: int) -> str:
 
 def _schema_field(field: Field) -> bigquery.SchemaField:
     return bigquery.SchemaField(field.name, field.type, mode=field.mode)
+
+
+def _ddl(field: Field) -> str:
+    """Return a column in GoogleSQL."""
+    return f"`{field.name}` {f'ARRAY<{field.type}>' if field.mode == 'REPEATED' else field.type}"
 
 
 def _fields_of(table: bigquery.Table) -> tuple[Field, ...]:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import TimeoutError as NoAnswerError
 from contextlib import suppress
+from queue import SimpleQueue
+from threading import Timer
 from typing import TYPE_CHECKING, Any
 
+import grpc
 from google.api_core import exceptions
-from google.cloud.bigquery_storage_v1 import exceptions as storage_exceptions
-from google.cloud.bigquery_storage_v1 import types
-from google.cloud.bigquery_storage_v1.writer import AppendRowsStream
+from google.cloud.bigquery_storage_v1 import BigQueryWriteClient, types
 from google.rpc.status_pb2 import Status
 
-from penstock.io.bigquery.clients import classified_errors, codes_of, write_client
+from penstock.io.bigquery.clients import classified_errors, write_client
 from penstock.io.bigquery.errors import RowsRefusedError, classify_append
 from penstock.io.bigquery.rows import RowLayout
 from penstock.io.bigquery.services import DEFAULT_STREAM
-from penstock.io.staging.delivery import TargetUnavailableError
 
 if TYPE_CHECKING:
     from penstock.io.bigquery.target import BigQueryTarget
@@ -32,7 +31,7 @@ class BigQueryWriteApi:
         self._target = target
         with classified_errors(target.name):
             self._client = write_client(target)
-        self._connections: dict[str, tuple[RowLayout, AppendRowsStream]] = {}
+        self._connections: dict[str, _Connection] = {}
 
     def create_stream(self, table: str) -> str:
         with classified_errors(self._target.name):
@@ -47,16 +46,21 @@ class BigQueryWriteApi:
         self, table: str, stream: str, layout: RowLayout, rows: Sequence[bytes], offset: int | None
     ) -> None:
         name = f"{self._path(table)}/streams/{DEFAULT_STREAM}" if stream == DEFAULT_STREAM else stream
-        request = types.AppendRowsRequest(write_stream=name)
-        request.proto_rows.rows.serialized_rows = rows
-        if offset is not None:
-            request.offset = offset
+        rows_of_request = types.ProtoRows(serialized_rows=rows)
         try:
-            # Without a limit a connection that vanished without a word would be waited for without end.
-            self._connection(name, layout).send(request).result(timeout=_ANSWER_SECONDS)
-        except BaseException as error:
+            response = self._connection(name, layout).append(rows_of_request, offset)
+        except grpc.RpcError as error:
             self._disconnect(name)
-            raise self._classified(error, offset is not None) from error
+            raise classify_append(
+                (error.code().name,), error.details() or "", self._target.name, with_offset=offset is not None
+            ) from error
+        if response.row_errors:
+            raise RowsRefusedError({row.index: _reason(row) for row in response.row_errors})
+        if response.error.code:
+            codes = (*_storage_codes(response.error), _STATUS[response.error.code])
+            raise classify_append(
+                codes, response.error.message, self._target.name, with_offset=offset is not None
+            )
 
     def finalize(self, stream: str) -> None:
         # A stream that is not finalized costs nothing but a place in a quota.
@@ -78,39 +82,80 @@ class BigQueryWriteApi:
     def _path(self, table: str) -> str:
         return f"projects/{self._target.project}/datasets/{self._target.dataset}/tables/{table}"
 
-    def _connection(self, name: str, layout: RowLayout) -> AppendRowsStream:
+    def _connection(self, name: str, layout: RowLayout) -> _Connection:
         known = self._connections.get(name)
-        if known is not None and known[0] is layout:
-            return known[1]
-        if known is not None:
+        if known is None or known.layout is not layout:
             self._disconnect(name)
-        # The schema of the rows goes with the first request of a connection.
-        template = types.AppendRowsRequest(write_stream=name, trace_id="penstock")
-        template.proto_rows.writer_schema.proto_descriptor = layout.descriptor
-        opened = AppendRowsStream(self._client, template)
-        self._connections[name] = (layout, opened)
-        return opened
+            known = self._connections[name] = _Connection(self._client, name, layout)
+        return known
 
     def _disconnect(self, name: str) -> None:
         known = self._connections.pop(name, None)
         if known is not None:
-            with suppress(storage_exceptions.StreamClosedError):  # the server has closed it
-                known[1].close()
+            known.close()
 
-    def _classified(self, error: BaseException, with_offset: bool) -> BaseException:
-        target = self._target.name
-        if isinstance(error, NoAnswerError | storage_exceptions.StreamClosedError):
-            return TargetUnavailableError(f"{target}: no answer of the Storage Write API ({error})")
-        if not isinstance(error, exceptions.GoogleAPICallError):
-            return error
-        response = error.response
-        if isinstance(response, types.AppendRowsResponse):
-            if response.row_errors:
-                return RowsRefusedError({row.index: _reason(row) for row in response.row_errors})
-            codes = (*_storage_codes(response.error), *codes_of(error))
-        else:
-            codes = codes_of(error)
-        return classify_append(codes, error.message, target, with_offset=with_offset)
+
+class _Connection:
+    """A call of AppendRows, with one request on its way at a time.
+
+    The plain call of gRPC, and not that of Google's client: the latter waits for the first response before it returns,
+    and if the server answers UNAVAILABLE it repeats the call without the requests that it has taken already. Then it
+    waits without end (google-api-core 2.44; `AppendRowsStream` has the same call below it).
+    """
+
+    def __init__(self, client: BigQueryWriteClient, stream: str, layout: RowLayout) -> None:
+        self.layout = layout
+        self._stream = stream
+        self._requests: SimpleQueue[types.AppendRowsRequest | None] = SimpleQueue()
+        self._is_first = True
+        # The header tells the service which region the stream is in.
+        header = ("x-goog-request-params", f"write_stream={stream}")
+        self._call = client.transport.append_rows(iter(self._requests.get, None), metadata=(header,))
+
+    def append(self, rows: types.ProtoRows, offset: int | None) -> types.AppendRowsResponse:
+        """Send a request and return its response.
+
+        Raises:
+            grpc.RpcError: the call has ended, or there was no answer (CANCELLED).
+        """
+        request = types.AppendRowsRequest(write_stream=self._stream, trace_id="penstock")
+        request.proto_rows.rows = rows
+        if offset is not None:
+            request.offset = offset
+        if self._is_first:
+            # The schema of the rows is for all requests of a connection.
+            request.proto_rows.writer_schema.proto_descriptor = self.layout.descriptor
+            self._is_first = False
+        # Without a limit a server that vanished without a word would be waited for without end. A deadline of the
+        # call would limit its whole life.
+        limit = Timer(_ANSWER_SECONDS, self._call.cancel)
+        limit.daemon = True
+        limit.start()
+        try:
+            self._requests.put(request)
+            response: types.AppendRowsResponse = next(self._call)
+            return response
+        except StopIteration:
+            raise _ConnectionEndedError from None
+        finally:
+            limit.cancel()
+
+    def close(self) -> None:
+        self._requests.put(None)  # gRPC's thread waits for the next request
+        self._call.cancel()
+
+
+class _ConnectionEndedError(grpc.RpcError):
+    """The server ended the call without an error, as it does after some minutes without requests."""
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.CANCELLED
+
+    def details(self) -> str:
+        return "the server ended the connection"
+
+
+_STATUS = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
 def _storage_codes(status: Status) -> list[str]:

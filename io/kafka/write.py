@@ -48,9 +48,11 @@ class WriteToKafka(SendAfterCommit):
         ledger_topic: a compacted topic with one partition, which is created if it is missing.
         config: settings of librdkafka for all clients, such as ``security.protocol`` and ``sasl.password``.
         shards: how many transactions run at the same time.
-        roll_seconds: how long events are collected before they are sent (processing time); 0 sends with every epoch.
+        roll_seconds: how long events are collected before they are sent, in seconds of processing time; 0 sends with
+            every epoch.
         staging: a folder or URL for staged batches; None: in the checkpoint.
-        unavailable_seconds: how long brokers that do not answer are asked again before the epoch fails.
+        unavailable_seconds: how long brokers that do not answer are asked again before the epoch fails, in
+            seconds.
 
     Raises:
         UsageError: an argument is wrong (at construction).

@@ -44,9 +44,10 @@ class WriteToPubSub(SendAfterCommit):
         create_topics: create topics that are missing.
         endpoint: ``host:port`` of a regional endpoint.
         shards: how many batches are published at the same time.
-        roll_seconds: how long events are collected before they are sent (processing time); 0 sends with every epoch.
+        roll_seconds: how long events are collected before they are sent, in seconds of processing time; 0 sends with
+            every epoch.
         staging: a folder or URL for staged batches; None: in the checkpoint.
-        unavailable_seconds: how long a service that does not answer is asked again before the epoch fails.
+        unavailable_seconds: how long a service that does not answer is asked again before the epoch fails, in seconds.
 
     Raises:
         UsageError: an argument is wrong (at construction).

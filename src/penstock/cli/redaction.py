@@ -49,8 +49,14 @@ def resume_command(arguments: Sequence[str], secrets: Collection[str] = ()) -> s
 def redacted_pair(flag: str, pair: str, secrets: Collection[str] = ()) -> str:
     """Return the `name=value` of a flag without its value if it is secret."""
     name, equals, value = pair.partition("=")
-    secret = name in secrets and not is_reference(value) if flag == "--set" else _SECRET_SETTING.search(name)
+    hidden = is_secret(name, secrets) and not is_reference(value)
+    secret = hidden if flag == "--set" else _SECRET_SETTING.search(name)
     return f"{name}={HIDDEN}" if equals and secret else pair
+
+
+def is_secret(name: str, secrets: Collection[str]) -> bool:
+    """Return whether a parameter, or the entry of a mapping, is secret; all entries of a secret mapping are."""
+    return name in secrets or name.partition(".")[0] in secrets
 
 
 def secret_names(parameters: Mapping[str, Parameter]) -> list[str]:
@@ -71,7 +77,7 @@ def redacted(configuration: Configuration) -> dict[str, dict[str, Any]]:
         else:
             given[name] = each
     parameters = {
-        name: HIDDEN if name in secret and not is_reference(str(each)) else each
+        name: HIDDEN if is_secret(name, secret) and not is_reference(str(each)) else each
         for name, each in given.items()
     }
     runner = dict(configuration.runner)

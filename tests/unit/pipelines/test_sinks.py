@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import get_origin
+
 import pytest
 
 from penstock.pipelines.sinks import SINKS, SinkKind
+from penstock.signatures import arguments_of
+from penstock.transforms.formats.debezium import DebeziumFormat
 
 
 @pytest.mark.parametrize("kind", SINKS.values(), ids=SINKS)
 def test_a_sink_can_be_made_with_its_examples(kind: SinkKind) -> None:
-    assert kind.load()(**kind.examples)
+    known = arguments_of(kind.load())
+    given = {
+        name: dict([text.split("=", 1)]) if get_origin(known[name].type) is Mapping else text
+        for name, text in kind.examples.items()
+    }
+    if kind.has_format:
+        given["format"] = DebeziumFormat("shop")
+    assert kind.load()(**given)

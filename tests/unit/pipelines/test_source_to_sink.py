@@ -89,6 +89,6 @@ def test_an_unknown_argument_is_refused() -> None:
 def test_the_program_says_which_pipelines_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["spanner-to-punched-cards"]) == 2
     assert (
-        "SINK is avro, bigquery, bigtable, delta, iceberg, parquet, postgresql, spanner"
+        "SINK is avro, bigquery, bigtable, delta, iceberg, kafka, parquet, postgresql, pubsub, spanner"
         in capsys.readouterr().err
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 import pytest
 
@@ -47,7 +48,7 @@ def test_the_example_is_valid_with_every_comment_taken_away(shipped: Template) -
 
 def _is_setting(line: str) -> bool:
     name = line.removeprefix("  # ").strip().partition(":")[0]
-    return bool(name) and name.replace("_", "").isalnum() and ": " not in name and not line.startswith("#")
+    return bool(re.fullmatch(r"\w+(\.\w+)*", name)) and ": " not in name and not line.startswith("#")
 
 
 def test_the_description_names_every_parameter_and_guarantee(shipped: Template) -> None:

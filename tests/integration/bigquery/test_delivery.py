@@ -1,0 +1,138 @@
+"""Deliveries to an emulator of BigQuery: offsets, ledger, streams that end, types, new columns, the check.
+
+The emulator appends changes as other rows and keeps no primary keys, so it does not prove the merge.
+"""
+
+from __future__ import annotations
+
+from datetime import date, datetime, time, timezone
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from google.cloud.bigquery_storage_v1 import types
+
+from penstock.emulators.bigquery import BigQueryEmulator
+from penstock.event import ChangeEvent, Column, ColumnType, Kind, Op, Source, TableSchema, Version
+from penstock.io.bigquery.clients import write_client
+from penstock.io.bigquery.errors import BigQueryTargetError
+from penstock.io.bigquery.target import BigQueryTarget
+from penstock.io.bigquery.warehouse import BigQueryWarehouse
+from penstock.io.staging.delivery import Delivery, TargetUnavailableError
+from tests.changing_table import ChangingTable
+from tests.integration.bigquery.conftest import Dataset
+
+pytestmark = [pytest.mark.bigquery, pytest.mark.slow]
+
+BATCH = "SELECT batch_epoch, batch_index, event_id FROM {d}.orders ORDER BY batch_epoch, batch_index"
+
+
+def events_of(count: int) -> list[ChangeEvent]:
+    table = ChangingTable(1)
+    while len(table.events) < count:
+        table.statement()
+    return table.events[:count]
+
+
+def expected(*batches: list[ChangeEvent]) -> list[tuple[Any, ...]]:
+    return [
+        (epoch, index, event.id)
+        for epoch, batch in enumerate(batches, 1)
+        for index, event in enumerate(batch)
+    ]
+
+
+def test_each_event_is_in_the_log_once_whatever_was_lost_between_two_requests(log: Dataset) -> None:
+    log.target.check()
+    events = events_of(20)
+    log.deliver(events[:10], 1)
+    log.deliver(events[:10], 1)  # an answer was lost: the ledger has the batch
+    log.deliver(events[10:], 2)
+    # The process died after the rows and before the ledger.
+    log.query("DELETE FROM {d}.penstock_ledger WHERE epoch = 2")
+    log.deliver(events[10:], 2)
+    assert log.query(BATCH) == expected(events[:10], events[10:])
+    assert log.query("SELECT epoch, next_offset FROM {d}.penstock_ledger ORDER BY epoch") == [
+        (1, 10),
+        (2, 20),
+    ]
+
+
+def test_a_stream_that_was_finalized_gets_one_successor(log: Dataset) -> None:
+    events = events_of(20)
+    log.deliver(events[:10], 1)
+    ((stream,),) = log.query("SELECT stream FROM {d}.penstock_streams WHERE chosen")
+    write_client(log.target).finalize_write_stream(types.FinalizeWriteStreamRequest(name=stream))
+    log.deliver(events[10:], 2)
+    log.query("DELETE FROM {d}.penstock_ledger WHERE epoch = 2")
+    log.deliver(events[10:], 2)
+    assert log.query(BATCH) == expected(events[:10], events[10:])
+    chain = log.query("SELECT previous, stream FROM {d}.penstock_streams WHERE chosen ORDER BY epoch")
+    assert [previous for previous, _ in chain] == ["", stream]
+
+
+TYPES = (
+    ("k", ColumnType(Kind.STRING), "é", "é"),
+    ("i", ColumnType(Kind.INT64), -(2**63), -(2**63)),
+    ("n", ColumnType(Kind.DECIMAL, precision=38, scale=9), Decimal("-1.000000001"), Decimal("-1.000000001")),
+    ("b", ColumnType(Kind.BYTES), b"\0\xff", b"\0\xff"),
+    ("f", ColumnType(Kind.FLOAT64), 0.1, 0.1),
+    ("o", ColumnType(Kind.BOOL), True, True),
+    ("d", ColumnType(Kind.DATE), 19_000, date(2022, 1, 8)),
+    ("t", ColumnType(Kind.TIME), 3_600_000_001_999, time(1, 0, 0, 1)),
+    (
+        "ts",
+        ColumnType(Kind.TIMESTAMP),
+        1_600_000_000_000_001_999,
+        datetime(2020, 9, 13, 12, 26, 40, 1, tzinfo=timezone.utc),
+    ),
+    (
+        "l",
+        ColumnType(Kind.LOCAL_TIMESTAMP),
+        1_600_000_000_000_001_000,
+        datetime(2020, 9, 13, 12, 26, 40, 1),
+    ),
+    ("a", ColumnType(Kind.ARRAY, element=ColumnType(Kind.INT64)), [1, 2], [1, 2]),
+    ("j", ColumnType(Kind.JSON), '{"x": [1, null]}', {"x": [1, None]}),
+)
+
+
+def typed_event(number: int, extra: tuple[Column, ...] = ()) -> ChangeEvent:
+    columns = [Column(name, type_, key_position=1 if name == "k" else None) for name, type_, _, _ in TYPES]
+    row = {name: value for name, _, value, _ in TYPES} | {column.name: 7 for column in extra}
+    source = Source("postgresql", "s", "shop", "public", "types")
+    schema = TableSchema((*columns, *extra))
+    return ChangeEvent(source, Op.CREATE, 0, {"k": "é"}, None, row, Version(number), schema)
+
+
+def test_values_of_each_type_are_read_back_and_nulls_stay_nulls(current: Dataset) -> None:
+    current.target.check()
+    deletion = ChangeEvent(
+        typed_event(2).source, Op.DELETE, 0, {"k": "é"}, None, None, Version(2), typed_event(2).schema
+    )
+    current.deliver([typed_event(1), deletion], 1)
+    names = ", ".join(name for name, *_ in TYPES)
+    whole, empty = current.query(f"SELECT {names} FROM {{d}}.types ORDER BY i IS NULL")
+    assert whole == tuple(value for *_, value in TYPES)
+    assert empty == tuple("é" if name == "k" else [] if name == "a" else None for name, *_ in TYPES)
+
+
+def test_a_new_column_is_added_to_the_table(current: Dataset) -> None:
+    column = Column("added", ColumnType(Kind.INT64))
+    current.deliver([typed_event(1)], 1)
+    # The emulator adds the column, and its Write API does not learn of it. So no row is sent.
+    BigQueryWarehouse(current.target).replica("types", typed_event(2, (column,)).schema)
+    assert current.query("SELECT added FROM {d}.types") == [(None,)]
+
+
+def test_the_check_names_a_missing_dataset(emulator: BigQueryEmulator) -> None:
+    with pytest.raises(BigQueryTargetError, match="bq mk"):
+        Dataset(emulator).target.check()
+
+
+def test_a_service_that_does_not_answer_is_an_outage() -> None:
+    target = BigQueryTarget("p", "d", endpoint="http://localhost:1", write_endpoint="localhost:1")
+    sender = target.open(skip_refused=False)
+    with pytest.raises(TargetUnavailableError):
+        sender.send(Delivery("sink", "job", 0, 1, 1, 1), events_of(1))
+    sender.close()
