@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.runner.protocol import Coordinator, EpochState, StateRun
+from penstock.runner.protocol import Coordinator, EpochState, Publication, StateRun
 from penstock.runner.protocol.record import WatermarkKey
 from penstock.runner.remote import RemoteJob
 from penstock.runner.result import PySparkPipelineResult
@@ -37,3 +37,17 @@ def test_a_request_stops_the_pipeline_and_a_drain_drains_it() -> None:
     assert (result.requested, result.stopping, result.draining) == ("drain", False, True)
     result.obey({"stop", "drain"})
     assert (result.requested, result.stopping) == ("stop", True)
+
+
+def test_a_replaced_record_with_a_large_state_is_shown_without_its_counts(tmp_path: Path) -> None:
+    coordinator = Coordinator(Checkpoint.open(str(tmp_path)))
+    coordinator.take_over()
+    large = EpochState(publications=(Publication("Publish", b"x" * 600_000),))
+    coordinator.commit(coordinator.begin(), large)
+    job = RemoteJob.open(str(tmp_path))
+    assert [(view.publications, view.record_bytes > 600_000) for view in job.records()] == [
+        (0, False),
+        (1, True),
+    ]
+    coordinator.commit(coordinator.begin(), EpochState())
+    assert [view.publications for view in job.records()] == [0, None, 0]
