@@ -22,6 +22,7 @@ from penstock.object_stores import locate, store_at
 from tests.cluster.counting import PER_SECOND
 from tests.cluster.standalone import CORES, StandaloneCluster, can_hide
 from tests.conftest import CAMPAIGN
+from tests.matrix.__main__ import interpreter
 from tests.object_stores.bucket import Bucket, Watcher
 from tests.object_stores.faults import FaultProxy
 from tests.object_stores.servers import MOTO, VERSITYGW, RunningServer
@@ -151,6 +152,19 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def other_python(tmp_path: Path) -> Path:
+    """An empty virtual environment of another version of Python; its name is the version."""
+    own = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    found = {version: interpreter(version) for version in ("3.12", "3.13", "3.11", "3.10") if version != own}
+    version, program = next(((v, each) for v, each in found.items() if each), ("", None))
+    assert program, (
+        f"this test needs a Python of another version than {own}, as pythonX.Y on PATH or in pyenv"
+    )
+    subprocess.run([program, "-m", "venv", str(tmp_path / version)], check=True)
+    return tmp_path / version
+
+
+@pytest.fixture
 def job(tmp_path: Path) -> Iterator[Job]:
     (tmp_path / "driver").mkdir()
     hidden = [tmp_path / "driver"]
@@ -204,6 +218,30 @@ if CAMPAIGN:
         assert run.wait(60) != 0
         assert "No module named" in job.story()
         assert "`penstock package` packs this environment" in job.story()
+
+    @pytest.mark.parametrize("installed", [True, False], ids=["with penstock", "without penstock"])
+    def test_executors_with_another_version_of_python_are_named_within_seconds(
+        job: Job, other_python: Path, installed: bool
+    ) -> None:
+        """Installed or not, the driver says what is wrong and how to ship it, and commits nothing."""
+        program = other_python / "bin" / "python"
+        if installed:
+            pip = [str(program), "-m", "pip", "install", "--quiet", f"{ROOT}[runner,s3]"]
+            subprocess.run(pip, check=True, timeout=600)
+        # The folder has nothing that Python could import.
+        run = job.start(
+            **{"spark.pyspark.python": str(program), "spark.executorEnv.PYTHONPATH": str(job.root)}
+        )
+        begin = time.monotonic()
+        assert run.wait(90) != 0
+        assert time.monotonic() - begin < 60
+        if installed:
+            own, other = (f"{sys.version_info[0]}.{sys.version_info[1]}", other_python.name)
+            assert f"run different Python versions ({other}, {own})" in job.story()
+        else:
+            assert "the workers' Python says \"No module named 'penstock'" in job.story()
+        assert "`penstock package` packs this environment" in job.story()
+        assert not any("/records/" in request.path for request in job.proxy.log if request.operation == "put")
 
     def test_of_two_drivers_on_one_prefix_the_newer_one_goes_on(job: Job) -> None:
         half = {"spark.cores.max": str(CORES)}  # the cluster has room for both
