@@ -29,6 +29,16 @@ Spark 4.3 and Beam 2.77.
 
 The runner uses internals of Beam's worker, so it refuses every Beam version that it was not tested with. Sources and sinks
 use Beam's public API only.
+
+| Column | What is run |
+|---|---|
+| kills | SIGKILL of driver, JVM and workers at hooks of an epoch; a checker without Penstock finds nothing lost, doubled or out of order |
+| lost worker | a Python worker is killed in mid-epoch; its task runs again |
+| Spanner | two reads of one change stream in one pipeline on Spark |
+| Bigtable | a change stream with splits and merges is replayed and compared with the table |
+| FnApiRunnerTest | Beam's own suite of a runner, on this one; Beam skips some of its tests itself |
+| units | the unit tests of sources, files and transforms |
+| sink on Beam's runner | the file sink on Beam's own runner |
 """
 
 LACKS = """
