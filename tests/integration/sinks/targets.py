@@ -204,8 +204,12 @@ def change_row(row: dict[str, Any]) -> tuple[str, int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplaceFolder:
-    """The function of `WriteToSpark`: it replaces what the same id has written."""
+class RenameFolder:
+    """The function of `WriteToSpark`: the folder of an id appears by a rename, and only once.
+
+    To overwrite the folder would not be safe from a driver that was paused in the middle of it: when it wakes up, Spark
+    adds its files to those that the next driver has written.
+    """
 
     lake: str
 
@@ -213,11 +217,16 @@ class ReplaceFolder:
         rows = dataframe.selectExpr(
             "key", "cast(timestamp as long) as seconds", "metadata.version as version"
         )
-        rows.write.mode("overwrite").parquet(f"{self.lake}/epoch={epoch_id}")
+        attempt = f"{self.lake}/.attempt-{uuid.uuid4().hex}"
+        rows.write.parquet(attempt)
+        try:
+            os.rename(attempt, f"{self.lake}/epoch={epoch_id}")
+        except OSError:  # the id has its folder already
+            shutil.rmtree(attempt)
 
 
 class Spark(TargetUnderTest):
-    """A function of a DataFrame that writes Parquet, one folder for each epoch."""
+    """A function of a DataFrame that writes Parquet, one folder for each id."""
 
     def options(self) -> Options:
         return {"lake": str(self.folder / "lake")}
@@ -226,7 +235,7 @@ class Spark(TargetUnderTest):
     def write(events: beam.PCollection[ChangeEvent], **options: Any) -> Refused:
         from penstock.io.spark import WriteToSpark
 
-        sink = WriteToSpark(ReplaceFolder(options["lake"]), shards=2).with_exception_handling()
+        sink = WriteToSpark(RenameFolder(options["lake"]), shards=2).with_exception_handling()
         return {"spark": (events | "Spark" >> sink)[1]}
 
     def publishing(self) -> Moment:
