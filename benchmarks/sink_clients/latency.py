@@ -98,7 +98,7 @@ def _spark(target: TargetUnderTest) -> Newest:
     best = [-1]
 
     def newest() -> int:
-        for path in {each.parent for each in (target.folder / "lake").glob("*/_SUCCESS")} - known:
+        for path in {each.parent for each in (target.folder / "lake").glob("epoch=*/_SUCCESS")} - known:
             known.add(path)
             for file in path.glob("*.parquet"):
                 seconds = pyarrow.parquet.ParquetFile(file).read(["seconds"])["seconds"].to_pylist()

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
