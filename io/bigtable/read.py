@@ -80,6 +80,10 @@ class ReadBigtableFn(SnapshotsReading, ReadChangeStreamFn):
         changes = StreamPool(client, settings.limits, select, stream.end is not None)
         return self.merge_pool(stream, changes, client.backoff)
 
+    def stream_from_now(self, element: ChangeStream) -> Frontier:
+        now = time.time_ns() // 1000 * 1000
+        return Frontier.starting_at(now, self.check(element), element.row_range, element.end)
+
     def stream_lineage(self, step: Any, frontier: Any) -> Iterable[LineageEvent]:
         return lineage_events(step, frontier)
 
@@ -136,7 +140,9 @@ class ReadFromBigtableChangeStream(ReadFromChangeStream):
         start: the first commit timestamp to read, inclusive. None means now: the time when this transform
             is made. A pipeline that resumes from a checkpoint ignores it.
         snapshot: "initial" (or True) reads all rows too, when a pipeline starts without a checkpoint, as records of the
-            type READ. "never" (or False) reads changes only. docs/snapshots.md says what is promised.
+            type READ. "when_needed" does so too when the service no longer has the changes after the checkpoint; cells
+            that were deleted meanwhile cannot be known. "never" (or False) reads changes only. docs/snapshots.md says
+            what is promised.
         signal_file: a file of JSON lines with requests for incremental snapshots, in Debezium's layout, which all
             workers can read.
         signal_folder: a folder of such files, one for each signal; `penstock snapshot` writes there.

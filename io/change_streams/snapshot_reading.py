@@ -13,9 +13,9 @@ from penstock.io.change_streams.lineage import LineageEvent
 from penstock.io.change_streams.prefetch import StreamPool
 from penstock.io.change_streams.snapshot_tracker import SnapshotsCoder, SnapshotsTracker
 from penstock.io.change_streams.snapshots.channels import Channel, TableChannel, channels_of
-from penstock.io.change_streams.snapshots.frontier import SnapshotsFrontier
+from penstock.io.change_streams.snapshots.frontier import Lost, Merged, Renewed, SnapshotsFrontier
 from penstock.io.change_streams.snapshots.merge import SnapshotSource, StreamMerge
-from penstock.io.change_streams.snapshots.options import NEVER, initial_request
+from penstock.io.change_streams.snapshots.options import NEVER, WHEN_NEEDED, initial_request
 from penstock.io.change_streams.snapshots.prefetch import MergePool
 from penstock.io.change_streams.snapshots.progress import SnapshotProgress
 from penstock.io.change_streams.snapshots.worker import ChunkReader, SnapshotWorker
@@ -47,6 +47,10 @@ class SnapshotsReading:
         """Return what asks for the rows of a signal table: texts of id, type and data, ordered by id."""
         raise NotImplementedError
 
+    def stream_from_now(self, element: Any) -> Any:
+        """Return a new frontier of the change stream, which begins now. It asks the service."""
+        raise NotImplementedError
+
     def stream_lineage(self, step: Any, frontier: Any) -> Iterable[LineageEvent]:
         """Return the lineage events of a step of the change stream; see `ReadChangeStreamFn.lineage_events`."""
         raise NotImplementedError
@@ -54,13 +58,14 @@ class SnapshotsReading:
     # The DoFn.
 
     @property
-    def _takes_signals(self) -> bool:
+    def _merges(self) -> bool:
         # A runner that only rebalances or decodes may use a DoFn without settings.
-        return self._settings is not None and self._settings.snapshots.takes_signals
+        options = None if self._settings is None else self._settings.snapshots
+        return options is not None and (options.takes_signals or options.snapshot == WHEN_NEEDED)
 
     def with_snapshots(self, frontier: Any) -> Any:
-        """Return the frontier with snapshots, if the program takes signals."""
-        if isinstance(frontier, self.frontier_type) and self._takes_signals:
+        """Return the frontier with snapshots, if the program may read them beside the changes."""
+        if isinstance(frontier, self.frontier_type) and self._merges:
             return SnapshotsFrontier(frontier, SnapshotProgress())
         return frontier
 
@@ -86,7 +91,7 @@ class SnapshotsReading:
     ) -> list[tuple[Any, Timestamp]]:
         """Join all residuals of one element and deal them out over `n` slots; see `rebalanced`."""
         plain = all(isinstance(frontier, self.frontier_type) for frontier, _ in residuals)
-        if residuals and plain and self._takes_signals:
+        if residuals and plain and self._merges:
             whole = self.with_snapshots(self.frontier_type.join([frontier for frontier, _ in residuals]))
             residuals = [(whole, residuals[0][1])]
         if any(isinstance(frontier, SnapshotsFrontier) for frontier, _ in residuals):
@@ -95,6 +100,8 @@ class SnapshotsReading:
         return dealt
 
     def lineage_events(self, step: Any, frontier: Any) -> Iterable[LineageEvent]:
+        if isinstance(step, Merged | Lost | Renewed):
+            return ()
         stream = frontier.stream if isinstance(frontier, SnapshotsFrontier) else frontier
         return self.stream_lineage(step, stream)
 
@@ -129,4 +136,6 @@ class SnapshotsReading:
                 dead_letters=settings.error_output,
             )
 
-        return MergePool(stream, make, limits.idle_stream_seconds)
+        renews = options.snapshot == WHEN_NEEDED
+        renew = (lambda: self.stream_from_now(element)) if renews else None
+        return MergePool(stream, make, limits.idle_stream_seconds, renew)

@@ -13,7 +13,7 @@ from penstock.io.change_streams.tracker import FrontierTracker
 class SnapshotsCoder(FrontierCoder):
     """Encodes a `SnapshotsFrontier`, or the frontier of a change stream exactly as the stream's coder does.
 
-    A `SnapshotsFrontier` is ``{"v":1, "snapshots":[progress or null, hold, reader, dealt], "stream":{…}}``.
+    A `SnapshotsFrontier` is ``{"v":1, "snapshots":[progress or null, hold, reader, dealt, lost], "stream":{…}}``.
     """
 
     value_type = object
@@ -29,20 +29,21 @@ class SnapshotsCoder(FrontierCoder):
             return self._stream.document(frontier)
         progress = None if frontier.progress is None else frontier.progress.document()
         return {
-            "snapshots": [progress, frontier.hold, frontier.reader, frontier.dealt],
+            "snapshots": [progress, frontier.hold, frontier.reader, frontier.dealt, frontier.lost],
             "stream": self._stream.document(frontier.stream),
         }
 
     def frontier(self, document: dict[str, Any]) -> Any:
         if "snapshots" not in document:
             return self._stream.frontier(document)
-        progress, hold, reader, dealt = document["snapshots"]
+        progress, hold, reader, dealt, lost = document["snapshots"]
         return SnapshotsFrontier(
             self._stream.frontier(document["stream"]),
             None if progress is None else SnapshotProgress.from_document(progress),
             hold,
             reader,
             dealt,
+            lost,
         )
 
     def __eq__(self, other: object) -> bool:

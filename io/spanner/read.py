@@ -155,6 +155,12 @@ class ReadSpannerUnboundedFn(Unbounded, ReadSpannerFn):
 class ReadSpannerWithSnapshotsFn(SnapshotsReading, ReadSpannerFn):
     """The same with incremental snapshots, if the settings name a place for signals."""
 
+    def stream_from_now(self, element: ChangeStream) -> Frontier:
+        client = self._client(element)
+        client.clock.synchronize()
+        following = replace(element, start=client.clock.now(), snapshot="")
+        return ReadSpannerFn.first_frontier(self, following, self.check(element))
+
     def stream_lineage(self, step: Any, frontier: Any) -> Iterable[LineageEvent]:
         return lineage_events(step, frontier)
 
@@ -257,8 +263,10 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
             is made. A pipeline that resumes from a checkpoint ignores it.
         snapshot: "initial" (or True) reads every row of the watched tables before the changes, as records with the
             mod_type READ: as of `start`, or as of now without one. Then follows every change with a greater commit
-            timestamp. "never" (or False) reads changes only. A pipeline that resumes from a checkpoint takes no
-            snapshot, and finishes one that it has begun, whatever the value.
+            timestamp. "when_needed" also reads all rows when the service no longer has the changes after the
+            checkpoint; rows that were deleted meanwhile cannot be known. "never" (or False) reads changes only. A
+            pipeline that resumes from a checkpoint takes no initial snapshot, and finishes one that it has begun,
+            whatever the value.
         signal_table: a table with the STRING columns id, type and data, which is polled. Rows that are inserted there
             request incremental snapshots, in Debezium's layout. docs/snapshots.md has the signals.
         signal_file: a file of JSON lines with the same fields, which all workers can read.

@@ -38,12 +38,24 @@ class Merged(NamedTuple):
     reader: str
 
 
+class Lost(NamedTuple):
+    """The service no longer has the changes after the positions of this part."""
+
+
+class Renewed(NamedTuple):
+    """The stream begins again at `stream`, with the snapshots in `progress`: changes were lost."""
+
+    stream: Any
+    progress: SnapshotProgress
+
+
 @dataclass(frozen=True, slots=True)
 class SnapshotsFrontier:
     """A change stream's frontier, and the snapshots that are read beside it.
 
     `progress` None: a dealt part without the snapshots. `hold`: nanoseconds. `reader`: that of the last `Merged` claim;
-    only a reader that knows all changes since its chunks were requested may continue with them.
+    only a reader that knows all changes since its chunks were requested may continue with them. `lost`: a part has lost
+    its position; the next bundle that has the whole frontier begins again.
     """
 
     stream: Any
@@ -51,6 +63,7 @@ class SnapshotsFrontier:
     hold: int | None = None
     reader: str = ""
     dealt: bool = False
+    lost: bool = False
 
     @property
     def is_reading(self) -> bool:
@@ -60,6 +73,8 @@ class SnapshotsFrontier:
     @property
     def done(self) -> bool:
         """Whether no work remains, now or later. A paused snapshot does not keep a bounded read from its end."""
+        if self.lost:
+            return False
         if self.dealt and self.progress is not None:
             return False  # it has to tell the other parts, also if its partitions have ended
         return bool(self.stream.done) and not _is_active(self.progress)
@@ -67,6 +82,8 @@ class SnapshotsFrontier:
     @property
     def can_progress(self) -> bool:
         """Whether this part has a partition or a table to read."""
+        if self.lost:
+            return not self.dealt
         return bool(self.stream.can_progress) or self.is_reading
 
     @property
@@ -108,7 +125,11 @@ class SnapshotsFrontier:
         return f"{self.stream.summary}, and {tables} tables of snapshots"
 
     def apply(self, step: Any) -> SnapshotsFrontier:
-        """Return the frontier after a claim: a `Merged`, or a step of the stream."""
+        """Return the frontier after a claim: `Merged`, `Lost`, `Renewed`, or a step of the stream."""
+        if type(step) is Lost:
+            return replace(self, lost=True)
+        if type(step) is Renewed:
+            return SnapshotsFrontier(step.stream, step.progress)
         if type(step) is not Merged:
             return replace(self, stream=self.stream.apply(step))
         stream = self.stream if step.step is None else self.stream.apply(step.step)
@@ -124,7 +145,7 @@ class SnapshotsFrontier:
 
     def exhausted(self) -> SnapshotsFrontier:
         """Return the same frontier without remaining work."""
-        return replace(self, stream=self.stream.exhausted(), progress=None, hold=None)
+        return replace(self, stream=self.stream.exhausted(), progress=None, hold=None, lost=False)
 
     def settled(self) -> SnapshotsFrontier:
         """Return the frontier with the partitions opened that wait for nothing any more."""
@@ -140,7 +161,7 @@ class SnapshotsFrontier:
         """
         if self.dealt:
             raise ValueError("a dealt part cannot be dealt again: join all parts first")
-        streams = self.stream.deal(n) if n > 1 and not self.is_reading else []
+        streams = self.stream.deal(n) if n > 1 and not (self.is_reading or self.lost) else []
         if len(streams) < 2:
             return [self]
         first, *others = streams
@@ -165,7 +186,8 @@ class SnapshotsFrontier:
         if len(owners) != 1:
             raise LineageError(f"{len(owners)} parts hold the snapshots of a change stream; expected one")
         streams = [part.stream for part in parts]
-        return replace(owners[0], stream=type(streams[0]).join(streams), dealt=False)
+        lost = any(part.lost for part in parts)
+        return replace(owners[0], stream=type(streams[0]).join(streams), dealt=False, lost=lost)
 
 
 def _is_active(progress: SnapshotProgress | None) -> bool:

@@ -112,6 +112,14 @@ class StreamMerge(WorkerAnswers):
         self._bundle += 1
         return True
 
+    def begin_again(self, progress: SnapshotProgress) -> None:
+        """Drop all rows, and continue with other snapshots: changes were lost."""
+        self._engine.progress, self._engine.recent, self._asked = progress, [], ""
+        self._engine.restart()
+        self._claimed, self._last_reader, self._reading = progress, "", False
+        self._noted, self._asked_at, self._hold = {}, {}, None
+        self._queue.clear()
+
     def stop(self) -> None:
         """End the threads."""
         self._worker.stop()

@@ -6,14 +6,20 @@ batches between them.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from penstock.errors import PositionLostError
 from penstock.io.change_streams.prefetch import Batch, Claim, Prefetcher, StreamPool
-from penstock.io.change_streams.snapshots.frontier import SnapshotsFrontier
+from penstock.io.change_streams.snapshots.frontier import Lost, Renewed, SnapshotsFrontier
 from penstock.io.change_streams.snapshots.merge import StreamMerge
+from penstock.io.change_streams.snapshots.options import initial_request
+from penstock.io.change_streams.snapshots.progress import SnapshotProgress
+
+_LOGGER = logging.getLogger(__name__)
 
 _MOST_CLAIMS = 32
 """Claims of rows in one batch: between two batches the bundle reports its watermark."""
@@ -65,58 +71,96 @@ class MergedBatch:
             self._merge.changes_claimed(records)
 
 
+class StepBatch:
+    """One step that no record comes with."""
+
+    ends_with_lineage = True
+
+    def __init__(self, step: Any, claimed: Callable[[], None]) -> None:
+        """`claimed` is called when the step was claimed."""
+        self.claimed = 0
+        self._step, self._was_claimed = step, claimed
+
+    def claims(self) -> Iterator[Claim]:
+        yield 1, (), self._step
+        self._was_claimed()
+
+
 class MergingPrefetcher:
     """The prefetcher of a change stream with snapshots."""
 
-    def __init__(self, stream: Prefetcher, merge: StreamMerge) -> None:
-        self.stream, self._merge = stream, merge
+    def __init__(
+        self, stream: Prefetcher, merge: StreamMerge | None, renew: Callable[[], Any] | None
+    ) -> None:
+        """`merge` None: a dealt part without the snapshots. `renew` returns a new frontier for a stream that has lost
+        its position; None: that is an error.
+        """
+        self.stream, self._merge, self._renew = stream, merge, renew
+        self._closed = False
+        self._renewed: Renewed | None = None
 
     def serve(self, frontier: SnapshotsFrontier) -> None:
         """Read the partitions and tables that are readable in `frontier`, which has every claim so far."""
-        self._merge.look(frontier)
+        if self._closed:
+            return  # this bundle has lost its position; the next one begins again
+        if frontier.lost and self._renew is not None:
+            progress = (frontier.progress or SnapshotProgress()).with_initial(initial_request())
+            self._renewed = Renewed(self._renew(), progress)
+            return
+        if self._merge is not None:
+            self._merge.look(frontier)
         self.stream.serve(frontier.stream)
 
     def take(self, timeout: float) -> Any:
         """Return a batch of rows, if there are any, otherwise one of the stream; None after `timeout` seconds."""
-        if self._merge.has_rows:
+        if self._renewed is not None:
+            return StepBatch(self._renewed, self._begin_again)
+        if self._closed:
+            self._pause.wait(timeout)
+            return None
+        if self._merge is not None and self._merge.has_rows:
             return RowBatch(self._merge)
-        batch = self.stream.take(timeout)
-        if batch is None or not self._merge.notes_changes:
+        try:
+            batch = self.stream.take(timeout)
+        except PositionLostError as lost:
+            if self._renew is None:
+                raise
+            _LOGGER.warning("changes are lost, so a new snapshot of all tables begins: %s", lost)
+            self._closed = True
+            self.stream.close()
+            return StepBatch(Lost(), lambda: None)
+        if batch is None or self._merge is None or not self._merge.notes_changes:
             return batch
         return MergedBatch(batch, self._merge)
 
+    def _begin_again(self) -> None:
+        renewed, self._renewed = self._renewed, None
+        if renewed is not None and self._merge is not None:
+            self._merge.begin_again(renewed.progress)
+
+    _pause = threading.Event()
+    """Never set."""
+
     @property
     def data_expected(self) -> bool:
-        return self.stream.data_expected
+        return not self._closed and self.stream.data_expected
 
     @property
     def first_record_pending(self) -> bool:
-        return self.stream.first_record_pending
+        return not self._closed and self.stream.first_record_pending
 
     @property
     def may_stop(self) -> bool:
-        return self.stream.may_stop
+        return self._closed or self.stream.may_stop
 
     def uncounted(self) -> tuple[int, int]:
         return self.stream.uncounted()
 
     def close(self) -> None:
         """End the threads of both."""
-        self._merge.stop()
+        if self._merge is not None:
+            self._merge.stop()
         self.stream.close()
-
-
-class _StreamOnly:
-    """The prefetcher of a dealt part without the snapshots."""
-
-    def __init__(self, stream: Prefetcher) -> None:
-        self.stream = stream
-
-    def serve(self, frontier: SnapshotsFrontier) -> None:
-        self.stream.serve(frontier.stream)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
 
 
 class MergePool:
@@ -130,9 +174,10 @@ class MergePool:
         stream: StreamPool,
         make: Callable[[SnapshotsFrontier], StreamMerge],
         idle_seconds: float,
+        renew: Callable[[], Any] | None = None,
     ) -> None:
-        """`stream` lends the prefetchers of the change stream."""
-        self._stream, self._make, self._idle_seconds = stream, make, idle_seconds
+        """`stream` lends the prefetchers of the change stream. `renew`: see `MergingPrefetcher`."""
+        self._stream, self._make, self._idle_seconds, self._renew = stream, make, idle_seconds, renew
         self._lock = threading.Lock()
         self._parked: StreamMerge | None = None
 
@@ -145,11 +190,11 @@ class MergePool:
             return
         with self._stream.checkout(frontier.stream) as stream:
             if frontier.progress is None:
-                yield _StreamOnly(stream)
+                yield MergingPrefetcher(stream, None, self._renew)
                 return
             merge = self._resumed(frontier)
             try:
-                yield MergingPrefetcher(stream, merge)
+                yield MergingPrefetcher(stream, merge, self._renew)
             except BaseException:
                 merge.stop()
                 raise

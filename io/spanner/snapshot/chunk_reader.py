@@ -14,7 +14,7 @@ from typing import Any
 from penstock.errors import SetupError
 from penstock.io.change_streams.snapshots.engine import Chunk, ChunkRequest, ChunkRow
 from penstock.io.change_streams.snapshots.notifications import ScanStatus
-from penstock.io.change_streams.snapshots.progress import Snapshot
+from penstock.io.change_streams.snapshots.progress import INITIAL, Snapshot
 from penstock.io.change_streams.snapshots.signals import matches
 from penstock.io.change_streams.snapshots.worker import Problems
 from penstock.io.spanner.snapshot import chunks, plan
@@ -48,7 +48,7 @@ class ChunkReader:
         problems: Problems = {}
         for pattern in snapshot.request.tables:
             named = [name for name in watched if matches([pattern], name)]
-            if not named:
+            if not named and snapshot.kind != INITIAL:
                 problems[pattern] = (
                     ScanStatus.UNKNOWN_SCHEMA,
                     "the change stream watches no table of this name that the pipeline reads",

@@ -100,3 +100,19 @@ def test_only_rows_with_chosen_keys_are_read(filled: Table, tmp_path: Path) -> N
     assert [each["scanned_collection"] for each in reports if each.get("status") == "UNKNOWN_SCHEMA"] == [
         "other"
     ]
+
+
+def test_a_new_snapshot_replaces_changes_that_were_lost(filled: Table) -> None:
+    transform = filled.reading(snapshot="when_needed", idle_stream_seconds=0)
+    driver = Epochs(transform.with_notifications(lambda reports: reports), 2)
+    wait_until(
+        lambda: driver.run(0.1, late=True) is not None and completed(driver) == 1, "no initial snapshot"
+    )
+    filled.client.write(b"row001", set_cell("f", b"a", b"lost", 2000))
+    filled.control.expire(filled.name)
+    wait_until(lambda: driver.run(0.1, late=True) is not None and completed(driver) == 2, "no new snapshot")
+    filled.client.write(b"row002", set_cell("f", b"a", b"after", 2000))
+    wait_until(
+        lambda: driver.run(0.1, late=True) is not None and replayed(records(driver)) == filled.cells(),
+        "the rows do not converge",
+    )

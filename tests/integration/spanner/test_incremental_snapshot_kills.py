@@ -1,4 +1,4 @@
-"""`penstock run spanner-to-files` under SIGKILL while incremental snapshots are read: the files replay to the tables."""
+"""Incremental snapshots under SIGKILL of driver, JVM and workers: the published files replay to the tables."""
 
 from __future__ import annotations
 
