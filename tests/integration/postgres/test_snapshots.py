@@ -469,14 +469,16 @@ def test_signals_come_from_a_file_and_a_folder_once(filled, tmp_path):
     from penstock.io.change_streams.snapshots.signal_folder import write_signal
 
     file = tmp_path / "signals.jsonl"
+    # Each epoch begins with new threads, as after a restart.
     options = {"signal_table": None, "signal_file": str(file), "signal_folder": str(tmp_path / "folder")}
+    options["idle_stream_seconds"] = 0
     request = {"type": "execute-snapshot", "data": {"data-collections": ["public.t"]}}
     file.write_text("not a signal\n" + json.dumps(request) + "\n")
     reader = Snapshots(filled, **options)
     reader.run_until("COMPLETED")
     write_signal(tmp_path / "folder", "from-folder", request["type"], request["data"], 1)
     wait_until(lambda: reader.epochs.run(0.1) is None or reader.types().count("COMPLETED") == 2)
-    reader.epochs.run(0.1, crash=True)  # the next epoch polls again, with new threads
+    reader.epochs.run(0.1, crash=True)
     reader.epochs.run(1.2)
     assert reader.types().count("STARTED") == 2
     assert reader.reports[-1]["id"] == "from-folder"
