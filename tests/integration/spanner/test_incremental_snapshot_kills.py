@@ -50,13 +50,13 @@ def test_kills_while_chunks_are_read_lose_nothing(
             data = {"data-collections": ["Accounts|Orders"], "chunk-size": 300}
             write_signal(folder / "signals", str(id_), "execute-snapshot", data, id_)
         shares = sorted(rng.uniform(0.02, 0.5) for _ in range(3))
+        begun = time.time()
         with writers(database, threads=2, keys=ROWS, pause=0.03) as writing:
-            begun = time.time()
             end = begun + 12 + 12 * len(shares)
             done = threading.Timer(end - 4 - begun, writing.stop)
             done.start()
             kills = kill.campaign(
-                command(database.name, folder, end),
+                command(database.name, folder, begun, end),
                 [(f"{share:.2f} of the rows", published(folder / "out", share)) for share in shares],
                 log=folder / "log",
                 seconds=end - begun + 180,
@@ -100,7 +100,7 @@ def fill(database: Any) -> None:
                 )
 
 
-def command(database: str, folder: Path, end: float) -> list[str]:
+def command(database: str, folder: Path, start: float, end: float) -> list[str]:
     given = {
         "project": PROJECT,
         "instance": INSTANCE,
@@ -108,9 +108,14 @@ def command(database: str, folder: Path, end: float) -> list[str]:
         "change_stream": "Changes",
         "output": str(folder / "out"),
         "signal_folder": str(folder / "signals"),
-        "end": datetime.fromtimestamp(end, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "start": timestamp(start),
+        "end": timestamp(end),
         "roll_seconds": "0",
     }
     sets = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
     options = ["--checkpoint-dir", str(folder / "checkpoint"), "--master", "local[2,4]"]
     return python("penstock.cli.main", "run", "spanner-to-files", *sets, *options)
+
+
+def timestamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
