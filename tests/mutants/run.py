@@ -7,8 +7,9 @@ the tests must turn red. Patches are applied to a copy of the tree. The named te
 a patch. A patch that does not apply or does not compile is an error, and so is one whose test stays green or does not
 end.
 
-Mutants with quick tests are tried first. The evidence is written after each mutant. With `--resume` those that it has
-as caught at this commit are not tried again; with `--since` only patches that changed after a commit are tried.
+Mutants with quick tests are tried first. The evidence is written after each mutant. With `--resume` its outcomes are
+kept, and mutants that were caught at this commit are not tried again. With `--since` only patches that changed after a
+commit are tried.
 """
 
 from __future__ import annotations
@@ -245,24 +246,33 @@ def _is_in(name: str, test: str) -> bool:
 
 
 class Results:
-    """The outcomes so far, in a file that is whole after each mutant."""
+    """The outcomes so far, each with the commit at which it was found, in a file that is whole after each mutant.
+
+    With `resume` the outcomes that `file` has are kept; an outcome goes when its patch does.
+    """
 
     def __init__(self, file: Path | None, resume: bool) -> None:
         self._file = file
         self._commit = _commit()
         self._known: dict[str, dict[str, Any]] = {}
         if file is not None and resume and file.exists():
-            before = json.loads(file.read_text())
-            if before["commit"] == self._commit:
-                self._known = {
-                    each["mutant"]: each for each in before["figures"]["mutants"] if each["caught"]
-                }
+            names = {patch.stem for patch in (ROOT / "tests" / "mutants").glob("*.patch")}
+            before = json.loads(file.read_text())["figures"]["mutants"]
+            self._known = {each["mutant"]: each for each in before if each["mutant"] in names}
 
     def has(self, mutant: Mutant) -> bool:
-        return self._known.get(mutant.name, {}).get("tests") == list(mutant.tests)
+        """Whether this mutant was caught at this commit."""
+        known = self._known.get(mutant.name, {})
+        same = known.get("tests") == list(mutant.tests) and known.get("commit") == self._commit
+        return same and bool(known["caught"])
 
     def add(self, mutant: Mutant, caught: bool) -> None:
-        self._known[mutant.name] = {"mutant": mutant.name, "tests": list(mutant.tests), "caught": caught}
+        self._known[mutant.name] = {
+            "mutant": mutant.name,
+            "tests": list(mutant.tests),
+            "caught": caught,
+            "commit": self._commit,
+        }
         if self._file is not None:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             known = [self._known[name] for name in sorted(self._known)]
@@ -348,7 +358,7 @@ def main() -> int:
     parser.add_argument("patches", nargs="*", type=Path, metavar="PATCH")
     parser.add_argument("--jobs", type=int, default=1, help="number of mutants that are tried in parallel")
     parser.add_argument("--evidence", type=Path, metavar="FILE", help="write the outcome as JSON")
-    parser.add_argument("--resume", action="store_true", help="leave out what the evidence has as caught")
+    parser.add_argument("--resume", action="store_true", help="keep the outcomes in the evidence")
     parser.add_argument("--since", metavar="COMMIT", help="only patches that changed after this commit")
     given = parser.parse_args()
     patches = [patch.resolve() for patch in given.patches] or sorted(Path(__file__).parent.glob("*.patch"))

@@ -65,6 +65,7 @@ def tree(tmp_path: Path, runner: ModuleType, monkeypatch: pytest.MonkeyPatch) ->
     for name, text in files.items():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_text(text)
+    (tree / "tests" / "mutants").mkdir()
     subprocess.run(["git", "init", "--quiet", str(tree)], check=True)
     monkeypatch.setattr(runner, "ROOT", tree)
     monkeypatch.setattr(runner, "LIBRARIES", ())
@@ -123,9 +124,11 @@ def test_a_caught_mutant_is_not_tried_again_at_the_same_commit(
     tree: Path, runner: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, evidence = patch(tree, "test_sharp"), tree.parent / "mutants.json"
+    file = file.rename(tree / "tests" / "mutants" / file.name)
     assert runner.run([file], evidence, resume=True) == 0
     assert "caught      a" in capsys.readouterr().out
     assert runner.run([file], evidence, resume=True) == 0
     assert "caught      a" not in capsys.readouterr().out
     (mutant,) = json.loads(evidence.read_text())["figures"]["mutants"]
-    assert mutant == {"mutant": "a", "tests": ["tests/test_version.py::test_sharp"], "caught": True}
+    assert (mutant["mutant"], mutant["tests"]) == ("a", ["tests/test_version.py::test_sharp"])
+    assert mutant["caught"]
