@@ -36,6 +36,7 @@ LEDGER_FIELDS = (
     Field("table_name", "STRING", "REQUIRED"),
     Field("generation", "INT64", "REQUIRED"),
     Field("epoch", "INT64", "REQUIRED"),
+    Field("driver", "STRING", "REQUIRED"),
     Field("stream", "STRING", "REQUIRED"),
     Field("next_offset", "INT64", "REQUIRED"),
     Field("refused", "STRING", "REQUIRED"),

@@ -115,7 +115,7 @@ class LogSender:
 
     def _read(self, writer: str) -> _Entries:
         found = self._warehouse.read_ledger(writer)
-        last = max((LedgerEntry(row.generation, row.epoch) for row in found), key=_epoch, default=None)
+        last = max((row.entry for row in found), key=_epoch, default=None)
         refused = {
             each
             for row in found
@@ -200,6 +200,7 @@ class LogSender:
                     "table_name": table,
                     "generation": delivery.generation,
                     "epoch": delivery.epoch,
+                    "driver": delivery.position.driver,
                     "stream": stream,
                     "next_offset": offset,
                     "refused": text,

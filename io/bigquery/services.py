@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.event.model import TableSchema
 from penstock.io.bigquery.columns import Field
+from penstock.io.staging.delivery import LedgerEntry
 
 if TYPE_CHECKING:
     from penstock.io.bigquery.rows import RowLayout
@@ -32,9 +33,15 @@ class LedgerRow(NamedTuple):
     table: str
     generation: int
     epoch: int
+    driver: str
     stream: str
     next_offset: int
     refused: str
+
+    @property
+    def entry(self) -> LedgerEntry:
+        """The delivery, as `is_delivered` takes it."""
+        return LedgerEntry(self.generation, self.epoch, self.driver)
 
 
 class Successor(NamedTuple):

@@ -94,7 +94,7 @@ class BigQueryWarehouse:
     def read_ledger(self, writer: str) -> list[LedgerRow]:
         self.create_bookkeeping()
         rows = self._query(
-            "SELECT table_name, generation, epoch, stream, next_offset, refused FROM ("
+            "SELECT table_name, generation, epoch, driver, stream, next_offset, refused FROM ("
             "SELECT *, ROW_NUMBER() OVER (PARTITION BY table_name ORDER BY epoch DESC) AS place "
             f"FROM `{self._dataset}.{LEDGER}` WHERE writer = @writer) WHERE place = 1",
             writer=writer,

@@ -137,7 +137,7 @@ class Process:
                 known = rows.get(row["table_name"])
                 if row["writer"] == writer and (known is None or row["epoch"] > known["epoch"]):
                     rows[row["table_name"]] = row
-            names = ("table_name", "generation", "epoch", "stream", "next_offset", "refused")
+            names = ("table_name", "generation", "epoch", "driver", "stream", "next_offset", "refused")
             return [LedgerRow(*(row[name] for name in names)) for row in rows.values()]
 
         found: list[LedgerRow] = self.request(last)

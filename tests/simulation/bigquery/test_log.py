@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.attempt import Driver
 from penstock.event import NO_COLUMNS, ChangeEvent, Op, Source, Version
 from penstock.io.bigquery import rows as rows_module
 from penstock.io.bigquery.errors import BigQueryTargetError
@@ -15,7 +16,7 @@ from penstock.io.bigquery.log_rows import LEDGER
 from penstock.io.bigquery.log_sender import LogSender
 from penstock.io.bigquery.services import DEFAULT_STREAM
 from penstock.io.bigquery.target import BigQueryTarget
-from penstock.io.staging.delivery import Delivery, Sent, TargetUnavailableError
+from penstock.io.staging.delivery import Delivery, LedgerConflictError, Sent, TargetUnavailableError
 from tests.simulation.bigquery.service import BigQuery, Faults, Process, Row
 
 BAD = 13
@@ -164,3 +165,19 @@ def test_every_row_of_a_log_has_an_offset() -> None:
     for epoch in (1, 2):
         sender.send(Delivery("sink", "job", 0, 1, 1, epoch), [event_of(epoch, "a")])
     assert offsets == [0, 1]
+
+
+def test_a_copy_of_the_checkpoint_with_the_same_numbers_is_refused_and_not_skipped():
+    service = BigQuery()
+    process = Process(service)
+
+    def send(epoch: int, token: str) -> None:
+        delivery = Delivery("sink", "job", 0, 1, 1, epoch, (Driver(1, token),))
+        LogSender(TARGET, True, process, process).send(delivery, [event_of(epoch, "a")])
+
+    send(2, "a")
+    send(2, "a")
+    for epoch in (2, 3):
+        with pytest.raises(LedgerConflictError):
+            send(epoch, "b")
+    assert len(service.tables["a"]) == 1
