@@ -14,7 +14,7 @@ from penstock.emulators.postgres import PostgresServer
 from penstock.event import ChangeEvent, Column, ColumnType, Interval, Kind, Op, TableSchema, Version
 from penstock.event.schema_changes import SchemaChangedError
 from penstock.event.sharding import shard_of
-from penstock.io.sql.errors import SqlTargetError
+from penstock.io.sql.errors import SqlTargetError, classify_error
 from penstock.io.sql.target import SqlTarget
 from penstock.io.staging.delivery import (
     Delivery,
@@ -322,6 +322,20 @@ def test_server_that_crashes_between_deliveries_loses_none(server: PostgresServe
             own.restart()
         with psycopg.connect(own.dsn()) as session:
             assert session.execute("select count(*) from orders").fetchall() == [(5,)]
+
+
+def test_server_ends_the_transaction_of_a_paused_driver_unless_the_dsn_has_another_limit(
+    database: Database,
+) -> None:
+    def limit(dsn: str) -> str:
+        with SqlTarget(dsn).connect() as session:
+            ((found,),) = session.execute("show idle_in_transaction_session_timeout").fetchall()
+            return str(found)
+
+    assert limit(database.dsn) == "1min"
+    assert limit(f"{database.dsn} options='-c idle_in_transaction_session_timeout=3s'") == "3s"
+    # The driver that wakes up then connects again, and finds the ledger of its successor.
+    assert isinstance(classify_error("25P03", "terminated", "target"), TargetUnavailableError)
 
 
 def test_wrong_database_is_an_error_and_not_an_outage(server: PostgresServer) -> None:
