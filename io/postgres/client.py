@@ -19,7 +19,7 @@ from typing_extensions import Self
 
 from penstock.io.postgres import messages as log
 from penstock.io.postgres.catalog import RELATION, TYPES, describe
-from penstock.io.postgres.column_types import CatalogType
+from penstock.io.postgres.column_types import CatalogType, TypeCatalog
 from penstock.io.postgres.errors import classify_error, skipped_publication
 from penstock.io.postgres.record import Table, format_lsn, parse_lsn
 from penstock.io.postgres.source import ChangeStream, Connection, plugin_options
@@ -146,6 +146,10 @@ class Client:
         if self._types is None or any(oid not in self._types for oid in types):
             self._types = {oid: CatalogType(oid, *rest) for oid, *rest in self.rows(TYPES)}
         return describe(relation, self.rows(RELATION, (relation.oid,)), self._types)
+
+    def types(self) -> TypeCatalog:
+        """Return the types that users and extensions defined, as of the last description of a table."""
+        return self._types or {}
 
     def close(self) -> None:
         if self._session is not None:

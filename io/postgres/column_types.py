@@ -97,6 +97,12 @@ _BUILT_INS: dict[int, _BuiltIn] = {
     3912: _BuiltIn("daterange", Kind.OTHER, 3913),
     3926: _BuiltIn("int8range", Kind.OTHER, 3927),
     4072: _BuiltIn("jsonpath", Kind.OTHER, 4073),
+    4451: _BuiltIn("int4multirange", Kind.OTHER, 6150),
+    4532: _BuiltIn("nummultirange", Kind.OTHER, 6151),
+    4533: _BuiltIn("tsmultirange", Kind.OTHER, 6152),
+    4534: _BuiltIn("tstzmultirange", Kind.OTHER, 6153),
+    4535: _BuiltIn("datemultirange", Kind.OTHER, 6155),
+    4536: _BuiltIn("int8multirange", Kind.OTHER, 6157),
     5069: _BuiltIn("xid8", Kind.UINT64, 271),
 }
 _ARRAYS = {built_in.array_oid: oid for oid, built_in in _BUILT_INS.items()}

@@ -13,6 +13,7 @@ from itertools import islice
 
 from penstock.errors import PositionLostError
 from penstock.io.change_streams.backoff import Backoff
+from penstock.io.postgres.binary_values import TextRows
 from penstock.io.postgres.client import Client, LogStream, Now
 from penstock.io.postgres.log_decoder import LogDecoder, UnknownPrepared
 from penstock.io.postgres.log_reader import CaughtUp, Log, LogPosition
@@ -56,7 +57,11 @@ class Server:
         with Client(self._stream, self._connection) as client:
             slot = _check_position(self._stream, client, position)
             reader = TransactionReader(
-                client.describe_table, client.near_transaction_id(), watermark, position.previous_end
+                client.describe_table,
+                client.near_transaction_id(),
+                watermark,
+                position.previous_end,
+                TextRows(client.types) if self._connection.binary else None,
             )
             with closing(LogDecoder(reader)) as decoder:
                 if self._connection.protocol == "pull":

@@ -54,13 +54,19 @@ class TransactionReader:
     """Reads the messages of one connection, in order."""
 
     def __init__(
-        self, describe_table: DescribeTable, near_xid: int, watermark: int, previous_end_lsn: int = 0
+        self,
+        describe_table: DescribeTable,
+        near_xid: int,
+        watermark: int,
+        previous_end_lsn: int = 0,
+        to_text: Callable[[Table, log.Row], log.Row] | None = None,
     ) -> None:
         """`near_xid`: a 64-bit transaction id of about now. `watermark`: the event timestamp so far, nanoseconds.
 
-        `previous_end_lsn`: where the last transaction ended that was read before; 0 if none was read.
+        `previous_end_lsn`: where the last transaction ended that was read before; 0 if none was read. `to_text`: turns
+        rows in binary form into rows of texts; None: the server sends texts.
         """
-        self._describe_table = describe_table
+        self._describe_table, self._to_text = describe_table, to_text
         self._near_xid = near_xid
         self._event_timestamp = watermark
         self._previous_end_lsn = previous_end_lsn
@@ -173,6 +179,9 @@ class TransactionReader:
         if transaction is None:
             raise DecodeError(_OUTSIDE)
         self._sequence = sequence = self._sequence + 1
+        table, to_text = self._table(oid), self._to_text
+        if to_text is not None:
+            new, old = new and to_text(table, new), old and to_text(table, old)
         # Positional arguments: names cost a fifth of the record.
         self._held = LogRecord(
             kind,
@@ -181,7 +190,7 @@ class TransactionReader:
             sequence,
             lsn,
             False,
-            self._table(oid),
+            table,
             new,
             old,
             old_is_full,
