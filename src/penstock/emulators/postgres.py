@@ -116,6 +116,38 @@ class PostgresServer:
             raise
         return server
 
+    @classmethod
+    def standby_of(
+        cls, primary: PostgresServer, data: Path, *, slot: str, timeout_seconds: float = 60.0
+    ) -> PostgresServer:
+        """Start a server that repeats the log of `primary` and answers queries; `data` is its new folder.
+
+        `slot`: a physical replication slot of the primary. From version 17 on the standby copies failover slots.
+
+        Raises:
+            EmulatorStartError: the server did not start; the message has the end of its log.
+        """
+        command = [
+            primary._programs / "pg_basebackup",
+            *("-D", data, "-d", primary.dsn(), "-R", "-S", slot, "-X", "stream", "-c", "fast", "--no-sync"),
+        ]
+        answer = subprocess.run(_as_ordinary_user(command), capture_output=True, text=True, check=False)
+        if answer.returncode:
+            raise EmulatorStartError(f"pg_basebackup of PostgreSQL failed:\n{answer.stderr}")
+        settings = ["hot_standby_feedback = on"]
+        if int((data / "PG_VERSION").read_text()) >= 17:
+            # The copies of slots need the name of a database in the connection of the standby.
+            settings += ["sync_replication_slots = on", f"primary_conninfo = '{primary.dsn()}'"]
+        with (data / "postgresql.auto.conf").open("a") as file:
+            file.write("\n".join(settings) + "\n")
+        server = cls(primary._programs, data, free_port(), remove_data=False)
+        try:
+            server.restart(timeout_seconds)
+        except BaseException:
+            server.stop()
+            raise
+        return server
+
     def dsn(self, database: str = "postgres", user: str = "postgres") -> str:
         """Return a connection string of libpq."""
         return f"host=127.0.0.1 port={self.port} user={user} dbname={database}"
