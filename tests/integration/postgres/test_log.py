@@ -257,3 +257,21 @@ def test_a_new_large_value_is_told_from_an_unchanged_one(database):
     assert insert.new[2].startswith("\\x")
     assert update.new == ("1", "2", UNCHANGED)
     assert emptied.new == ("1", "2", None)
+
+
+def test_several_slots_divide_the_rows_of_a_table_by_their_publications(database):
+    if database.session.info.server_version < 150_000:
+        filters = {"a": "for table t", "b": "for table u"}  # without row filters, slots divide the tables
+    else:
+        filters = {"a": "for table t where (id % 2 = 0)", "b": "for table t where (id % 2 <> 0), table u"}
+    database.execute("create table t (id int primary key)", "create table u (id int primary key)")
+    for name, tables in filters.items():
+        database.execute(
+            f"create publication part_{name} {tables}",
+            f"select pg_create_logical_replication_slot('{database.slot}_{name}', 'pgoutput')",
+        )
+    database.execute("insert into t select generate_series(1, 100)", "insert into u values (0)")
+    parts = [database.read(publication=f"part_{name}", slot=f"{database.slot}_{name}") for name in filters]
+    assert all(parts)
+    found = sorted((record.table.name, int(record.new[0])) for part in parts for record in part)
+    assert found == [*(("t", number) for number in range(1, 101)), ("u", 0)]
