@@ -34,11 +34,11 @@ class SimulatedRequests:
     copies_if_absent: bool = False
     ignores_conditions: bool = False
 
-    def put_if_absent(self, key: str, data: bytes) -> None:
+    def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
         def put() -> None:
             if key in self.objects and not self.ignores_conditions:
                 raise ObjectExistsError
-            self.objects[key] = data
+            self.objects[key] = bytes(data)
 
         self._answer("put", key, put)
 

@@ -136,3 +136,13 @@ def test_an_empty_folder_is_made_private_and_one_that_others_may_write_to_is_ref
         PermissionError, match=rf"may write to .*; if it is a checkpoint, run chmod 700 {shared}"
     ):
         FILES.make_private(str(shared))
+
+
+def test_a_file_larger_than_memory_is_written_from_a_file_and_never_replaces_another(tmp_path):
+    local = tmp_path / "scratch"
+    local.write_bytes(b"run" * 1_000_000)
+    path = tmp_path / "state" / "run"
+    LocalFileSystem().write_file(str(path), str(local))
+    assert path.read_bytes() == local.read_bytes()
+    with pytest.raises(FileExistsError):
+        LocalFileSystem().write_file(str(path), str(local))

@@ -105,3 +105,15 @@ def test_a_name_that_was_written_with_other_content_is_refused(files):
     files.write(f"{URL}/state/run", b"a")
     with pytest.raises(FileExistsError):
         files.write(f"{URL}/state/run", b"b")
+
+
+def test_a_large_run_goes_to_the_store_from_a_scratch_file(tmp_path, files, requests, monkeypatch):
+    monkeypatch.setattr("penstock.runner.store.state.LARGE_BYTES", 0)
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    state = StateStore.open(files, f"{URL}/state", (), 0, 1, cache=RunCache())
+    state.put(0, b"key", b"value" * 1000)
+    runs = state.seal(RunName(1, 2, "n", "Count"))
+    elsewhere = ObjectFileSystem(store_of(requests, SimulatedClock()))
+    again = StateStore.open(elsewhere, f"{URL}/state", runs, 0, 1, cache=RunCache())
+    assert again.get(0, b"key") == b"value" * 1000
+    assert list(tmp_path.glob("penstock-*.run")) == []
