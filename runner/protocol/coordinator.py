@@ -105,6 +105,7 @@ class Coordinator:
         self._token = hashlib.sha256(f"{self._writer} {nonces()}".encode()).hexdigest()[:TOKEN_DIGITS]
         self._last_own: StoredRecord | None = None
         self._checked_us = 0
+        self._may_have_side_files = True
 
     @property
     def record(self) -> CommitRecord:
@@ -224,6 +225,7 @@ class Coordinator:
             # record names the file, and a sweep deletes it by its age.
             name = side_file_name(record.generation, record.number, nonce)
             lists = encode_side_file(record.state)
+            self._may_have_side_files = True
             self._store.write_side_file(name, lists)
             record = replace(record, side_file=side_file_of(name, lists))
         data = encode_record(record)
@@ -275,12 +277,14 @@ class Coordinator:
         """
         record = self.record
         runs = self._unused_runs(record)
-        side_files = self._unused_side_files(record)[:limit]
+        unused = self._unused_side_files(record)
+        side_files = unused[:limit]
         records = [n for n in self._store.record_numbers() if n <= record.number - self._keep_records]
         # A limit, because a sweep runs between two epochs: after a long outage it may find thousands of files, and the
         # next sweep continues.
         self._store.delete_runs(runs[:limit])
         self._store.delete_side_files(side_files)
+        self._may_have_side_files = record.side_file is not None or len(unused) > limit
         # One after the other, the lowest first: `Checkpoint.record_above` relies on this order.
         for number in records[: max(0, limit - len(runs))]:
             self._store.delete_record(number)
@@ -289,7 +293,7 @@ class Coordinator:
             records=min(len(records), max(0, limit - len(runs))),
             side_files=len(side_files),
             leftovers=self._store.delete_leftovers(),
-            more=len(runs) + len(records) > limit,
+            more=len(runs) + len(records) + len(unused) > limit,
         )
 
     def _unused_runs(self, record: CommitRecord) -> list[str]:
@@ -301,6 +305,10 @@ class Coordinator:
         return [name for name, age in ages if age is not None and age <= mine]
 
     def _unused_side_files(self, record: CommitRecord) -> list[str]:
+        # Without a list of the folder if there can be none: a list costs money on an object store. The first sweep finds
+        # those of earlier drivers. If such a driver is paused and writes one later, the first sweep of the next finds it.
+        if not self._may_have_side_files:
+            return []
         named = record.side_file.name if record.side_file else None
         mine = (record.generation, record.number)
         ages = ((name, side_file_age(name)) for name in self._store.side_file_names() if name != named)

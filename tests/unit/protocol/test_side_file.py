@@ -171,3 +171,21 @@ def test_a_large_record_of_an_older_version_gets_a_side_file_at_the_take_over(dr
     Checkpoint.open(folder).create_record(2, inline)
     assert driver("second").take_over().state == LARGE
     assert len(sides(folder)) == 1
+
+
+def test_only_the_first_sweep_of_a_driver_without_large_state_lists_the_side_files(driver, folder):
+    listed = []
+
+    class Watched(LocalFileSystem):
+        def list(self, folder):
+            listed.append(folder.rpartition("/")[2])
+            return super().list(folder)
+
+    first = driver("first", replace(Checkpoint.open(folder), filesystem=Watched()))
+    first.take_over()
+    for state in (EpochState(), EpochState(), LARGE, EpochState(), EpochState()):
+        commit(first, state)
+        listed.append("sweep")
+        first.sweep()
+    sweeps = " ".join(listed).split("sweep")[1:]
+    assert ["side" in sweep.split() for sweep in sweeps] == [True, False, True, True, False]
