@@ -306,7 +306,7 @@ class Coordinator:
 
     def _unused_side_files(self, record: CommitRecord) -> list[str]:
         # Without a list of the folder if there can be none: a list costs money on an object store. The first sweep finds
-        # those of earlier drivers. If such a driver is paused and writes one later, the first sweep of the next finds it.
+        # those of earlier drivers. What a paused driver writes later is found by the first sweep of the next driver.
         if not self._may_have_side_files:
             return []
         named = record.side_file.name if record.side_file else None
