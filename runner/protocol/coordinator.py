@@ -305,7 +305,7 @@ class Coordinator:
         return [name for name, age in ages if age is not None and age <= mine]
 
     def _unused_side_files(self, record: CommitRecord) -> list[str]:
-        # No list of the folder if there can be no such file: a list costs money on an object store. The first sweep finds
+        # Without such files no list of the folder: it costs money on an object store. The first sweep finds
         # those of earlier drivers. What a paused driver writes later is found by the first sweep of the next driver.
         if not self._may_have_side_files:
             return []
