@@ -80,6 +80,7 @@ def test_each_signal_of_a_topic_is_applied_once_from_the_end_of_the_topic_on(top
     assert len({signal.id for signal in topic.applied}) == 2
 
 
+@pytest.mark.campaign
 def test_only_messages_with_the_key_of_the_job_and_valid_ones_are_applied(topic: Topic) -> None:
     channel = topic.channel(key="shop")
     topic.poll(channel)
@@ -95,6 +96,7 @@ def test_only_messages_with_the_key_of_the_job_and_valid_ones_are_applied(topic:
     assert topic.tables() == ["mine"]
 
 
+@pytest.mark.campaign
 def test_signals_in_a_partition_that_was_added_are_read(topic: Topic) -> None:
     channel = topic.channel()
     topic.poll(channel)

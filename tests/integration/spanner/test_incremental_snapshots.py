@@ -75,7 +75,9 @@ def assert_rows_follow_only_what_they_see(found: list[DataChangeRecord]) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("capture", ["OLD_AND_NEW_VALUES", "NEW_ROW"])
+@pytest.mark.parametrize(
+    "capture", ["OLD_AND_NEW_VALUES", pytest.param("NEW_ROW", marks=pytest.mark.campaign)]
+)
 def test_rows_that_change_while_chunks_are_read_give_the_tables(
     emulator: Any, new_database: Any, writers: Any, tmp_path: Path, capture: str
 ) -> None:

@@ -14,7 +14,8 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.parametrize("emulator", ["simulated"], indirect=True, scope="session")
 
 
-@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", [3, pytest.param(1, marks=pytest.mark.campaign)])
 def test_a_new_snapshot_replaces_changes_that_were_lost(emulator: Any, new_database: Any, parts: int) -> None:
     database = new_database(emulator)
     insert(database, "Accounts", {1: "first", 2: "first"})
