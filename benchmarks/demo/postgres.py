@@ -118,7 +118,7 @@ class Pipeline:
             "slot": "demo",
             "output": str(self.output),
             "signal_folder": str(self.signals),
-            "chunk_rows": "200",
+            "chunk_rows": "500",
             "roll_seconds": "1",
         }
         self._command = [PENSTOCK, "run", "postgres-to-files"]
@@ -138,6 +138,19 @@ class Pipeline:
     def rows_read(self) -> int:
         """Return how many rows of snapshots are published."""
         return sum(path.read_bytes().count(b'"kind":"READ"') for path in visible_files(self.output))
+
+    def once_per_file(self, met: Any) -> Any:
+        """Return `met`, but do not ask again until a file is published: a replay takes the time of the pipeline."""
+        seen = [0]
+
+        def asked() -> bool:
+            files = len(visible_files(self.output))
+            if files == seen[0]:
+                return False
+            seen[0] = files
+            return bool(met())
+
+        return asked
 
     def wait(self, run: Run, met: Any, what: str) -> None:
         """Wait until `met` returns True.
@@ -196,6 +209,11 @@ def differences(found: Rows, expected: Rows) -> Iterator[str]:
             wrong = sum(found[name][key].get(column, "not sent") != rows[key][column] for key in both)
             if wrong:
                 yield f"{wrong} values of {name}.{column} differ"
+
+
+def agrees(pipeline: Pipeline, expected: Rows) -> bool:
+    """Return whether replaying the files gives the tables."""
+    return not list(differences(replay(pipeline.output)[0], expected))
 
 
 def prove(pipeline: Pipeline, dsn: str, seconds: float) -> int:
@@ -263,14 +281,12 @@ def demo(folder: Path, seed: int) -> int:
         with pipeline.start() as run:
             before = pipeline.rows_read()
             pipeline.wait(run, lambda: pipeline.rows_read() > before, "the rest of the snapshot")
-            time.sleep(5)
+            time.sleep(2)
             writers.stop()
             expected = real_tables(dsn)
             announce(f"The writers stopped after {writers.transactions:,} transactions; catching up")
             pipeline.wait(
-                run,
-                lambda: not list(differences(replay(pipeline.output)[0], expected)),
-                "the last change or row",
+                run, pipeline.once_per_file(lambda: agrees(pipeline, expected)), "the last change or row"
             )
             run.send(signal.SIGINT)
             if (status := run.wait(PATIENCE_SECONDS)) != 130:

@@ -21,7 +21,7 @@ def has_contrib(version: int) -> bool:
     return any(next(folder.rglob("hstore.control"), None) for folder in folders if folder.is_dir())
 
 
-@pytest.mark.parametrize("server", filter(has_contrib, VERSIONS), indirect=True, scope="session")
+@pytest.mark.parametrize("server", list(filter(has_contrib, VERSIONS)), indirect=True, scope="session")
 def test_records_equal_those_of_a_running_debezium_engine(server, tmp_path, monkeypatch, campaign):
     records, log = record_history(server)
     monkeypatch.setattr(record, "HERE", tmp_path)
