@@ -63,6 +63,7 @@ def found(rows: list[Any]) -> list[tuple[int, str]]:
     return sorted((json.loads(row["key"])["id"], json.loads(row["after"])["name"]) for row in rows)
 
 
+@pytest.mark.slow(seconds=10)
 def test_each_change_is_written_once_though_every_first_call_fails_after_its_write(
     spark: Any, tmp_path: Path
 ):

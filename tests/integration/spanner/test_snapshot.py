@@ -308,7 +308,7 @@ def insert_numbers(client: Any, rows: dict[int, str]) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("data_boost", [False, True])
+@pytest.mark.parametrize("data_boost", [pytest.param(False, marks=pytest.mark.campaign), True])
 def test_snapshot_and_changes_replay_to_the_tables_through_writers_and_crashes(
     emulator: Any,
     new_database: Callable[..., Any],

@@ -14,6 +14,7 @@ from apache_beam.transforms import trigger, window
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import CAMPAIGN
 from tests.property.runner.graphs import KEYS, STEPS, Graph, build
 from tests.simulation.batch import run_batch
 
@@ -60,7 +61,10 @@ def tally(campaign: Any) -> Iterator[Counter[str]]:
 
 
 @pytest.mark.slow(seconds=15)
-@settings(max_examples=settings().max_examples * 3 // 10, phases=[Phase.explicit, Phase.generate])
+@settings(
+    max_examples=settings().max_examples * 3 // (10 if CAMPAIGN else 20),
+    phases=[Phase.explicit, Phase.generate],
+)
 @example([("a", 1, 3), ("a", 2, 5)], [("earliest", 0, 0), ("group", 0, 0)])
 @example([("a", 1, 3), ("a", 2, 5)], [("latest", 0, 0), ("sum", 0, 0)])
 @example([("a", 1, 3), ("b", 2, 5)], [("map", 0, 0), ("flatten", 0, 1), ("group", 0, 0)])

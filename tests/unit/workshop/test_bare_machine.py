@@ -43,7 +43,10 @@ def run_suite(empty: Path, *options: str, **variables: str) -> subprocess.Comple
     )
 
 
-@pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["alone", "xdist"])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param((), id="alone", marks=pytest.mark.campaign), pytest.param(("-n", "2"), id="xdist")],
+)
 def test_a_newcomer_without_emulators_gets_a_closing_line_and_exit_code_0(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:
@@ -55,7 +58,9 @@ def test_a_newcomer_without_emulators_gets_a_closing_line_and_exit_code_0(
     assert " passed" in result
 
 
-@pytest.mark.parametrize("variable", ["PENSTOCK_REQUIRE_EMULATORS", "CI"])
+@pytest.mark.parametrize(
+    "variable", ["PENSTOCK_REQUIRE_EMULATORS", pytest.param("CI", marks=pytest.mark.campaign)]
+)
 def test_in_ci_a_missing_emulator_fails_the_tests_that_need_it(tmp_path: Path, variable: str) -> None:
     ended = run_suite(tmp_path, **{variable: "true"})
     assert ended.returncode == 1, ended.stdout

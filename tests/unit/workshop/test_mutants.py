@@ -79,7 +79,7 @@ def patch(tree: Path, test: str | None, version: str = '"0.2.0"') -> Path:
     return file
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.campaign), 2])
 def test_a_mutant_whose_test_goes_red_is_caught(tree: Path, runner: ModuleType, jobs: int) -> None:
     assert runner.run([patch(tree, "test_sharp")] * jobs, None, jobs) == 0
 
