@@ -25,23 +25,21 @@ from click.shell_completion import get_completion_class
 
 from penstock import __version__
 from penstock.cli import flex, graph, jobs
-from penstock.cli.bundle import ARCHIVE, Submission, as_shell, executor_python, spark_submit
 from penstock.cli.common import build, configuration_options, refuse
 from penstock.cli.configuration import Configuration, ConfigurationError
 from penstock.cli.dead_letters import dead_letters
 from penstock.cli.describe import as_text, job_file
+from penstock.cli.emulator import emulator
 from penstock.cli.inputs import Problem, from_flags
-from penstock.cli.package import base_python, current_environment, pack_environment, write_program
+from penstock.cli.package import package
 from penstock.cli.redaction import redacted, resume_command, secret_names
 from penstock.cli.resolve import resolve
 from penstock.cli.runner_options import begin_session
 from penstock.cli.snapshot import snapshot
 from penstock.cli.span import Span
 from penstock.errors import UsageError
-from penstock.extras import MissingExtraError, extra_packages
 from penstock.launch.reporter import ignore_import_warnings, standard_error_reporter
 from penstock.launch.run import Continuation, ExitCode, run_pipeline
-from penstock.launch.signals import restore_defaults
 from penstock.suggestions import did_you_mean
 from penstock.telemetry.export import Export, exporters
 from penstock.templates.template import Template, UnknownTemplateError, template_named, templates
@@ -293,133 +291,17 @@ def _end_at(until: str | None) -> list[str]:
     return [] if until is None else [f"end={until}"]
 
 
-for _command in (jobs.stop, jobs.drain, jobs.status, jobs.checkpoints, dead_letters, snapshot):
+for _command in (
+    jobs.stop,
+    jobs.drain,
+    jobs.status,
+    jobs.checkpoints,
+    dead_letters,
+    snapshot,
+    package,
+    emulator,
+):
     cli.add_command(_command)
-
-
-@cli.command()
-@click.argument(
-    "source", metavar="JOB.YAML|PROGRAM.PY", type=click.Path(exists=True, dir_okay=False, path_type=Path)
-)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "--into", "folder", default="bundle", show_default=True, type=click.Path(file_okay=False, path_type=Path)
-)
-@click.option("--master", default="yarn", show_default=True, help="Spark master of the printed command.")
-@click.option("--deploy-mode", type=click.Choice(["client", "cluster"]), default="client", show_default=True)
-@click.option(
-    "--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated."
-)
-@click.option(
-    "--environment",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Virtual environment to pack. Default: the one of this command.",
-)
-@click.option("--archive", default="", help="An archive of an environment, packed before: a path or a URL.")
-@click.option("--python", default="", help="A Python that every machine has; no environment is packed.")
-@click.option("--python-prefix", help="Where the executors have the base Python, for example /usr.")
-def package(
-    source: Path,
-    arguments: Sequence[str],
-    folder: Path,
-    master: str,
-    deploy_mode: str,
-    settings: Sequence[str],
-    environment: Path | None,
-    archive: str,
-    python: str,
-    python_prefix: str | None,
-) -> None:
-    """Write a bundle for spark-submit and print the command that starts it.
-
-    The bundle has the entry program, the job file and a packed environment without Spark. ARGUMENTS after `--` are
-    passed to the program.
-    """
-    chosen = (environment or current_environment()).resolve()
-    try:
-        if source.suffix != ".py":
-            resolve(str(source), (), {}, os.environ)
-        program, files = write_program(source, folder.resolve())
-        if not archive and not python:
-            archive = str(program.parent / ARCHIVE)
-            click.echo(f"packing {chosen}", err=True)
-            pack_environment(chosen, Path(archive), python_prefix)
-            click.echo(
-                f"every executor needs the base Python in {python_prefix or base_python(chosen)}", err=True
-            )
-    except UsageError as error:
-        refuse(error)
-    submission = Submission(
-        program=str(program),
-        master=master,
-        deploy_mode=deploy_mode,
-        driver_python=python or sys.executable,
-        executor_python=python or executor_python(archive),
-        archive=archive,
-        files=tuple(map(str, files)),
-        settings=dict(each.partition("=")[::2] for each in settings),
-        arguments=arguments,
-    )
-    command = as_shell(spark_submit(submission))
-    (program.parent / "submit.sh").write_text(f"#!/bin/sh\nexec {command}\n")
-    click.echo(command)
-
-
-@cli.group()
-def emulator() -> None:
-    """Start a local service with change streams, for development and tests."""
-
-
-_UNKNOWN_OPTIONS = {"ignore_unknown_options": True, "allow_extra_args": True}
-"""An emulator's own command reads the options: only that command imports gRPC."""
-
-
-@emulator.command("spanner", add_help_option=False, context_settings=_UNKNOWN_OPTIONS)
-@click.option("--simulated", is_flag=True)
-@click.argument("options", nargs=-1, type=click.UNPROCESSED)
-def spanner_emulator(simulated: bool, options: Sequence[str]) -> None:
-    """Google's Spanner emulator, or with --simulated a service that needs only Python; `--help` shows the options."""
-    ignore_import_warnings()
-    with _extra("spanner"):
-        if simulated:
-            from penstock.emulators.simulated_spanner.cli import main as start
-        else:
-            from penstock.emulators.spanner_command import main as start
-
-    restore_defaults()  # the server handles signals itself
-    start(options)
-
-
-@emulator.command("ydb", add_help_option=False, context_settings=_UNKNOWN_OPTIONS)
-@click.argument("options", nargs=-1, type=click.UNPROCESSED)
-def ydb_emulator(options: Sequence[str]) -> None:
-    """A YDB test service with changefeeds; `--help` shows its options."""
-    ignore_import_warnings()
-    from penstock.emulators.ydb.cli import main as start
-
-    restore_defaults()  # the service handles signals itself
-    start(options)
-
-
-@emulator.command("bigtable", add_help_option=False, context_settings=_UNKNOWN_OPTIONS)
-@click.argument("options", nargs=-1, type=click.UNPROCESSED)
-def bigtable_emulator(options: Sequence[str]) -> None:
-    """A Bigtable emulator with change streams; `--help` shows its options."""
-    ignore_import_warnings()
-    with _extra("bigtable"):
-        from penstock.emulators.bigtable.cli import main as start
-
-    restore_defaults()  # the emulator handles signals itself
-    start(options)
-
-
-@contextmanager
-def _extra(name: str) -> Iterator[None]:
-    try:
-        with extra_packages(name):
-            yield
-    except MissingExtraError as error:
-        refuse(error)
 
 
 def start(configuration: Configuration) -> Any:

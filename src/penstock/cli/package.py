@@ -6,10 +6,24 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from penstock.cli.bundle import ARCHIVE, ENTRY, ENTRY_PROGRAM, JOB_FILE, LEFT_OUT
+import click
+
+from penstock.cli.bundle import (
+    ARCHIVE,
+    ENTRY,
+    ENTRY_PROGRAM,
+    JOB_FILE,
+    LEFT_OUT,
+    Submission,
+    as_shell,
+    executor_python,
+    spark_submit,
+)
+from penstock.cli.common import refuse
+from penstock.cli.resolve import resolve
 from penstock.errors import UsageError
 from penstock.extras import extra_packages
 
@@ -81,3 +95,71 @@ def write_program(source: Path, folder: Path) -> tuple[Path, tuple[Path, ...]]:
 def current_environment() -> Path:
     """Return the environment that this command runs in."""
     return Path(sys.prefix)
+
+
+@click.command()
+@click.argument(
+    "source", metavar="JOB.YAML|PROGRAM.PY", type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--into", "folder", default="bundle", show_default=True, type=click.Path(file_okay=False, path_type=Path)
+)
+@click.option("--master", default="yarn", show_default=True, help="Spark master of the printed command.")
+@click.option("--deploy-mode", type=click.Choice(["client", "cluster"]), default="client", show_default=True)
+@click.option(
+    "--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated."
+)
+@click.option(
+    "--environment",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Virtual environment to pack. Default: the one of this command.",
+)
+@click.option("--archive", default="", help="An archive of an environment, packed before: a path or a URL.")
+@click.option("--python", default="", help="A Python that every machine has; no environment is packed.")
+@click.option("--python-prefix", help="Where the executors have the base Python, for example /usr.")
+def package(
+    source: Path,
+    arguments: Sequence[str],
+    folder: Path,
+    master: str,
+    deploy_mode: str,
+    settings: Sequence[str],
+    environment: Path | None,
+    archive: str,
+    python: str,
+    python_prefix: str | None,
+) -> None:
+    """Write a bundle for spark-submit and print the command that starts it.
+
+    The bundle has the entry program, the job file and a packed environment without Spark. ARGUMENTS after `--` are
+    passed to the program.
+    """
+    chosen = (environment or current_environment()).resolve()
+    try:
+        if source.suffix != ".py":
+            resolve(str(source), (), {}, os.environ)
+        program, files = write_program(source, folder.resolve())
+        if not archive and not python:
+            archive = str(program.parent / ARCHIVE)
+            click.echo(f"packing {chosen}", err=True)
+            pack_environment(chosen, Path(archive), python_prefix)
+            click.echo(
+                f"every executor needs the base Python in {python_prefix or base_python(chosen)}", err=True
+            )
+    except UsageError as error:
+        refuse(error)
+    submission = Submission(
+        program=str(program),
+        master=master,
+        deploy_mode=deploy_mode,
+        driver_python=python or sys.executable,
+        executor_python=python or executor_python(archive),
+        archive=archive,
+        files=tuple(map(str, files)),
+        settings=dict(each.partition("=")[::2] for each in settings),
+        arguments=arguments,
+    )
+    command = as_shell(spark_submit(submission))
+    (program.parent / "submit.sh").write_text(f"#!/bin/sh\nexec {command}\n")
+    click.echo(command)

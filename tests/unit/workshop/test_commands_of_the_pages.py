@@ -19,7 +19,6 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from penstock.cli import commands
 from penstock.cli.commands import cli
 from penstock.cli.configuration import ConfigurationError
 from penstock.cli.resolve import resolve
@@ -103,7 +102,7 @@ def test_the_pages_show_commands() -> None:
 
 @pytest.mark.parametrize("each", PENSTOCK, ids=str)
 def test_a_command_and_its_options_exist(each: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "restore_defaults", lambda: None)  # the signals are pytest's
+    monkeypatch.setattr("penstock.cli.emulator.restore_defaults", lambda: None)  # the signals are pytest's
     command, rest = command_of(each)
     own = rest[: rest.index("--")] if "--" in rest else rest
     own = [re.sub(r"\$\(.*\)", "", word) for word in own]
