@@ -17,6 +17,7 @@ The emulator limits the wall time, so CPU time of the client process is the figu
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import statistics
 import time
@@ -227,6 +228,10 @@ def compare(workload: Workload, rounds: int) -> None:
     figures: dict[str, list[Figure]] = {contender.__name__: [] for contender in contenders}
     for contender in contenders:
         measured(contender, workload)  # connections, imports
+    # As the workers of PySparkRunner do: otherwise a full collection looks at all of Beam's modules, which takes as
+    # long as a round.
+    gc.collect()
+    gc.freeze()
     for number in range(rounds):
         for contender in contenders[number % 3 :] + contenders[: number % 3]:
             figures[contender.__name__].append(measured(contender, workload))
