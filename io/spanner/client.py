@@ -97,7 +97,7 @@ class Client:
 
     def __init__(self, stream: InDatabase, connection: Connection) -> None:
         self.backoff = Backoff("Spanner", UnavailableError)
-        self._emulated = connection.emulator_host is not None
+        self._emulated = connection.emulated
         self.clock = ServiceClock(self._time, behind=_EMULATOR_BEHIND if self._emulated else 0)
         self._stream = stream
         self._role = connection.database_role

@@ -49,7 +49,6 @@ from penstock.io.spanner.query import (
     token_of,
 )
 from penstock.io.spanner.record import DataChangeRecord
-from penstock.io.spanner.replicas import Replicas
 from penstock.io.spanner.snapshot import plan
 from penstock.io.spanner.snapshot.chunk_reader import ChunkReader
 from penstock.io.spanner.snapshot.frontier import SnapshotFrontier
@@ -63,7 +62,6 @@ from penstock.io.spanner.snapshot.read import (
     ranges_of,
 )
 from penstock.io.spanner.source import (
-    EMULATOR_VARIABLE,
     SNAPSHOT_AT_START,
     ChangeStream,
     Connection,
@@ -112,7 +110,7 @@ class ReadSpannerFn(ReadChangeStreamFn):
 
         placements = PlacementList(
             lambda key, since: look_at_placements(stream, client.rows, key, since),
-            NANOS if settings.connection.emulator_host is not None else _LOOK,
+            NANOS if settings.connection.emulated else _LOOK,
         )
 
         def prefetcher(ahead: ReadAhead) -> Prefetcher:
@@ -138,7 +136,7 @@ class ReadSpannerFn(ReadChangeStreamFn):
 
     def first_frontier(self, stream: ChangeStream, said: StreamFacts) -> Frontier:
         """Return the root partitions alone: their children are the partitions that are live at the start."""
-        emulated = self._settings.connection.emulator_host is not None
+        emulated = self._settings.connection.emulated
         return Frontier.starting_at(
             stream.start,
             stream.end,
@@ -174,7 +172,7 @@ class ReadSpannerWithSnapshotsFn(SnapshotsReading, ReadSpannerFn):
             element.change_stream,
             settings.selection.reads_table,
             dialect=settings.dialect,
-            emulated=settings.connection.emulator_host is not None,
+            emulated=settings.connection.emulated,
         )
 
     def signal_rows(self, element: ChangeStream, table: str) -> Callable[[], Sequence[Sequence[Any]]]:
@@ -208,7 +206,7 @@ class ReadSnapshotAndStreamFn(SnapshotReading, ReadSpannerWithSnapshotsFn):
             client,
             stream.start if stream.snapshot == SNAPSHOT_AT_START else None,
             stream.database_path,
-            emulated=self._settings.connection.emulator_host is not None,
+            emulated=self._settings.connection.emulated,
         )
         timestamp = transaction.timestamp
         check_end(timestamp, stream.end, SetupError)
@@ -368,8 +366,7 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
         )
         if dialect not in (None, GOOGLESQL, POSTGRESQL):
             raise UsageError(f"dialect {dialect!r} is neither {GOOGLESQL} nor {POSTGRESQL}")
-        connection = Connection.from_arguments(
-            EMULATOR_VARIABLE,
+        connection = Connection.checked(
             credentials=credentials,
             emulator_host=emulator_host,
             api_endpoint=api_endpoint,
@@ -379,9 +376,10 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
             client_key=client_key,
             database_role=database_role,
             rpc_priority=rpc_priority,
-            replicas=Replicas.checked(include_replicas, exclude_replicas, auto_failover),
+            include_replicas=include_replicas,
+            exclude_replicas=exclude_replicas,
+            auto_failover=auto_failover,
         )
-        connection.check()
         limits = Limits.checked(
             unavailable_seconds=unavailable_seconds,
             max_concurrent_partitions=max_concurrent_partitions,

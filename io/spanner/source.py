@@ -7,8 +7,11 @@ endpoint or credentials), so it is never in a checkpoint.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
+
+from typing_extensions import Self
 
 from penstock.errors import UsageError
 from penstock.io.change_streams import connection
@@ -78,17 +81,44 @@ class Connection(connection.Connection):
     rpc_priority: str | None = None
     replicas: Replicas = field(default_factory=Replicas)
 
+    @classmethod
+    def checked(
+        cls,
+        *,
+        emulator_host: str | None,
+        api_endpoint: str | None,
+        include_replicas: Iterable[str],
+        exclude_replicas: Iterable[str],
+        auto_failover: bool,
+        **options: Any,
+    ) -> Self:
+        """Return the connection that the arguments of a transform describe; see `from_arguments` for the emulator.
+
+        Raises:
+            UsageError: one of them is malformed, or they do not fit together.
+        """
+        replicas = Replicas.checked(include_replicas, exclude_replicas, auto_failover)
+        found = cls.from_arguments(
+            EMULATOR_VARIABLE,
+            emulator_host=emulator_host,
+            api_endpoint=api_endpoint,
+            replicas=replicas,
+            **options,
+        )
+        found._check()
+        return found
+
+    @property
+    def emulated(self) -> bool:
+        """Whether it reaches an emulator."""
+        return self.emulator_host is not None
+
     @property
     def private_tls(self) -> bool:
         """Whether certificates are given."""
         return bool(self.root_certificates or self.client_certificate)
 
-    def check(self) -> None:
-        """Check the arguments that depend on each other.
-
-        Raises:
-            UsageError: they do not fit together.
-        """
+    def _check(self) -> None:
         certificates = {
             "root_certificates": self.root_certificates,
             "client_certificate": self.client_certificate,

@@ -30,7 +30,6 @@ from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChang
 from penstock.io.change_streams.source import WithIdentity
 from penstock.io.spanner.prefetch import Limits
 from penstock.io.spanner.record import DataChangeRecord
-from penstock.io.spanner.replicas import Replicas
 from penstock.io.spanner.snapshot import plan
 from penstock.io.spanner.snapshot.frontier import SnapshotFrontier, Table
 from penstock.io.spanner.snapshot.read import (
@@ -40,7 +39,7 @@ from penstock.io.spanner.snapshot.read import (
     begin_snapshot,
     ranges_of,
 )
-from penstock.io.spanner.source import EMULATOR_VARIABLE, Connection
+from penstock.io.spanner.source import Connection
 from penstock.io.spanner.tracker import FrontierCoder, SpannerTracker
 from penstock.timestamps import Timelike, format_timestamp, nanoseconds
 
@@ -130,7 +129,7 @@ class ReadSpannerTableFn(SnapshotReading, ReadChangeStreamFn):
                 client,
                 snapshot.at,
                 snapshot.database_path,
-                emulated=self._settings.connection.emulator_host is not None,
+                emulated=self._settings.connection.emulated,
             )
             tables = self._tables(client, snapshot, transaction.timestamp)
             ranges = ranges_of(client, tables, transaction, self.options.max_ranges)
@@ -215,8 +214,7 @@ class ReadFromSpannerTable(ReadFromChangeStream):
             checked_tables(tables),
             None if at is None else nanoseconds("at", at),
         )
-        connection = Connection.from_arguments(
-            EMULATOR_VARIABLE,
+        connection = Connection.checked(
             credentials=credentials,
             emulator_host=emulator_host,
             api_endpoint=api_endpoint,
@@ -226,9 +224,10 @@ class ReadFromSpannerTable(ReadFromChangeStream):
             client_key=client_key,
             database_role=database_role,
             rpc_priority=rpc_priority,
-            replicas=Replicas.checked(include_replicas, exclude_replicas, auto_failover),
+            include_replicas=include_replicas,
+            exclude_replicas=exclude_replicas,
+            auto_failover=auto_failover,
         )
-        connection.check()
         limits = Limits.checked(
             unavailable_seconds=unavailable_seconds,
             buffer_bytes=buffer_bytes,

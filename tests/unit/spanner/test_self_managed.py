@@ -103,7 +103,6 @@ def client(endpoint: str, files: Path, name: str) -> Client:
         client_certificate=str(files / f"{name}.pem"),
         client_key=str(files / f"{name}.key"),
     )
-    connection.check()
     return Client(STREAM, connection)
 
 
