@@ -59,8 +59,9 @@ def latencies(name: str, seconds: float) -> list[float]:
 
 def _watch(run: Run, newest: Newest, begun: float, seconds: float, log: Path) -> list[float]:
     seen, ages = -1, []
-    warm = end = time.time() + START_SECONDS
-    while (now := time.time()) < end:
+    warm = end = latest = time.time() + START_SECONDS
+    # Longer if a slow reader has not seen two changes yet.
+    while (now := time.time()) < end or (not ages and now < latest):
         if not run.alive():
             raise RuntimeError(f"the pipeline ended; read {log}")
         number = newest()
