@@ -44,6 +44,9 @@ ABSENT: Final = object()
 IN_MEMORY_BYTES = 4 << 20
 """Runs up to this size are kept in memory. Larger ones are read page by page from a local file."""
 
+MAPPED_BYTES = 256 << 20
+"""How much of a larger run is mapped into memory; the rest is read page by page."""
+
 CACHE_BYTES = 128 << 20
 CACHE_RUNS = 256
 
@@ -273,8 +276,9 @@ def _open_in_place(local: str, path: str, run: StateRun) -> Run:
     _check(path, run, Path(local).stat().st_size, _checksum(local))
     # "immutable" lets SQLite skip locks and checks for changes, since nothing ever writes to the file.
     database = _connect(_uri(local) + "?mode=ro&immutable=1")
-    # Reads go through the page cache of the system, which all worker processes share.
-    database.execute("PRAGMA mmap_size = 1073741824")
+    # Reads go through the page cache of the system, which all worker processes share. Mapped pages count as memory of
+    # each process that has read them (YARN kills a container for it), so only a part of a large run is mapped.
+    database.execute(f"PRAGMA mmap_size = {MAPPED_BYTES}")
     return Run(database, 0)
 
 
