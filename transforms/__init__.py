@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from penstock.transforms.formats.debezium_parse import DebeziumParser
     from penstock.transforms.formats.dynamodb import DynamoDbFormat
     from penstock.transforms.formats.event_envelope import EventFormat, EventParser
-    from penstock.transforms.formats.format_events import FormatEvents, FormatShardRecords
+    from penstock.transforms.formats.format_events import FormatEvents, FormatShardRecords, FormatTransactions
     from penstock.transforms.formats.formatted import FormattedRecord
     from penstock.transforms.formats.google_templates import BigtableChangeLogFormat, SpannerBigQueryFormat
     from penstock.transforms.formats.ydb import YdbFormat
@@ -73,6 +73,7 @@ __all__ = [
     "FlattenAfter",
     "FormatEvents",
     "FormatShardRecords",
+    "FormatTransactions",
     "FormattedRecord",
     "Mask",
     "MaskColumns",
@@ -114,6 +115,7 @@ _HOMES = {
     "FlattenAfter": "flatten",
     "FormatEvents": "formats.format_events",
     "FormatShardRecords": "formats.format_events",
+    "FormatTransactions": "formats.format_events",
     "FormattedRecord": "formats.formatted",
     "Mask": "columns",
     "MaskColumns": "columns",

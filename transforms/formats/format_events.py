@@ -1,10 +1,13 @@
-"""`FormatEvents` and `FormatShardRecords`: apply a format in a pipeline."""
+"""`FormatEvents`, `FormatShardRecords` and `FormatTransactions`: apply a format in a pipeline."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from penstock.transforms.assemble_transactions import AssembledTransaction
 from penstock.transforms.element_transform import ElementTransform
+from penstock.transforms.formats.debezium import DebeziumFormat
+from penstock.transforms.formats.debezium_transaction import format_transaction
 from penstock.transforms.formats.formatted import Format, FormattedRecord
 from penstock.transforms.formats.ydb import YdbFormat
 from penstock.transforms.virtual_timestamps import ShardRecord
@@ -26,6 +29,35 @@ class FormatEvents(ElementTransform):
     def display_data(self) -> dict[str, Any]:
         # The class only: options of a format may hold the address of a schema registry with a password.
         return {"format": type(self._format).__name__}
+
+
+class FormatTransactions(ElementTransform):
+    """Turns `AssembledTransaction`s into `FormattedRecord`s with Debezium's transaction metadata.
+
+        transactions = events | AssembleTransactions()
+        records = transactions | FormatTransactions(DebeziumFormat("shop"))
+
+    As Debezium's connectors with `provide.transaction.metadata`: each transaction begins with a record BEGIN in
+    the topic ``<server>.transaction`` and finishes with a record END, which counts its events. Each record between them has a
+    block `transaction` with its place. `penstock.transforms.formats.debezium_transaction` has the form.
+
+    Order, repeats, watermark and state are those of `ElementTransform`; the state of whole transactions is in
+    `AssembleTransactions`. Raises ValueError as `FormatEvents` does.
+    """
+
+    def __init__(self, format: DebeziumFormat) -> None:
+        super().__init__(_OfTransaction(format), FormattedRecord)
+
+    def display_data(self) -> dict[str, Any]:
+        return {"format": "DebeziumFormat"}
+
+
+class _OfTransaction:
+    def __init__(self, format: DebeziumFormat) -> None:
+        self._format = format
+
+    def __call__(self, transaction: AssembledTransaction) -> list[FormattedRecord]:
+        return format_transaction(self._format, transaction.events)
 
 
 class FormatShardRecords(ElementTransform):

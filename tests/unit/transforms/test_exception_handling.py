@@ -13,6 +13,7 @@ from penstock import transforms
 from penstock.errors import DecodeError, ServiceError
 from penstock.event import ChangeEvent, Kind, Op
 from penstock.transforms import (
+    AssembledTransaction,
     AssembleTransactions,
     Barriers,
     DeadLetters,
@@ -22,6 +23,7 @@ from penstock.transforms import (
     FlattenAfter,
     FormatEvents,
     FormatShardRecords,
+    FormatTransactions,
     MaskColumns,
     MaterializeRows,
     OrderByKey,
@@ -54,6 +56,10 @@ MADE: dict[str, tuple[Any, Any]] = {
     "FormatShardRecords": (
         FormatShardRecords(YdbFormat("feed")),
         (0, ShardRecord(VirtualTimestamp(1, 0), EVENT)),
+    ),
+    "FormatTransactions": (
+        FormatTransactions(DebeziumFormat("srv")),
+        AssembledTransaction("7", EVENT.timestamp, (EVENT,)),
     ),
     "MaskColumns": (MaskColumns({"State": redacted()}), EVENT),
     "MaterializeRows": (MaterializeRows(), EVENT),
