@@ -38,8 +38,8 @@ class FormatTransactions(ElementTransform):
         records = transactions | FormatTransactions(DebeziumFormat("shop"))
 
     As Debezium's connectors with `provide.transaction.metadata`: each transaction begins with a record BEGIN in
-    the topic ``<server>.transaction`` and finishes with a record END, which counts its events. Each record between them has a
-    block `transaction` with its place. `penstock.transforms.formats.debezium_transaction` has the form.
+    the topic ``<server>.transaction`` and finishes with a record END, which counts its events. Each record between
+    them has a block `transaction` with its place. `formats.debezium_transaction` describes the form.
 
     Order, repeats, watermark and state are those of `ElementTransform`; the state of whole transactions is in
     `AssembleTransactions`. Raises ValueError as `FormatEvents` does.
