@@ -133,6 +133,15 @@ def test_lost_answers_pauses_and_ended_streams_lose_and_double_nothing(
     world.check()
 
 
+def test_a_batch_of_which_all_rows_are_refused_does_not_move_the_ledger_back() -> None:
+    world = World([[event_of(0, "a")], [event_of(1, "a")], [event_of(6, "a")], [event_of(3, "a")]])
+    world.deliver(0, worker=0)
+    world.deliver(1, worker=1)
+    world.deliver(2, worker=0)  # its entries are those of the first batch
+    world.deliver(3, worker=2)
+    world.check()
+
+
 def test_a_lost_ledger_is_an_error_and_not_a_loss() -> None:
     world = World([[event_of(0, "a")], [event_of(1, "a")]])
     world.deliver(0, 0)
