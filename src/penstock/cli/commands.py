@@ -31,6 +31,7 @@ from penstock.cli.dead_letters import dead_letters
 from penstock.cli.describe import as_text, job_file
 from penstock.cli.emulator import emulator
 from penstock.cli.inputs import Problem, from_flags
+from penstock.cli.json_schema import json_schema as job_schema
 from penstock.cli.package import package
 from penstock.cli.redaction import redacted, resume_command, secret_names
 from penstock.cli.resolve import resolve
@@ -74,12 +75,15 @@ def _names(context: click.Context, parameter: click.Parameter, incomplete: str) 
 @click.argument("name", shell_complete=_names)
 @click.option("--json", "json_", is_flag=True, help="Print the whole specification as JSON.")
 @click.option("--flex-metadata", is_flag=True, help="Print the metadata of a Google flex template.")
+@click.option("--json-schema", is_flag=True, help="Print a JSON schema of the job file, for editors.")
 @click.option("--example", is_flag=True, help="Print a job file to fill in.")
-def describe(name: str, json_: bool, flex_metadata: bool, example: bool) -> None:
+def describe(name: str, json_: bool, flex_metadata: bool, json_schema: bool, example: bool) -> None:
     """Show what the template NAME does, its guarantees and its parameters."""
     template = _template(name)
     if flex_metadata:
         click.echo(json.dumps(flex.flex_metadata(template), indent=2))
+    elif json_schema:
+        click.echo(json.dumps(job_schema(template), indent=2))
     elif json_:
         click.echo(json.dumps(template.model_dump(mode="json", exclude_none=True), indent=2))
     else:

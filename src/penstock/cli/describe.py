@@ -63,13 +63,14 @@ def _given(name: str, parameter: Parameter, given: Mapping[str, Sequence[str]]) 
 
 
 def _entry(name: str, parameter: Parameter) -> str:
-    facts = ", ".join(_facts(parameter))
+    facts = ", ".join(parameter_facts(parameter))
     entries = [_entry(f"{name}.{each}", inner) for each, inner in (parameter.entries or {}).items()]
     head = fill(f"{name} ({facts})", WIDTH, initial_indent="  ", subsequent_indent="      ")
     return "\n".join([head, indent(fill(parameter.help, WIDTH - 6), " " * 6), *entries])
 
 
-def _facts(parameter: Parameter) -> Iterator[str]:
+def parameter_facts(parameter: Parameter) -> Iterator[str]:
+    """Yield the type of a parameter, and what restricts its values."""
     yield "mapping" if parameter.mapping else parameter.type
     if parameter.required:
         yield "required"

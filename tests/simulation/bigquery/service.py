@@ -42,9 +42,13 @@ class Stream:
 
 @dataclass
 class BigQuery:
-    """The service. `refuses` tells which rows it refuses because of their content."""
+    """The service. `refuses` tells which rows it refuses because of their content.
+
+    `rows_first`: it looks at rows before offsets. The documentation does not say which it does.
+    """
 
     refuses: Callable[[Row], bool] = lambda row: False
+    rows_first: bool = False
     tables: dict[str, list[Row]] = field(default_factory=dict)
     streams: dict[str, Stream] = field(default_factory=dict)
     successors: dict[tuple[str, str, str], Successor] = field(default_factory=dict)
@@ -59,6 +63,9 @@ class BigQuery:
     def append(self, table: str, stream: str, rows: Sequence[Row], offset: int | None) -> None:
         """Append rows: all or none."""
         found = None if stream == DEFAULT_STREAM else self.streams[stream]
+        bad = {index: "bad" for index, row in enumerate(rows) if self.refuses(row)}
+        if bad and self.rows_first and not (found and found.ended):
+            raise RowsRefusedError(bad)
         if found is not None:
             assert found.table == table
             if found.ended:
@@ -67,7 +74,6 @@ class BigQuery:
                 raise OffsetExistsError(str(offset))
             if offset is not None and offset > found.rows:
                 raise BigQueryTargetError("OFFSET_OUT_OF_RANGE")
-        bad = {index: "bad" for index, row in enumerate(rows) if self.refuses(row)}
         if bad:
             raise RowsRefusedError(bad)
         if found is not None:

@@ -109,6 +109,7 @@ def _small_requests():
 def test_lost_answers_pauses_and_ended_streams_lose_and_double_nothing(
     world: World, data: st.DataObject
 ) -> None:
+    world.service.rows_first = data.draw(st.booleans())
     while world.delivered < len(world.batches):
         number = world.delivered
         worker = data.draw(st.integers(0, 1))
@@ -135,6 +136,7 @@ def test_lost_answers_pauses_and_ended_streams_lose_and_double_nothing(
 
 def test_a_batch_of_which_all_rows_are_refused_does_not_move_the_ledger_back() -> None:
     world = World([[event_of(0, "a")], [event_of(1, "a")], [event_of(6, "a")], [event_of(3, "a")]])
+    world.service.rows_first = True
     world.deliver(0, worker=0)
     world.deliver(1, worker=1)
     world.deliver(2, worker=0)  # its entries are those of the first batch

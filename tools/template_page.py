@@ -1,0 +1,128 @@
+"""Writes docs/templates.md: every template, its guarantees and its parameters, as the code describes them.
+
+    python tools/template_page.py > docs/templates.md
+
+A test compares the page with the code.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+
+from penstock.cli.describe import parameter_facts
+from penstock.pipelines.sinks import SINKS, SinkKind
+from penstock.pipelines.sources import SOURCES
+from penstock.templates.derived import event_parameters
+from penstock.templates.parameter import Parameter
+from penstock.templates.template import templates
+
+_INTRODUCTION = """\
+# Templates
+
+A template is a pipeline that is started by its name, without code:
+
+```
+penstock init spanner-to-kafka -o job.yaml
+penstock validate job.yaml --online
+penstock run job.yaml
+```
+
+`SOURCE-to-SINK` is the name of every pair. Its parameters are those of its source, those of its sink, and those that
+choose and change events. A parameter of a sink that a source has too is called `target_…`. Values of secret parameters
+are never shown; a reference such as `${env:NAME}` or `${file:/path}` names a secret without containing it. An entry of
+a mapping is `parameter.entry` on the command line.
+
+`penstock describe NAME` shows the same, `--json-schema` prints a schema of the job file for editors, and
+`--flex-metadata` the metadata of a Google flex template. This page is made from the code:
+`python tools/template_page.py > docs/templates.md`.
+"""
+_PAGES = {
+    "avro": "files.md",
+    "parquet": "files.md",
+    "postgresql": "sinks/sql.md",
+}
+
+
+def page() -> str:
+    """Return the page."""
+    return "\n".join([_INTRODUCTION, *_overview(), *_sources(), *_sinks(), *_events()])
+
+
+def _overview() -> Iterator[str]:
+    yield "| Source | Sinks |\n|---|---|"
+    for source in SOURCES:
+        names = [name for name in templates() if name.startswith(f"{source}-to-")]
+        yield f"| `{source}` | {', '.join(f'`{name}`' for name in names)} |"
+    yield ""
+
+
+def _sources() -> Iterator[str]:
+    for source, kind in SOURCES.items():
+        shown = templates()[f"{source}-to-files"].parameters
+        own = kind.parameters()
+        yield f"## Source `{source}`: {kind.title}\n"
+        yield from _table({name: each for name, each in shown.items() if name in own})
+
+
+def _sinks() -> Iterator[str]:
+    files = templates()["spanner-to-files"]
+    own: dict[str, Parameter] = {}
+    for source, kind_of_source in SOURCES.items():
+        taken = {*kind_of_source.parameters(), *_event_parameters()}
+        known = templates()[f"{source}-to-files"].parameters
+        own |= {name: each for name, each in known.items() if name not in taken | own.keys()}
+    yield "## Sink `files`: files of lines, in one of several formats\n"
+    yield from (f"- {each}" for each in files.guarantees)
+    yield ""
+    yield from _table(own)
+    for sink, kind in SINKS.items():
+        yield f"## Sink `{sink}`: {kind.title}\n"
+        yield f"[Guarantee, types and limits]({_page_of(sink)}).\n"
+        yield from (f"- {each}" for each in kind.guarantees)
+        yield ""
+        yield from _table(_sink_parameters(sink, kind))
+
+
+def _events() -> Iterator[str]:
+    yield "## Events\n"
+    yield (
+        "Every template has those of these parameters that fit its source. `format` and the options of formats belong "
+        "to files and queues, `lines` and `barrier_seconds` to files; the default format of queues is debezium.\n"
+    )
+    yield from _table(_event_parameters())
+
+
+def _event_parameters() -> dict[str, Parameter]:
+    found: dict[str, Parameter] = {}
+    for source in ("spanner", *SOURCES):
+        found = event_parameters(source) | found
+    return {name: found[name] for name in [*event_parameters("spanner"), *found]}
+
+
+def _sink_parameters(sink: str, kind: SinkKind) -> dict[str, Parameter]:
+    shown = templates()[f"{kind.systems[0]}-to-{sink}"].parameters
+    return {kind.parameter(name): shown[kind.parameter(name)] for name in kind.names}
+
+
+def _page_of(sink: str) -> str:
+    return _PAGES.get(sink, f"sinks/{sink}.md")
+
+
+def _table(parameters: Mapping[str, Parameter], prefix: str = "") -> Iterator[str]:
+    if not prefix:
+        yield "| Parameter | | |\n|---|---|---|"
+    for name, each in parameters.items():
+        facts = ", ".join(parameter_facts(each)) + (", secret" if each.secret else "")
+        yield f"| `{prefix}{name}` | {_cell(facts)} | {_cell(each.help)} |"
+        yield from _table(each.entries or {}, f"{prefix}{name}.")
+    if not prefix:
+        yield ""
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
