@@ -104,3 +104,38 @@ def test_rows_that_change_while_chunks_are_read_give_the_tables(
         assert replayed(records(driver), table) == database.rows(table)
     assert_rows_follow_only_what_they_see(records(driver))
     assert driver.widest > 1, "the partitions were never dealt"
+
+
+@pytest.mark.slow
+def test_a_surrogate_key_a_condition_and_a_signal_table_work(emulator: Any, new_database: Any) -> None:
+    signals = "CREATE TABLE Signals (id STRING(64), type STRING(64), data STRING(MAX)) PRIMARY KEY (id)"
+    database = new_database(
+        emulator, [*DDL[:2], signals, "CREATE CHANGE STREAM Changes FOR Accounts, Orders"]
+    )
+    with database.client.batch() as batch:
+        rows = [(key, None if key % 5 == 0 else f"v{key % 3}", key) for key in range(30)]
+        batch.insert("Accounts", ["Id", "Value", "Version"], rows)
+        batch.insert("Orders", ["Id", "Value", "Version"], rows)
+    transform = database.reading(signal_table="Signals", chunk_rows=4)
+    driver = Epochs(transform.with_notifications(lambda each: each))
+    condition = {"data-collection": "Orders", "filter": "Version >= 20 OR Version = 3"}
+    data = {"data-collections": ["Accounts", "Orders", "Nothing"], "surrogate-key": "Value"}
+    data["additional-conditions"] = [condition]
+    with database.client.batch() as batch:
+        batch.insert("Signals", ["id", "type", "data"], [("1", "execute-snapshot", json.dumps(data))])
+    driver.run(0.2)
+    # The surrogate key of a row that was not read yet moves before the rows that were read.
+    with database.client.batch() as batch:
+        batch.update("Accounts", ["Id", "Value"], [(29, None), (28, "a")])
+    run_until_completed(driver)
+    driver.run_until(insert(database, "Accounts", {99: "last"}))
+    assert replayed(records(driver), "Accounts") == database.rows("Accounts")
+    orders = [
+        mod.parsed()[0]["Id"] for each in records(driver) if each.table_name == "Orders" for mod in each.mods
+    ]
+    assert sorted(map(int, orders)) == [3, *range(20, 30)]
+    ended = [
+        each.document["additional_data"] for each in driver.committed if isinstance(each, NotificationRecord)
+    ]
+    statuses = {each["scanned_collection"]: each["status"] for each in ended if "status" in each}
+    assert statuses == {"Accounts": "SUCCEEDED", "Orders": "SUCCEEDED", "Nothing": "UNKNOWN_SCHEMA"}

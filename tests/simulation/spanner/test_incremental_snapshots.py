@@ -232,15 +232,15 @@ def merged_reading(reading: Any, broken: Any) -> Any:
                 answer = self.stream.ask(token, position.timestamp, end)
                 if end == self.stream.horizon:
                     self.horizon_passed = True
-                steps, position = to_steps(token, position, answer)
-                for record, step in steps:
-                    if record is None or merge is None or not merge.notes_changes:
-                        yield ([] if record is None else [record]), step
+                steps, position = to_steps(token, position, answer, most_in_run=self.rng.choice((1, 3)))
+                for changes, step in steps:
+                    if not changes or merge is None or not merge.notes_changes:
+                        yield changes, step
                         continue
-                    records, merged = merge.note([record], step)
-                    self.rows_first += len(records) - 1
+                    records, merged = merge.note(changes, step)
+                    self.rows_first += len(records) - len(changes)
                     yield records, merged
-                    merge.changes_claimed([record])
+                    merge.changes_claimed(changes)
                 if not (steps and closes(steps[-1][1])):
                     announced = any(announces_end(step) for _, step in steps)
                     last = last_step(token, position, end, self.stream.horizon, announced=announced)
@@ -255,9 +255,6 @@ def merged_reading(reading: Any, broken: Any) -> Any:
                 self.refused += 1
                 assert not tracker.try_claim(taken[1])
             return split
-
-        def _commit(self, before: object, outputs: list[Any], residuals: list[Any]) -> None:
-            super()._commit(before, [record for each in outputs for record in each], residuals)
 
         def _check_all(self) -> None:
             rows: dict[int, Row] = {}
