@@ -35,7 +35,7 @@ peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 epochs.run(0.5, steps=50)
 before = peak()
 while epochs.committed.count < given["rows"]:
-    epochs.run(60, steps=20_000)
+    epochs.run(60, steps=1_000)
 print(json.dumps({"before": before, "peak": peak(), "rows": epochs.committed.count}))
 """
 
