@@ -19,7 +19,7 @@ _LIMIT = 1 << 64
 def sequence_number(version: Version) -> str:
     """Return the sequence number of a version.
 
-    For the changes of one row the numbers sort as their versions. Ids of transactions need no order of their own where
+    For the changes of one row the numbers sort as their versions. Ids of transactions need no order where
     they are not numbers (Spanner): two transactions that change one row never have the same commit timestamp. A row
     of a snapshot has no transaction, so it sorts before a change with the same timestamp.
 

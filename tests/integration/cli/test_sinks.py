@@ -23,7 +23,7 @@ def run(start: Any, shop: Any, penstock: list[str], tmp_path: Path) -> Run:
     """Runs a template over 20 orders, until a few seconds after them."""
 
     def run_(template: str, *words: str, first: int, **sets: str) -> None:
-        begun = datetime.now(UTC) - timedelta(seconds=1)
+        begun = datetime.now(UTC)  # not earlier: the change stream may have been created a moment ago
         shop.order(range(first, first + len(ORDERS)))
         end = datetime.now(UTC) + timedelta(seconds=3)
         values = {
@@ -32,7 +32,7 @@ def run(start: Any, shop: Any, penstock: list[str], tmp_path: Path) -> Run:
             "database": "shop",
             "change_stream": "OrdersStream",
             "roll_seconds": "0",
-            "start": f"{begun:%Y-%m-%dT%H:%M:%SZ}",
+            "start": f"{begun:%Y-%m-%dT%H:%M:%S.%fZ}",
             "end": f"{end:%Y-%m-%dT%H:%M:%SZ}",
             **sets,
         }
