@@ -2,7 +2,7 @@
 
 Each writer has one write stream for each table, and appends its rows at explicit offsets. BigQuery accepts a row at an
 offset once. So the question of a repeated batch is only: *which offset does its first row have?* The ledger answers it:
-after each batch, for each table of the batch, the offset of the next one. docs/decisions/0021 has the proof.
+after each batch, for each table of the batch, the offset of the next one. docs/decisions/0023 has the proof.
 
 - A kill between the rows and the ledger: the next try reads the ledger, appends at the same offset, is told that the
   offset exists, and asks the table which events of the batch it has.
