@@ -370,8 +370,8 @@ class Timeline:
                     self._received.setdefault(commit, at)
                 else:
                     self._emitted[commit] = at, fields["epoch"]
-            if "commits" not in fields:
-                # A level ends with its last task.
+            # Phases of the start have neither. A level ends with its last task.
+            if "commits" not in fields and "epoch" in fields:
                 key = phase, fields["epoch"]
                 self._epochs[key] = max(at, self._epochs.get(key, at))
 

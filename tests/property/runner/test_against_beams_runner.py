@@ -11,7 +11,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms import trigger, window
-from hypothesis import Phase, example, given, settings
+from hypothesis import Phase, example, given, reject, settings
 from hypothesis import strategies as st
 
 from tests.conftest import CAMPAIGN
@@ -36,8 +36,15 @@ class CollectFn(beam.DoFn):
 
 def on_beams_runner(construct: Callable[[beam.Pipeline], None]) -> Counter[Any]:
     found.clear()
-    with beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions([])) as pipeline:
-        construct(pipeline)
+    try:
+        with beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions([])) as pipeline:
+            construct(pipeline)
+    except AssertionError as error:
+        # Beam's runner may fuse steps so that a stage waits for a side input that only the same stage can make. It ends
+        # with bundles that were never run, so there is nothing to compare with.
+        if "watermark-pending bundles did not execute" not in str(error):
+            raise
+        reject()
     return Counter(found)
 
 
