@@ -130,9 +130,20 @@ class Decoder:
     def _decode_rows(self, partial: Any) -> list[ChangeRecord]:
         """Decode row by row: messages with other records than data, and rows that are cut."""
         records: list[ChangeRecord] = []
+        data: list[bytes] = []
         for row in self._whole_rows(partial):
             for struct in row.list_value.values:
-                self._decode_struct(struct.list_value.values, records)
+                kinds = struct.list_value.values
+                entries = kinds[0].list_value.values
+                if entries:
+                    data.extend(entries)
+                    continue
+                # One heartbeat in a message must not make thousands of data records slow: those between two other
+                # records are decoded at once.
+                records.extend(self._data_records(data))
+                data.clear()
+                records.extend(_other_records(kinds))
+        records.extend(self._data_records(data))
         return records
 
     def _whole_rows(self, partial: Any) -> list[Any]:
@@ -149,18 +160,14 @@ class Decoder:
             self._pending = _as_value(rows.pop())
         return rows
 
-    def _decode_struct(self, kinds: Any, records: list[ChangeRecord]) -> None:
-        data = kinds[0].list_value.values
-        if data:
-            records.extend(map(self._data_record, data))
-            return
-        heartbeats, children = kinds[1].list_value.values, kinds[2].list_value.values
-        records.extend([_heartbeat(_values(entry)) for entry in heartbeats])
-        records.extend([_child_partitions(_values(entry)) for entry in children])
-        if not heartbeats and not children:
-            raise DecodeError(
-                "the change stream sent a record that is neither data, heartbeat nor child partitions"
-            )
+    def _data_records(self, entries: list[bytes]) -> list[ChangeRecord]:
+        """Decode encoded data change records, together if none of them is special."""
+        if self._rows.exact and len(entries) > 1:
+            # Encoded messages one after the other are one message that has the fields of all.
+            decoded = _undamaged(wire.Entry.FromString(b"".join(entries)).list_value.values)
+            if decoded is not None:
+                return decoded
+        return list(map(self._data_record, entries))
 
     def _data_record(self, entry: bytes) -> ChangeRecord:
         if self._rows.exact:
@@ -171,6 +178,23 @@ class Decoder:
             return _data_record_by_position(entry)
         except (ValueError, IndexError) as error:
             return _damaged(entry, error)
+
+
+def _other_records(kinds: Any) -> list[ChangeRecord]:
+    """Decode a ChangeRecord that has heartbeats or child partitions.
+
+    Raises:
+        DecodeError: it has neither.
+    """
+    heartbeats, children = kinds[1].list_value.values, kinds[2].list_value.values
+    if not heartbeats and not children:
+        raise DecodeError(
+            "the change stream sent a record that is neither data, heartbeat nor child partitions"
+        )
+    return [
+        *(_heartbeat(_values(entry)) for entry in heartbeats),
+        *(_child_partitions(_values(entry)) for entry in children),
+    ]
 
 
 def _as_value(message: Any) -> Any:
