@@ -67,6 +67,20 @@ def test_a_data_change_record_is_decoded() -> None:
     assert Decoder().feed(message(data_with(), data_with())) == [DECODED, DECODED]
 
 
+def test_data_records_stay_on_their_side_of_a_heartbeat() -> None:
+    beat = HeartbeatRecord(1767225600_000000000)
+    first, second = replace(DECODED, transaction_tag="a"), replace(DECODED, transaction_tag="b")
+    rows = [
+        data_with(at_11="a"),
+        data_with(at_11="b"),
+        BEAT,
+        data_with(at_11="b"),
+        BEAT,
+        data_with(at_11="a"),
+    ]
+    assert Decoder().feed(message(*rows)) == [first, second, beat, second, beat, first]
+
+
 @pytest.mark.parametrize("counts", [(1, 1, 1), (2, 0, 1), (1, 3, 0, 0, 2), (0, 0)])
 def test_each_record_of_a_message_has_its_own_mods(counts: tuple[int, ...]) -> None:
     mods = [[[f'{{"K":"{at}.{n}"}}', "{}", ""] for n in range(count)] for at, count in enumerate(counts)]
