@@ -136,7 +136,8 @@ def _iceberg(target: TargetUnderTest) -> Newest:
     from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import NoSuchTableError
 
-    catalog = load_catalog("reader", **target.options())
+    # The name that the sink uses: a catalogue in SQL keeps the tables of each name apart.
+    catalog = load_catalog("default", **target.options())
 
     def newest() -> int:
         try:
