@@ -64,7 +64,7 @@ class SnapshotsReading:
         return options is not None and (options.takes_signals or options.snapshot == WHEN_NEEDED)
 
     def with_snapshots(self, frontier: Any) -> Any:
-        """Return the frontier with snapshots, if the program may read them beside the changes."""
+        """Return the frontier with snapshots, if the program may read them while it reads changes."""
         if isinstance(frontier, self.frontier_type) and self._merges:
             return SnapshotsFrontier(frontier, SnapshotProgress())
         return frontier

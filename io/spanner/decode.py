@@ -283,8 +283,8 @@ _BOUNDARY = wire.ListValue(
 def _mods_of_records(encoded: list[bytes]) -> list[Mods]:
     """Decode the mods of several records.
 
-    One call of the parser for all records, with a boundary after each: for a record of one mod, a call of its own costs
-    more than everything else in the record.
+    One call of the parser for all records, with a boundary after each: for a record of one mod, a separate call
+    costs more than everything else in the record.
     """
     sides = wire.Mods.FromString(_BOUNDARY.join([*encoded, b""])).values.list_value.values
     texts = sides.string_value[:]

@@ -51,7 +51,7 @@ class Renewed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotsFrontier:
-    """A change stream's frontier, and the snapshots that are read beside it.
+    """A change stream's frontier, and the snapshots that are read at the same time.
 
     `progress` None: a dealt part without the snapshots. `hold`: nanoseconds. `reader`: that of the last `Merged` claim;
     only a reader that knows all changes since its chunks were requested may continue with them. `lost`: a part has lost

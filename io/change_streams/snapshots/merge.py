@@ -47,7 +47,7 @@ class RowChange(NamedTuple):
 
 
 class SnapshotSource(Protocol):
-    """What a source knows about its records."""
+    """The rules of one source about its records."""
 
     def identity(self, record: Any) -> Any:
         """Return what tells the record from others, also when it is read again; None: it has no changes of rows."""
