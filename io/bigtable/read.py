@@ -141,8 +141,8 @@ class ReadFromBigtableChangeStream(ReadFromChangeStream):
             is made. A pipeline that resumes from a checkpoint ignores it.
         snapshot: "initial" (or True) reads all rows too, when a pipeline starts without a checkpoint, as records of the
             type READ. "when_needed" does so too when the service no longer has the changes after the checkpoint; cells
-            that were deleted meanwhile cannot be known. "never" (or False) reads changes only. docs/snapshots.md says
-            what is promised.
+            that were deleted in that time cannot be known. "never" (or False) reads changes only. docs/snapshots.md
+            has the promises.
         signal_file: a file of JSON lines with requests for incremental snapshots, in Debezium's layout, which all
             workers can read.
         signal_folder: a folder of such files, one for each signal; `penstock snapshot` writes there.

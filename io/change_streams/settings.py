@@ -63,8 +63,8 @@ class Settings:
     `identity` is that of the change stream in the running program; a checkpoint of another stream is rejected. `end` is
     the program's end; that of a checkpoint may be earlier. `error_output`: records that cannot be decoded are emitted
     to an error output, instead of failing the read. `lineage_output`: lineage events are emitted too.
-    `notification_output`: so are reports about the progress of snapshots. `snapshots`: which snapshots are read beside
-    the changes.
+    `notification_output`: so are reports about the progress of snapshots. `snapshots`: which snapshots are read
+    while changes are read.
     """
 
     connection: Connection

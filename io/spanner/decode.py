@@ -161,7 +161,7 @@ class Decoder:
         return rows
 
     def _data_records(self, entries: list[bytes]) -> list[ChangeRecord]:
-        """Decode encoded data change records, together if none of them is special."""
+        """Decode encoded data change records: in one call if all have the usual form, otherwise one by one."""
         if self._rows.exact and len(entries) > 1:
             # Encoded messages one after the other are one message that has the fields of all.
             decoded = _undamaged(wire.Entry.FromString(b"".join(entries)).list_value.values)

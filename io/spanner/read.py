@@ -262,9 +262,9 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
         snapshot: "initial" (or True) reads every row of the watched tables before the changes, as records with the
             mod_type READ: as of `start`, or as of now without one. Then follows every change with a greater commit
             timestamp. "when_needed" also reads all rows when the service no longer has the changes after the
-            checkpoint; rows that were deleted meanwhile cannot be known. "never" (or False) reads changes only. A
-            pipeline that resumes from a checkpoint takes no initial snapshot, and finishes one that it has begun,
-            whatever the value.
+            checkpoint; rows that were deleted in that time cannot be known. "never" (or False) reads changes only. A
+            pipeline that resumes from a checkpoint takes no initial snapshot, and finishes one that it has begun.
+            This holds for each value.
         signal_table: a table with the STRING columns id, type and data, which is polled. Rows that are inserted there
             request incremental snapshots, in Debezium's layout. docs/snapshots.md has the signals.
         signal_file: a file of JSON lines with the same fields, which all workers can read.

@@ -1,4 +1,4 @@
-"""What the snapshots of every source do with the answers of their threads, and the reports that come out."""
+"""How snapshots process the answers of their threads, and the progress reports that follow. For every source."""
 
 from __future__ import annotations
 

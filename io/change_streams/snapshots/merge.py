@@ -10,7 +10,7 @@ a chunk that was read at T sees exactly the changes with a commit timestamp up t
 
 All methods are called by the thread of the bundle. Changes are noted when they are claimed, and not when they are
 read ahead. If a claim is refused (the bundle was split), its changes come again. `_noted` then says which rows belong
-before them. No chunk is emitted meanwhile: a checkpoint would have its cursor without those rows.
+before them. Until then no chunk is emitted: a checkpoint would have its cursor without those rows.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class SnapshotWorker:
         self._start(lambda: self._poll(positions))
 
     def park(self, seconds: float) -> None:
-        """Poll no channel any more after so many seconds, unless `resume` is called before."""
+        """Stop polling the channels after `seconds`, unless `resume` is called before."""
         with self._lock:
             self._parked_until = time.monotonic() + seconds
 
