@@ -175,11 +175,11 @@ class Disturbed:
 
         The JVM of the driver has the name of the daemon in its options, but not as a module to run.
         """
-        found = sorted(
-            pid for pid in session_members(self._running().process.pid) if part in command_line(pid)
-        )
-        assert found, self._story(f"there is no process {part}")
-        os.kill(self.rng.choice(found), signal.SIGKILL)
+        run = self._running()
+        moment = ProcessRuns(run.process.pid, part)
+        # An earlier kill may have ended all of them: then Spark is about to start new ones.
+        self._wait(run, moment, f"a process {part}")
+        os.kill(self.rng.choice(moment.found), signal.SIGKILL)
         self.processes += 1
 
     def _pause_and_succeed(self) -> None:
@@ -214,6 +214,22 @@ class Disturbed:
 
     def _story(self, what: str) -> str:
         return f"{what}; the end of {self.log}:\n{self.log.read_text(errors='replace')[-4000:]}"
+
+
+@dataclass
+class ProcessRuns:
+    """At least one process of a session has `part` in its command line. `found` are their ids."""
+
+    session: int
+    part: str
+    found: list[int] = field(default_factory=list)
+
+    def arm(self) -> None:
+        """Nothing to prepare."""
+
+    def is_now(self) -> bool:
+        self.found = sorted(pid for pid in session_members(self.session) if self.part in command_line(pid))
+        return bool(self.found)
 
 
 def command_line(pid: int) -> str:

@@ -19,7 +19,7 @@ from penstock.event.model import NO_COLUMNS
 WRITERS = ("w0", "w1", "w2", "w3")
 PER_SECOND = 12
 """Statements of each writer."""
-ROUND, SLOTS = 6, 29
+ROUND, SLOTS = 6, 59
 _START = 1_763_740_800  # 2025-11-21T16:00:00Z
 BAD_WRITER, BAD_NUMBER = "w0", 50
 BAD_OWNER = "bad"

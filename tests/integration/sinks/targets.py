@@ -300,7 +300,8 @@ class Delta(TargetUnderTest):
         return refused
 
     def publishing(self) -> Moment:
-        return FileAppears(self._data / "bucket" / "lake", "*/_delta_log/*.json")
+        # A file of rows is there, and not yet the entry of the log that names it.
+        return FileAppears(self._data / "bucket" / "lake", "*/*.parquet")
 
     def take_down(self) -> None:
         self._server.stop()

@@ -23,8 +23,8 @@ from tests.oracle.lines import read_lines
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=60)]
 
-KILLS, NUMBERS = int(os.environ.get("PENSTOCK_SINK_KILLS", "30")), 2_600
-"""Kills of a campaign, and the statements of each of the four writers, at least."""
+KILLS, NUMBERS, ZOMBIES = int(os.environ.get("PENSTOCK_SINK_KILLS", "30")), 2_600, 2
+"""Of a campaign: kills, statements of each of the four writers (at least), and paused drivers for each sink."""
 
 
 def groups() -> list[Any]:
@@ -75,7 +75,7 @@ def test_target_equals_the_source_after_kills_zombies_outages_and_a_refused_row(
             kinds=(WORKER, ALL, EXECUTOR, WORKER, DRIVER, EXECUTOR)
             if campaign.full
             else (ALL, WORKER, DRIVER),
-            zombies=range(len(targets)) if campaign.full else (),
+            zombies=[n for n in range(len(targets)) for _ in range(ZOMBIES)] if campaign.full else (),
             outages=[n for n, each in enumerate(targets) if each.outage and campaign.full],
         )
         command = python("tests.integration.sinks.program", str(configuration))
