@@ -17,7 +17,8 @@ from penstock.runner.driver.residuals import Residuals, ResidualView
 from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.metrics import Metrics, deserialized
 from penstock.runner.planning.graph import build_plan
-from penstock.runner.protocol.record import CommitRecord, WatermarkKind, decode_record
+from penstock.runner.protocol.record import CommitRecord, WatermarkKind
+from penstock.runner.protocol.record_codec import decode_record
 from penstock.runner.store.checkpoint import Checkpoint
 from penstock.runner.store.requests import Request, Requests
 

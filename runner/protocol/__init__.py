@@ -6,7 +6,7 @@ run_epochs(coordinator, epoch, retries=3)       # epoch(record, attempt) -> Epoc
 """
 
 from penstock.attempt import Attempt
-from penstock.runner.protocol.coordinator import Coordinator, Swept
+from penstock.runner.protocol.coordinator import Coordinator, SweepResult
 from penstock.runner.protocol.errors import (
     CheckpointError,
     CommitUnknownError,
@@ -19,7 +19,7 @@ from penstock.runner.protocol.errors import (
 )
 from penstock.runner.protocol.loop import Epoch, run_epochs
 from penstock.runner.protocol.names import RunName
-from penstock.runner.protocol.pins import BlockReceipt, TaskResult, pinned
+from penstock.runner.protocol.pins import BlockReceipt, TaskResult, pin_attempts
 from penstock.runner.protocol.record import (
     CommitRecord,
     EarliestTimers,
@@ -50,9 +50,9 @@ __all__ = [
     "RunName",
     "StateRun",
     "SupersededError",
-    "Swept",
+    "SweepResult",
     "TaskResult",
     "WatermarkKey",
-    "pinned",
+    "pin_attempts",
     "run_epochs",
 ]

@@ -21,12 +21,10 @@ from penstock.compat import UTC
 from penstock.runner.protocol.errors import CheckpointError, SupersededError
 from penstock.runner.protocol.exactly_once_put import create_exactly_once, repeat_until_answered
 from penstock.runner.protocol.names import run_age, side_file_age, side_file_name
-from penstock.runner.protocol.record import (
+from penstock.runner.protocol.record import KEPT_DRIVERS, CommitRecord, EpochState
+from penstock.runner.protocol.record_codec import (
     INLINE_BYTES,
-    KEPT_DRIVERS,
     MAX_RECORD_BYTES,
-    CommitRecord,
-    EpochState,
     decode_record,
     encode_record,
     encode_side_file,
@@ -43,14 +41,16 @@ KEEP_RECORDS = 8
 SWEEP_LIMIT = 1000
 """Maximum number of files that one sweep deletes."""
 
-
 IDLE_CHECK_US = 2_000_000
-"""How often an idle driver looks for a newer one, if a look costs money."""
+"""Time between two checks for a newer driver, on storage where each check costs money (an object store)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
-    """Numbers of files that a sweep has deleted. `more`: it reached its limit, or could not delete everything."""
+class SweepResult:
+    """Numbers of files that a sweep has deleted.
+
+    `more`: files remain, because the sweep reached its limit or the storage refused. The next sweep continues.
+    """
 
     runs: int = 0
     records: int = 0
@@ -101,7 +101,7 @@ class Coordinator:
         self._keep_records = keep_records
         self._inline_bytes = inline_bytes
         self._writer = writer or describe_writer(clock(), nonces())
-        # Of the writer, because a name that the caller gives may be that of another driver.
+        # With a nonce, because a caller may pass a `writer` that another driver has too.
         self._token = hashlib.sha256(f"{self._writer} {nonces()}".encode()).hexdigest()[:TOKEN_DIGITS]
         self._last_own: StoredRecord | None = None
         self._checked_us = 0
@@ -141,13 +141,13 @@ class Coordinator:
             CheckpointError: the last record cannot be read.
             OSError: the record could not be created.
         """
-        # Not endless: a create that fails means that another driver has just committed a higher record.
+        # This loop ends: a create fails only if another driver has just committed a higher record.
         while True:
-            record, data = self._encoded(self._take_over_record(self._store.last()), self._nonces())
-            if self._put(record.number, data):
-                # `last` lists and then reads. In between the record may have been deleted and created again by a driver
-                # that was paused for long. So nothing is known of it.
-                return self._keep(record, data, None)
+            record, data = self._encode(self._take_over_record(self._store.last()), self._nonces())
+            if self._create_record(record.number, data):
+                # None: the record that `last` returned is not passed as the predecessor. `last` lists and then reads,
+                # and in between a driver that was paused for long may have created that number again.
+                return self._remember(record, data, None)
 
     def _take_over_record(self, last: StoredRecord | None) -> CommitRecord:
         # The generation is a record number, so it is unique and rises without a counter that must be stored elsewhere.
@@ -161,13 +161,13 @@ class Coordinator:
             kind="takeover" if last else "initial",
             epochs=last.record.epochs if last else 0,
             state=last.record.state if last else EpochState(),
-            # The same file, because a take-over must not cost more than a record.
+            # The same side file, so that a take-over writes only the record.
             side_file=last.record.side_file if last else None,
             drivers=(*(last.record.drivers if last else ()), Driver(number, self._token))[-KEPT_DRIVERS:],
         )
 
     def begin(self) -> Attempt:
-        """Return a new attempt of the epoch that follows the last record."""
+        """Return a new attempt of the epoch that follows the last record. Each call returns another nonce."""
         record = self.record
         return Attempt(self._store.job, record.generation, record.number + 1, self._nonces(), record.drivers)
 
@@ -186,8 +186,9 @@ class Coordinator:
             raise ValueError(
                 f"epoch {attempt.epoch} does not follow record {own.record.number}; call begin() for it"
             )
-        # Before the create: if the folder was replaced by an empty one, the create would succeed. Object stores are not
-        # mounted, and a request there takes tens of ms. The check after the create finds an emptied prefix too.
+        # Check this before the create: in a folder that was replaced by an empty one, the create would succeed. Not on
+        # object stores: they are not mounted, a request takes tens of ms, and the check after the create
+        # (`_remember`) finds an emptied prefix too.
         if self._store.lists_cheaply:
             self._require_own()
         record = replace(
@@ -200,29 +201,29 @@ class Coordinator:
             state=state,
             side_file=None,
         )
-        record, data = self._encoded(record, attempt.nonce)
+        record, data = self._encode(record, attempt.nonce)
         # Another driver has this number, so it has taken over: no driver creates a number above another driver's
         # without doing so.
-        if not self._put(record.number, data):
+        if not self._create_record(record.number, data):
             raise self._superseded(record.number)
-        committed = self._keep(record, data, own)
-        self._delete_replaced(own.record)
+        committed = self._remember(record, data, own)
+        self._delete_replaced_side_file(own.record)
         return committed
 
-    def _encoded(self, record: CommitRecord, nonce: str) -> tuple[CommitRecord, bytes]:
-        """Return the record and its bytes. Long lists of its state are now in a side file, which the record names.
+    def _encode(self, record: CommitRecord, nonce: str) -> tuple[CommitRecord, bytes]:
+        """Return the record and its bytes. If its lists are long, write them to a side file, which the record names.
 
-        `nonce` was never used for a record of this number and generation.
+        `nonce` must not have been used for another record of this number and generation.
         """
-        # First a lower bound, so that lists of 100 MB are not encoded twice.
+        # Compare a lower bound of the size first, so that lists of 100 MB are not encoded twice.
         large = record.side_file is None and has_lists(record.state)
         if large and inline_bytes(record.state) <= self._inline_bytes:
             data = encode_record(record)
             if len(data) <= self._inline_bytes:
                 return record, data
         if large:
-            # Before the record: a record never names a file that does not exist. If this driver ends in between, no
-            # record names the file, and a sweep deletes it by its age.
+            # Write the side file before the record: a record must never name a file that does not exist. If this
+            # driver ends in between, no record names the file, and a sweep deletes it by its age.
             name = side_file_name(record.generation, record.number, nonce)
             lists = encode_side_file(record.state)
             self._may_have_side_files = True
@@ -236,10 +237,10 @@ class Coordinator:
             )
         return record, data
 
-    def _delete_replaced(self, before: CommitRecord) -> None:
-        """Delete the side file of the record before the last one. If this fails, a sweep does it.
+    def _delete_replaced_side_file(self, before: CommitRecord) -> None:
+        """Delete the side file of the record before the last one. If this fails, a sweep deletes it.
 
-        Only with large state, and at once: sixteen epochs between two sweeps may write gigabytes.
+        At once, and not by the next sweep: in the epochs between two sweeps, side files may add up to gigabytes.
         """
         if before.side_file is not None:
             with contextlib.suppress(OSError):
@@ -258,9 +259,9 @@ class Coordinator:
             self._require_own()
 
     def check_superseded_while_idle(self) -> None:
-        """Check it as `check_superseded` does, but on an object store only from time to time: each check costs money.
+        """As `check_superseded`, but on an object store at most once in `IDLE_CHECK_US`: each check costs money.
 
-        An idle driver looks for work several times a second. It does no harm if it notices a newer one later.
+        An idle driver looks for work several times a second. If it notices a newer driver later, that does no harm.
         """
         now_us = self._clock()
         # The absolute difference: the wall clock may be set back.
@@ -268,7 +269,7 @@ class Coordinator:
             self.check_superseded()
             self._checked_us = now_us
 
-    def sweep(self, limit: int = SWEEP_LIMIT) -> Swept:
+    def sweep(self, limit: int = SWEEP_LIMIT) -> SweepResult:
         """Delete at most `limit` files that are no longer needed, judged by this driver's last record.
 
         These are state runs and side files with (generation, epoch) at or below those of the record that it does not
@@ -280,15 +281,15 @@ class Coordinator:
         unused = self._unused_side_files(record)
         side_files = unused[:limit]
         records = [n for n in self._store.record_numbers() if n <= record.number - self._keep_records]
-        # A limit, because a sweep runs between two epochs: after a long outage it may find thousands of files, and the
-        # next sweep continues.
+        # Limited, because a sweep runs between two epochs and delays the next one: after a long outage it may find
+        # thousands of files. The next sweep continues.
         self._store.delete_runs(runs[:limit])
         self._store.delete_side_files(side_files)
         self._may_have_side_files = record.side_file is not None or len(unused) > limit
-        # One after the other, the lowest first: `Checkpoint.record_above` relies on this order.
+        # One after the other, the lowest number first: `Checkpoint.record_above` relies on this order.
         for number in records[: max(0, limit - len(runs))]:
             self._store.delete_record(number)
-        return Swept(
+        return SweepResult(
             runs=min(len(runs), limit),
             records=min(len(records), max(0, limit - len(runs))),
             side_files=len(side_files),
@@ -297,16 +298,17 @@ class Coordinator:
         )
 
     def _unused_runs(self, record: CommitRecord) -> list[str]:
-        # By name, not by entry: after a rescaling several entries may share one file.
+        # Compare names, not entries: after a rescaling several entries may share one file.
         named = {run.name for run in record.state.state_runs}
         mine = (record.generation, record.number)
-        # A name of another form has no age. It is not from Penstock, so it stays.
+        # A name of another form has no age. Penstock did not write that file, so a sweep keeps it.
         ages = ((name, run_age(name)) for name in self._store.run_names() if name not in named)
         return [name for name, age in ages if age is not None and age <= mine]
 
     def _unused_side_files(self, record: CommitRecord) -> list[str]:
-        # Without such files no list of the folder: it costs money on an object store. The first sweep finds
-        # those of earlier drivers. What a paused driver writes later is found by the first sweep of the next driver.
+        # Do not list the folder if it cannot have side files: on an object store a listing costs money. The first
+        # sweep finds the files of earlier drivers. If a paused driver writes one later, the first sweep of the next
+        # driver finds it.
         if not self._may_have_side_files:
             return []
         named = record.side_file.name if record.side_file else None
@@ -314,7 +316,7 @@ class Coordinator:
         ages = ((name, side_file_age(name)) for name in self._store.side_file_names() if name != named)
         return [name for name, age in ages if age is not None and age <= mine]
 
-    def _put(self, number: int, data: bytes) -> bool:
+    def _create_record(self, number: int, data: bytes) -> bool:
         """Create the record; return whether it is this driver's, even if the storage had to be asked several times."""
         return create_exactly_once(
             lambda: self._store.create_record(number, data),
@@ -324,22 +326,22 @@ class Coordinator:
             self._pause,
         )
 
-    def _keep(self, record: CommitRecord, data: bytes, before: StoredRecord | None) -> CommitRecord:
+    def _remember(self, record: CommitRecord, data: bytes, before: StoredRecord | None) -> CommitRecord:
         """Remember a created record as this driver's last one, unless there is a higher one.
 
-        `before` is the record of this driver before it, if there is one.
+        `before` is this driver's previous record, None if it has none.
 
-        Without the check a driver that was paused for long could win a number that was used and deleted before: its
-        create succeeds, although another driver took over long ago.
+        The check is needed because a driver that was paused for long could create a record whose number was used and
+        deleted before: its create succeeds, although another driver took over long ago.
         """
         self._check_nothing_above(record.number, before)
         self._last_own = StoredRecord(record, record_digest(data))
         return record
 
     def _check_nothing_above(self, number: int, known: StoredRecord | None) -> None:
-        # Repeated until there is an answer: only it tells whether another driver runs.
+        # Repeated until the storage answers: without an answer it is unknown whether another driver has taken over.
         above = repeat_until_answered(
-            lambda: self._store.record_above(number, known), self._what_is_asked(), self._pause
+            lambda: self._store.record_above(number, known), self._listing_question(), self._pause
         )
         if above is not None:
             raise self._superseded(above)
@@ -352,27 +354,28 @@ class Coordinator:
         deletes records may miss both.
         """
         number = self._own.record.number
-        if self._highest() < number and self._highest() < number:
+        if self._highest_number() < number and self._highest_number() < number:
             raise CheckpointError(
                 f"{self._store.folder} no longer contains record {number}, which this driver has committed: the "
                 "folder was moved or emptied, or is not mounted. Put it back and start the pipeline again: it "
                 "continues from there"
             )
 
-    def _highest(self) -> int:
-        numbers = repeat_until_answered(self._store.record_numbers, self._what_is_asked(), self._pause)
+    def _highest_number(self) -> int:
+        numbers = repeat_until_answered(self._store.record_numbers, self._listing_question(), self._pause)
         return max(numbers, default=0)
 
-    def _what_is_asked(self) -> str:
+    def _listing_question(self) -> str:
         return f"which records {self._store.folder} holds"
 
     def _superseded(self, number: int) -> SupersededError:
         return SupersededError(
-            f"another driver has taken over {self._store.folder}: {self._who(number)}. This driver stops, and its "
-            "work since its last record does not count. Let only one driver at a time use a --checkpoint_dir"
+            f"another driver has taken over {self._store.folder}: {self._describe_writer_of(number)}. This driver "
+            "stops, and its work since its last record does not count. Let only one driver at a time use a "
+            "--checkpoint_dir"
         )
 
-    def _who(self, number: int) -> str:
+    def _describe_writer_of(self, number: int) -> str:
         try:
             record = decode_record(self._store.read_record(number))
         except FileNotFoundError:

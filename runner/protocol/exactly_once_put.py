@@ -49,12 +49,12 @@ def repeat_until_answered(ask: Callable[[], _Answer], what: str, pause: Callable
 def _repeat(
     ask: Callable[[], _Answer], what: str, pause: Callable[[float], None], temporary: type[OSError]
 ) -> _Answer:
-    # 25 s in total.
+    # The pauses add up to 25.5 s.
     for tried in range(PUT_TRIES):
         try:
             return ask()
         except StoreUnavailableError as error:
-            # An object store has repeated the request already, for as long as its URL says.
+            # The object store client has already repeated the request, for the time that its URL gives.
             raise CommitUnknownError(f"{error}. It is unknown {what}; the next start finds out") from error
         except temporary as error:
             unknown = error

@@ -19,6 +19,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+# kind, level, partition, nonce (16 ASCII characters, see `TaskScope`), edge, number
 _HEADER = struct.Struct(">BHI16sHI")
 
 FRAME_BYTES = 1 << 20
@@ -63,8 +64,11 @@ class Frame:
         return cls(Kind(kind), level, partition, nonce.decode("ascii"), edge, number, payload)
 
 
-class InOrder:
-    """Puts the DATA frames of each producer and edge in the order of their numbers; early frames wait."""
+class FrameSequencer:
+    """Restores the order of the DATA frames of each producer and edge; frames that come early wait.
+
+    A frame carries its number, because Spark delivers blocks in the order in which it has fetched them.
+    """
 
     def __init__(self) -> None:
         self._next: dict[tuple[int, int, int], int] = {}
@@ -72,9 +76,9 @@ class InOrder:
 
     def take(self, frame: Frame) -> Iterator[Frame]:
         """Yield `frame` if it is the next one of its producer and edge, and then those that waited for it."""
-        lane = (frame.level, frame.partition, frame.edge)
-        waiting = self._early.setdefault(lane, {})
+        channel = (frame.level, frame.partition, frame.edge)
+        waiting = self._early.setdefault(channel, {})
         waiting[frame.number] = frame
-        while (number := self._next.get(lane, 0)) in waiting:
-            self._next[lane] = number + 1
+        while (number := self._next.get(channel, 0)) in waiting:
+            self._next[channel] = number + 1
             yield waiting.pop(number)

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from penstock.attempt import Attempt
 from penstock.errors import PenstockError
-from penstock.runner.protocol.coordinator import Coordinator, Swept
+from penstock.runner.protocol.coordinator import Coordinator, SweepResult
 from penstock.runner.protocol.errors import (
     CommitUnknownError,
     EpochFailedError,
@@ -58,7 +58,7 @@ def run_epochs(
     retries: int,
     stop: Callable[[CommitRecord], bool] = lambda record: False,
     on_commit: Callable[[CommitRecord], None] = lambda record: None,
-    on_sweep: Callable[[CommitRecord, Swept], None] = lambda record, swept: None,
+    on_sweep: Callable[[CommitRecord, SweepResult], None] = lambda record, swept: None,
     on_failure: Callable[[CommitRecord, int, Exception], None] = lambda record, failures, error: None,
     back_off: Callable[[int], float] = back_off_s,
     pause: Callable[[float], None] = time.sleep,
@@ -66,16 +66,20 @@ def run_epochs(
 ) -> CommitRecord:
     """Run epochs from the coordinator's record until the state is done or `stop` returns True.
 
-    The coordinator must have taken over. `stop` is called between epochs with the last record. What that record
-    still has to publish waits for the next driver; to publish it first, let `stop` return True only once
-    `record.state.publications` is empty. An epoch is tried up to `retries` times again, from the same record, with
-    back-off; an error that is not `retryable` is final. `stop` is called before each of these tries too, so a
-    request to stop does not have to wait until the failures end.
-    There is a sweep after every `sweep_every` commits and after the last one of a pipeline that is done.
-    `on_sweep` is called after it, so that sinks can delete what failed epochs staged. This driver has committed
-    the record that it gets. An error in it is logged: leftovers do no harm until the next sweep.
+    The coordinator must have taken over.
 
-    Returns the last record.
+    - `retries`: after a failure the epoch is repeated up to this many times, from the same record, with back-off. An
+      error that is not `retryable` is final.
+    - `stop` is called with the last record, between epochs and before each retry. If it returns True, the
+      Publications of that record wait for the next driver; to publish them first, let it return True only once
+      `record.state.publications` is empty.
+    - `on_commit` is called after each commit, with the new record.
+    - `on_sweep` is called after each sweep, so that sinks can delete files that failed epochs staged. A sweep follows
+      every `sweep_every` commits, and the last commit of a pipeline that is done. An error in `on_sweep` is logged:
+      leftovers do no harm until the next sweep.
+    - `on_failure` is called before each retry, with the last record, the number of failures in a row and the error.
+
+    Returns the last record, which this driver has committed.
 
     Raises:
         EpochFailedError: an epoch failed on its last try; the cause is chained.
@@ -123,8 +127,8 @@ def _run_epoch(
             coordinator.check_superseded()
             failures += 1
             number = coordinator.record.number + 1
-            if failures > retries or not _may_pass(error):
-                raise _failed(number, failures, error) from error
+            if failures > retries or not _is_retryable(error):
+                raise _epoch_failed(number, failures, error) from error
             on_failure(coordinator.record, failures, error)
             logger.warning(
                 "epoch %d failed, try %d of %d: %s", number, failures, retries + 1, _redacted(error)
@@ -140,19 +144,19 @@ def _try_epoch(coordinator: Coordinator, epoch: Epoch) -> CommitRecord | None:
     attempt = coordinator.begin()
     state = epoch(coordinator.record, attempt)
     if state is None:
-        # Only a commit finds out about a newer driver, and an idle driver makes none. So it must look.
+        # A busy driver finds out about a newer one when it commits. An idle driver does not commit, so it must ask.
         coordinator.check_superseded_while_idle()
         return None
     return coordinator.commit(attempt, state)
 
 
-def _may_pass(error: Exception) -> bool:
+def _is_retryable(error: Exception) -> bool:
     """Whether another try may succeed. Errors of users' code and of other libraries may be temporary."""
     return not isinstance(error, PenstockError) or error.retryable
 
 
-def _failed(number: int, tries: int, error: Exception) -> EpochFailedError:
-    if not _may_pass(error):
+def _epoch_failed(number: int, tries: int, error: Exception) -> EpochFailedError:
+    if not _is_retryable(error):
         failed = f"epoch {number} failed, and another try would fail in the same way:"
     elif tries == 1:
         failed = f"epoch {number} failed:"
@@ -177,24 +181,24 @@ def _place(error: Exception) -> str:
 
 
 def _redacted(error: BaseException) -> str:
-    """Return what a log may say of an error. The text of a foreign error may contain values of rows."""
+    """Return the text of an error for a log. The text of an error from other code may contain values of rows."""
     if isinstance(error, PenstockError):
         return f"{type(error).__name__}: {error.redacted}"
     return f"{type(error).__name__}: {error}" if isinstance(error, OSError) else type(error).__name__
 
 
 def _redacted_chain(error: BaseException) -> str:
-    """Return the same for an error and its causes."""
+    """Return the redacted texts of an error and of its causes."""
     chain = [error]
     while (cause := chain[-1].__cause__) is not None and cause not in chain:
         chain.append(cause)
     return ", caused by ".join(map(_redacted, chain))
 
 
-def _sweep(coordinator: Coordinator) -> Swept:
+def _sweep(coordinator: Coordinator) -> SweepResult:
     """Sweep. If the storage refuses to delete, log it; the next sweep tries again."""
     try:
         return coordinator.sweep()
     except OSError as error:
         logger.warning("could not clean up the checkpoint folder: %s", error)
-        return Swept(more=True)
+        return SweepResult(more=True)

@@ -43,14 +43,14 @@ class RunName:
 def run_age(name: str) -> tuple[int, int] | None:
     """Return the (generation, epoch) that a state run's name carries; None for a name of another form.
 
-    Of two runs that hold the same key the one with the higher age is newer.
+    If two runs contain the same key, the run with the higher tuple is newer, and its entry counts.
     """
     match = _PATTERN.fullmatch(name)
     return (int(match[1]), int(match[2])) if match else None
 
 
 def side_file_name(generation: int, epoch: int, nonce: str) -> str:
-    """Return the name of the side file of a record: of the driver's generation and the record's number."""
+    """Return the name of a record's side file. `generation` is that of the driver, `epoch` the record's number."""
     return f"{generation:010d}-{epoch:010d}-{nonce}.side"
 
 
@@ -61,6 +61,6 @@ def side_file_age(name: str) -> tuple[int, int] | None:
 
 
 def run_key_groups(name: str) -> range | None:
-    """Return the key groups that a run's file may hold; None for a name of another form."""
+    """Return the key groups that a run's file may contain; None for a name of another form."""
     match = _PATTERN.fullmatch(name)
     return range(int(match[5]), int(match[6]) + 1) if match else None

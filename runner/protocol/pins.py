@@ -1,8 +1,8 @@
-"""Which attempt of each task counts. Pure.
+"""Decides which attempt of each task counts for an epoch. Pure.
 
 Spark may run a task more than once: an executor dies, or a task is tried again. The attempts may have read different
 data, since sources are read live. Every attempt draws a nonce. It sends the nonce with each block and in its report to
-the driver, and each consumer reports from which attempt its blocks came. Before the commit, `pinned` compares all of
+the driver, and each consumer reports from which attempt its blocks came. Before the commit, `pin_attempts` compares
 them: an epoch counts only if it consists of exactly one attempt of every task.
 """
 
@@ -38,10 +38,10 @@ class BlockReceipt:
     by: str
 
 
-def pinned(
+def pin_attempts(
     results: Iterable[TaskResult], receipts: Iterable[BlockReceipt], shape: Sequence[int]
 ) -> dict[Task, TaskResult]:
-    """Return the one result of each task of the epoch.
+    """Check that all tasks worked on the same data, and return the one result of each task of the epoch.
 
     `shape[level]` is the number of tasks of that level. Every task takes one block, maybe empty, from every task of
     the level above it, and reports a receipt for it. A result or receipt that arrives twice (it travels with several

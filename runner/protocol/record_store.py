@@ -41,11 +41,12 @@ class RecordStore(Protocol):
     def record_above(self, number: int, known: StoredRecord | None) -> int | None:
         """Return the number of a record above `number`; None if there was none at some moment during the call.
 
-        `known` is None, or a record at or below `number` that the caller has created, and that was the last one then.
+        `known` is None, or a record at or below `number` that the caller has created and that was the highest one at
+        that time.
 
         Raises:
-            CheckpointError: there is none, and `known` is missing too: someone emptied the checkpoint. (Only a store
-                without cheap listings finds this out here.)
+            CheckpointError: there is no higher record, and `known` is missing too: the checkpoint was emptied. (Only a
+                store without cheap listings detects this here.)
         """
 
     def create_record(self, number: int, data: bytes) -> bool:

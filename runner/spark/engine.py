@@ -19,7 +19,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from penstock.runner.planning.plan import Plan
 from penstock.runner.protocol.errors import EpochAbortedError
 from penstock.runner.protocol.frames import Frame
-from penstock.runner.protocol.pins import BlockReceipt, TaskResult, pinned
+from penstock.runner.protocol.pins import BlockReceipt, TaskResult, pin_attempts
 from penstock.runner.spark.diagnosis import job_failure, jvm_lost, session_ended
 from penstock.runner.spark.errors import SparkError
 from penstock.runner.spark.freeze_imports import freeze_imports
@@ -139,7 +139,7 @@ def checked(frames: Iterable[Frame], shape: list[int]) -> list[TaskReport]:
     If a task failed, only the reports of failures are returned: the levels below it are not complete.
 
     Raises:
-        EpochAbortedError: see `pinned`; or a task found that its input did not fit together.
+        EpochAbortedError: see `pin_attempts`; or a task found that its input did not fit together.
     """
     controls = [TaskResult(f.level, f.partition, f.nonce, pickle.loads(f.payload)) for f in frames]
     # Before the pins are checked: after a failure the levels below have taken nothing, which would look like a lost
@@ -152,7 +152,7 @@ def checked(frames: Iterable[Frame], shape: list[int]) -> list[TaskReport]:
         for control in controls
         for producer in control.payload.inputs
     ]
-    pins = pinned(controls, taken, shape)
+    pins = pin_attempts(controls, taken, shape)
     reports: list[TaskReport] = [control.payload for control in pins.values()]
     refuse_problems(reports)
     return reports

@@ -26,13 +26,8 @@ from penstock.object_stores.errors import StoreError
 from penstock.runner.protocol.coordinator import wall_clock_us
 from penstock.runner.protocol.errors import CheckpointError
 from penstock.runner.protocol.exactly_once_put import create_exactly_once
-from penstock.runner.protocol.record import (
-    CommitRecord,
-    StateRun,
-    decode_record,
-    record_digest,
-    with_side_file,
-)
+from penstock.runner.protocol.record import CommitRecord, StateRun
+from penstock.runner.protocol.record_codec import decode_record, record_digest, with_side_file
 from penstock.runner.protocol.record_store import StoredRecord
 from penstock.runner.store.filesystem import FileSystem
 from penstock.runner.store.folders import open_folder

@@ -1,7 +1,7 @@
 """The values that the driver sends to the tasks of an epoch, and that the tasks send back.
 
-Plain values. Spark pickles them; only processes of one run of the program exchange them, so their form may change
-between versions. The content of a checkpoint is in `protocol/record.py`.
+They are plain values, and Spark pickles them. Only processes of one run of the program exchange them, so their form
+may change between versions. The content of a checkpoint is in `protocol/record.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.runner.tasks.worker_logs import WorkerLogRecord
 from penstock.runner.tasks.worker_warnings import WorkerWarning
 
 BEGINNING_US = MIN_TIMESTAMP.micros
-"""Beam's first timestamp: the watermark of a step before its first report. No element is late for it."""
+"""Beam's first timestamp: the watermark of a step before its first report. No element is late against it."""
 
 MAX_US = MAX_TIMESTAMP.micros
 """Beam's last timestamp: the watermark of a step that gets no more elements."""
@@ -88,7 +88,7 @@ class EpochLimits:
 
 @dataclass(frozen=True, slots=True)
 class EpochInput:
-    """The epoch as all its tasks see it. Times are microseconds since 1970.
+    """The input of an epoch, equal for all its tasks. Times are microseconds since 1970.
 
     - `attempt`: the driver's try of the epoch. Each task attempt replaces the nonce by its own.
     - `inputs`: one per partition.
@@ -130,7 +130,7 @@ class EpochInput:
 
 @dataclass(frozen=True, slots=True)
 class ResidualReport:
-    """A residual that a task leaves. `delay_us` is the delay that the DoFn asked for, in µs from now."""
+    """A residual that a task reports. `delay_us` is the delay that the DoFn asked for, in µs from now."""
 
     step: str
     element_id: str
@@ -174,14 +174,19 @@ class Failure:
 
 @dataclass(slots=True)
 class TaskReport:
-    """What one task attempt tells the driver.
+    """The report of one task attempt to the driver.
 
-    `nonce` is the attempt's own. `carried` are the elements that the next record must hold. `runs` and `timers` are
-    by step, and only for the key groups of the task; `watermarks` are those of this partition. `inputs` are the
-    attempts that the task took its input from. `has_finalizers` says that user code registered bundle finalizers; the
-    process of the task keeps them until it learns of the commit. `records_read` counts what the stages that read have
-    written. `dropped` counts elements that came too late for
-    their window. `problem` says why the input of the task is not that of one consistent run of the epoch.
+    - `nonce`: the attempt's own.
+    - `residuals`, `carried`: the elements that the next record must store.
+    - `runs`, `timers`: by step, only for the key groups of the task.
+    - `watermarks`: those of this partition.
+    - `metrics`: serialized `MonitoringInfo`s.
+    - `inputs`: the attempts from which the task took its input.
+    - `has_finalizers`: user code registered bundle finalizers. The process of the task keeps them until it learns of
+      the commit.
+    - `records_read`: number of elements that the reading stages have written.
+    - `dropped`: number of elements that came too late for their window.
+    - `problem`: why the input of the task does not come from one consistent run of the epoch; '' if it does.
     """
 
     nonce: str = ""

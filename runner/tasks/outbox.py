@@ -1,4 +1,4 @@
-"""Where the output of a task's stages goes: to another level, to a stage of the same task, or to the commit record."""
+"""Routes the output of a task's stages: to another level, to a stage of the same task, or to the commit record."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Packet = tuple[int, bytes]
 
 
 class Outbox:
-    """Routes the blocks that the stages of one task write. It does not keep them, so it needs no memory.
+    """Routes the blocks that the stages of one task write. It buffers no blocks, except carried elements.
 
-    `emit` sends a packet off. `feed` runs a block through a stage of the same task, at once: an edge that stays in
-    its partition (a Flatten) may be as long as any other, so its blocks must not pile up either.
+    `emit` sends a packet. `feed` runs a block through a stage of the same task, at once: an edge that stays in its
+    partition (a Flatten) may carry as much data as any other edge, so its blocks must not pile up either.
     """
 
     def __init__(
@@ -30,8 +30,9 @@ class Outbox:
         self._emit = emit
         self._feed = feed
         self._sent: defaultdict[int, Counter[int]] = defaultdict(Counter)
-        """How many frames were sent: by target partition, then by edge."""
+        """Number of frames sent, by target partition and then by edge."""
         self.carried: list[CarriedElement] = []
+        """Elements for the commit record: they reached a carried step."""
 
     def send(self, edge_index: int, target: int, block: bytes) -> None:
         """Route a block of encoded elements of one edge."""
@@ -39,8 +40,8 @@ class Outbox:
         if edge.routing.carried:
             self.carried.append(CarriedElement(edge.name, block))
         elif edge.level == self._scope.level and edge.routing is Routing.LOCAL:
-            # Through a block, although both stages are in one task: the element is decoded again, so the stages share
-            # no object, and the consumer counts its input like any other.
+            # As an encoded block, although both stages are in one task: the consumer decodes the elements, so the
+            # stages share no mutable object, and its input is counted like that of any other stage.
             self._feed(self._plan.stages[edge.consumer], block)
         else:
             # Numbered by target and edge, so that a consumer can put the frames of each producer back in order: Spark
@@ -49,14 +50,14 @@ class Outbox:
             self._sent[target][edge_index] += 1
             self._emit((target, self._frame(Kind.DATA, edge_index, number, block)))
 
-    def pass_on(self, frame: bytes) -> None:
-        """Send a frame of a level above on to the level below, in the same partition."""
+    def forward(self, frame: bytes) -> None:
+        """Forward a frame of a level above to the level below, in the same partition."""
         self._emit((self._scope.partition, frame))
 
     def close(self, report: TaskReport, watermarks: Mapping[int, int]) -> None:
-        """Tell each consumer how many frames it gets, and the driver everything.
+        """Send the final reports: to each consumer how many frames it gets, to the driver the whole `report`.
 
-        `watermarks` are the output watermarks of the stages; a task that failed sends none.
+        `watermarks` are the output watermarks of the stages. A task that failed sends none to its consumers.
         """
         if self._scope.level + 1 < self._plan.depth:
             failed = report.failure is not None or bool(report.problem)

@@ -2,8 +2,8 @@
 
     frames of the level above  →  stages, in order  →  frames for the levels below, a report, a control record
 
-`Inbox` checks the input, `StageRuns` runs the stages, `Watermarks` computes how far they got, `Outbox` routes what
-they write. `Task` calls them in turn.
+`Inbox` checks the input, `StageRuns` runs the stages, `Watermarks` computes the watermarks of the stages, and `Outbox`
+routes their output. `Task` calls them in turn.
 
 The exception of a stage is never raised into Spark, which would run the task again. It travels to the driver in the
 control record, and the levels below do nothing.
@@ -42,12 +42,13 @@ __all__ = ["Packet", "run_level"]
 def run_level(
     plan: Plan, level: int, partition: int, epoch: EpochInput, frames: Iterable[bytes]
 ) -> Iterator[Packet]:
-    """Run a level's stages for one partition; yield packets for the next level, or for the driver.
+    """Run a level's stages for one partition; yield packets for the next level or, from the last level, for the driver.
 
     `frames` are those that the level above has sent to this partition (none at level 0). The last level yields
     control records only. Packets are yielded while the stages still run; see `handover`.
     """
     worker_plan = worker_plan_of(plan)
+    # First finalize bundles of the last epoch in this process: this task's input says which of them were committed.
     for processor in worker_plan.finalizers.run(epoch.attempt.epoch, epoch.committed_nonces):
         worker_plan.give_back(processor)
     scope = TaskScope(plan, level, partition, epoch)
@@ -80,9 +81,9 @@ class Task:
             for data in frames:
                 self._receive(data)
             self._report.problem = self._inbox.problem()
-            self._guarded(self._complete_side_inputs)
-            self._guarded(self._start_inputs)
-            self._guarded(self._end_stages)
+            self._run_guarded(self._complete_side_inputs)
+            self._run_guarded(self._start_inputs)
+            self._run_guarded(self._end_stages)
             self._close()
             self._mark("ended")
             succeeded = not self._failed
@@ -98,13 +99,13 @@ class Task:
     def _failed(self) -> bool:
         return self._report.failure is not None or bool(self._report.problem)
 
-    def _guarded(self, work: Callable[..., None], *args: Any) -> None:
+    def _run_guarded(self, work: Callable[..., None], *args: Any) -> None:
         """Do a piece of work, unless the task has failed; an exception becomes the failure of the task."""
         if self._failed:
             return
         try:
-            # Entered for each piece of work. Between two pieces Spark's own code runs in this thread, and its warnings
-            # and log records are not the pipeline's.
+            # These contexts are entered for each piece of work, and not once for the task. Between two pieces Spark's
+            # own code runs in this thread, and its warnings and log records are not the pipeline's.
             with (
                 running_attempt(self._scope.attempt),
                 offering_staging(self._scope.epoch.staging),
@@ -116,13 +117,13 @@ class Task:
             self._report.failure = failure_of(error, self._runs.where)
 
     def _receive(self, data: bytes) -> None:
-        """Take in one frame. A task that has failed still passes frames on: the driver waits for the reports."""
+        """Take in one frame. A task that has failed still forwards frames: the driver waits for the reports in them."""
         frame = Frame.unpack(data)
-        if self._inbox.passes_on(frame):
-            self._outbox.pass_on(data)
-        # Guarded one by one, so that an error in a frame does not keep the frames behind it from the levels below.
+        if self._inbox.should_forward(frame):
+            self._outbox.forward(data)
+        # One by one, so that after an error in a frame the later frames are still forwarded to the levels below.
         for ready in self._inbox.take(frame):
-            self._guarded(self._take, ready)
+            self._run_guarded(self._take, ready)
 
     def _take(self, frame: Frame) -> None:
         edge = self._plan.edges[frame.edge]
@@ -188,7 +189,8 @@ class Task:
         watermark = self._side_inputs.held_us(stage, self._watermarks.input_us(stage))
         self._watermarks.begin(stage, watermark)
         result = self._runs.end(stage, watermark)
-        # A stage that did not run is not opened to learn its hold: an epoch would read the state of every stage.
+        # The hold of a stage that did not run is in the record. To open its state for it would make each epoch read
+        # the state of all stages.
         hold = self._scope.earliest_timers(stage.state).hold_us
         if result is not None:
             watermark = result.watermark_us
@@ -212,8 +214,8 @@ class Task:
         report.carried = self._outbox.carried
         report.watermarks.update(self._watermarks.reported)
         if not self._failed:
-            # Last, so that a task that failed writes no state at all. Runs that were written before an error here are
-            # named by no record and are deleted later.
+            # State is written last, so that a task that failed writes none. If an error comes here, no record names
+            # the runs that are already written, and a sweep deletes them later.
             try:
                 self._side_inputs.store(report)
                 report.runs = self._state.seal()

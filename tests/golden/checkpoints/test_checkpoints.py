@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.runner.protocol.record import decode_record
+from penstock.runner.protocol.record_codec import decode_record
 from tests.golden.checkpoints.record import FOLDER, run
 
 RELEASES = sorted(path.name for path in FOLDER.iterdir() if (path / "expected.json").exists())

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.runner.protocol import BlockReceipt, EpochAbortedError, TaskResult, pinned
+from penstock.runner.protocol import BlockReceipt, EpochAbortedError, TaskResult, pin_attempts
 
 SHAPES = st.lists(st.integers(1, 3), min_size=1, max_size=3)
 
@@ -34,7 +34,7 @@ def epochs(draw, attempts):
 def test_an_epoch_of_single_attempts_is_valid_in_any_order(epoch, random):
     shape, controls, taken = epoch
     random.shuffle(controls), random.shuffle(taken)
-    assert len(pinned(controls, taken, shape)) == sum(shape)
+    assert len(pin_attempts(controls, taken, shape)) == sum(shape)
 
 
 @given(epochs(attempts=2))
@@ -42,10 +42,10 @@ def test_an_epoch_is_valid_exactly_when_every_block_is_of_the_attempt_of_its_con
     shape, controls, taken = epoch
     nonces = {(c.level, c.partition): c.nonce for c in controls}
     if all(t.nonce == nonces[t.level, t.partition] for t in taken):
-        assert pinned(controls, taken, shape) == {(c.level, c.partition): c for c in controls}
+        assert pin_attempts(controls, taken, shape) == {(c.level, c.partition): c for c in controls}
     else:
         with pytest.raises(EpochAbortedError):
-            pinned(controls, taken, shape)
+            pin_attempts(controls, taken, shape)
 
 
 @given(epochs(attempts=1), st.data())
@@ -54,7 +54,7 @@ def test_an_epoch_with_a_missing_block_is_never_valid(epoch, data):
     lost = data.draw(st.integers(0, len(controls) + len(taken) - 1))
     kept = [x for index, x in enumerate([*controls, *taken]) if index != lost]
     with pytest.raises(EpochAbortedError):
-        pinned(
+        pin_attempts(
             [x for x in kept if isinstance(x, TaskResult)],
             [x for x in kept if isinstance(x, BlockReceipt)],
             shape,

@@ -16,7 +16,8 @@ from penstock.runner.protocol import (
     StateRun,
     WatermarkKey,
 )
-from penstock.runner.protocol.record import WatermarkKind, decode_record, encode_record
+from penstock.runner.protocol.record import WatermarkKind
+from penstock.runner.protocol.record_codec import decode_record, encode_record
 
 MICROS = st.integers(-(2**63), 2**63 - 1)
 NAMES = st.text(max_size=8)

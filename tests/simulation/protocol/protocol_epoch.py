@@ -40,10 +40,10 @@ from penstock.runner.protocol import (
     RunName,
     SupersededError,
     TaskResult,
-    pinned,
+    pin_attempts,
     run_epochs,
 )
-from penstock.runner.protocol.record import INLINE_BYTES
+from penstock.runner.protocol.record_codec import INLINE_BYTES
 from penstock.runner.store import Checkpoint, StateStore
 from penstock.runner.store.runs import RunCache
 
@@ -147,7 +147,7 @@ class Driver:
         controls, taken = self._level_1(made)
         if self.world.schedule.fault("a DoFn raises"):
             raise InjectedError
-        pins = pinned(controls, taken, (len(made), self._consumers))
+        pins = pin_attempts(controls, taken, (len(made), self._consumers))
         return _state([pins[task].payload for task in sorted(pins)])
 
     # level 0: publish and read

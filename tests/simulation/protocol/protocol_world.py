@@ -15,7 +15,7 @@ from protocol_scheduler import Scheduler, Violation
 
 from penstock.runner.protocol import CommitRecord, OutcomeUnknownError, Publication
 from penstock.runner.protocol.names import run_age
-from penstock.runner.protocol.record import decode_record, record_digest, with_side_file
+from penstock.runner.protocol.record_codec import decode_record, record_digest, with_side_file
 from penstock.runner.store import FileSystem, StateStore
 from penstock.runner.store.runs import RunCache
 

@@ -19,7 +19,7 @@ from penstock.runner.protocol import (
     StateRun,
     SupersededError,
 )
-from penstock.runner.protocol.record import record_digest
+from penstock.runner.protocol.record_codec import record_digest
 from penstock.runner.store import Checkpoint, LocalFileSystem
 
 PENDING = EpochState(publications=(Publication("Publish", b"file"),))

@@ -18,7 +18,7 @@ from penstock.runner.protocol import (
     StateRun,
     WatermarkKey,
 )
-from penstock.runner.protocol.record import decode_record, encode_record, record_digest
+from penstock.runner.protocol.record_codec import decode_record, encode_record, record_digest
 
 STATE = EpochState(
     residuals=(Residual("Read/SDF", "e1", b"\x00\xff", 10, 20),),
@@ -93,7 +93,7 @@ def test_a_watermark_of_one_kind_is_not_that_of_another_kind_with_the_same_step(
 )
 def test_a_cut_or_changed_record_is_refused(damage):
     with pytest.raises(
-        CheckpointError, match=r"is damaged: its checksum does not fit. Restore the checkpoint"
+        CheckpointError, match=r"is damaged: its checksum does not match. Restore the checkpoint"
     ):
         decode_record(damage(encode_record(RECORD)), source="record 7")
 

@@ -18,7 +18,7 @@ from penstock.runner.protocol import (
     WatermarkKey,
 )
 from penstock.runner.protocol.names import side_file_name
-from penstock.runner.protocol.record import decode_record, encode_record, record_digest
+from penstock.runner.protocol.record_codec import decode_record, encode_record, record_digest
 from penstock.runner.store import Checkpoint, LocalFileSystem
 
 LARGE = EpochState(

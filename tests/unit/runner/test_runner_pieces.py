@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from penstock.runner.harness.operations import GroupedWriter, writer_for
 from penstock.runner.planning.plan import Edge, Routing
-from penstock.runner.protocol.frames import Frame, InOrder, Kind
+from penstock.runner.protocol.frames import Frame, FrameSequencer, Kind
 from penstock.runner.store import StateStore
 from penstock.runner.store.cells import (
     EVENT,
@@ -46,13 +46,13 @@ def test_a_frame_comes_back_as_it_was_packed() -> None:
 
 @given(st.permutations(range(6)))
 def test_frames_of_one_lane_are_taken_in_their_producers_order(arrival: list[int]) -> None:
-    order = InOrder()
+    order = FrameSequencer()
     taken = [ready.number for number in arrival for ready in order.take(_frame(number))]
     assert taken == list(range(6))
 
 
 def test_lanes_do_not_wait_for_each_other() -> None:
-    order = InOrder()
+    order = FrameSequencer()
     assert [f.number for f in order.take(_frame(1))] == []
     assert [f.number for f in order.take(_frame(0, partition=1))] == [0]
 
