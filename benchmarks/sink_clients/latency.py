@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.sinks.source import PER_SECOND, number_at
-from tests.integration.sinks.targets import TARGETS, TargetUnderTest, message_entry
+from tests.integration.sinks.targets import TARGETS, TargetUnderTest
+from tests.integration.sinks.targets.queues import message_entry
 from tests.oracle.kill import Run, python
 
 Newest = Callable[[], int]

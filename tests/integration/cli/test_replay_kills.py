@@ -13,7 +13,7 @@ from penstock.emulators.postgres import PostgresServer
 from penstock.event import ChangeEvent, Column, ColumnType, Kind, Op, Source, TableSchema, Version
 from penstock.io.sql.target import SqlTarget
 from penstock.io.staging.delivery import Delivery
-from tests.integration.sinks.targets import InTransaction
+from tests.integration.sinks.targets.databases import InTransaction
 from tests.oracle import kill
 from tests.oracle.kill import Later
 from tests.unit.cli.test_replay import SHOP, letter, refused

@@ -77,7 +77,8 @@ class Disturbed:
     done: Counter[str] = field(default_factory=Counter)
     processes: int = 0
     starts: int = 0
-    _run: Run | None = None
+    _runs: list[Run] = field(default_factory=list)
+    """All that have been started and have not ended: a paused one, and then the current one."""
 
     def __enter__(self) -> Self:
         self._start()
@@ -86,8 +87,8 @@ class Disturbed:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._run is not None:
-            self._run.kill()
+        for run in self._runs:
+            run.kill()
 
     @property
     def log(self) -> Path:
@@ -135,15 +136,13 @@ class Disturbed:
 
     def _start(self) -> None:
         self.starts += 1
-        self._run = Run(self.command, log=self.log)
+        run = Run(self.command, log=self.log)
+        self._runs.append(run)
         # A run counts only when it has committed: a driver that is killed before that has disturbed nothing.
-        self._wait(
-            self._run, self._armed(FileAppears(self.checkpoint, "records/*.record", nth=3)), "its start"
-        )
+        self._wait(run, self._armed(FileAppears(self.checkpoint, "records/*.record", nth=3)), "its start")
 
     def _running(self) -> Run:
-        assert self._run is not None
-        return self._run
+        return self._runs[-1]
 
     @staticmethod
     def _armed(moment: Moment) -> Moment:

@@ -116,6 +116,12 @@ def _version(number: int, writer: str, index: int = 0) -> Version:
     return Version(_time(number) + WRITERS.index(writer), f"{writer}-{number}", "0000", index)
 
 
+def owner_key(event: ChangeEvent) -> Key:
+    """Return the key of an event as a tuple."""
+    assert event.key is not None
+    return event.key["owner"], event.key["slot"]
+
+
 def cells_of(event: ChangeEvent) -> Iterator[ChangeEvent]:
     """Yield a change of a table as changes of rows of Bigtable, where a key cannot change."""
     assert event.key is not None
