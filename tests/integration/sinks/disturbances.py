@@ -141,6 +141,13 @@ class Disturbed:
         # A run counts only when it has committed: a driver that is killed before that has disturbed nothing.
         self._wait(run, self._armed(FileAppears(self.checkpoint, "records/*.record", nth=3)), "its start")
 
+    def _end(self, run: Run) -> int:
+        """Kill what still lives of a run; return the number of processes."""
+        killed = run.kill()
+        # The system may give its id to another process now, so it must not be killed again.
+        self._runs.remove(run)
+        return killed
+
     def _running(self) -> Run:
         return self._runs[-1]
 
@@ -158,7 +165,7 @@ class Disturbed:
             time.sleep(POLL_SECONDS * 2)
 
     def _kill_all(self) -> None:
-        self.processes += self._running().kill()
+        self.processes += self._end(self._running())
         self._start()
 
     def _kill_driver(self) -> None:
@@ -167,7 +174,7 @@ class Disturbed:
         old.send(signal.SIGKILL)
         old.process.wait()
         self._start()
-        self.processes += 1 + old.kill()
+        self.processes += 1 + self._end(old)
 
     def _kill_one(self, part: str) -> None:
         """Kill one process of the run by a part of its command line. The run must continue.
@@ -192,7 +199,7 @@ class Disturbed:
         status = zombie.wait(PATIENCE_SECONDS)
         told = "another driver has taken over" in log.read_text(errors="replace")
         assert (status, told) == (1, True), f"the zombie ended with status {status}; read {log}"
-        zombie.kill()
+        self._end(zombie)
 
     def _outage(self, target: TargetUnderTest) -> None:
         target.take_down()
