@@ -1,4 +1,7 @@
-"""Claims of the outputs of a pipeline for its checkpoint (`penstock.publish.ClaimsOutput`)."""
+"""Claims the outputs of a pipeline for its checkpoint, so that two checkpoints cannot write to one output.
+
+A sink that can be claimed implements `penstock.publish.ClaimsOutput`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from penstock.runner.protocol.record import CommitRecord
 class OutputClaims:
     """Claims every output at the take-over, and again before each clean-up of sinks.
 
-    The loop sweeps after every `every` commits and at the end, and calls this before. So no sink deletes anything
+    The loop sweeps after every `every` commits and at the end. It calls `committed` first, so no sink deletes files
     without a new claim.
     """
 
@@ -30,8 +33,8 @@ class OutputClaims:
         """Claim all outputs for the last record.
 
         Raises:
-            SupersededError: a newer driver of the same checkpoint has them.
-            ServiceError: the sink says that another checkpoint has its output.
+            SupersededError: a newer driver of the same checkpoint has claimed them.
+            ServiceError: another checkpoint has claimed the output of a sink.
         """
         own = self._coordinator.own_record
         position = CheckpointPosition(
@@ -46,7 +49,7 @@ class OutputClaims:
         self._claimed = (own.record.number, own.digest)
 
     def committed(self, record: CommitRecord) -> None:
-        """Claim again if a clean-up may follow."""
+        """After a commit: claim again if a clean-up of sinks may follow."""
         since = None if self._claimed is None else record.number - self._claimed[0]
         if since is None or since >= self._every or record.state.done:
             self.claim()

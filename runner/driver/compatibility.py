@@ -1,4 +1,4 @@
-"""Whether a pipeline is compatible with a checkpoint, and which parts of the state belong to its steps.
+"""Checks whether a pipeline is compatible with a checkpoint, and selects the state of its steps.
 
 Everything in a record is tied to the name of a step. A checkpoint is rejected if it holds
 

@@ -2,8 +2,9 @@
 
     record ─► Schedule: is there work? ─► EpochInputs ─► Engine (Spark) ─► NextStates ─► state of the next record
 
-The result depends on the record alone. The driver remembers only the last epoch that it ran, for metrics and for
-bundle finalizers; a driver that takes over after a crash continues without that.
+An epoch depends on the record and on the data that it reads, and on nothing that the driver remembers. The driver
+remembers only the last epoch that it ran, for metrics and for bundle finalizers. A driver that takes over after a crash
+continues without that.
 """
 
 from __future__ import annotations
@@ -143,8 +144,8 @@ class Driver:
         state = state_for_plan(record.state, self._plan, self._dropped)
         drain_begins = self._draining() and not state.draining
         if drain_begins:
-            # Only in the epoch that begins the drain. The record says that it drains, so a driver that takes over does
-            # not truncate again.
+            # Truncate only in the epoch that begins the drain. Its record says that the pipeline drains, so a driver
+            # that takes over does not truncate again.
             residuals = tuple(self._residuals.truncate(state.residuals))
             state = replace(state, draining=True, residuals=residuals)
         # Read the clock once: with two readings a residual could be neither due nor waiting, and would be lost.
@@ -168,12 +169,12 @@ class Driver:
             self.finalize_bundles(record)
             self._pause(min(_IDLE_SECONDS, due_rules.seconds_until_next_due(state, self._now_us())))
             return None
-        # All residuals take part, also those that wait: a merge of two partitions may need one of each kind.
-        # Without a due residual nothing is read in this epoch, and a new division would only make the record change.
+        # Rebalance all residuals, also those that wait: a merge of two partitions may need one of each kind. If no
+        # residual is due, this epoch reads nothing, and a new division would only change the record.
         if due:
             rebalanced = self._residuals.rebalance(state.residuals, self._inputs.partitions)
             due, waiting = due_rules.split_by_due(rebalanced, until_us)
-        # Before the tasks: the step in the tasks emits what it says is published.
+        # Publish before the tasks run: the same step in the tasks reports the publications as done.
         self._on_driver.publish(state, attempt)
         reports = self._run(record, attempt, state, due, waiting, event, set_back_us)
         input_complete = self._test_stream.next_event(state) is None and self._schedule.input_complete(state)
@@ -212,7 +213,7 @@ class Driver:
             logger.warning("bundle finalizers of the last epoch failed: %s", type(error).__name__)
 
     def _next_event(self, state: EpochState, due: Sequence[Residual]) -> TestStreamEvent | None:
-        """Return the event of a TestStream to apply in this epoch; None while earlier epochs have left work."""
+        """Return the event of a TestStream to apply in this epoch; None while work of earlier epochs is due."""
         clock_us = self._test_stream.clock_us(state)
         if clock_us is None or self._schedule.is_busy(state, due, clock_us):
             return None

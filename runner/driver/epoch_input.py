@@ -1,4 +1,4 @@
-"""From the last record to the input of an epoch's tasks."""
+"""Makes the input of an epoch's tasks from the last record."""
 
 from __future__ import annotations
 
@@ -72,9 +72,10 @@ class EpochInputs:
     def _task_input(
         self, partition: int, state: EpochState, due: Sequence[Residual], event: TestStreamEvent | None
     ) -> TaskInput:
-        # Neighbours in the record go to different tasks, since residuals of one source are stored next to each other.
+        # Deal the residuals out in turn: residuals of one source are neighbours in the record, and should be read by
+        # different tasks.
         share = slice(partition, None, self.partitions)
-        # An Impulse and an event of a TestStream are one element each, so one task takes them: that of partition 0.
+        # An Impulse and an event of a TestStream must run once, so only the task of partition 0 gets them.
         first = partition == 0
         return TaskInput(
             impulses=pending_impulses(state, self._plan) if first else (),

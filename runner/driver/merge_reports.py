@@ -1,4 +1,4 @@
-"""Merges the reports of an epoch's tasks: the failure of one, or the parts of the next record's state. Pure.
+"""Merges the reports of an epoch's tasks into parts of the next record's state, or raises the failure of one. Pure.
 
 A task reports only for its key groups. Entries for other key groups, and for stages the task did not run, are
 copied from the previous record.
@@ -24,7 +24,7 @@ def raise_failure(reports: Iterable[TaskReport]) -> None:
 
     Its first note says where it was raised: the step, and the element that was read.
     """
-    # The first failure is enough: `checked` has kept only tasks that failed themselves, not those below them.
+    # The first failure is enough: `check_reports` has kept only tasks that failed themselves, not those below them.
     for report in reports:
         if report.failure is not None:
             raise _error_of(report.failure)
@@ -57,8 +57,8 @@ def runs_after(runs: Iterable[StateRun], reports: Iterable[TaskReport]) -> tuple
     after = list(runs)
     for report in reports:
         for name, sealed in report.runs.items():
-            # A task reports timers for each store that it seals, and only they name the key groups: a task without
-            # entries seals no run, and then the old runs must go.
+            # The key groups come from the timers, which a task reports for each store that it seals. They cannot come
+            # from the runs: a task whose state became empty seals no run, and then the old runs must be removed.
             groups = report.timers[name]
             after = _without_groups(after, name, groups.first_key_group, groups.last_key_group)
             after.extend(sealed)

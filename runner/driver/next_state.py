@@ -1,4 +1,4 @@
-"""From the reports of an epoch's tasks to the state that the next record holds."""
+"""Makes the state of the next record from the reports of an epoch's tasks."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class NextStates:
     ) -> EpochState:
         """Return the state after the epoch that started from `state`; `waiting` are the residuals it did not read.
 
-        `input_complete` says that nothing new could reach the carried steps in this epoch. If so,
-        and if no work remains, the pipeline is done.
+        `input_complete` says that no new element could reach a carried step in this epoch. If so, and if no work
+        remains, the pipeline is done.
         """
         carried = [element for report in reports for element in report.carried]
         new = self._new_residuals(state, attempt, [each for each in carried if each.step in self._readers])
@@ -69,7 +69,7 @@ class NextStates:
             # would see nothing new (`Schedule.watermarks_settled`).
             observed_watermarks=self._schedule.carried_watermarks(state),
             fired_impulses={**state.fired_impulses, **self._now_fired(state)},
-            # Those of the running program, not of the record: at the start it was checked that they are compatible.
+            # The schemas of the running program, not of the record. `check_compatibility` has compared them.
             schemas=self._schemas,
             metrics=metrics_after(state.metrics, reports),
             draining=state.draining,
@@ -84,8 +84,8 @@ class NextStates:
         return {name: tuple(sorted(fed[name])) for name in pending_impulses(state, self._plan)}
 
     def _reported_residuals(self, reports: Iterable[TaskReport]) -> list[Residual]:
-        """The rest of what was read. A delay counts from now; without one the residual is due at once."""
-        # The driver's clock, and not the workers': only one clock decides when a residual is due.
+        """The residuals that tasks report. A delay counts from now; a residual without a delay is due at once."""
+        # By the driver's clock, not by those of the workers, so that one clock decides when a residual is due.
         now_us = self._now_us()
         return [
             Residual(

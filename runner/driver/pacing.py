@@ -1,7 +1,7 @@
-"""How long a task that has nothing to read waits for data. Pure.
+"""Chooses how long a task that has nothing to read waits for data. Pure.
 
-An epoch ends when its last task has ended. While data comes, a task without any must not keep back what the others have
-read, so it waits only a moment. While none comes, tasks wait longer: each epoch costs CPU time.
+An epoch ends when its last task has ended. While data arrives, a task without data must not delay the output of the
+other tasks, so it waits only a moment. While no data arrives, tasks wait longer: each epoch costs CPU time.
 """
 
 from __future__ import annotations

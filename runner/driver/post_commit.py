@@ -1,4 +1,4 @@
-"""The post-commit DoFns of a plan, for what the driver does with them itself."""
+"""Finds the post-commit DoFns of a plan. The driver calls some of their methods itself, for example to clean up."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PostCommitFn:
 
 
 def post_commit_fns(plan: Plan, context: PlanContext) -> Iterator[PostCommitFn]:
-    """Yield the DoFn of each post-commit step, as the driver's copy."""
+    """Yield the DoFn of each post-commit step. It is a copy for the driver: workers unpickle their own."""
     for stage in plan.stages:
         if stage.origin is not Origin.PUBLISH:
             continue

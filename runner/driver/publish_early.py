@@ -1,9 +1,9 @@
-"""Publishes the Publications of a record right after its commit, before the next epoch does so again.
+"""Publishes the Publications of a record right after its commit, before the next epoch publishes them again.
 
-An epoch publishes in its first tasks, and a Spark job needs a while to start them. This module only makes publications
-visible sooner. The epoch still decides whether they ran: it repeats them, takes their output and reports their errors.
-A publication may be repeated at any time and by several processes at once (`penstock.publish`), so the two need not
-wait for each other.
+An epoch publishes in its first tasks, and a Spark job takes some time to start them. This module only makes
+publications visible sooner. The run in the epoch still counts: it repeats them, takes their output and reports their
+errors. A publication may be repeated at any time and by several processes at once (`penstock.publish`), so the two runs
+need not wait for each other.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class EarlyPublisher:
 
     def _publish(self, record: CommitRecord) -> None:
         if record.number < self._newest:
-            return  # the thread is slow, and the epoch of a newer record has published this one
+            return  # the thread is late: the epoch of a newer record has already published this one
         for step in self._steps:
             named: list[Any] = step.named_by(record.state)
             try:
                 step.fn.publish_early(named)
             except Exception as error:
-                # The epoch that publishes them officially meets the same error, and reports it.
+                # The next epoch repeats the publication. If the error persists, that epoch reports it.
                 logger.debug("could not publish early: %s", type(error).__name__)

@@ -1,14 +1,15 @@
-"""Reading on after an end: what happens if a program is started again with a later end, or without one.
+"""Continues a bounded read if the program is started again with a later end, or without an end ("read on").
 
 A read with an end is bounded. When it has ended, it has no residual, so the record would not know where it ended.
 Therefore the record keeps one *ended* residual for each element of a source that can read on (its restriction provider
 has the method `read_on`). If the program that takes over has a later end, the read gets a *successor*: a new residual
-that begins after the old end. The successor waits until all residuals of the read before it have ended, and it holds
+that begins after the old end. The successor waits until all residuals of the previous read have ended, and it holds
 the watermark until then. So no change is read twice, and changes of one key stay in order.
 
 When the old end was reached, the watermark went to the end of time. Windows were closed, and state was deleted. So
-steps with windows or state can take no more elements: they are named and refused, unless they have the annotation
-`FORGETS_AT_END`. Other steps keep nothing of the past, so for them the watermark may go back to the old end.
+steps with windows or state can take no more elements. The pipeline is rejected with their names, unless they have the
+annotation `FORGETS_AT_END`. Other steps store nothing about the past, so for them the watermark may go back to the old
+end.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ def ended_after(
 
 
 def read_on(state: EpochState, plan: Plan, residuals: Residuals) -> EpochState | None:
-    """Return the state with a successor for each read whose end the program has moved or removed; None: there is none.
+    """Return the state with a successor for each read whose end the program has moved or removed.
+
+    None if there is no such read: then the pipeline continues from the state as it is.
 
     Raises:
         CheckpointError: the pipeline was drained, or steps that had ended have windows or state.
@@ -96,7 +99,7 @@ def _last_of_chains(residuals: Sequence[Residual]) -> list[Residual]:
 
 
 def _with_lower_watermarks(state: EpochState, plan: Plan, passed: Sequence[Residual]) -> EpochState:
-    """Return the state with no watermark above those of the residuals, if no step keeps anything of the past."""
+    """Lower all watermarks to those of the residuals. Refuse this if a step after them keeps state."""
     if closed := _steps_with_state(plan, {residual.transform for residual in passed}):
         raise CheckpointError(
             "the pipeline had reached its end, so all windows are closed, and these steps with windows, state or side "
@@ -115,8 +118,7 @@ def _with_lower_watermarks(state: EpochState, plan: Plan, passed: Sequence[Resid
 def _steps_with_state(plan: Plan, readers: Collection[str]) -> list[str]:
     """Return the steps after these readers that keep state, group, or have side inputs."""
     reached = {s.index for s in plan.stages if s.origin is Origin.RESIDUAL and s.step in readers}
-    # Until nothing new is reached: edges are not sorted, and a Flatten or an exchange may lead to earlier stages of the
-    # list.
+    # Repeat until no new stage is reached, because edges are not sorted.
     size = 0
     while size < len(reached):
         size = len(reached)

@@ -1,12 +1,12 @@
 """Residuals between epochs: decode them, rebalance them, truncate them when the pipeline drains.
 
-`rebalance` extends Beam's model. While two restrictions are processed they cannot
-exchange work. Between epochs all restrictions are stored, and a restriction provider with the method
+`rebalance` extends Beam's model. While two restrictions are processed, they cannot exchange work. Between epochs all
+restrictions are stored, and a restriction provider with the method
 
     rebalance(element, [(restriction, watermark_state)], n) -> [(restriction, watermark_state)]
 
 may join all residuals of one element and divide them again into at most n. Only residuals of the same transform,
-element id, window, timestamp and pane are joined. The result keeps the lowest watermark hold of what was joined.
+element id, window, timestamp and pane are joined. Each part gets the lowest watermark hold of the joined residuals.
 
 A provider may also have the attribute `watermark_estimators` (its WatermarkEstimatorProvider) and the method
 
@@ -119,7 +119,7 @@ class Residuals:
         return rebalanced
 
     def truncate(self, residuals: Iterable[Residual]) -> list[Residual]:
-        """Return what a drain still reads: bounded restrictions, unless a provider says otherwise."""
+        """Return the residuals that a drain still reads: bounded restrictions, unless a provider decides otherwise."""
         kept = []
         for residual in residuals:
             reader = self._readers[residual.transform]
@@ -161,8 +161,8 @@ class Residuals:
         decoded = [self._decode(residual) for residual in group]
         value, (element, _, _) = decoded[0]
         given = [(restriction, state) for _, (_, restriction, state) in decoded]
-        # The lowest of all for each part. A finer hold would need to know which part a watermark belongs to, and parts
-        # are new.
+        # Each part gets the lowest hold of all: the provider may have divided the work in another way, so no part can
+        # be matched with one of the old residuals.
         hold = min(residual.watermark_us for residual in group)
         due = min(residual.not_before_us for residual in group)
         return [
@@ -181,8 +181,8 @@ class Residuals:
 
     def _decode(self, residual: Residual) -> tuple[WindowedValue, tuple[Any, Any, Any]]:
         value = self._readers[residual.transform].coder.decode_nested(residual.element)
-        # As Beam's SPLIT_AND_SIZE_RESTRICTIONS transform emits it: the original element with its restriction and the
-        # state of its watermark estimator, and the size of the restriction.
+        # Beam's transform SPLIT_AND_SIZE_RESTRICTIONS emits this form: the original element with its restriction and
+        # the state of its watermark estimator, and the size of the restriction.
         (element, (restriction, state)), _size = value.value
         return value, (element, restriction, state)
 

@@ -30,15 +30,15 @@ def residuals_due_until_us(now_us: int, committed_us: int) -> int:
 def timers_set_back_us(state: EpochState, now_us: int, committed_us: int) -> int:
     """Return by how much the tasks must move pending processing-time timers back; 0: not at all.
 
-    If the wall clock was set back since the last commit, timers would wait longer by that step. Instead they keep
-    their remaining delay. An epoch must move them at once: the next commit has the time of the new clock, and after
-    it the step is no longer known.
+    If the wall clock was set back since the last commit, timers would wait longer by that difference. Moved back by
+    it, they keep their remaining delay. An epoch must move them at once: the next commit has the time of the new clock,
+    and then the difference is no longer known.
     """
     return max(0, committed_us - now_us) if _processing_times(state) else 0
 
 
 def split_by_due(residuals: Iterable[Residual], until_us: int) -> tuple[list[Residual], list[Residual]]:
-    """Return the residuals that are due, and those that must wait."""
+    """Return the residuals that are due (`not_before_us` <= `until_us`), and those that must wait."""
     residuals = list(residuals)
     blocked = waiting_successors(residuals)
     due: list[Residual] = []
@@ -96,14 +96,14 @@ class Schedule:
     def needs_epoch(self, state: EpochState, due: Sequence[Residual], now_us: int) -> bool:
         """Whether to run an epoch now.
 
-        Also without work that is due, as long as another epoch can advance a watermark or find that the pipeline
-        is done. It cannot while residuals wait, nor when only timers are left and the watermarks are settled.
+        This is also so without due work, if an epoch can advance a watermark, or can find that the pipeline is done.
+        It can do neither while residuals wait, or if only timers remain and the watermarks are settled.
         """
         if self.is_busy(state, due, now_us):
             return True
         if state.residuals:
             return False
-        # Without timers and residuals, an epoch finds that the pipeline is done.
+        # If there are neither timers nor residuals, an epoch finds that the pipeline is done.
         return not (self.watermarks_settled(state) and any(timers.pending for timers in state.timers))
 
     def watermarks_settled(self, state: EpochState) -> bool:
@@ -121,13 +121,13 @@ class Schedule:
         return {key: state.watermarks[key] for key in self._carried if key in state.watermarks}
 
     def input_complete(self, state: EpochState) -> bool:
-        """Whether no element can reach a carried step any more: all their watermarks are at the end of time."""
+        """Whether no more elements can reach a carried step: all their watermarks are at the end of time."""
         return all(state.watermarks.get(key, BEGINNING_US) >= MAX_US for key in self._carried)
 
     def advance_clock_to_next_timer(self, state: EpochState, clock_us: int) -> int | None:
         """Return by how much the clock of a TestStream must advance, in µs, to make the next timer due.
 
-        None if there is no processing-time timer, or if an epoch without a clock event may still do something.
+        None if there is no processing-time timer, or if an epoch without a clock event may still do work.
         """
         times = _processing_times(state)
         if not times or state.residuals or not self.watermarks_settled(state):

@@ -4,8 +4,8 @@ A checkpoint outlives the program that wrote it. Bytes written by one coder may 
 other values; state under a key that is now encoded differently is never found again. So the record stores the
 schema of each step, and a pipeline with another schema is rejected.
 
-A schema is text, for comparing and for people. Coders are named by their classes alone: the content of a pickled
-coder differs from run to run, and a row type may get new fields.
+A schema is text, so that it can be compared and shown in messages. It names coders by their classes only: the content
+of a pickled coder differs from run to run, and a row type may get new fields.
 """
 
 from __future__ import annotations

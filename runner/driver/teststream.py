@@ -41,7 +41,7 @@ class TestStreamEvent:
 
 
 class TestStreamSource:
-    """The events of a plan's TestStream, in order; after the last one every watermark is at the end of time.
+    """The events of a plan's TestStream, in order. A last event sets every watermark to the end of time.
 
     The number of applied events and the time of the clock are in the record's state.
     """

@@ -1,4 +1,4 @@
 """A fused stage in process: Beam's SDK harness without its gRPC, and the elements, state and side inputs it is given.
 
-The only room that knows `apache_beam.runners.worker`, which is no public API.
+The only package that uses `apache_beam.runners.worker`, which is no public API.
 """

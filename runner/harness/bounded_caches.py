@@ -1,4 +1,4 @@
-"""Two caches of Beam's worker with a bound. Uses Beam's worker internals (read in 2.77).
+"""Bounds two caches of Beam's worker. Uses Beam's worker internals (read in 2.77).
 
 Beam keeps one object for each state of each key that a bundle has used, until the bundle ends, and one for each key
 that was looked up in a side input. A bundle here has as many keys as a task gets in an epoch, or in a whole batch.
@@ -18,7 +18,7 @@ from apache_beam.transforms import userstate
 from apache_beam.transforms.window import BoundedWindow
 
 MAX_STATES = 10_000
-"""States of keys that are kept before they are written."""
+"""Number of state objects at which a bundle writes its changes and drops the objects: about 10 MB."""
 
 
 class _BoundedStates(bundle_processor.FnApiUserStateContext):
@@ -27,8 +27,8 @@ class _BoundedStates(bundle_processor.FnApiUserStateContext):
     _place: tuple[Any, BoundedWindow] | None = None
 
     def get_state(self, state_spec: userstate.StateSpec, key: Any, window: BoundedWindow) -> Any:
-        # Only between two keys or windows: Beam asks for all states of an element or of a timer before it calls the
-        # DoFn, which then uses them together.
+        # Write only between two keys or windows: Beam gets all states of an element or of a timer before it calls the
+        # DoFn, which then uses these objects together.
         if len(self._all_states) >= MAX_STATES and (key, window) != self._place:
             self.commit()
             self.reset()
@@ -85,8 +85,8 @@ class _MultiMap:
 @contextlib.contextmanager
 def bounded_caches() -> Iterator[None]:
     """Operations that are made in this context keep a bounded number of objects for keys."""
-    # The module's names, because Beam makes the operations in another thread (`ExecutionTreeCreator`) and has no
-    # parameter for these classes.
+    # Replace the names in Beam's module: Beam has no parameter for these classes. A context variable would not do,
+    # because Beam makes the operations in another thread (`ExecutionTreeCreator`).
     before = bundle_processor.FnApiUserStateContext, bundle_processor.StateBackedSideInputMap
     bundle_processor.FnApiUserStateContext = _BoundedStates
     bundle_processor.StateBackedSideInputMap = _UncachedKeys

@@ -1,7 +1,8 @@
-"""The coder of elements between stages and in state: Beam's coder, and the microseconds that it cuts off.
+"""The coder of elements between stages and in state: Beam's coder, plus the microseconds that Beam's coder cuts off.
 
-`WindowedValueCoder` writes timestamps in milliseconds. A decoded element may be almost a millisecond earlier than the
-original: its source never gave that event time, and a correct watermark may already be past it.
+`WindowedValueCoder` writes timestamps in milliseconds. So a decoded element may be almost a millisecond earlier than
+the original. The source never emitted that timestamp, and a correct watermark may already be past it, which would make
+the element late.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from apache_beam.utils.windowed_value import WindowedValue
 class ElementCoder(coders.WindowedValueCoder):
     """`WindowedValueCoder`, preceded by the timestamp's microseconds below a whole millisecond.
 
-    These have the sign of the timestamp, as Beam cuts towards zero; as a var-int, one byte for whole milliseconds.
+    They have the sign of the timestamp, because Beam rounds towards zero. As a var-int, they take one byte if the
+    timestamp is a whole millisecond.
     """
 
     def _create_impl(self) -> Any:

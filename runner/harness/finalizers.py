@@ -28,7 +28,7 @@ class Finalizers:
         self._waiting: list[_Waiting] = []
 
     def hold(self, epoch: int, nonce: str, processor: StageProcessor) -> None:
-        """Set a processor aside: its bundle ended in order, but is not committed yet."""
+        """Set a processor aside: its bundle ended without an error, but is not committed yet."""
         self._waiting.append(_Waiting(epoch, nonce, processor))
 
     def nonces(self) -> frozenset[str]:
@@ -38,7 +38,8 @@ class Finalizers:
     def run(self, epoch: int, committed: Collection[str]) -> list[StageProcessor]:
         """Run the callbacks of committed bundles; return their processors, which can be used again.
 
-        `epoch` is the one that now runs; bundles of earlier ones that are not committed never will be.
+        `epoch` is the epoch that runs now. Bundles of earlier epochs that are not among `committed` were aborted, and
+        are discarded.
         """
         waiting, self._waiting, good = self._waiting, [], []
         for each in waiting:

@@ -1,7 +1,7 @@
-"""The two ends of a fused stage: the operation that takes elements in, and those that write them to edges.
+"""The two ends of a fused stage: the operation that takes elements in, and the operations that write them to edges.
 
-Beam's own ends use its data plane: encoded elements on one stream. Ours use the exchange. A sink encodes an element
-once, directly into the block of its target partition; a source takes decoded elements.
+Beam's own operations at these places use its data plane: encoded elements on one stream. Ours use the exchange. A sink
+encodes an element once, directly into the block of its target partition. A source takes decoded elements.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class SourceOperation(operations.Operation):
 
     def setup(self, data_sampler: Any = None) -> None:
         super().setup(data_sampler)
-        # `Operation.setup` makes the receivers from the spec's output coders, and a source has no spec. So it makes the
-        # only one itself, with the counters of elements and bytes that every PCollection has in Beam's metrics.
+        # `Operation.setup` makes the receivers from the output coders of the spec. A source has no spec, so it makes
+        # its only receiver here, with the counters of elements and bytes that every PCollection has in Beam's metrics.
         self.receivers = [
             operations.ConsumerSet.create(
                 counter_factory=self.counter_factory,
@@ -135,7 +135,7 @@ class Writer:
         self._partition = partition
         self._partitions = partitions
         self._send = send
-        # By target partition; a stream exists while it has elements, so a bundle without output sends nothing.
+        # By target partition. A stream exists only while it has elements, so a bundle without output sends no block.
         self._streams: dict[int, Any] = {}
         self.records = 0
         self.sent_bytes = 0
@@ -143,7 +143,7 @@ class Writer:
     @property
     def bytes(self) -> int:
         """Encoded bytes so far. May be called from another thread."""
-        # A copy of the values: the writing thread may add a stream during the sum.
+        # Sum over a copy: the writing thread may add a stream at the same time.
         return self.sent_bytes + sum(stream.size() for stream in list(self._streams.values()))
 
     def write(self, element: WindowedValue) -> None:
@@ -157,8 +157,8 @@ class Writer:
 
     def _append(self, target: int, element: WindowedValue) -> None:
         stream = self._stream(target)
-        # Encoded even if the target is this partition: the element is then independent of the DoFn that made it and may
-        # change it later, and one code path serves all.
+        # Encode even if the target is this partition. The DoFn that made the element may change it later, and a block
+        # is not affected by that. It also keeps one code path for all targets.
         self._coder.encode_to_stream(element, stream, True)
         self.records += 1
         if stream.size() >= FRAME_BYTES:
@@ -181,11 +181,11 @@ class RoundRobinWriter(Writer):
 
     def __init__(self, edge: Edge, coder: coders.Coder, partition: int, partitions: int, send: Send) -> None:
         super().__init__(edge, coder, partition, partitions, send)
-        # One stream for all targets: the number of elements is known only at the end of a run, and a run is cut into
-        # equal parts without encoding anything twice.
+        # One stream for all targets. A run is cut into equal parts when its number of elements is known, and no
+        # element is encoded twice.
         self._run = coder_impl.create_OutputStream()
         self._ends: list[int] = []
-        """Where each element of the run ends."""
+        """The offset in the run at which each element ends."""
 
     @property
     def bytes(self) -> int:
@@ -211,8 +211,8 @@ class RoundRobinWriter(Writer):
         for turn in range(1, self._partitions + 1):
             last = (len(ends) - 1) * turn // self._partitions
             if last > first:
-                # Each partition begins with itself. If all began with 0, that partition would get the larger part of
-                # every short run.
+                # Each partition begins with itself as the target. If all began with 0, partition 0 would get the larger
+                # part of every short run.
                 target = (self._partition + turn - 1) % self._partitions
                 self._send(self._edge, target, data[ends[first] : ends[last]])
             first = last
@@ -227,8 +227,8 @@ class KeyedWriter(Writer):
         self._key_coder = coder.wrapped_value_coder.key_coder().get_impl()
 
     def write(self, element: WindowedValue) -> None:
-        # Nested, as state cells are named: Beam's state keys have the nested encoding, and both must give the same key
-        # group.
+        # The nested encoding, because Beam's state keys have it too (`user_state.py`): an element and its state must be
+        # in the same key group.
         group = key_group(self._key_coder.encode_nested(element.value[0]))
         self._append(partition_of(group, self._partitions), element)
 
@@ -267,7 +267,8 @@ class GroupedWriter(Writer):
         encoded, data = self._encode_key(key), self._encode_value(value)
         at = element.timestamp_micros
         for window in element.windows:
-            # By identity: a source emits long runs with one window object, and a look-up would hash each window.
+            # Compare by identity first: a source emits long runs with one window object, and a dict look-up would hash
+            # the window for each element.
             if window is not self._window:
                 self._select_window(window)
             name = (encoded, at if self._one_timestamp_per_group else 0)
@@ -309,9 +310,9 @@ class GroupedWriter(Writer):
 class CarriedWriter(Writer):
     """Sends each element in each of its windows as a separate block, which the commit record stores."""
 
-    # One window per block: a record's entries are dealt out, dropped and blocked one by one, and a side input may be
-    # ready for one window only.
     def write(self, element: WindowedValue) -> None:
+        # One window per block: entries of a record are assigned to tasks and blocked one by one, and a side input may
+        # be ready for one window only.
         for window in element.windows:
             alone = WindowedValue(element.value, element.timestamp, (window,), element.pane_info)
             block = self._coder.encode_nested(alone)

@@ -1,9 +1,9 @@
 """Side inputs of one task: all elements of a PCollection, by window and, for maps, by key.
 
-Every partition gets the whole side input. All of it that an epoch makes is there before the first element of the main
-input is processed. Blocks of the main input that come earlier wait in a `BlockSpool`. Elements stay encoded, and
-are decoded at each look-up. In a stream a side input consists of panes (see `planning/views.py`); the latest pane of
-each window counts.
+Every partition gets the whole side input. The task processes the first element of the main input only when all of this
+epoch's elements of the side input have arrived. Blocks of the main input that come earlier wait in a `BlockSpool`.
+Elements stay encoded, and are decoded at each look-up. In a stream a side input consists of panes (see
+`planning/views.py`), and the latest pane of each window replaces the earlier ones.
 """
 
 from __future__ import annotations
@@ -21,10 +21,14 @@ from apache_beam.coders import coder_impl
 from penstock.runner.store.cells import pack, unpack
 from penstock.runner.store.runs import FileRunBuilder, Run, successor
 from penstock.runner.store.scratch import scratch_folder
-from penstock.runner.windows.grouping import Complete, Grouping, joined_chunks
+from penstock.runner.windows.grouping import CompleteGroup, Grouping, joined_chunks
 
 _MEMORY_BYTES = 64 << 20
+"""Memory of one side input in a batch; then it moves to scratch files."""
+
 _FEW_GROUPS = 16
+"""A spilled side input with at most this many groups (window and key) is read from the files of the grouping."""
+
 _NUMBER = struct.Struct(">I")
 
 _SPOOL_BYTES = 64 << 20
@@ -103,12 +107,12 @@ class WholeSideInput:
         return _decoded((key for key, _ in itertools.groupby(found)), coder)
 
     def _complete(self) -> dict[bytes, dict[bytes, Iterable[bytes]]]:
-        """Prepare for look-ups; nothing is added any more."""
+        """Prepare for look-ups. No more elements are added after this call."""
         if self._lists is None:
             self._lists = {}
             groups = self._grouping.groups()
-            # A few groups, such as that of an iterable, are read from the files of the grouping. Groups in such files
-            # have no index, so many groups are copied to a file that has one.
+            # The files of a grouping have no index. A few groups, such as the one of an iterable side input, are read
+            # from them all the same. Many groups are copied to a file that has an index.
             few = list(itertools.islice(groups, _FEW_GROUPS + 1)) if self._grouping.spilled else groups
             if isinstance(few, list) and len(few) > _FEW_GROUPS:
                 self._file = _indexed(itertools.chain(few, groups))
@@ -119,7 +123,7 @@ class WholeSideInput:
         return self._lists
 
 
-def _indexed(groups: Iterable[Complete]) -> Run:
+def _indexed(groups: Iterable[CompleteGroup]) -> Run:
     """Return a run with the chunks of all groups, by (window, key, number of the chunk)."""
     builder = FileRunBuilder()
     try:
@@ -150,7 +154,10 @@ class SideInputPanes:
         """The encoded panes that came in this epoch, by encoded window."""
 
     def resumed(self, known: SideInputPanes) -> SideInputPanes:
-        """Start with the panes of another one, which stays unchanged: its inner dicts are replaced, never written."""
+        """Start with the panes of `known`, and return this object.
+
+        `known` is shared with other tasks and stays unchanged: `add` replaces inner dicts and never changes one.
+        """
         self._by_window = dict(known._by_window)
         return self
 

@@ -1,4 +1,4 @@
-"""Beam's user state and timers on the cells and timers of a state store."""
+"""Serves Beam's user state and timers from the cells and timers of a state store."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from penstock.runner.store.cells import EVENT, NO_HOLD_US, PROCESSING, Cells, Ti
 from penstock.runner.store.keys import key_group
 
 _BAG_BYTES = 4 << 20
-"""Size of a bag from which on it is read in parts."""
+"""A bag that is larger than this is read in parts."""
 
 GC_FAMILY = b"\x00gc"
-"""Timer family that no DoFn can have: it forgets an expired window."""
+"""Family of the timers that delete expired windows. It begins with a null byte, so no DoFn can have this family."""
 
 
 class _Done:
@@ -45,11 +45,11 @@ class StateHandler:
         self._window_coder: Any = None
         self.watches = False
         self.touched: set[tuple[int, bytes, bytes]] = set()
-        """Key groups, keys and windows whose state or timers have changed, if `watches`: windows that never expire need
-        no such set, which may have a million entries.
+        """Key groups, keys and windows whose state or timers have changed. Recorded only if `watches`: for windows that
+        never expire the set is not needed, and it may have a million entries.
         """
         self.on_set: Callable[[TimerEntry], None] | None = None
-        """Is told of each timer that is set."""
+        """Called with each timer that is set."""
         self.side_inputs: Mapping[tuple[str, str], SideInput] = {}
         """By transform and tag; set for each bundle."""
 
@@ -86,11 +86,11 @@ class StateHandler:
         for chunk in chunks:
             read.append(chunk)
             size += len(chunk)
-            # A large bag is read while it is iterated. Beam writes changes of a key's state only after it has processed
-            # the elements and timers of the key.
+            # A large bag is read while it is iterated. This is safe: Beam writes changes of a key's state only after it
+            # has processed the elements and timers of that key.
             if size > _BAG_BYTES:
                 return itertools.chain(_decoded(read, coder), _decoded(chunks, coder))
-        # As a list: a DoFn may keep the iterator for long.
+        # Return a list: a DoFn may keep the result after the state has changed.
         return list(_decoded(read, coder))
 
     def extend(self, state_key: Any, coder: Any, elements: Iterable[Any]) -> _Done:
@@ -122,7 +122,7 @@ class StateHandler:
         return _DONE
 
     def timer_coder(self, family: str) -> _TimerCapture:
-        """What stands in for the coder of a timer family: it stores timers instead of encoding them."""
+        """Return the object that Beam uses as the coder of a timer family. It stores timers and encodes nothing."""
         return self._coders.setdefault(family, _TimerCapture(self, family))
 
     def set_timer(self, family: str, timer: Any) -> None:
@@ -151,7 +151,7 @@ class StateHandler:
 
 
 class _TimerCapture:
-    """Takes the place of a timer coder: `OutputTimer` "encodes" a timer, and it is in the store."""
+    """Takes the place of a timer coder: when Beam's `OutputTimer` encodes a timer, this class stores it."""
 
     def __init__(self, handler: StateHandler, family: str) -> None:
         self._handler = handler
@@ -164,7 +164,7 @@ class _TimerCapture:
 
 
 def _within_time(at: Timestamp) -> int:
-    """In µs, and not beyond what Beam knows as time: `Timestamp`s can be calculated with past both of its ends."""
+    """Return a time in µs, limited to Beam's range. Arithmetic on `Timestamp`s can leave that range at both ends."""
     return int(min(max(at, MIN_TIMESTAMP), MAX_TIMESTAMP).micros)
 
 

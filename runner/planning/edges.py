@@ -13,9 +13,9 @@ from apache_beam.runners.portability.fn_api_runner import translations as beam_p
 
 from penstock.runner.planning.checks import fires_once
 from penstock.runner.planning.phases import PAR_DO, stamped_by_elements, strategy_of
-from penstock.runner.planning.plan import Edge, Routing, Side
+from penstock.runner.planning.plan import Edge, Routing, SideInputSpec
 from penstock.runner.planning.urns import READ, WRITE, BufferKind
-from penstock.runner.planning.views import original
+from penstock.runner.planning.views import original_collection
 
 Wiring = Mapping[bytes, list[int]]
 """The edges (by index) that each of Beam's buffers feeds."""
@@ -101,7 +101,7 @@ def _main_edge(
     )
 
 
-def _side_inputs(stage: beam_phases.Stage) -> Iterator[tuple[str, Side]]:
+def _side_inputs(stage: beam_phases.Stage) -> Iterator[tuple[str, SideInputSpec]]:
     """The side inputs of a stage, each with the PCollection that arrives for it."""
     for transform in stage.transforms:
         tags = beam_phases.side_inputs(transform)
@@ -111,11 +111,11 @@ def _side_inputs(stage: beam_phases.Stage) -> Iterator[tuple[str, Side]]:
                 proto = payload.side_inputs[tag]
                 yield (
                     pcoll,
-                    Side(
+                    SideInputSpec(
                         transform=descriptor_name(transform, stage),
                         tag=tag,
                         keyed=proto.access_pattern.urn == common_urns.side_inputs.MULTIMAP.urn,
-                        elements=original(pcoll),
+                        elements=original_collection(pcoll),
                         state=f"{transform.unique_name}/{tag}",
                         mapping=proto.window_mapping_fn.payload,
                     ),
@@ -125,7 +125,7 @@ def _side_inputs(stage: beam_phases.Stage) -> Iterator[tuple[str, Side]]:
 # Order and levels.
 
 
-def in_order(stages: Sequence[beam_phases.Stage], edges: Sequence[Edge]) -> list[beam_phases.Stage]:
+def sort_stages(stages: Sequence[beam_phases.Stage], edges: Sequence[Edge]) -> list[beam_phases.Stage]:
     """Return the stages, each after its producers. Beam's own order leaves out some producers of side inputs."""
     producers: dict[int, set[int]] = {index: set() for index in range(len(stages))}
     for edge in edges:
@@ -146,7 +146,7 @@ def stage_levels(count: int, edges: Sequence[Edge]) -> list[int]:
     return levels
 
 
-def placed(edge: Edge, levels: Sequence[int]) -> Edge:
+def with_level(edge: Edge, levels: Sequence[int]) -> Edge:
     """Return an edge with its level: where its consumer runs, or for a carried edge, where its last producer runs."""
     level = _level_of(edge, levels) if edge.routing.carried else levels[edge.consumer]
     return dataclasses.replace(edge, level=level)

@@ -18,18 +18,18 @@ from penstock.runner.planning.edges import (
     Wiring,
     buffer_of,
     descriptor_name,
-    in_order,
     make_edges,
-    placed,
+    sort_stages,
     source_of,
     stage_levels,
     stateful_transform,
+    with_level,
 )
 from penstock.runner.planning.phases import KNOWN_URNS, PROCESS, TEST_STREAM, phases
 from penstock.runner.planning.plan import Edge, GroupSpec, Origin, Plan, Routing
-from penstock.runner.planning.program import of_driver
+from penstock.runner.planning.program import program_of_driver
 from penstock.runner.planning.urns import READ, SINK_URN, SOURCE_URN, WRITE, BufferKind
-from penstock.runner.planning.views import original
+from penstock.runner.planning.views import original_collection
 
 
 def is_streaming(pipeline: api.Pipeline) -> bool:
@@ -45,10 +45,10 @@ def build_plan(pipeline: api.Pipeline, *, streaming: bool) -> Plan:
         pipeline, phases(streaming=streaming), known_runner_urns=KNOWN_URNS
     )
     # Edges name stages by index, so they are made again once the stages are in order.
-    stages = in_order(stages, make_edges(stages, context.components, streaming=streaming)[0])
+    stages = sort_stages(stages, make_edges(stages, context.components, streaming=streaming)[0])
     unplaced, wiring = make_edges(stages, context.components, streaming=streaming)
     levels = stage_levels(len(stages), unplaced)
-    edges = tuple(placed(edge, levels) for edge in unplaced)
+    edges = tuple(with_level(edge, levels) for edge in unplaced)
     built = tuple(
         _stage(index, stage, levels[index], edges, wiring, context.components)
         for index, stage in enumerate(stages)
@@ -62,7 +62,7 @@ def build_plan(pipeline: api.Pipeline, *, streaming: bool) -> Plan:
         edges=edges,
         streaming=streaming,
         script=_script(pipeline),
-        program=of_driver(),
+        program=program_of_driver(),
     )
 
 
@@ -132,7 +132,7 @@ def _descriptor_transforms(stage: beam_phases.Stage, wiring: Wiring) -> dict[str
             made.spec.CopyFrom(api.FunctionSpec(urn=SOURCE_URN))
         # In a stream a side input arrives as panes. The DoFn must see the PCollection that the user gave it.
         for tag, pcoll in beam_phases.side_inputs(transform).items():
-            made.inputs[tag] = original(pcoll)
+            made.inputs[tag] = original_collection(pcoll)
         # A splittable DoFn keeps the composite's parts, which are in other stages.
         del made.subtransforms[:]
         transforms[descriptor_name(transform, stage)] = made.SerializeToString()

@@ -63,7 +63,7 @@ class Origin(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class SideInputSpec:
     """The side input that an edge is: of which transform, under which tag, and whether it is looked up by key.
 
     In a stream the edge's PCollection are panes of `elements`, kept under the name `state`; `mapping` is the
@@ -95,7 +95,7 @@ class Edge:
     level: int
     producers: tuple[int, ...]
     consumer: int
-    side: Side | None = None
+    side: SideInputSpec | None = None
     one_timestamp_per_group: bool = False
 
 

@@ -29,7 +29,7 @@ class Program:
     path: tuple[str, ...] = ()
 
 
-def of_driver() -> Program:
+def program_of_driver() -> Program:
     """The program of this process; classes that cannot be pickled by value are left out."""
     found = {}
     for name, each in list(vars(sys.modules[_MAIN]).items()):
@@ -41,7 +41,7 @@ def of_driver() -> Program:
     return Program(found, tuple(os.path.abspath(entry) for entry in sys.path))
 
 
-def adopt(program: Program) -> None:
+def adopt_program(program: Program) -> None:
     """Make a program's modules and classes known to this process, which keeps what it has itself.
 
     Only what is there is added to the search path, at its end. A class takes the place of an earlier one of the

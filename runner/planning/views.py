@@ -3,7 +3,7 @@
 In Beam's model a streaming side input is a GroupByKey on one constant key, with the side input's own windowing.
 Consumers see the latest pane of each window. So the planner adds these steps to the graph: `elements → (b"",
 element) → GroupByKey → every partition`. The worker still decodes a side input with the coder of its elements, so
-the transform gets its own PCollection back when the plan is written (`original`).
+the transform gets its own PCollection back when the plan is written (`original_collection`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as api
 from apache_beam.runners.portability.fn_api_runner import translations as beam_phases
 from apache_beam.transforms.environments import EmbeddedPythonEnvironment
 
-# Beam's generated ids have no such sign, so the suffix can be removed again (`original`).
+# Beam's generated ids have no such sign, so the suffix can be removed again (`original_collection`).
 _VIEW = "#view"
 _FOLLOW = (
     common_urns.sdf_components.SPLIT_AND_SIZE_RESTRICTIONS.urn,
@@ -33,7 +33,7 @@ class KeyFn(beam.DoFn):
         yield b"", element
 
 
-def original(pcollection: str) -> str:
+def original_collection(pcollection: str) -> str:
     """Return the PCollection that a view was made of; any other PCollection is returned unchanged."""
     return pcollection.removesuffix(_VIEW)
 

@@ -55,32 +55,34 @@ class SparkEngine:
             return self._run(epoch, description, group)
         except Py4JJavaError as error:
             if not has_broken_worker_factory(str(error)):
-                raise self._explained(error) from error
+                raise self._explain(error) from error
             # Once, at once, and not as a failed epoch: the tasks have not started, and the cause is removed.
             use_new_worker_factory(self._context)
         except (Py4JError, OSError) as error:
             # Exceptions of user code come back in reports, so these are of Spark, its JVM or the connection to it.
-            raise self._explained(error) from error
+            raise self._explain(error) from error
         try:
             return self._run(epoch, description, group)
         except (Py4JError, OSError) as error:
-            raise self._explained(error) from error
+            raise self._explain(error) from error
 
     def _run(self, epoch: EpochInput, description: str, group: str) -> list[TaskReport]:
         self._context.setJobGroup(group, description, interruptOnCancel=True)
         n, depth = epoch.partitions, self._plan.depth
         exchanges = []
         with self._jvm.naming() as name:
-            rdd = self._slots(n).mapPartitionsWithIndex(_level(self._plan_broadcast, 0, self._at(0, epoch)))
+            rdd = self._task_rdd(n).mapPartitionsWithIndex(
+                _level_function(self._plan_broadcast, 0, self._input_of_level(0, epoch))
+            )
             try:
                 for level in range(1, depth):
                     name(f"{description}, {self._descriptions[level - 1]}")
                     # One job for all levels: Spark starts a stage of tasks only when the level above has ended, and
                     # needs no round trip to this driver between them.
-                    rdd = rdd.partitionBy(n, _as_is)
+                    rdd = rdd.partitionBy(n, _target_partition)
                     exchanges.append(rdd)
                     rdd = rdd.mapPartitionsWithIndex(
-                        _level(self._plan_broadcast, level, self._at(level, epoch))
+                        _level_function(self._plan_broadcast, level, self._input_of_level(level, epoch))
                     )
                 name(f"{description}, {self._descriptions[-1]}")
                 # Small: the last level sends control records only. Data of the epoch never reaches the driver, except
@@ -88,9 +90,9 @@ class SparkEngine:
                 frames = [Frame.unpack(data) for _, data in rdd.collect()]
             finally:
                 self._jvm.delete_shuffles(exchanges)
-        return checked(frames, [n] * depth)
+        return check_reports(frames, [n] * depth)
 
-    def _explained(self, error: Exception) -> SparkError:
+    def _explain(self, error: Exception) -> SparkError:
         """Return what went wrong in Spark, for an error of py4j or of a socket."""
         # Any other error of py4j means that the JVM did not answer.
         jvm_failed = isinstance(error, Py4JJavaError) and not session_ended(str(error))
@@ -101,12 +103,12 @@ class SparkEngine:
             return job_failure(str(error), self._jvm.stage_name)
         return jvm_lost(exit_code, jvm.log if jvm else "", jvm.heap if jvm else "not known")
 
-    def _at(self, level: int, epoch: EpochInput) -> EpochInput:
+    def _input_of_level(self, level: int, epoch: EpochInput) -> EpochInput:
         """Return the epoch with the input of this level's steps only."""
         steps = self._plan.steps_at(level)
         return replace(epoch, inputs=tuple(task.for_steps(steps) for task in epoch.inputs))
 
-    def _slots(self, n: int) -> Any:
+    def _task_rdd(self, n: int) -> Any:
         """Return an RDD of `n` partitions, from which level 0 gets its tasks. Its elements are not used."""
         if n not in self._empty_rdds:
             self._empty_rdds[n] = self._context.parallelize(range(n), n)
@@ -116,7 +118,9 @@ class SparkEngine:
         """Run the bundle finalizers of these task attempts. Return the attempts whose processes were reached."""
         self._context.setJobGroup(group, "bundle finalizers", interruptOnCancel=True)
         found = (
-            self._slots(partitions).mapPartitions(_finalizers(self._plan_broadcast, epoch, nonces)).collect()
+            self._task_rdd(partitions)
+            .mapPartitions(_finalizer_function(self._plan_broadcast, epoch, nonces))
+            .collect()
         )
         return frozenset(found)
 
@@ -133,7 +137,7 @@ def _description(plan: Plan, level: int) -> str:
     return f"level {level + 1} of {plan.depth}: {short or 'reports'}"
 
 
-def checked(frames: Iterable[Frame], shape: list[int]) -> list[TaskReport]:
+def check_reports(frames: Iterable[Frame], shape: list[int]) -> list[TaskReport]:
     """Return the reports in control frames, if they all belong to one consistent run of the epoch.
 
     If a task failed, only the reports of failures are returned: the levels below it are not complete.
@@ -165,12 +169,12 @@ def refuse_problems(reports: Iterable[TaskReport]) -> None:
             raise EpochAbortedError(report.problem)
 
 
-def _as_is(target: int) -> int:
+def _target_partition(target: int) -> int:
     # The keys that Spark partitions by are the numbers of the target partitions already.
     return target
 
 
-def _finalizers(plan_broadcast: Any, epoch: int, nonces: frozenset[str]) -> Any:
+def _finalizer_function(plan_broadcast: Any, epoch: int, nonces: frozenset[str]) -> Any:
     """Return the function of the tasks that run bundle finalizers."""
 
     def run(_: Iterator[Any]) -> Iterator[str]:
@@ -181,7 +185,7 @@ def _finalizers(plan_broadcast: Any, epoch: int, nonces: frozenset[str]) -> Any:
     return run
 
 
-def _level(plan_broadcast: Any, level: int, epoch: EpochInput) -> Any:
+def _level_function(plan_broadcast: Any, level: int, epoch: EpochInput) -> Any:
     """Return the function that runs one level's tasks. Spark pickles it, so it holds no engine."""
 
     def run(partition: int, packets: Iterator[Any]) -> Iterator[tuple[int, bytes]]:

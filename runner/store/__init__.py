@@ -1,4 +1,4 @@
-"""Where commit records and state runs live: file systems behind one interface.
+"""Stores commit records and state runs on local disks and object stores, behind one interface.
 
 checkpoint = Checkpoint.open(folder)
 store = StateStore.open(checkpoint.filesystem, checkpoint.state_folder, runs, first=0, last=63)

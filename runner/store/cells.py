@@ -10,8 +10,9 @@ All entries of one (key, window) are adjacent, so that one scan finds and delete
 An ordered list has one cell per sort key. Its state id ends with the sort key, in eight bytes that
 sort in the same order.
 
-A cell is a list of chunks because appending is the most frequent change: a bag that grows by one chunk per epoch
-writes that chunk, not the whole bag. Lengths have four bytes, times eight (µs, shifted so that they sort as unsigned).
+A cell is a list of chunks, because appending is the most frequent change: a bag that grows by one chunk per epoch
+writes that chunk, not the whole bag. Lengths have four bytes. Times are µs in eight bytes, shifted by 2^63 so that
+negative times sort first as unsigned numbers.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Store(Protocol):
     def scan(
         self, first: int, last: int, prefix: bytes, stop: bytes | None = None
     ) -> Iterator[tuple[int, bytes, bytes]]: ...
-    def firsts(self, first: int, last: int, prefix: bytes) -> Iterator[tuple[int, bytes]]: ...
+    def first_keys(self, first: int, last: int, prefix: bytes) -> Iterator[tuple[int, bytes]]: ...
 
 
 def pack(*parts: bytes) -> bytes:
@@ -87,7 +88,7 @@ class Cells:
         if head[:1] == _SINGLE:
             yield head[1:]
             return
-        # By single reads, not by a scan: a scan would have to merge all runs, and the numbers of the chunks are known.
+        # Single reads, because the numbers of the chunks are known. A scan would have to merge all runs.
         for n in range(_count(head)):
             chunk = self._store.get(key_group, _chunk(cell, n))
             if chunk is not None:
@@ -105,13 +106,13 @@ class Cells:
         prefix = self._cell(key, window, lowest)[: size - _TIME.size]
         return [
             (cell[size - len(lowest) :], list(self._chunks(key_group, cell, head)))
-            # As a list, because `_chunks` reads from the same store.
+            # A list, because `_chunks` reads from the same store during the iteration.
             for _, cell, head in list(self._store.scan(key_group, key_group, prefix))
             # Chunks of the cells have longer keys with the same prefix.
             if len(cell) == size and lowest <= cell[size - len(lowest) :] < highest
         ]
 
-    def named(self, key_group: int, name: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
+    def cells_named(self, key_group: int, name: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
         """Yield (key, window, chunk) of each cell of that name. All must have one chunk only."""
         for _, cell, head in self._store.scan(key_group, key_group, b"c"):
             key, window, found = unpack(cell[1:])[:3]
@@ -147,10 +148,10 @@ class Cells:
                 self._store.delete(key_group, _chunk(cell, n))
         self._store.delete(key_group, cell)
 
-    def forget(self, key_group: int, key: bytes, window: bytes) -> None:
+    def delete_window(self, key_group: int, key: bytes, window: bytes) -> None:
         """Delete all cells of a key and window."""
         found = list(self._store.scan(key_group, key_group, b"c" + pack(key, window)))
-        # One tombstone per entry: a tombstone for a range would have to be checked by every read.
+        # One tombstone per entry: with tombstones for ranges, every read would have to check them.
         for _, entry, _ in found:
             self._store.delete(key_group, entry)
 
@@ -200,7 +201,7 @@ class Timers:
     def set(self, timer: TimerEntry) -> None:
         """Set a timer; it replaces the one of the same key, window, family and tag. An equal one is not rewritten."""
         known = self.get(timer.key_group, timer.key, timer.window, timer.family, timer.tag)
-        # Timers that are set again to the same time are frequent: a looping stage would write them in each epoch.
+        # Many DoFns set a timer again to the same time for each element. That must not write state in each epoch.
         if known == timer:
             return
         if known is not None:
@@ -234,7 +235,7 @@ class Timers:
         if timer.hold_us != NO_HOLD_US:
             self._store.delete(timer.key_group, HOLD + _time(timer.hold_us) + identity)
 
-    def forget(self, key_group: int, key: bytes, window: bytes) -> None:
+    def delete_window(self, key_group: int, key: bytes, window: bytes) -> None:
         """Delete all timers of a key and window."""
         for timer in self.of_window(key_group, key, window):
             self._delete(timer)
@@ -258,8 +259,9 @@ class Timers:
         if len(few) <= FEW_TIMERS:
             few.sort(key=_by_time)
             return self._current(few)
-        # A million timers need no list: each key group has them in firing order.
-        with_timers = sorted({group for group, _ in self._store.firsts(self._first, self._last, domain)})
+        # There may be a million, so they are not put into a list: each key group has them in firing order, and the
+        # groups are merged.
+        with_timers = sorted({group for group, _ in self._store.first_keys(self._first, self._last, domain)})
         scans = [self._store.scan(group, group, domain, stop) for group in with_timers]
         return self._current(heapq.merge(*scans, key=_by_time))
 
@@ -291,7 +293,7 @@ class Timers:
         """Return the earliest time in the index of a domain (EVENT, PROCESSING or HOLD), in µs; None if it is empty."""
         if self._first > self._last:
             return None
-        found = self._store.firsts(self._first, self._last, domain)
+        found = self._store.first_keys(self._first, self._last, domain)
         return min((_TIME.unpack_from(entry, 1)[0] - _SHIFT for _, entry in found), default=None)
 
 

@@ -94,7 +94,7 @@ class Checkpoint:
                 f"cannot use {folder} for checkpoints: {error}. Give --checkpoint_dir a folder that nothing else uses "
                 "and this user can write to, on a file system with hard links"
             ) from error
-        return _opened(folder, format_file, key_groups, storage)
+        return _open_format(folder, format_file, key_groups, storage)
 
     @classmethod
     def existing(cls, folder: str) -> Checkpoint:
@@ -110,7 +110,7 @@ class Checkpoint:
             raise CheckpointError(f"there is no checkpoint in {path}: it has no FORMAT file") from None
         except (OSError, StoreError) as error:
             raise CheckpointError(f"cannot read the checkpoint in {path}: {error}") from error
-        return _opened(path, data, None, storage)
+        return _open_format(path, data, None, storage)
 
     @classmethod
     def is_empty(cls, folder: str) -> bool:
@@ -132,7 +132,7 @@ class Checkpoint:
 
     @property
     def state_location(self) -> str:
-        """The same, as a text from which other processes open it."""
+        """The folder of the job's state runs as a text from which other processes open it (`open_folder`)."""
         return self.filesystem.location_of(self.state_folder)
 
     @property
@@ -178,7 +178,7 @@ class Checkpoint:
                         f"the side file {error} of record {stored.record.number} is missing. Restore the checkpoint "
                         "folder from a backup, or start with an empty --checkpoint_dir"
                     ) from error
-        # No records: a new checkpoint still has its FORMAT file, an unmounted folder has nothing.
+        # There are no records. A new checkpoint still has its FORMAT file; a folder that is not mounted is empty.
         if "FORMAT" not in self.filesystem.list(self.folder):
             raise CheckpointError(
                 f"the checkpoint {self.folder} no longer exists: it was moved or emptied, or is not mounted. Put it "
@@ -205,15 +205,17 @@ class Checkpoint:
 
     @property
     def lists_cheaply(self) -> bool:
-        """Whether `record_numbers` costs no more than one look."""
+        """Whether `record_numbers` costs no more than a look at one file."""
         return self.filesystem.lists_cheaply
 
     def record_above(self, number: int, known: StoredRecord | None) -> int | None:
         """Return the number of a record above `number`, None if there is none; see `RecordStore`.
 
-        Without cheap listings two looks answer it. Numbers have no gaps, so if there ever was a record above, then
-        there was `number + 1`. If that one is missing now, a sweep has deleted it. A sweep deletes the lowest record
-        first, so it had deleted `known` before. So the second look must not begin before the first one has ended.
+        On storage without cheap listings two requests decide it. First: does `number + 1` exist? Second: does `known`
+        still exist, unchanged? If both answers say "no newer driver", this is proof: record numbers have no gaps, so if
+        there ever was a record above, there was `number + 1`. If that one is missing now, a sweep has deleted it. A
+        sweep deletes the lowest record first, so it had deleted `known` before. Therefore the second request must not
+        start before the first one has ended.
         """
         if (
             self.filesystem.lists_cheaply
@@ -223,7 +225,7 @@ class Checkpoint:
             return self._highest_above(number)
         if self.filesystem.exists(self._record_path(number + 1)):
             return number + 1
-        # Its bytes, too: a driver that was paused for long may have created the number again.
+        # Compare the bytes too: a driver that was paused for long may have created this number again.
         if self._is_unchanged(known):
             return None
         if (highest := self._highest_above(number)) is None:
@@ -340,7 +342,7 @@ def _read_or_create(
     return storage.read(path)
 
 
-def _way_out(version: int, writer: str) -> str:
+def _version_remedy(version: int, writer: str) -> str:
     if version > VERSION:
         return f"Install penstock {writer or 'of the version that wrote it'} or a newer version"
     # A drain emits what the state holds and publishes it. A drained pipeline needs its old checkpoint only to know
@@ -352,7 +354,7 @@ def _way_out(version: int, writer: str) -> str:
     )
 
 
-def _opened(folder: str, data: bytes, key_groups: int | None, storage: FileSystem) -> Checkpoint:
+def _open_format(folder: str, data: bytes, key_groups: int | None, storage: FileSystem) -> Checkpoint:
     try:
         content = json.loads(data)["penstock-checkpoint"]
         version, job, groups = int(content["version"]), str(content["job"]), int(content["key_groups"])
@@ -363,7 +365,7 @@ def _opened(folder: str, data: bytes, key_groups: int | None, storage: FileSyste
     if version != VERSION:
         raise CheckpointError(
             f"{folder} has layout version {version}, and penstock {__version__} reads version {VERSION}. "
-            f"{_way_out(version, str(content.get('written_by', '')))}"
+            f"{_version_remedy(version, str(content.get('written_by', '')))}"
         )
     if key_groups not in (None, groups):
         raise CheckpointError(

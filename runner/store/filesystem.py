@@ -1,8 +1,9 @@
 """The storage of a checkpoint: the few operations that the protocol needs, and their implementation on local disks.
 
-The most important one is `create_if_absent`: of all drivers that create one path, exactly one succeeds, and its content
-is complete and durable. A local file system can do that with an exclusive hard link, an object store with a conditional
-put (`object_filesystem`). All other files have names that no other attempt uses, so writing them need not be atomic.
+The most important operation is `create_if_absent`: if several drivers create one path, exactly one of them succeeds,
+and its content is complete and durable. A local file system does that with an exclusive hard link, an object store with
+a conditional put (`object_filesystem`). All other files have names that no other attempt uses, so writing them need not
+be atomic.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ class LocalFileSystem:
         finally:
             with contextlib.suppress(OSError):  # delete_leftovers deletes it later
                 os.unlink(temporary)
-        # Also if the file existed: another driver may have created it without having synced the folder yet.
+        # Sync the folder also if the file existed: the driver that created it may not have synced the folder yet.
         try:
             _sync_folder(folder)
         except OSError as error:
@@ -198,7 +199,7 @@ class LocalFileSystem:
         return path
 
     def check_guarantees(self) -> None:
-        """The first create finds out: it needs a hard link."""
+        """Nothing to try: the first `create_if_absent` fails if the file system has no hard links."""
 
     def make_private(self, folder: str) -> None:
         if not os.path.isdir(folder):

@@ -1,4 +1,4 @@
-"""Key groups: which partition a key belongs to, stable over restarts and for any parallelism.
+"""Key groups: they assign each key to a partition, stable over restarts and for any parallelism.
 
 A stable hash of the encoded key selects one of a fixed number of key groups. Each partition owns a contiguous range of
 groups. State is stored by key group, so a job can be rescaled without rewriting its state.

@@ -23,7 +23,7 @@ from penstock.runner.protocol.names import run_age
 logger = logging.getLogger(__name__)
 
 LIMIT_BYTES = 4 << 30
-"""Size of all copies of one checkpoint on one machine. The oldest are deleted first."""
+"""Maximum size of all copies of one checkpoint on one machine. The oldest are deleted first."""
 
 UNUSED_SECONDS = 86_400.0
 """Copies of another checkpoint are deleted when this much time has passed since the last change."""

@@ -8,8 +8,8 @@
 | `local_path` | one get, if this machine has no copy yet |
 | `delete_all` | one for each 1,000 objects on S3, one for each object elsewhere |
 
-Objects are durable when a request has succeeded, and never partly written, so there are no leftovers. Who may read
-them is decided by the bucket.
+Objects are durable when a request has succeeded, and never partly written, so there are no leftovers. The settings of
+the bucket decide which users may read them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ObjectFileSystem:
     copies: LocalCopies | None = None
     options: str = ""
     _unsettled: set[str] = field(default_factory=set, init=False, compare=False, repr=False)
-    """Paths of creates of which a try was not answered. Few: a driver stops if a record stays without an answer."""
+    """Paths of creates of which a try was not answered. There are few: a driver stops if a record gets no answer."""
 
     def create_if_absent(self, path: str, data: bytes) -> bool:
         # True also if an earlier try of this call has created it: `create` compares the bytes.
@@ -51,7 +51,7 @@ class ObjectFileSystem:
             self.copies.keep(path, data)
 
     def write_file(self, path: str, local: str) -> None:
-        # Mapped: the put of one request needs the whole content, and mapped pages of a file can leave memory again.
+        # Map the file: one put request needs the whole content, and the system can drop mapped pages from memory.
         with (
             open(local, "rb") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,

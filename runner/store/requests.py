@@ -69,7 +69,7 @@ class Requests:
 
 
 class RequestWatch:
-    """The driver's look at its requests, at most once in some seconds."""
+    """Reads the requests to one driver, at most once per interval, because the driver asks several times a second."""
 
     def __init__(
         self, checkpoint: Checkpoint, generation: int, clock: Callable[[], float] = time.monotonic

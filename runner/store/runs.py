@@ -4,10 +4,9 @@
 
 `k` is the key group in two bytes, big-endian, then the key, so that a file is ordered by (key group, key). A run is
 built in memory, or in a scratch file if it is large. It is written once and never changed, so a cache can use its name
-as the key. SQLite provides the sorted
-file. It does not detect damaged pages, so the commit record contains a CRC-32, and each process checks it when it first
-opens a run. This costs one read of the file. A run is replaced after about the same amount of data was written, so the
-check costs a constant share of the writing.
+as the key. SQLite provides the sorted file. It does not detect damaged pages, so the commit record contains a CRC-32,
+and each process checks it when it first opens a run. This costs one read of the file. A run is replaced after about the
+same amount of data was written, so the check costs a constant share of the writing.
 """
 
 from __future__ import annotations
@@ -40,20 +39,28 @@ Bounds = tuple[bytes, bytes]
 ABSENT: Final = object()
 """Result of `Run.get` for a key that the run does not contain."""
 
-# A read from a small file on a network file system costs more than the memory does.
 IN_MEMORY_BYTES = 4 << 20
-"""Runs up to this size are kept in memory. Larger ones are read page by page from a local file."""
+"""Runs up to this size are read whole and kept in memory. Larger ones are read page by page from a local file.
+
+On a network file system, many reads from a small file cost more than the memory.
+"""
 
 MAPPED_BYTES = 256 << 20
-"""How much of a larger run is mapped into memory; the rest is read page by page."""
+"""Part of a larger run that is mapped into memory; the rest is read page by page."""
 
 CACHE_BYTES = 128 << 20
+"""Maximum memory of the runs in a cache."""
+
 CACHE_RUNS = 256
+"""Maximum number of open runs in a cache, each of which may have an open file."""
 
 PAGES = (4096, 8192, 16384, 32768, 65536)
+"""Page sizes of a run, in bytes. SQLite allows at most 65536."""
 
 _CHUNK = 1 << 20
 _BOUNDS = 512
+"""Maximum number of bounds in one SQL statement. Each has two parameters; SQLite allows 32766 (since 3.32)."""
+
 _SCHEMA = "CREATE TABLE run(k BLOB PRIMARY KEY, v BLOB) WITHOUT ROWID"
 
 
@@ -96,14 +103,14 @@ class Run:
         self.held_bytes = held_bytes
         """Bytes of memory that the open run uses."""
 
-    # Not in a `close`: cache and stores share a run, and only the last reference knows that it is the last.
+    # There is no `close`: caches and stores share a run, and no one of them knows whether it has the last reference.
     def __del__(self) -> None:
         self._database.close()
 
     @functools.cached_property
     def key_groups(self) -> frozenset[int]:
         """The key groups that have entries in this run. Cached, because most reads are for key groups without any."""
-        # Jumps from group to group by the index instead of reading all keys: a run has at most some thousand groups and
+        # Jump from group to group by the index instead of reading all keys: a run has at most some thousand groups but
         # may have millions of keys.
         found, lower, next_key = set(), b"", "SELECT k FROM run WHERE k >= ? ORDER BY k LIMIT 1"
         while row := self._database.execute(next_key, (lower,)).fetchone():
@@ -139,7 +146,7 @@ class Run:
         else:
             yield from self._each("JOIN run ON k >= lower AND k < upper ORDER BY k", bounds)
 
-    def firsts(self, bounds: Sequence[Bounds]) -> Iterator[Entry]:
+    def first_keys(self, bounds: Sequence[Bounds]) -> Iterator[Entry]:
         """Yield the first entry within each of the bounds, tombstones included; nothing for empty bounds."""
         first = "SELECT k FROM run WHERE k >= lower AND k < upper ORDER BY k LIMIT 1"
         return self._each(f"JOIN run ON k = ({first})", bounds)
@@ -155,7 +162,7 @@ class Run:
 
 
 class RunBuilder:
-    """A run in the making: later entries replace earlier ones with the same key."""
+    """Builds a run in memory. Later entries replace earlier ones with the same key."""
 
     def __init__(self, entry_bytes: int = 0) -> None:
         """Begin an empty run. `entry_bytes`, the expected size of an entry, determines the page size."""
@@ -192,14 +199,14 @@ class RunBuilder:
         """Return the bytes of the file and the opened run. Do not use the builder afterwards."""
         if self._pragma("freelist_count") * 8 > self._pragma("page_count"):
             self._database.execute("VACUUM")  # deleted and replaced entries leave free pages
-        # `serialize` instead of a file that SQLite writes: the checkpoint's storage may be an object store, and a run
-        # becomes visible whole.
+        # The bytes, and not a file that SQLite writes in place: the checkpoint may be on an object store, and a run
+        # must become visible as a whole.
         data = to_bytes(self._database)
         return data, Run(self._database, len(data))
 
 
 class FileRunBuilder:
-    """A run in the making that is too large for memory: a file on a local disk. Entries come ascending, each key once.
+    """Builds a run that is too large for memory, in a file on a local disk. Entries come ascending, each key once.
 
     `close` deletes the file.
     """
@@ -209,7 +216,8 @@ class FileRunBuilder:
         self.entries = 0
         self._database = _connect(_uri(self.path))
         self._database.execute(f"PRAGMA page_size = {page_size(entry_bytes)}")
-        # Nothing to recover: after an error the file is deleted. The lock would be taken for each statement.
+        # No journal and no sync: after an error the file is deleted. Exclusive locking, because otherwise SQLite takes
+        # the lock for each statement. The cache size is in KiB if negative.
         for setting in (
             "journal_mode = OFF",
             "synchronous = OFF",
@@ -231,8 +239,8 @@ class FileRunBuilder:
         return os.stat(self.path).st_size, _checksum(self.path)
 
     def opened(self) -> Run:
-        """Return the run, opened, for this process only. Its file is deleted when the run is."""
-        # SQLite reads from the open file, so the name is not needed any more.
+        """Return the run, opened, for this process only. The system frees the file when the run is closed."""
+        # SQLite reads from the open file, so its name can be removed now.
         os.unlink(self.path)
         return Run(self._database, 0)
 
@@ -255,7 +263,7 @@ def open_run(filesystem: FileSystem, path: str, run: StateRun) -> Run:
     except FileNotFoundError as error:
         raise run_missing(path, run) from error
     except CheckpointError:
-        # The copy of an object on this machine may be damaged, and the object in order.
+        # Perhaps only this machine's copy of the object is damaged. Delete it and read the object again.
         if not filesystem.discard_copy(path):
             raise
         return _open(filesystem, path, run)
@@ -322,7 +330,7 @@ def _uri(path: str) -> str:
 
 
 def _connect(database: str) -> sqlite3.Connection:
-    # Several threads may use one connection: CPython builds SQLite in its serialized mode.
+    # Several threads may use one connection: CPython's SQLite is built in serialized mode.
     return sqlite3.connect(database, uri=True, check_same_thread=False, cached_statements=8)
 
 

@@ -1,10 +1,11 @@
 """Keyed state of one stage in one task attempt: a write buffer above sorted, immutable runs.
 
-A read looks into the buffer, then into the runs from the newest to the oldest. The first one that contains the key
-wins. `seal` writes the changes as at most one new run. It also merges the newest runs into it, as long as they are not
-much larger than the data to write (size-tiered compaction). So n sealed bytes are rewritten O(log n) times, there are
-O(log n) runs, and all runs together are at most about three times as large as the live data. A tombstone is dropped
-when no older run contains its key. Until then it counts as many bytes as the value that it hides.
+This is a small log-structured merge tree. A read looks into the buffer, then into the runs from the newest to the
+oldest. The first one that contains the key wins. `seal` writes the changes as at most one new run. It also merges the
+newest runs into it, as long as they are not much larger than the data to write (size-tiered compaction). So n sealed
+bytes are rewritten O(log n) times, there are O(log n) runs, and all runs together are at most about three times as
+large as the live data. A tombstone (the mark of a deleted key) is dropped when no older run contains its key. Until
+then it counts as many bytes as the value that it hides.
 
 A buffer that grows too large moves to a scratch file, and large runs are merged through one, so a store of any size
 needs little memory. No record names a sealed run until the driver commits. A failed attempt leaves unused files only.
@@ -44,13 +45,13 @@ TIER = 2
 """A run is merged if it is at most this many times as large as everything newer than it."""
 
 LARGE_BYTES = 64 << 20
-"""A run that may become larger is built in a scratch file."""
+"""A run that may become larger than this is built in a scratch file instead of memory."""
 
 SPILL_BYTES = 64 << 20
-"""Memory of the buffer; then its entries move to a scratch file."""
+"""Maximum memory of the buffer. Beyond it, the entries move to a scratch file."""
 
 _ENTRY_BYTES = 200
-"""What CPython 3.11 uses for an entry of the buffer, besides its bytes: two `bytes` objects and a place in the dict."""
+"""Memory that CPython 3.11 uses for a buffer entry besides its bytes: two `bytes` objects and a place in the dict."""
 
 _INSERTIONS = 500
 """Number of new keys between two scans after which the sorted list of keys is dropped."""
@@ -81,8 +82,8 @@ class StateStore:
         self._first = first
         self._last = last
         self._cache = cache
-        # A dict and a sorted list of its keys that is made at the first scan: most tasks only get and put, and a sorted
-        # container would slow each put down.
+        # A dict, and a sorted list of its keys that is made at the first scan. Most tasks only get and put, and a
+        # sorted container would slow down each put.
         self._buffer: dict[bytes, bytes | None] = {}
         self._sorted: list[bytes] | None = None
         self._inserted = 0
@@ -107,7 +108,7 @@ class StateStore:
     ) -> StateStore:
         """Open the state that `runs`, all of one stage and in any order, hold for key groups first to last.
 
-        Runs of other key groups are ignored. Of runs with more key groups only these are read. Files are opened at
+        Runs of other key groups are ignored. From a run with more key groups, only these are read. Files are opened at
         their first read. `folder` is `Checkpoint.state_folder`; the default `cache` is that of the process.
 
         Raises:
@@ -116,7 +117,7 @@ class StateStore:
         """
         if len({run.stage for run in runs}) > 1:
             raise ValueError(f"runs of several stages: {sorted({run.stage for run in runs})}")
-        limited = [_limited(run, first, last) for run in runs if _overlap(run, first, last)]
+        limited = [_limit_to(run, first, last) for run in runs if _overlap(run, first, last)]
         limited.sort(key=_age)
         _check_order(limited)
         return cls(filesystem, folder, limited, first, last, cache or shared_cache())
@@ -138,7 +139,7 @@ class StateStore:
             RunMissingError, CheckpointError: a run cannot be read; all methods that read may raise this.
         """
         wanted = self._key(key_group, key)
-        # Asked with `in`, because None in the buffer means that the key is deleted.
+        # Test with `in`, because None in the buffer means that the key is deleted.
         if wanted in self._buffer:
             return self._buffer[wanted]
         return self._newest_stored(wanted)
@@ -179,17 +180,19 @@ class StateStore:
         buffered = [entry for pair in bounds for entry in self._snapshot(*pair)]
         spilled = [run.scan(bounds) for run in reversed(self._spilled)]
         sealed = [opened.scan(within) for opened, within in self._runs_within(bounds)]
-        return _alive(buffered, spilled + sealed)
+        return _live_entries(buffered, spilled + sealed)
 
-    def firsts(self, first: int, last: int, prefix: bytes) -> Iterator[tuple[int, bytes]]:
+    def first_keys(self, first: int, last: int, prefix: bytes) -> Iterator[tuple[int, bytes]]:
         """Yield (key group, key) of the first key with `prefix` of each key group, `first` to `last` (inclusive)."""
         self._key(first, b""), self._key(last, b"")
         bounds = [_bounds(group, prefix, None) for group in range(first, last + 1)]
         found: dict[bytes, Entry] = {}
         entries = [
-            entry for opened, within in reversed(self._runs_within(bounds)) for entry in opened.firsts(within)
+            entry
+            for opened, within in reversed(self._runs_within(bounds))
+            for entry in opened.first_keys(within)
         ]
-        entries += [entry for run in self._spilled for entry in run.firsts(bounds)]
+        entries += [entry for run in self._spilled for entry in run.first_keys(bounds)]
         entries += [entry for pair in bounds for entry in self._snapshot(*pair, limit=1)]
         for entry in entries:  # oldest first, so that the newer of two equal keys wins
             group = entry[0][:GROUP_BYTES]
@@ -214,15 +217,13 @@ class StateStore:
         Raises:
             OSError: the file could not be written; nothing has changed. (FileExistsError: the name was used before.)
         """
-        # First, because a store whose only changes are deletions of missing keys should write no file.
+        # Do this first: a store whose only changes are deletions of missing keys must write no file.
         hidden = self._drop_void_tombstones() + self._hidden_by_spilled
         if not self._buffer and not self._spilled:
             return self.runs
-        kept, taken = self._tiers(hidden)
+        kept, taken = self._choose_runs_to_merge(hidden)
         large = self._spilled or self._buffered_bytes() + sum(run.size for run in taken) > LARGE_BYTES
-        added = (
-            self._merged_on_disk(kept, taken, name) if large else self._merged_in_memory(kept, taken, name)
-        )
+        added = self._merge_on_disk(kept, taken, name) if large else self._merge_in_memory(kept, taken, name)
         self._runs = kept + added
         self._buffer, self._sorted, self._held = {}, None, 0
         self._spilled, self._hidden_by_spilled = [], 0
@@ -247,7 +248,7 @@ class StateStore:
             self._spill()
 
     def _spill(self) -> None:
-        """Move the buffer to a scratch file, unless it is smaller than it seemed."""
+        """Move the buffer to a scratch file, unless its memory was overestimated."""
         self._held = self._buffered_bytes() + len(self._buffer) * _ENTRY_BYTES
         if self._held <= self._spill_bytes // 2:
             return
@@ -310,8 +311,8 @@ class StateStore:
     def _drop_void_tombstones(self) -> int:
         """Drop deletions of keys that no run contains; return the bytes of values that the other deletions hide."""
         hidden = 0
-        # A timer that is set and cleared within an epoch leaves such a tombstone. Without this each epoch would write a
-        # run.
+        # A timer that is set and cleared within an epoch leaves such a tombstone. If they were kept, each epoch of such
+        # a pipeline would write a run.
         for key in [key for key, value in self._buffer.items() if value is None]:
             value = self._newest_stored(key)
             if value is None:
@@ -321,12 +322,12 @@ class StateStore:
         self._sorted = None
         return hidden
 
-    def _tiers(self, hidden: int) -> tuple[list[StateRun], list[StateRun]]:
+    def _choose_runs_to_merge(self, hidden: int) -> tuple[list[StateRun], list[StateRun]]:
         """Return the runs that stay as they are, and the newest ones that are merged into the next run."""
         weight = max(SMALL_BYTES, self._buffered_bytes() + sum(map(Run.size, self._spilled)) + hidden)
         split = len(self._runs)
-        # The weight includes what tombstones hide, so a run that deletes much is merged with the run that it deletes
-        # from, and the space is freed.
+        # The weight includes the bytes that tombstones hide. So a run that deletes much is merged with the run from
+        # which it deletes, and the space is freed.
         while split and _counted_bytes(self._runs[split - 1]) <= TIER * weight:
             split -= 1
             weight += _counted_bytes(self._runs[split]) + self._runs[split].hides
@@ -335,18 +336,21 @@ class StateStore:
     def _buffered_bytes(self) -> int:
         return sum(len(key) + len(value or b"") for key, value in self._buffer.items())
 
-    def _merged_in_memory(
+    def _merge_in_memory(
         self, kept: Sequence[StateRun], taken: Sequence[StateRun], name: RunName
     ) -> list[StateRun]:
         """Write the buffer and the runs `taken` as one run."""
         builder = self._builder(taken)
         hides = self._drop_unneeded_tombstones(builder, kept)
-        return self._written(builder, name, hides) if builder.count() else []
+        return self._write_run(builder, name, hides) if builder.count() else []
 
-    def _merged_on_disk(
+    def _merge_on_disk(
         self, kept: Sequence[StateRun], taken: Sequence[StateRun], name: RunName
     ) -> list[StateRun]:
-        """Do the same with a scratch file. Entries pass through memory one by one."""
+        """Write the buffer, its spilled parts and the runs `taken` as one run, through a scratch file.
+
+        Entries pass through memory one by one.
+        """
         spilled = [run.scan([_EVERYTHING]) for run in reversed(self._spilled)]
         sealed = [self._open(run).scan([_counted_bounds(run)]) for run in reversed(taken)]
         needed = _NeededEntries(
@@ -391,13 +395,13 @@ class StateStore:
         builder.drop(needless)
         return hides
 
-    def _written(self, builder: RunBuilder, name: RunName, hides: int) -> list[StateRun]:
+    def _write_run(self, builder: RunBuilder, name: RunName, hides: int) -> list[StateRun]:
         entries = builder.count()
         data, opened = builder.finish()
         file_name = name.file_name(self._first, self._last)
         path = f"{self._folder}/{file_name}"
         self._filesystem.write(path, data)
-        # The next epoch of this process needs it, and it is in memory already.
+        # Cache the run: it is already in memory, and the next epoch of this process reads it.
         self._cache.keep(self._filesystem, path, opened)
         checksum = zlib.crc32(data)
         groups = (self._first, self._last)
@@ -431,7 +435,9 @@ def _newest(runs: Iterator[Run], key: bytes) -> bytes | None:
     return None
 
 
-def _alive(buffered: Sequence[Entry], runs: Sequence[Iterator[Entry]]) -> Iterator[tuple[int, bytes, bytes]]:
+def _live_entries(
+    buffered: Sequence[Entry], runs: Sequence[Iterator[Entry]]
+) -> Iterator[tuple[int, bytes, bytes]]:
     """Merge buffer and runs (newest first); the newest entry of a key wins."""
     sources = [buffered, *runs] if buffered else list(runs)
     for key, value in _newest_of_each(sources):
@@ -476,7 +482,7 @@ def _overlap(run: StateRun, first: int, last: int) -> bool:
     return run.first_key_group <= last and first <= run.last_key_group
 
 
-def _limited(run: StateRun, first: int, last: int) -> StateRun:
+def _limit_to(run: StateRun, first: int, last: int) -> StateRun:
     return replace(
         run,
         first_key_group=max(first, run.first_key_group),
@@ -499,7 +505,7 @@ def _age(run: StateRun) -> tuple[int, int]:
 
 
 def _check_order(runs: Sequence[StateRun]) -> None:
-    """Refuse two runs of the same age for one key group: it would be unclear which of them wins."""
+    """Reject two runs of the same (generation, epoch) for one key group: it would be undefined which of them wins."""
     for index, run in enumerate(runs):
         for other in runs[index + 1 :]:
             if _age(other) == _age(run) and _overlap(other, run.first_key_group, run.last_key_group):

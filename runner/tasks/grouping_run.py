@@ -1,7 +1,8 @@
-"""A stage that begins with the reading half of a GroupByKey: it collects values by key and window, and emits panes.
+"""Runs a stage that begins with the reading half of a GroupByKey: collects values by key and window, and emits panes.
 
-Three kinds. In a stream, `panes.Panes` keeps windows in the state store and fires their panes. In a batch, all values
-of a group are there before it is emitted: as one pane with the default trigger, else as Beam's trigger driver fires.
+There are three classes. `PanesRun` is for streams: `panes.Panes` keeps windows in the state store and fires their
+panes. The others are for batches, in which all values of a group are there before it is emitted: `CompleteRun` emits
+one pane (default trigger), `TriggeredRun` emits the panes that Beam's trigger driver fires (other triggers).
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming, WindowedV
 
 from penstock.runner.harness.bundle import StageProcessor
 from penstock.runner.tasks.stage_run import StageContext, StageResult, StageRun, StoredRun
-from penstock.runner.windows.grouping import Complete, Grouping, read_group
-from penstock.runner.windows.merging import Merging
+from penstock.runner.windows.grouping import CompleteGroup, Grouping, read_group
+from penstock.runner.windows.merging import WindowMerger
 from penstock.runner.windows.panes import NOTHING_HELD, Pane, Panes
 from penstock.runner.windows.triggers import TriggerTree
 
 _SHOWN = 20
-"""Values that a printed group shows."""
+"""Number of values that the `repr` of a group shows."""
 
 
 class _Values:
@@ -84,13 +85,13 @@ class PanesRun(StoredRun):
             if expired[window]:
                 self.dropped += count
                 continue
-            # All of the group is behind the output watermark, which never goes back, so it can hold nothing.
+            # The whole group is below the output watermark. That never goes back, so the group cannot hold it.
             if last_us < self._context.output_us:
                 first_us, last_us = NOTHING_HELD
             self._grouping.add(key, window, first_us, last_us, values, count)
 
     def finish(self, input_watermark_us: int) -> StageResult:
-        """Fire the panes that elements, then the watermark and the clock make due; store the other values."""
+        """Fire the panes that are due: because of new elements, the watermark or the clock. Store the other values."""
         metrics: list[bytes] = []
         if self._grouping or self._due(input_watermark_us):
             self._open()
@@ -98,7 +99,7 @@ class PanesRun(StoredRun):
             groups = self._grouping.groups()
             # `groups` is sorted by key, which `groupby` relies on.
             for key, windows in itertools.groupby(groups, key=lambda group: group.key):
-                self.dropped += panes.arrived(key, list(windows))
+                self.dropped += panes.add_elements(key, list(windows))
             self._grouping.close()
             panes.advance(input_watermark_us)
             if self._started:
@@ -152,7 +153,7 @@ class CompleteRun(StageRun):
         self._at_window_end = combiner == TimestampCombiner.OUTPUT_AT_EOW
         self._known: dict[bytes, tuple[Any, Timestamp]] = {}
         self._grouping = Grouping()
-        self._merging = Merging(windowfn, self._windows) if windowfn.is_merging() else None
+        self._merging = WindowMerger(windowfn, self._windows) if windowfn.is_merging() else None
 
     def take(self, block: bytes) -> None:
         """Collect a block of groups."""
@@ -164,7 +165,7 @@ class CompleteRun(StageRun):
     def finish(self, input_watermark_us: int) -> StageResult:
         """Emit each group."""
         groups = self._grouping.groups()
-        for group in self._merging.merged(groups) if self._merging else groups:
+        for group in self._merging.merge_groups(groups) if self._merging else groups:
             self._emit(group)
         result = super().finish(input_watermark_us)
         self._grouping.close()  # last: a DoFn may keep a group and read it in finish_bundle
@@ -175,15 +176,16 @@ class CompleteRun(StageRun):
         self._grouping.close()
         super().discard()
 
-    def _emit(self, group: Complete) -> None:
+    def _emit(self, group: CompleteGroup) -> None:
         self._start()
         window, end = self._window(group.window)
         at = end if self._at_window_end else self._output_at(window, group)
         pair = (self._keys.decode_nested(group.key), _Values(self._values, group.chunks, group.count))
         self.processor.process(WindowedValue(pair, at, (window,), self._pane))
 
-    def _output_at(self, window: Any, group: Complete) -> Timestamp:
-        # The two ends are enough: the combiners and window functions of Beam 2.77 are monotonic in the timestamp.
+    def _output_at(self, window: Any, group: CompleteGroup) -> Timestamp:
+        # The lowest and the highest timestamp are enough: the timestamp combiners and window functions of Beam 2.77 are
+        # monotonic.
         times = (group.first_us, group.last_us)
         stamps = [self._combine.assign_output_time(window, Timestamp(micros=at)) for at in times]
         return self._combine.merge(window, stamps)
@@ -192,7 +194,7 @@ class CompleteRun(StageRun):
         """A window and its last timestamp."""
         known = self._known.get(encoded)
         if known is None:
-            # A bound for merging windows, where nearly every group has a window that no other group has.
+            # Bounded, because with merging windows nearly every group has a different window.
             if len(self._known) > 1000:
                 self._known.clear()
             window = self._windows.decode_nested(encoded)
@@ -219,7 +221,8 @@ class TriggeredRun(StageRun):
         for element in self.processor.elements(block):
             key = self._keys.encode_nested(element.value[0])
             at = element.timestamp_micros
-            # Without the window: Beam's driver assigns and merges windows itself, and wants all elements of a key.
+            # Grouped by key only, without the window: Beam's driver merges windows itself, and needs all elements of a
+            # key together.
             self._grouping.add(key, b"", at, at, self._elements.encode_nested(element))
 
     def finish(self, input_watermark_us: int) -> StageResult:
@@ -238,7 +241,7 @@ class TriggeredRun(StageRun):
         self._grouping.close()
         super().discard()
 
-    def _fire(self, driver: Any, group: Complete) -> None:
+    def _fire(self, driver: Any, group: CompleteGroup) -> None:
         pairs = list(_Values(self._elements, group.chunks, group.count))
         key = self._keys.decode_nested(group.key)
         values = [pair.with_value(pair.value[1]) for pair in pairs]

@@ -19,7 +19,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from penstock.runner.harness.bundle import PlanContext, StageProcessor
 from penstock.runner.harness.side_inputs import SideInput, SideInputPanes, WholeSideInput
-from penstock.runner.planning.plan import Edge, Side, Stage
+from penstock.runner.planning.plan import Edge, SideInputSpec, Stage
 from penstock.runner.protocol.record import EarliestTimers, WatermarkKey
 from penstock.runner.store.cells import Cells, Timers
 from penstock.runner.store.keys import key_group
@@ -71,8 +71,8 @@ class SideInputs:
             run.take(block)
             return
         for element in run.processor.elements(block):
-            # Window by window: an element in several windows is processed in those that are ready, and blocked in the
-            # others.
+            # Decide window by window: an element in several windows is processed in those that are ready, and blocked
+            # in the others.
             unready = tuple(window for window in element.windows if not self._is_ready(stage, window))
             for window in unready:
                 self._block(stage, run.processor, _in_windows(element, (window,)))
@@ -150,7 +150,7 @@ class SideInputs:
         cached = self._context.side_input_cache.get(edge.index)
         if cached is None or cached[0] != runs:
             known = self._new_panes(edge)
-            for _, _, pane in Cells(self._state.look(name)).named(0, _PANE):
+            for _, _, pane in Cells(self._state.open_read_only(name)).cells_named(0, _PANE):
                 known.add(pane)
             cached = self._context.side_input_cache[edge.index] = (runs, known)
         return self._new_panes(edge).resumed(cached[1])
@@ -166,8 +166,7 @@ class SideInputs:
         known = self._ready.get((stage.index, window))
         if known is None:
             edges = (self._plan.edges[index] for index in stage.sides)
-            # Kept for the whole task: readiness is asked only after all panes of the epoch have come, so it cannot
-            # change.
+            # Cached for the whole task. It cannot change: this is called only after all panes of the epoch have come.
             known = self._ready[stage.index, window] = all(self._has_pane(edge, window) for edge in edges)
         return known
 
@@ -209,7 +208,7 @@ class SideInputs:
         return self._scope.earliest_timers(stage.waiting).hold_us
 
 
-def _side_of(edge: Edge) -> Side:
+def _side_of(edge: Edge) -> SideInputSpec:
     assert edge.side is not None, "only edges of side inputs come here"
     return edge.side
 

@@ -1,7 +1,7 @@
 """The run of one stage in one task: it takes the stage's input, keeps its state, fires timers, and ends the bundle.
 
-`StageRun` is the plain kind, which processes elements as they come, and the base of the others: `stateful_run.py` keeps
-state and timers in a store, `grouping_run.py` collects values and emits panes. `stage_runs.py` chooses the kind.
+`StageRun` processes elements as they come. It is also the base class of the other runs: `stateful_run.py` keeps state
+and timers in a store, `grouping_run.py` collects values and emits panes. `stage_runs.py` chooses the class.
 
 Event time: an element is late if its window ended before the input watermark that the last record holds. Elements and a
 new watermark that come in the same epoch do not make each other late. A window fires when the watermark is past the

@@ -1,7 +1,7 @@
-"""The stages that are open in one task: opened when they get their first input, fed, and ended in order.
+"""Opens the stages of one task when they get their first input, feeds them, and ends them in order.
 
-A stage with side inputs starts when everything that the epoch makes of its side inputs has come. Earlier blocks wait in
-a `BlockSpool`.
+A stage with side inputs starts when all of this epoch's elements of its side inputs have arrived. Earlier blocks wait
+in a `BlockSpool`.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class StageRuns:
         self._spools: dict[int, BlockSpool] = {}
         self._side_inputs_complete = False
         self.where = ""
-        """The stage, and the element, that runs or that raised the last exception."""
+        """The stage (and the element that it reads) that runs now or that raised the last exception, for messages."""
 
     # Input.
 
     def feed(self, stage: Stage, block: bytes) -> None:
         """Run a block of input through a stage, or keep it until the side inputs are complete.
 
-        The call may come while another stage runs, whose output the block is.
+        Another stage may be running: the one that has just written this block.
         """
         if stage.sides and not self._side_inputs_complete:
             self._spools.setdefault(stage.index, BlockSpool()).append(block)
@@ -67,7 +67,7 @@ class StageRuns:
             return run.read(element, budget)
 
     def complete_side_inputs(self) -> None:
-        """Let stages with side inputs run: everything that this epoch makes of side inputs has come."""
+        """Let stages with side inputs run: all of this epoch's elements of side inputs have arrived."""
         self._side_inputs_complete = True
 
     def resume_blocked(self, stage: Stage) -> None:
@@ -77,7 +77,7 @@ class StageRuns:
                 self._side_inputs.resume(stage, run)
 
     def spooled(self, stage: Stage) -> Iterator[bytes]:
-        """Yield the blocks that have waited for the side inputs of a stage, and forget them."""
+        """Yield the blocks that have waited for the side inputs of a stage, then delete them."""
         spool = self._spools.pop(stage.index, None)
         return spool.release() if spool else iter(())
 
@@ -101,7 +101,7 @@ class StageRuns:
 
     def has_finalizers(self) -> bool:
         """Whether a DoFn of the task has registered bundle finalizers."""
-        # Asked before `close`, which hands the processors back.
+        # Call this before `close`, which gives the processors back.
         return any(run.processor.to_finalize for run in self._runs.values())
 
     def close(self, *, succeeded: bool) -> None:
@@ -117,8 +117,7 @@ class StageRuns:
             epoch = self._scope.epoch.attempt.epoch
             self._worker_plan.finalizers.hold(epoch, self._scope.nonce, processor)
         else:
-            # A batch has no commit to wait for. In a stream a processor without finalizers has nothing to wait for
-            # either.
+            # A batch has no commit to wait for. In a stream, a processor without finalizers need not wait for one.
             processor.finalize()
             self._worker_plan.give_back(processor)
 
@@ -139,7 +138,7 @@ class StageRuns:
         run = self._runs.get(stage.index)
         if run is None:
             processor = self._worker_plan.processor(stage)
-            # An idle processor still has the side inputs of its last task.
+            # Set for each task: an idle processor still has the side inputs of the last task that used it.
             processor.state.side_inputs = self._side_inputs.by_name(stage)
             run = self._runs[stage.index] = make_stage_run(processor, self._context(stage))
         return run

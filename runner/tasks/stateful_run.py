@@ -1,4 +1,4 @@
-"""A stage that begins with a stateful DoFn: drops late elements, fires timers, deletes the state of expired windows."""
+"""Runs a stage that begins with a stateful DoFn: drops late elements, fires timers, deletes expired windows' state."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ class StatefulRun(StoredRun):
         """Fire due timers, delete expired windows, and write the state back."""
         if self._due(input_watermark_us):
             self._start()
-            # Before timers fire: a window that was first written to in this epoch may expire in it, and `_due_timers`
-            # finds such windows by their expiry timers.
+            # Set expiry timers before timers fire: a window that was first written to in this epoch may expire in it,
+            # and `_due_timers` finds such windows by their expiry timers.
             self._set_expiry_timers()
             with at_watermark(input_watermark_us):
                 self._fire_all(input_watermark_us)
         metrics = self.processor.finish() if self._started else []
         if self._started:
-            # Again, for windows to which callbacks have written. Deleted only after `finish`, in which Beam writes
-            # changed state: earlier, the deleted cells would come back.
+            # Set them again, for windows to which callbacks have written. Delete expired windows only after `finish`,
+            # in which Beam writes changed state: it would write deleted cells back.
             self._set_expiry_timers()
             self._delete_expired(input_watermark_us)
         return self._result(input_watermark_us, metrics)
@@ -123,7 +123,7 @@ class StatefulRun(StoredRun):
     def _due_timers(self, domain: bytes, limit_us: int) -> Iterator[TimerEntry]:
         """Due timers, then the event-time timers after the end of a window that expires now. Found when called."""
         after_the_end: list[TimerEntry] = []
-        # One more pass instead of a list of all due timers, of which there may be millions.
+        # A separate pass over the timers, so that no list of all due timers is needed: there may be millions.
         for expiry in self._timers.due(domain, limit_us) if self._expires else ():
             if expiry.family == GC_FAMILY:
                 # Beam's model: when a window expires, its remaining event-time timers fire before its state is deleted.
@@ -134,8 +134,7 @@ class StatefulRun(StoredRun):
         return itertools.chain(due, sorted(after_the_end, key=lambda timer: timer.fire_us))
 
     def _fire(self, timer: TimerEntry) -> None:
-        # As `StateHandler.set_timer` encodes them: the key nested, because it is part of a state key too, and the
-        # window not.
+        # `StateHandler.set_timer` encodes the key nested, because it is part of a state key too, and the window not.
         key = self._keys.decode_from_stream(coder_impl.create_InputStream(timer.key), True)
         window = self._windows.decode_from_stream(coder_impl.create_InputStream(timer.window), False)
         held = timer.hold_us if timer.hold_us != NO_HOLD_US else timer.fire_us
@@ -155,8 +154,8 @@ class StatefulRun(StoredRun):
     def _delete_expired(self, watermark_us: int) -> None:
         for timer in self._timers.take_due(EVENT, watermark_us) if self._expires else ():
             if timer.family == GC_FAMILY:
-                self._cells.forget(timer.key_group, timer.key, timer.window)
-                self._timers.forget(timer.key_group, timer.key, timer.window)
+                self._cells.delete_window(timer.key_group, timer.key, timer.window)
+                self._timers.delete_window(timer.key_group, timer.key, timer.window)
 
 
 def _is_global(windowing: Any) -> bool:

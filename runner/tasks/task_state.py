@@ -41,8 +41,11 @@ class TaskState:
             self._stores[name] = opened
         return self._stores[name]
 
-    def look(self, name: str) -> Store:
-        """Return the last record's state in the first key group, also in tasks that do not own it. Read-only."""
+    def open_read_only(self, name: str) -> Store:
+        """Open the last record's state of key group 0, also in a task that does not own that group. Do not write to it.
+
+        Panes of side inputs are stored there once for all tasks; see `side_inputs.py`.
+        """
         runs = self._epoch.state.get(name, StepState()).runs
         return StateStore.open(self._files, self._folder, runs, 0, 0)
 
@@ -57,6 +60,7 @@ class TaskState:
             return tuple(self._stores[name].seal(run))
 
         names = list(self._stores)
-        # An object store answers after tens of ms, so its puts run at the same time. A local disk is faster in turn.
-        late = bool(names) and not self._files.lists_cheaply
-        return dict(zip(names, in_parallel(seal, names) if late else map(seal, names), strict=True))
+        # A put to an object store takes tens of ms, so the puts run at the same time. On a local disk one after the
+        # other is faster.
+        parallel = bool(names) and not self._files.lists_cheaply
+        return dict(zip(names, in_parallel(seal, names) if parallel else map(seal, names), strict=True))

@@ -26,7 +26,7 @@ class Watermarks:
         self.outputs: dict[int, int] = {}
         """The output watermark of each stage of the task that has ended."""
         self.reported: dict[WatermarkKey, int] = {}
-        """What the next record must know."""
+        """The watermarks that the next record must store."""
 
     def input_us(self, stage: Stage) -> int:
         """The input watermark of a stage whose producers have ended."""
@@ -37,7 +37,8 @@ class Watermarks:
         (edge,) = (self._scope.plan.edges[index] for index in stage.inputs)
         if not stage.state:
             return self.edge_us(edge)
-        # A stateful stage has judged lateness by the watermark of the last record, so it must not fall below it.
+        # A stateful stage has decided by the watermark of the last record which elements are late, so its input
+        # watermark must not be lower than that.
         known = self._scope.epoch.watermark_us(WatermarkKey.input(stage.state))
         return max(known, self.edge_us(edge))
 
@@ -67,13 +68,13 @@ class Watermarks:
     ) -> None:
         """Set the output watermark of a stage.
 
-        It is held by `hold_us`, the earliest timestamp in the stage's state, and where the stage reads, by its
-        residuals: those of this task, and those that are not due in this epoch.
+        `hold_us`, the earliest hold in the stage's state, holds it back. If the stage reads, its residuals hold it back
+        too: those of this task, and those that are not due in this epoch.
         """
         if hold_us is not None:
             output_us = min(output_us, hold_us)
-        # Kept for a grouping stage only: it decides by its last output watermark whether a late group can hold the
-        # watermark (`PanesRun.take`).
+        # The record stores it for GroupByKeys only: they decide by their last output watermark whether a late group can
+        # hold the watermark (`PanesRun.take`).
         if stage.group:
             self.reported[WatermarkKey.output(stage.state)] = output_us
         if stage.origin is Origin.RESIDUAL:

@@ -33,7 +33,7 @@ _applied: WorkerLogging | None = None
 
 
 def apply_levels(wanted: WorkerLogging) -> None:
-    """Set the levels of this worker process. Those of the pipeline before it are taken back."""
+    """Set the log levels of this worker process, and reset those that an earlier pipeline has set."""
     global _applied
     if wanted == _applied:
         return
@@ -68,7 +68,7 @@ class _Collector(logging.Handler):
 
 @contextmanager
 def collected_logs(wanted: WorkerLogging, into: list[WorkerLogRecord]) -> Iterator[None]:
-    """Collect the warnings and errors that are logged in this context, if the driver shall show them."""
+    """Collect the warnings and errors that are logged in this context, if the driver wants to show them."""
     if not wanted.to_driver:
         yield
         return

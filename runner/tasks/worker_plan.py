@@ -7,7 +7,7 @@ from collections import OrderedDict, defaultdict
 from penstock.runner.harness.bundle import PlanContext, StageProcessor
 from penstock.runner.harness.finalizers import Finalizers
 from penstock.runner.planning.plan import Plan, Stage
-from penstock.runner.planning.program import adopt
+from penstock.runner.planning.program import adopt_program
 from penstock.runner.tasks.coder_warnings import forward_coder_warnings
 
 KEPT_PLANS = 4
@@ -19,7 +19,7 @@ class WorkerPlan:
 
     def __init__(self, plan: Plan) -> None:
         # Before any coder or DoFn is unpickled: it may be a class of the driver's program.
-        adopt(plan.program)
+        adopt_program(plan.program)
         forward_coder_warnings()
         self.context = PlanContext(plan)
         self.finalizers = Finalizers()
@@ -28,7 +28,7 @@ class WorkerPlan:
     def processor(self, stage: Stage) -> StageProcessor:
         """Return a processor of a stage: an idle one, or a new one."""
         idle = self._idle[stage.index]
-        # The one used last: its caches are warm, and the others can be left idle.
+        # Take the processor that was used last: its caches are warm.
         return idle.pop() if idle else StageProcessor(self.context, stage)
 
     def give_back(self, processor: StageProcessor) -> None:

@@ -1,7 +1,7 @@
-"""Groups of encoded values by key and window: in memory while they fit, then in sorted files. Pure.
+"""Groups encoded values by key and window: in memory while they fit, then in sorted files. Pure, except for the files.
 
-A group is handed out once, when everything that belongs to it has arrived; its values can be iterated again
-and again, and a group of any size is never held whole once it has been spilled.
+`Grouping.groups` yields a group once, when all its values have arrived. Its values can be iterated many times. The
+values of a group that was spilled are never in memory all at once.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Identity = tuple[bytes, bytes]
 
 @dataclass(slots=True)
 class Group:
-    """Values of one key and window in order of arrival, each encoded so that it knows its own end.
+    """Values of one key and window in order of arrival. Values have a nested encoding, which needs no length.
 
-    A chunk is one value or several in a row, `count` the number of values; `first_us` and `last_us` are the
-    lowest and highest timestamp seen, in µs.
+    A chunk is one value or several in a row. `count` is the number of values. `first_us` and `last_us` are the
+    lowest and the highest timestamp, in µs.
     """
 
     chunks: list[bytes]
@@ -48,11 +48,11 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Complete:
-    """A key and window with all their values: `chunks` may be iterated again and again.
+class CompleteGroup:
+    """A key and window with all their values. `chunks` may be iterated many times.
 
     The values of a group that was spilled are read from disk at each iteration, about a megabyte at a time, in
-    order of arrival; they can be read until the `Grouping` that handed the group out is closed.
+    order of arrival. They can be read until the `Grouping` that yielded the group is closed.
     """
 
     key: bytes
@@ -64,7 +64,7 @@ class Complete:
 
 
 def write_group(stream: Any, key: bytes, window: bytes, group: Group) -> None:
-    """Write a group, one value a chunk, to one of Beam's output streams, as it travels to its task."""
+    """Write a group to one of Beam's output streams, in the form in which it is sent to its task."""
     stream.write(key, True)
     stream.write(window, True)
     stream.write_bigendian_int64(group.first_us)
@@ -74,7 +74,7 @@ def write_group(stream: Any, key: bytes, window: bytes, group: Group) -> None:
 
 
 def read_group(stream: Any) -> tuple[bytes, bytes, int, int, int, bytes]:
-    """The next of what `write_group` wrote: key, window, lowest and highest timestamp, count, values."""
+    """Read the next group that `write_group` wrote: key, window, lowest and highest timestamp, count, values."""
     return (
         stream.read_all(True),
         stream.read_all(True),
@@ -86,7 +86,7 @@ def read_group(stream: Any) -> tuple[bytes, bytes, int, int, int, bytes]:
 
 
 class Grouping:
-    """Collects values by key and window, then hands out groups."""
+    """Collects values by key and window, then yields groups."""
 
     def __init__(self, memory_bytes: int = MEMORY_BYTES, folder: str | None = None) -> None:
         self._memory_bytes = memory_bytes
@@ -121,7 +121,7 @@ class Grouping:
         """Whether any values are on disk."""
         return bool(self._files)
 
-    def groups(self) -> Iterator[Complete]:
+    def groups(self) -> Iterator[CompleteGroup]:
         """Yield each group whole, sorted by key and window. All can be read until `close`."""
         if self._files:
             self._spill()
@@ -129,17 +129,17 @@ class Grouping:
         else:
             for key, window in sorted(self._groups):
                 group = self._groups[key, window]
-                yield Complete(key, window, group.first_us, group.last_us, group.chunks, group.count)
+                yield CompleteGroup(key, window, group.first_us, group.last_us, group.chunks, group.count)
 
     def close(self) -> None:
-        """Forget everything and give the disk back."""
+        """Drop all groups and free the disk space."""
         for file in self._files:
             file.close()
         self._files, self._groups, self._held = [], {}, 0
 
     def _spill(self) -> None:
         folder = self._folder or scratch_folder()
-        # Without a name, so the space is free again when the process ends, however it ends.
+        # The file has no name, so the system frees the space when the process ends, also if it is killed.
         file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by `close`, read once all is in
         for identity in sorted(self._groups):
             _write_run(file, identity, self._groups[identity])
@@ -149,22 +149,22 @@ class Grouping:
 
 
 _HEAD = struct.Struct(">IIqqQQ")
-"""Of a group in a file: length of key and window, lowest and highest timestamp, count, length of what follows."""
+"""Head of a group in a file: length of key and window, lowest and highest timestamp, count, length of the parts."""
 _LENGTH = struct.Struct(">I")
 _PART_BYTES = 1 << 20
 """About the size of the parts in which a spilled group is written and read."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Spilled:
-    """What one file holds of a group."""
+class _SpilledGroup:
+    """The part of a group that one file contains."""
 
     identity: Identity
-    group: Complete
+    group: CompleteGroup
 
 
 @dataclass(frozen=True, slots=True)
-class _OnDisk:
+class _PartsOnDisk:
     """The parts of a group in a file, from `begin` to `end`, each with its length before it."""
 
     file: IO[bytes]
@@ -180,7 +180,7 @@ class _OnDisk:
 
 
 class _Chain:
-    """Several iterables of chunks one after the other; may be iterated again and again."""
+    """Several iterables of chunks one after the other; may be iterated many times."""
 
     def __init__(self, links: list[Iterable[bytes]]) -> None:
         self._links = links
@@ -189,12 +189,12 @@ class _Chain:
         return itertools.chain.from_iterable(self._links)
 
 
-def united(key: bytes, window: bytes, groups: list[Complete]) -> Complete:
+def unite_groups(key: bytes, window: bytes, groups: list[CompleteGroup]) -> CompleteGroup:
     """Return several groups of one key as one group of `window`, whose values are read one group after the other."""
     first_us = min(group.first_us for group in groups)
     last_us = max(group.last_us for group in groups)
     count = sum(group.count for group in groups)
-    return Complete(key, window, first_us, last_us, _Chain([group.chunks for group in groups]), count)
+    return CompleteGroup(key, window, first_us, last_us, _Chain([group.chunks for group in groups]), count)
 
 
 def _write_run(file: IO[bytes], identity: Identity, group: Group) -> None:
@@ -222,15 +222,15 @@ def joined_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield b"".join(waiting)
 
 
-def _merged(files: list[IO[bytes]]) -> Iterator[Complete]:
+def _merged(files: list[IO[bytes]]) -> Iterator[CompleteGroup]:
     # `heapq.merge` is stable, and the files are in the order of their spills, so the values of a key stay in order of
     # arrival.
     merged = heapq.merge(*map(_heads, files), key=lambda spilled: spilled.identity)
     for (key, window), same in itertools.groupby(merged, key=lambda spilled: spilled.identity):
-        yield united(key, window, [spilled.group for spilled in same])
+        yield unite_groups(key, window, [spilled.group for spilled in same])
 
 
-def _heads(file: IO[bytes]) -> Iterator[_Spilled]:
+def _heads(file: IO[bytes]) -> Iterator[_SpilledGroup]:
     """Yield the groups of a file in its order. The values of large ones are not read."""
     file.seek(0)
     while head := file.read(_HEAD.size):
@@ -242,8 +242,8 @@ def _heads(file: IO[bytes]) -> Iterator[_Spilled]:
             parts, end = [file.read(length)[_LENGTH.size :]], file.tell()
         else:
             end = file.tell() + length
-            parts = _OnDisk(file, file.tell(), end)
-        yield _Spilled(identity, Complete(*identity, first_us, last_us, parts, count))
+            parts = _PartsOnDisk(file, file.tell(), end)
+        yield _SpilledGroup(identity, CompleteGroup(*identity, first_us, last_us, parts, count))
         # From the stored position, because the consumer may have read from the file.
         file.seek(end)
 

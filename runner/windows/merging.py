@@ -1,4 +1,4 @@
-"""Merging windows (sessions) of a key whose values have all arrived. Pure."""
+"""WindowMerger windows (sessions) of a key whose values have all arrived. Pure."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import Any
 
 from apache_beam.transforms.window import WindowFn
 
-from penstock.runner.windows.grouping import Complete, united
+from penstock.runner.windows.grouping import CompleteGroup, unite_groups
 
 
-class Merging:
+class WindowMerger:
     """Merges the groups of each key with a window function. `coder` is that of its windows."""
 
     def __init__(self, windowfn: WindowFn, coder: Any) -> None:
         self._windowfn = windowfn
         self._coder = coder
 
-    def merged(self, groups: Iterable[Complete]) -> Iterator[Complete]:
+    def merge_groups(self, groups: Iterable[CompleteGroup]) -> Iterator[CompleteGroup]:
         """Yield the groups of each key by merged window; `groups` come sorted by key."""
         for key, same in itertools.groupby(groups, key=lambda group: group.key):
             yield from self._of_key(key, list(same))
 
-    def _of_key(self, key: bytes, groups: list[Complete]) -> Iterator[Complete]:
+    def _of_key(self, key: bytes, groups: list[CompleteGroup]) -> Iterator[CompleteGroup]:
         windows = [self._coder.decode_nested(group.window) for group in groups]
         results = merge(self._windowfn, windows)
-        together: dict[Any, list[Complete]] = {}
+        together: dict[Any, list[CompleteGroup]] = {}
         for window, group in zip(windows, groups, strict=True):
             together.setdefault(results[window], []).append(group)
         for window, members in together.items():
-            yield united(key, self._coder.encode_nested(window), members)
+            yield unite_groups(key, self._coder.encode_nested(window), members)
 
 
 def merge(windowfn: WindowFn, windows: Iterable[Any]) -> dict[Any, Any]:
@@ -43,10 +43,10 @@ def merge(windowfn: WindowFn, windows: Iterable[Any]) -> dict[Any, Any]:
 
     distinct = list(dict.fromkeys(windows))
     windowfn.merge(Context(distinct))
-    return {window: _followed(window, into) for window in distinct}
+    return {window: _final_window(window, into) for window in distinct}
 
 
-def _followed(window: Any, into: dict[Any, Any]) -> Any:
+def _final_window(window: Any, into: dict[Any, Any]) -> Any:
     # A window function may merge in steps, so the result of one merge can be the input of another.
     while window in into:
         window = into[window]

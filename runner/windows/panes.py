@@ -47,7 +47,7 @@ from penstock.runner.store.cells import (
 )
 from penstock.runner.store.keys import key_group
 from penstock.runner.windows.expiry import expiry_us
-from penstock.runner.windows.grouping import Complete, joined_chunks
+from penstock.runner.windows.grouping import CompleteGroup, joined_chunks
 from penstock.runner.windows.merging import merge
 from penstock.runner.windows.triggers import TriggerContext, TriggerState, TriggerTree
 
@@ -147,12 +147,12 @@ class Panes:
         self._output_us = output_us
         self._now_us = now_us
         self._spent: list[tuple[int, bytes, bytes]] = []
-        """Cells whose values have been emitted in their last pane."""
+        """Cells with values that no later pane needs. `release_emitted` deletes them."""
 
-    def arrived(self, key: bytes, groups: Sequence[Complete]) -> int:
+    def add_elements(self, key: bytes, groups: Sequence[CompleteGroup]) -> int:
         """Add the elements of an epoch for a key, one group per window; return how many were dropped."""
         dropped = 0
-        for window, members in self._targets(key, groups).items():
+        for window, members in self._groups_by_window(key, groups).items():
             window_key = _WindowKey(key_group(key), key, window)
             state = self._load(window_key)
             if state.closed:
@@ -163,7 +163,7 @@ class Panes:
             # comes with them, whatever their order was.
             at = self._trigger_context(known, self._input_us)
             for group in members:
-                self._take(window_key, known, state, group)
+                self._add_values(window_key, known, state, group)
                 self._tree.on_elements(state.trigger, at, group.count)
             state.pending = True
             if self._tree.should_fire(state.trigger, at):
@@ -218,15 +218,16 @@ class Panes:
         else:
             self._save(window_key, known, state, at)
 
-    def _take(self, window_key: _WindowKey, window: Any, state: _Window, group: Complete) -> None:
+    def _add_values(self, window_key: _WindowKey, window: Any, state: _Window, group: CompleteGroup) -> None:
         state.count += group.count
-        # To the first of the addresses: a merged window reads them in order, and new values need no separate cell.
+        # New values go to the first of the addresses. They need no separate cell, because a merged window reads all
+        # its addresses.
         address = self._addresses(window_key)[0]
         for chunk in joined_chunks(group.chunks):
             self._cells.append(window_key.key_group, window_key.key, address, _VALUES, chunk)
         if self._at_window_end:
-            # A hold below the output watermark would be without effect now, and would pull the watermark back after a
-            # restart.
+            # Do not set a hold below the output watermark. It would have no effect now, and after a restart it would
+            # pull the watermark back.
             end_us = window.max_timestamp().micros
             state.hold_us = end_us if end_us >= self._output_us else state.hold_us
         elif group.first_us <= group.last_us:
@@ -241,8 +242,8 @@ class Panes:
     def _fire(
         self, window_key: _WindowKey, window: Any, state: _Window, at: TriggerContext, *, last: bool
     ) -> None:
-        # Asked again: a window that expires fires its last pane also if the trigger does not ask for it, and then the
-        # trigger must not count it.
+        # Ask the trigger again: a window that expires fires its last pane even if the trigger does not ask for it, and
+        # then the trigger must not count that pane.
         if self._tree.should_fire(state.trigger, at):
             self._tree.on_fire(state.trigger, at)
         state.closed = self._tree.finished(state.trigger)
@@ -257,18 +258,20 @@ class Panes:
                 -1 if early else state.nonspeculative,
             )
             stamp = at.end_us if state.hold_us == NO_HOLD_US else min(state.hold_us, at.end_us)
-            values = _Stored(self._cells, window_key, self._addresses(window_key) if state.count else ())
+            values = _StoredValues(
+                self._cells, window_key, self._addresses(window_key) if state.count else ()
+            )
             self._emit(Pane(window_key.key, window, Timestamp(micros=stamp), info, values, state.count))
             state.panes += 1
             state.nonspeculative += not early
             state.pending = False
-        # Also if no pane was emitted: a pane without elements has nothing to hold.
+        # Release the hold also if no pane was emitted: without elements there is no timestamp to hold.
         state.hold_us = NO_HOLD_US
         if state.closed or not self._accumulates:
             self._clear_values(window_key)
             state.count = 0
         if state.closed:
-            self._deactivate(window_key)
+            self._remove_active(window_key)
 
     def _timing(self, state: _Window, at: TriggerContext) -> int:
         if state.nonspeculative or self._output_us > at.end_us:
@@ -301,18 +304,18 @@ class Panes:
         self._cells.replace(*identity, _PANE, state.pack())
         # Two timers per window: in event time its end, then its expiry; in processing time what the trigger waits for.
         # `end_us + 1`, because a window has ended when the watermark is above its last timestamp.
-        over = state.closed or at.at_end
-        ring = expiry_us(window, self._lateness_us) if over else min(at.end_us + 1, MAX_US)
-        self._timers.set(TimerEntry(*identity, _BY_WATERMARK, b"", EVENT, ring, state.hold_us))
-        wake = None if state.closed else self._tree.wake_us(state.trigger, at.now_us)
-        if wake is None:
+        ended = state.closed or at.at_end
+        event_us = expiry_us(window, self._lateness_us) if ended else min(at.end_us + 1, MAX_US)
+        self._timers.set(TimerEntry(*identity, _BY_WATERMARK, b"", EVENT, event_us, state.hold_us))
+        processing_us = None if state.closed else self._tree.wake_us(state.trigger, at.now_us)
+        if processing_us is None:
             self._timers.clear(*identity, _BY_CLOCK, b"")
         else:
-            self._timers.set(TimerEntry(*identity, _BY_CLOCK, b"", PROCESSING, wake, NO_HOLD_US))
+            self._timers.set(TimerEntry(*identity, _BY_CLOCK, b"", PROCESSING, processing_us, NO_HOLD_US))
 
     def _forget(self, window_key: _WindowKey) -> None:
         self._clear_values(window_key)
-        self._deactivate(window_key)
+        self._remove_active(window_key)
         self._drop(window_key)
 
     def _drop(self, window_key: _WindowKey) -> None:
@@ -322,18 +325,20 @@ class Panes:
             self._timers.clear(window_key.key_group, window_key.key, window_key.window, family, b"")
 
     def _clear_values(self, window_key: _WindowKey) -> None:
-        # Not deleted at once: the consumers of a pane read its values from these cells, until the bundle has ended.
+        # Do not delete them now: the consumers of a pane read its values from these cells until the bundle has ended.
         self._spent.extend(
             (window_key.key_group, window_key.key, address) for address in self._addresses(window_key)
         )
 
     # Windows that merge.
 
-    def _targets(self, key: bytes, groups: Sequence[Complete]) -> dict[bytes, list[Complete]]:
+    def _groups_by_window(
+        self, key: bytes, groups: Sequence[CompleteGroup]
+    ) -> dict[bytes, list[CompleteGroup]]:
         """The groups by the window that they belong to, after all windows of the key are merged."""
         if not self._merging:
             return {group.window: [group] for group in groups}
-        active = self._active(key)
+        active = self._load_active(key)
         known = {
             window: self._coder.decode_nested(window) for window in [*active, *(g.window for g in groups)]
         }
@@ -345,8 +350,8 @@ class Panes:
             sources.setdefault(result, []).append(encoded)
         for result, merged in sources.items():
             self._merge(key, result, [window for window in merged if window in active], active)
-        self._activate(key, active)
-        targets: dict[bytes, list[Complete]] = {}
+        self._store_active(key, active)
+        targets: dict[bytes, list[CompleteGroup]] = {}
         for group in groups:
             targets.setdefault(into[group.window], []).append(group)
         return targets
@@ -360,18 +365,18 @@ class Panes:
             return
         if not merged:
             if not self._load(window_key).closed:
-                # Known as active from its first element on: the next merge must see it.
-                active[result] = [_unused(result, active)]
+                # A new window is active from its first element on, because the next merge must see it.
+                active[result] = [_unused_address(result, active)]
             return
         window = self._coder.decode_nested(result)
         places = [_WindowKey(window_key.key_group, key, encoded) for encoded in merged]
         states = [self._load(place) for place in places]
         state = self._load(window_key) if result in merged else _Window(shape=self._tree.shape)
         at = self._trigger_context(window, self._input_us)
-        state.trigger = self._tree.merged([old.trigger for old in states], at)
+        state.trigger = self._tree.merge_states([old.trigger for old in states], at)
         holds = [Timestamp(micros=old.hold_us) for old in states if old.hold_us != NO_HOLD_US]
         state.hold_us = self._combine.merge(window, holds).micros if holds else NO_HOLD_US
-        # Indexes of panes start again: a pane of the merged window is no successor of the panes of its parts.
+        # Pane indexes start again from 0: the first pane of the merged window does not continue those of its parts.
         state.pending = any(old.pending for old in states)
         state.count = sum(old.count for old in states)
         active[result] = [address for encoded in merged for address in active.pop(encoded)]
@@ -379,12 +384,12 @@ class Panes:
             self._drop(place)
         self._save(window_key, window, state, at)
 
-    def _active(self, key: bytes) -> dict[bytes, list[bytes]]:
+    def _load_active(self, key: bytes) -> dict[bytes, list[bytes]]:
         """The windows of a key that may still merge, each with the addresses of its values."""
         data = b"".join(self._cells.chunks(key_group(key), key, b"", _ACTIVE))
         return {window: addresses for window, *addresses in map(unpack, unpack(data))}
 
-    def _activate(self, key: bytes, active: dict[bytes, list[bytes]]) -> None:
+    def _store_active(self, key: bytes, active: dict[bytes, list[bytes]]) -> None:
         if not active:
             self._cells.clear(key_group(key), key, b"", _ACTIVE)
             return
@@ -393,14 +398,16 @@ class Panes:
 
     def _addresses(self, window_key: _WindowKey) -> list[bytes]:
         return (
-            self._active(window_key.key).get(window_key.window, []) if self._merging else [window_key.window]
+            self._load_active(window_key.key).get(window_key.window, [])
+            if self._merging
+            else [window_key.window]
         )
 
-    def _deactivate(self, window_key: _WindowKey) -> None:
+    def _remove_active(self, window_key: _WindowKey) -> None:
         if self._merging:
-            active = self._active(window_key.key)
+            active = self._load_active(window_key.key)
             if active.pop(window_key.window, None) is not None:
-                self._activate(window_key.key, active)
+                self._store_active(window_key.key, active)
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,7 +419,7 @@ class _WindowKey:
     window: bytes
 
 
-class _Stored:
+class _StoredValues:
     """The values of a pane. Each iteration reads them from the state store, chunk by chunk."""
 
     def __init__(self, cells: Cells, window_key: _WindowKey, addresses: Sequence[bytes]) -> None:
@@ -425,7 +432,7 @@ class _Stored:
             yield from self._cells.chunks(self._here.key_group, self._here.key, address, _VALUES)
 
 
-def _unused(window: bytes, active: dict[bytes, list[bytes]]) -> bytes:
+def _unused_address(window: bytes, active: dict[bytes, list[bytes]]) -> bytes:
     """An address for the values of a new window: its own encoding, unless another window uses it as an address."""
     taken = {address for addresses in active.values() for address in addresses}
     while window in taken:

@@ -1,4 +1,4 @@
-"""Triggers as state machines over Beam's trigger proto: when a window's pane is due. Pure.
+"""Triggers as state machines over Beam's trigger proto: they decide when a window's pane is due. Pure.
 
 One `TriggerTree` serves all windows of a grouping. Its state for one window is a `TriggerState`, which is small and
 serialisable, and is deleted with the window. The rules are those of the Beam model (the proto's comments and Java's
@@ -64,7 +64,7 @@ class TriggerTree:
         self._merging = merging
         self._root = self._build(trigger)
         self.shape = zlib.crc32(_shape(trigger).encode())
-        """A number for the kinds of trigger in the tree and their places. A state fits trees of one shape only."""
+        """A checksum of the kinds of trigger in the tree and of their places. A state is valid for one shape only."""
 
     def _build(self, trigger: api.Trigger) -> _Node:
         kind = trigger.WhichOneof("trigger") or "default"
@@ -94,8 +94,8 @@ class TriggerTree:
         """Record that a pane fired because of `should_fire`."""
         self._root.on_fire(state, at)
 
-    def merged(self, states: Sequence[TriggerState], at: TriggerContext) -> TriggerState:
-        """The state of a window that several were merged into, which all have a state."""
+    def merge_states(self, states: Sequence[TriggerState], at: TriggerContext) -> TriggerState:
+        """Return the state of a window into which several windows with these states were merged."""
         into = TriggerState()
         self._root.on_merge(into, states, at)
         return into
@@ -103,7 +103,8 @@ class TriggerTree:
     def wake_us(self, state: TriggerState, now_us: int) -> int | None:
         """The next processing time after `now_us` at which to evaluate the trigger again; None if there is none."""
         times = (node.due_us(state) for node in self._nodes)
-        # A time that has come was judged by `should_fire` at `now_us`. A timer for it would fire again and again.
+        # Only times after `now_us`: `should_fire` has already considered the others. A timer for one of those would
+        # fire again and again.
         return min((time for time in times if time is not None and time > now_us), default=None)
 
     def set_back(self, state: TriggerState, step_us: int) -> None:
@@ -177,7 +178,7 @@ class _Default(_Node):
 
 
 class _Always(_Node):
-    """After each element."""
+    """Fires after each element."""
 
     def on_elements(self, state: TriggerState, at: TriggerContext, count: int) -> None:
         state.numbers[self.index] = 1
@@ -194,14 +195,14 @@ class _Always(_Node):
 
 
 class _Never(_Default):
-    """Not until the window expires."""
+    """Does not fire. `Panes` emits the elements when the window expires."""
 
     def should_fire(self, state: TriggerState, at: TriggerContext) -> bool:
         return False
 
 
 class _ElementCount(_Node):
-    """Once, when a pane has at least `count` elements."""
+    """Fires once, when a pane has at least `count` elements. Its number is the count so far."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -224,7 +225,7 @@ class _ElementCount(_Node):
 
 
 class _AfterProcessingTime(_Node):
-    """Once, at a processing time that the pane's first element determines."""
+    """Fires once, at a processing time that the pane's first element determines. Its number is that time, in µs."""
 
     def __init__(self, transforms: Sequence[api.TimestampTransform]) -> None:
         self._transforms = transforms
@@ -262,7 +263,7 @@ class _AfterProcessingTime(_Node):
 
 
 class _AfterEndOfWindow(_Node):
-    """Repeated early panes, one pane when the watermark has passed the window, then repeated late panes."""
+    """Fires repeated early panes, one pane when the watermark has passed the window, then repeated late panes."""
 
     def __init__(self, *, early: bool, late: bool) -> None:
         self._early = early
@@ -276,7 +277,7 @@ class _AfterEndOfWindow(_Node):
         return at.at_end or (early is not None and early.should_fire(state, at))
 
     def on_elements(self, state: TriggerState, at: TriggerContext, count: int) -> None:
-        for child in self._counting(state):
+        for child in self._counting_children(state):
             child.on_elements(state, at, count)
 
     def on_fire(self, state: TriggerState, at: TriggerContext) -> None:
@@ -325,9 +326,10 @@ class _AfterEndOfWindow(_Node):
     def _late_trigger(self) -> _Node | None:
         return self.children[-1] if self._late else None
 
-    def _counting(self, state: TriggerState) -> list[_Node]:
-        """The subtrigger that elements count for. When windows merge, a late window may become an early one."""
-        # So every subtrigger counts: which one is current is known only after the next merge.
+    def _counting_children(self, state: TriggerState) -> list[_Node]:
+        """The subtriggers that count new elements."""
+        # A late window may be merged into one that is still early. So under merging windows every subtrigger counts:
+        # only the next merge decides which one is current.
         if self.merging:
             return self.children
         child = self._late_trigger() if self._is_late(state) else self._early_trigger()
@@ -345,7 +347,7 @@ class _Composite(_Node):
 
 
 class _AfterAll(_Composite):
-    """Once, when all subtriggers would."""
+    """Fires once, when each subtrigger has finished or would fire."""
 
     enough = staticmethod(all)
 
@@ -361,7 +363,7 @@ class _AfterAll(_Composite):
 
 
 class _AfterAny(_Composite):
-    """Once, when one of its subtriggers would."""
+    """Fires once, when one of its subtriggers would fire."""
 
     def should_fire(self, state: TriggerState, at: TriggerContext) -> bool:
         return any(child.should_fire(state, at) for child in self.children if not child.finished(state))
@@ -376,13 +378,13 @@ class _AfterAny(_Composite):
 
 
 class _AfterEach(_Composite):
-    """Its subtriggers one after the other, each until it has finished."""
+    """Fires as its subtriggers do, one after the other, each until it has finished."""
 
     enough = staticmethod(all)
 
     def on_elements(self, state: TriggerState, at: TriggerContext, count: int) -> None:
         current = self._unfinished(state)
-        # As in `_AfterEndOfWindow._counting`: a merge may make an earlier subtrigger the current one.
+        # As in `_AfterEndOfWindow._counting_children`: a merge may make an earlier subtrigger the current one.
         for child in self.children if self.merging else [current] if current else []:
             if not child.finished(state):
                 child.on_elements(state, at, count)
@@ -402,7 +404,7 @@ class _AfterEach(_Composite):
 
 
 class _OrFinally(_AfterAny):
-    """Its first subtrigger, until the second one would fire; that pane is the last."""
+    """Fires as its first subtrigger does, until the second one would fire. That pane is the last."""
 
     def on_fire(self, state: TriggerState, at: TriggerContext) -> None:
         main, until = self.children
@@ -416,7 +418,7 @@ class _OrFinally(_AfterAny):
 
 
 class _Repeat(_Node):
-    """Its subtrigger, from the beginning each time that it finishes."""
+    """Fires as its subtrigger does, and resets the subtrigger each time that it finishes."""
 
     def should_fire(self, state: TriggerState, at: TriggerContext) -> bool:
         return self.children[0].should_fire(state, at)
@@ -451,8 +453,8 @@ _KINDS: dict[str, Callable[..., tuple[_Node, list[api.Trigger]]]] = {
     "never": lambda proto: (_Never(), []),
     "element_count": lambda proto: (_ElementCount(proto.element_count), []),
     "after_processing_time": lambda proto: (_AfterProcessingTime(proto.timestamp_transforms), []),
-    # Waits until the clocks of the workers that produced the elements have reached a time. In the epoch that brings the
-    # elements these workers have ended their part, so there is no delay.
+    # In Beam's model this waits until the clocks of the producing workers have reached a time. Here these workers have
+    # already ended their part of the epoch when their elements arrive, so there is no delay.
     "after_synchronized_processing_time": lambda proto: (_AfterProcessingTime([]), []),
     "after_end_of_window": _after_end,
     "after_all": lambda proto: (_AfterAll(), list(proto.subtriggers)),

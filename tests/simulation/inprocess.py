@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from penstock.runner.planning.plan import Plan
 from penstock.runner.protocol.frames import Frame
-from penstock.runner.spark.engine import checked
+from penstock.runner.spark.engine import check_reports
 from penstock.runner.tasks.epoch import EpochInput, TaskReport
 from penstock.runner.tasks.finalize import finalize_bundles
 from penstock.runner.tasks.task import run_level
@@ -30,7 +30,7 @@ class InProcessEngine:
                     sent[target].append(frame)
             inboxes = [self._tamper(level, frames) for frames in sent]
         frames = [Frame.unpack(data) for inbox in inboxes for data in inbox]
-        return checked(frames, [epoch.partitions] * self._plan.depth)
+        return check_reports(frames, [epoch.partitions] * self._plan.depth)
 
     def finalize(self, epoch: int, nonces: frozenset[str], partitions: int, group: str) -> frozenset[str]:
         return finalize_bundles(self._plan, epoch, nonces)

@@ -120,7 +120,7 @@ class StateOverEpochs(RuleBasedStateMachine):
 
     @rule(prefix=KEYS)
     def find_the_first_of_each_group(self, prefix):
-        found = [place for s in self.stores for place in s.firsts(s._first, s._last, prefix)]
+        found = [place for s in self.stores for place in s.first_keys(s._first, s._last, prefix)]
         matching = [place for place in sorted(self.content, reverse=True) if place[1].startswith(prefix)]
         assert sorted(found) == sorted({group: (group, key) for group, key in matching}.values())
 

@@ -27,5 +27,5 @@ def test_a_range_returns_its_values_in_the_order_of_sort_keys(
 def test_an_ordered_list_is_deleted_with_its_window() -> None:
     cells = Cells(StateStore.temporary(0, KEY_GROUPS - 1))
     cells.append(3, b"k", b"w", at_sort_key(b"list", 1), b"x")
-    cells.forget(3, b"k", b"w")
+    cells.delete_window(3, b"k", b"w")
     assert cells.between(3, b"k", b"w", b"list", 0, 10) == []

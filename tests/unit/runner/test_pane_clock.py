@@ -12,7 +12,7 @@ from apache_beam.transforms.window import GlobalWindow, GlobalWindows
 from penstock.runner.store import StateStore
 from penstock.runner.store.cells import Cells, Timers
 from penstock.runner.store.keys import KEY_GROUPS
-from penstock.runner.windows.grouping import Complete
+from penstock.runner.windows.grouping import CompleteGroup
 from penstock.runner.windows.panes import Pane, Panes
 from penstock.runner.windows.triggers import TriggerTree
 
@@ -37,7 +37,7 @@ class Window:
         panes = self._panes(clock)
         if elements:
             window = _CODER.encode_nested(GlobalWindow())
-            panes.arrived(b"k", [Complete(b"k", window, 0, 0, [b"v"] * elements, elements)])
+            panes.add_elements(b"k", [CompleteGroup(b"k", window, 0, 0, [b"v"] * elements, elements)])
         panes.advance(0)
 
     def _panes(self, clock: Iterator[int]) -> Panes:

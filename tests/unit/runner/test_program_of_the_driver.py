@@ -27,9 +27,9 @@ def defined(name: str, **attributes: Any) -> type:
 
 def test_a_worker_has_the_classes_of_the_script_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     a_script(monkeypatch, Order=defined("Order", pieces=1), ModuleType=ModuleType, total=7)
-    sent = program.of_driver()
+    sent = program.program_of_driver()
     worker = a_script(monkeypatch)
-    program.adopt(sent)
+    program.adopt_program(sent)
     assert worker.Order.pieces == 1
     assert not hasattr(worker, "ModuleType")
 
@@ -38,23 +38,23 @@ def test_a_redefined_class_replaces_the_old_one(monkeypatch: pytest.MonkeyPatch)
     sent = []
     for pieces in (1, 2):
         a_script(monkeypatch, Order=defined("Order", pieces=pieces))
-        sent.append(program.of_driver())
+        sent.append(program.program_of_driver())
     worker = a_script(monkeypatch)
     for each in sent:
-        program.adopt(each)
+        program.adopt_program(each)
     assert worker.Order.pieces == 2
 
 
 def test_classes_that_a_process_defines_itself_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     own = defined("Order")
     script = a_script(monkeypatch, Order=own)
-    program.adopt(program.of_driver())
+    program.adopt_program(program.program_of_driver())
     assert script.Order is own
 
 
 def test_a_class_that_cannot_be_pickled_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     a_script(monkeypatch, Order=defined("Order"), Begun=defined("Begun", rest=(n for n in ())))
-    assert list(program.of_driver().classes) == ["Order"]
+    assert list(program.program_of_driver().classes) == ["Order"]
 
 
 def test_a_worker_searches_the_import_path_of_the_driver_after_its_own(
@@ -62,8 +62,8 @@ def test_a_worker_searches_the_import_path_of_the_driver_after_its_own(
 ) -> None:
     here, gone = str(tmp_path), str(tmp_path / "gone")
     monkeypatch.setattr(sys, "path", [here, gone])
-    sent = program.of_driver()
+    sent = program.program_of_driver()
     monkeypatch.setattr(sys, "path", ["own"])
     for _ in range(2):
-        program.adopt(sent)
+        program.adopt_program(sent)
     assert sys.path == ["own", here]

@@ -90,11 +90,11 @@ def test_deleting_a_window_leaves_the_entries_of_other_windows() -> None:
         cells.append(5, b"key", window, b"bag", b"1")
         cells.append(5, b"key", window, b"bag", b"2")
         timers.set(TimerEntry(5, b"key", window, b"f", b"", EVENT, 10, 3))
-    cells.forget(5, b"key", b"w")
-    timers.forget(5, b"key", b"w")
+    cells.delete_window(5, b"key", b"w")
+    timers.delete_window(5, b"key", b"w")
     assert list(cells.chunks(5, b"key", b"w2", b"bag")) == [b"1", b"2"]
-    cells.forget(5, b"key", b"w2")
-    timers.forget(5, b"key", b"w2")
+    cells.delete_window(5, b"key", b"w2")
+    timers.delete_window(5, b"key", b"w2")
     assert list(store.scan(0, KEY_GROUPS - 1, b"")) == []
 
 
