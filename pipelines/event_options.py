@@ -1,4 +1,4 @@
-"""What pipelines offer between source and sink: a format, filters, columns and masks. Pure.
+"""The options that pipelines offer between source and sink: a format, filters, columns and masks. Pure.
 
 `EventOptions` is the one description of these parameters. Build functions take them through
 `penstock.pipelines.parameters.takes`, and templates take names, defaults and help texts from here.

@@ -1,4 +1,4 @@
-"""When a buffered element may be emitted: the rules and the `DoFn` that all transforms with a buffer share.
+"""Decides when a buffered element may be emitted: the rules and the `DoFn` that all transforms with a buffer share.
 
 Beam's rules behind them:
 

@@ -1,4 +1,4 @@
-"""How change stream mutations cross a worker boundary: compact, versioned bytes, never pickle.
+"""The coder of change stream mutations: compact, versioned bytes, never pickle.
 
 A change whose entries are all SetCell, as nearly all are:
 

@@ -1,4 +1,4 @@
-"""From the protobufs of ReadChangeStream to change records: the hot path, without client classes.
+"""Decodes the protobufs of ReadChangeStream to change records: the hot path, without client classes.
 
     decoder = Decoder()
     for response in call:                # plain ReadChangeStreamResponse messages, in order, of one stream

@@ -1,4 +1,4 @@
-"""From Bigtable's `ChangeStreamMutation` to a `ChangeEvent`: one for each changed row. Pure.
+"""Converts Bigtable's `ChangeStreamMutation` to a `ChangeEvent`: one for each changed row. Pure.
 
 A Bigtable row has no fixed columns, and its cells have timestamps. An event shows it in two ways:
 

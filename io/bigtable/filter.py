@@ -1,4 +1,4 @@
-"""Which changes are emitted: families, columns, clusters, garbage collection. Pure.
+"""Selects the changes to emit: by family, column, cluster and garbage collection. Pure.
 
 Changes that are left out still advance the position and the watermark. A selection belongs to the running program:
 after a resume with another one, the new one applies from the checkpoint on.

@@ -1,4 +1,4 @@
-"""How long a segment waits for its target before it is re-opened as a partition. The clock is injected.
+"""Decides how long a segment waits for its target before it is re-opened as a partition. The clock is injected.
 
 Only the service knows whether a target will complete: another parent may be hours behind and close into it later, or
 the layout may have changed again. To ask is always correct and costs one short stream. So a segment asks soon, and

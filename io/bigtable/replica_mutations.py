@@ -1,4 +1,4 @@
-"""From events of Bigtable to the mutations of one row of the target, with its version.
+"""Converts events of Bigtable to the mutations of one row of the target, with its version.
 
 Each row of the target has the version of its newest change in a separate cell. The cell is written with the change,
 by one conditional request. So a change that comes again, or late, finds a version that is not lower and changes

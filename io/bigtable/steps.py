@@ -1,4 +1,4 @@
-"""From the records of a stream to the steps that are claimed. Pure."""
+"""Converts the records of a stream to the steps that are claimed. Pure."""
 
 from __future__ import annotations
 

@@ -47,9 +47,9 @@ def whole_in_range(name: str, value: float, lowest: float, highest: float) -> in
 def period(start: Timelike | None, end: Timelike | None, *, ahead_seconds: int) -> tuple[int, int | None]:
     """Return the first and last timestamp to read, in nanoseconds, both inclusive.
 
-    `start` None means now, `end` None means without end. `ahead_seconds` is how far in the future the service lets a
-    read begin. Without a start, `check_end` checks the end later: a pipeline that resumes after its end does not use
-    its start, which is "now", and must not be refused.
+    `start` None means now, `end` None means without end. The service accepts a start that is up to `ahead_seconds` in
+    the future. Without a start, the end is checked later (`check_end`): a pipeline that resumes does not use its start,
+    which would be "now", and must not be rejected because its end is before now.
 
     Raises:
         UsageError: one of them is malformed, the start is later than that, or the end is before the start.

@@ -1,4 +1,4 @@
-"""When to ask a service again that does not answer: back-off with jitter. The clock is injected."""
+"""Decides when to repeat a request that a service did not answer: back-off with jitter. The clock is injected."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Backoff:
                 self._since, self._pause, self._not_before = None, 0.0, 0.0
 
     def failed(self, reason: str, timeout: float) -> None:
-        """Note a failed attempt and lengthen the pause.
+        """Record a failed attempt and lengthen the pause.
 
         Raises:
             the error class given to the constructor: the service has not answered for `timeout` seconds.

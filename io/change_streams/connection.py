@@ -1,4 +1,4 @@
-"""How a worker reaches a service: the part that is the same for all sources.
+"""The address and credentials with which a worker reaches a service: the part that is the same for all sources.
 
 A connection belongs to the running program. It may change between a stop and a resume (another endpoint or
 credentials), so it is never in a checkpoint.
@@ -19,7 +19,7 @@ from penstock.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """Compared by its arguments, so that clients can be cached.
+    """The address and the credentials. Compared by its arguments, so that clients can be cached.
 
     `credentials` None means application default credentials on the worker. A credentials object must be picklable.
     Credentials cannot be compared, so `identity` is a random id that stands for them, also in pickled copies.

@@ -1,7 +1,7 @@
 """The interface of a frontier: the remaining work of a change stream, as one value. Pure.
 
-Each source has its own `Frontier`: a frozen value that says which partitions are read how far, and which wait for
-others. It is the restriction of the splittable DoFn, so it is what a checkpoint holds.
+Each source has its own `Frontier`: a frozen value that says how far each partition is read, and which partitions wait
+for others. It is the restriction of the splittable DoFn, so a checkpoint stores it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing_extensions import Self
 class Slowest(NamedTuple):
     """The partition that holds the watermark.
 
-    `name` is for messages, `timestamp` in nanoseconds. `waits_for` are the names of partitions that must be read before
-    it is; empty: it is being read.
+    `name` is for messages, `timestamp` in nanoseconds. `waits_for` are the names of partitions that must be read first;
+    empty: it is being read.
     """
 
     name: str

@@ -12,7 +12,7 @@ The transform gets dictionaries with JSON values, one for each event:
   parents. ``ended``: it was read to the end of the read.
 - `stream`: the change stream.
 - `partition`: a partition token, or a key range.
-- `parents`: the partitions that are read up to `time` before it is read on; empty if it was live at the start.
+- `parents`: the partitions that must be read up to `time` first; empty if the partition was live at the start.
 - `announced_by`: the partition whose record announced it. Empty for those that were live at the start, and for other
   events.
 

@@ -46,7 +46,7 @@ _LAST_REPORT = _LastReport()
 
 
 class ReaderMetrics:
-    """Counts in plain integers during one `process` call; Beam is told once, at its end.
+    """Counts in plain integers during one `process` call, and reports to Beam once, at its end.
 
     A Beam counter costs a look-up by name and a lock at every increment, which the hot path cannot afford.
     """
@@ -61,7 +61,7 @@ class ReaderMetrics:
         self._watermark: int | None = None
 
     def observe(self, frontier: Any) -> None:
-        """Look at the frontier, as it is after the steps that were claimed."""
+        """Record the numbers of partitions and the watermark of the frontier after the last claim."""
         self._open, self._waiting = len(frontier.readable), len(frontier.waiting)
         self._watermark = frontier.watermark
 
@@ -84,8 +84,8 @@ class ReaderMetrics:
     def gauges(self, refused: tuple[int, float]) -> dict[str, int]:
         """Return the gauges at the end of the call; `refused` is what `refusals.refused_now` returned.
 
-        A runner keeps the latest value of all workers. So a worker that is refused nothing reports that only once,
-        after a refusal has ended: otherwise it would hide the refusals of the others.
+        A runner keeps only the latest value of all workers. So a worker without refusals reports 0 only once, when its
+        last refusal has ended. Otherwise it would hide the refusals of other workers.
         """
         found = {OPEN_PARTITIONS: self._open, WAITING_PARTITIONS: self._waiting}
         count, seconds = refused

@@ -1,8 +1,8 @@
-"""Reading ahead: the interfaces between a bundle, its prefetcher and the pool, and the budget they share. Pure.
+"""The interfaces for reading ahead: a bundle, its prefetcher, the pool, and the budget they share. Pure.
 
-A prefetcher reads partitions in threads and hands out batches. The bundle claims each step of a batch
-and says how many it claimed. Steps that were not claimed are handed out again, to this bundle or to the next one
-that continues at the same position.
+A prefetcher reads partitions in threads and returns batches. The bundle claims each step of a batch and counts how many
+it claimed. Steps that were not claimed are returned again, to this bundle or to the next one that continues at the
+same position.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any, Protocol, TypeAlias
 
 Claim: TypeAlias = tuple[int, Sequence[Any], Any]
-"""(number of steps, records to emit, the step to claim): to claim the last step is to claim all of them."""
+"""(number of steps, records to emit, the step to claim). The claim of this last step claims all of them."""
 
 
 class Batch(Protocol):
@@ -23,10 +23,10 @@ class Batch(Protocol):
 
     @property
     def ends_with_lineage(self) -> bool:
-        """Whether the last step changes which partitions may be read, so that the frontier must be looked at again."""
+        """Whether the last step changes which partitions may be read, so that the prefetcher needs the new frontier."""
 
     def claims(self) -> Iterator[Claim]:
-        """Yield what to claim, in order."""
+        """Yield the claims to make, in order."""
 
 
 class Prefetcher(Protocol):
@@ -38,7 +38,7 @@ class Prefetcher(Protocol):
     def take(self, timeout: float) -> Batch | None:
         """Return the batch of the partition with the lowest position, or None after `timeout` seconds.
 
-        Steps of the last batch that were not counted as claimed are put back. Raises what a thread raised.
+        Steps of the last batch that were not counted as claimed are put back. An error of a thread is raised here.
         """
 
     @property
@@ -47,17 +47,17 @@ class Prefetcher(Protocol):
 
     @property
     def first_record_pending(self) -> bool:
-        """Whether the watermark of such a partition might stand still if the bundle was split now."""
+        """Whether such a partition would make no progress if the bundle were split now."""
 
     @property
     def may_stop(self) -> bool:
-        """Whether the bundle may end now without a request being discarded that has not sent its data yet."""
+        """Whether the bundle may end now without discarding a request whose data has not come yet."""
 
     def uncounted(self) -> tuple[int, int]:
         """Return how many requests were sent and how many were lost since the last call."""
 
     def close(self) -> None:
-        """Stop all threads and drop what was read ahead."""
+        """Stop all threads and drop the data that was read ahead."""
 
 
 class StreamPool(Protocol):
@@ -87,7 +87,7 @@ class WithoutPool:
 class ReadAhead:
     """The budget of bytes that all prefetchers of a pool share, and their lock.
 
-    `changed` is the lock too. Waiting and notifying need it; other users take `lock`, which is faster to enter.
+    `changed` is a condition on `lock`. Waiting and notifying need it. Other users enter `lock`, which is faster.
     """
 
     def __init__(self, buffer_bytes: int) -> None:

@@ -23,7 +23,7 @@ class ProcessLocal(Generic[Made]):
 
     def get(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """Return this process's object for the key. When `make` raises, no object is kept."""
-        # The process id in the key, because a forked child inherits the dictionary of its parent.
+        # The key contains the process id, because a forked child inherits the dictionary of its parent.
         own = getpid(), key
         with self._lock:
             if own not in self._made:

@@ -52,7 +52,7 @@ from penstock.io.change_streams.watermark import FrontierWatermarkEstimatorProvi
 from penstock.pace import current_pace
 
 _DEFER_SECONDS = 0.05
-"""When a part that waits for other parts is started again."""
+"""Delay after which a part that waits for other parts is started again."""
 
 
 class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
@@ -68,7 +68,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
     metrics_type: ClassVar[type[ReaderMetrics]]
     watermark_estimators: ClassVar = FrontierWatermarkEstimatorProvider()
     split_deferral_seconds: ClassVar[float] = 5.0
-    """How long a reader that is behind may make a runner wait for a split, until the first message has come."""
+    """How long a reader that is behind may refuse splits while it waits for the service's first message."""
 
     def __init__(self, settings: Any) -> None:
         super().__init__()
@@ -95,14 +95,14 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
         raise NotImplementedError
 
     def lineage_events(self, step: Any, frontier: Any) -> Iterable[LineageEvent]:
-        """Return the lineage events of a step other than a `Poll`; `frontier` is the one before it.
+        """Return the lineage events of a step other than a `Poll`; `frontier` is the one before the step.
 
-        None for records and heartbeats. A source whose partitions never change need not implement it.
+        Records and heartbeats have none. A source whose partitions never change need not implement this method.
         """
         return ()
 
     def first_frontier(self, stream: Any, said: Any) -> Any:
-        """Return all of the stream's work; `said` is what `ask_service` returned."""
+        """Return a frontier with all work of the stream; `said` is the result of `ask_service`."""
         raise NotImplementedError
 
     def new_metrics(self, prefetcher: Prefetcher) -> ReaderMetrics:
@@ -123,11 +123,11 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
         output, lineage = self._output(element), self._lineage(element, tracker)
         with self._prefetching(element, frontier) as prefetcher, self._counting(prefetcher) as metrics:
             for batch in self._batches_to_claim(prefetcher, tracker, watermark, metrics):
-                # Inline, and not in a generator: each element would pass through one more `yield`.
+                # This loop is not in a generator of its own, because each element would pass through one more `yield`.
                 for count, records, step in batch.claims():
-                    # Before the claim, because the step may remove its partition from the frontier.
+                    # Made before the claim, because the step may remove its partition from the frontier.
                     events = lineage(step) if lineage is not None and not records else ()
-                    if not tracker.try_claim(step):  # split: the residual holds the rest
+                    if not tracker.try_claim(step):  # the reader was split: the residual has the rest
                         return
                     batch.claimed += count
                     metrics.claimed(records, step)
@@ -155,7 +155,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
             watermark.set_watermark(beam_watermark(frontier.watermark))
 
     def _output(self, stream: Any) -> Callable[[Any], Any]:
-        """Return what turns a record into an output of `process`; see `undecodable` for the rule."""
+        """Return a function from a record to an output of `process`; see `undecodable` for the rule."""
         error_output = self._settings.error_output
 
         def output(record: Any) -> Any:
@@ -177,7 +177,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
         return output
 
     def _lineage(self, stream: Any, tracker: Any) -> Callable[[Any], list[TaggedOutput]] | None:
-        """Return what turns a step into lineage outputs; None: they are not wanted."""
+        """Return a function from a step to lineage outputs; None if the pipeline takes none."""
         if not self._settings.lineage_output:
             return None
 
@@ -209,7 +209,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
 
     @contextmanager
     def _prefetching(self, stream: Any, frontier: Any) -> Iterator[Prefetcher]:
-        # The attribute, and not a local name, because `_close_checked_out` must find it; see there.
+        # An attribute and not a local name, so that `_close_checked_out` can find the prefetcher.
         with self._pool(stream).checkout(frontier) as self._checked_out:
             yield self._checked_out
             self._checked_out = None
@@ -251,7 +251,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
         return replace(stream, end=self._settings.end)
 
     def check(self, stream: Any) -> Any:
-        """Check that the stream can be read, with retries, and return what the service said about it.
+        """Check that the stream can be read, with retries, and return the result of `ask_service`.
 
         Raises:
             ChangeStreamError: it cannot be read; the message says why and what to do.
@@ -272,12 +272,17 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
     # The restriction provider.
 
     def initial_restriction(self, element: Any) -> Any:
-        """Return all of the stream's work after both checks, so that errors are raised before anything is read."""
+        """Check the start and the service, and return a frontier with all work of the stream.
+
+        So errors of the setup are raised before any change is read.
+        """
         self.check_start(element)
         return self.first_frontier(element, self.check(element))
 
     def read_on(self, element: Any) -> Any | None:
-        """Return the element that begins after the end of `element` and has the program's end; None: it has that end.
+        """Return the element that begins after the end of `element` and has the program's end.
+
+        None if `element` already has the program's end.
 
         For runners, when a program starts from a checkpoint. The two reads have no change in common: the end is
         inclusive. The second one must begin after the first has ended, so that changes of a key stay in order.
@@ -307,7 +312,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
 
     def restriction_size(self, element: Any, restriction: Any) -> float:
         """Return the number of partitions that are readable or waiting."""
-        # A count of partitions and not of bytes: no service says how much is unread.
+        # A number of partitions and not of bytes, because no service reports how much is unread.
         return float(len(restriction.readable) + len(restriction.waiting))
 
     def rebalance(
@@ -318,7 +323,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
 
 
 class Unbounded:
-    """Mixed into a source's DoFn for a stream without end: it makes the output an unbounded PCollection.
+    """A mixin for a source's DoFn that reads a stream without end: it makes the output an unbounded PCollection.
 
     Beam reads the mark from the `process` function of the class, so a bounded and an unbounded read need two classes.
     """
@@ -401,7 +406,7 @@ class ReadFromChangeStream(beam.PTransform):
     def expand(self, pbegin: beam.pvalue.PBegin) -> Any:
         """Read the stream. With exception handling the result is the pair (records, undecodable records)."""
         fn = self.unbounded_fn if self._stream.end is None else self.bounded_fn
-        # Without the Reshuffle that Create adds by default: the one element would pass through an exchange for nothing.
+        # Without the Reshuffle that Create adds by default: it would cost an exchange for one element.
         stream = pbegin | "Stream" >> beam.Create([self._stream], reshuffle=False)
         read = beam.ParDo(fn(self._settings)).with_output_types(
             self.record_type,
@@ -450,10 +455,10 @@ _WINDOWS = (GlobalWindow(),)
 
 
 def _at(nanos: int, value: Any) -> WindowedValue:
-    # Rounded down to microseconds; `beam_watermark` rounds down further, so no record is below its watermark.
-    # `windowed_value` is what Beam makes of a TimestampedValue. A TimestampedValue and its Timestamp take ten times as
-    # long: Timestamp checks the types of its arguments and divides in Python. (Beam 2.77, `utils/windowed_value.py`
-    # and `_OutputHandler` in `runners/common.py`, which takes both.)
+    # Rounded down to microseconds. `beam_watermark` rounds down too, so no record is below its watermark.
+    # Beam turns a TimestampedValue into the value that `windowed_value` returns. A TimestampedValue and its Timestamp
+    # take ten times as long: Timestamp checks the types of its arguments and divides in Python. (Beam 2.77,
+    # `utils/windowed_value.py`; `_OutputHandler` in `runners/common.py` accepts both.)
     return windowed_value(value, nanos // 1000, _WINDOWS)
 
 

@@ -1,7 +1,7 @@
 """Warns when the service refuses one partition for long while it answers others.
 
-Any answer of the service ends an outage, so a partition that is refused alone never fails the pipeline. Its changes
-do not come, and it holds the watermark of the whole read. A person should know.
+An answer to any request ends an outage. So if the service refuses only one partition, the pipeline never fails. But the
+changes of that partition do not come, and it holds the watermark of the whole read. Therefore an operator is warned.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 _LOGGER = logging.getLogger(__name__)
 _FORGOTTEN_SECONDS = 120.0
-"""A partition that did not fail for so long was given to another worker, and may have been read there."""
+"""If a partition has not failed for this long, another worker has it now and may have read it: forget the refusal."""
 
 
 _OF_PROCESS: weakref.WeakSet[Refusals] = weakref.WeakSet()
@@ -35,7 +35,7 @@ class _Refusal:
 
 
 class Refusals:
-    """Since when each partition of a process is refused. Thread-safe.
+    """Remembers when the service began to refuse each partition of a process. Thread-safe.
 
     It outlives bundles: a bundle that ends discards the state of a partition that it could not read.
     """
@@ -54,7 +54,7 @@ class Refusals:
         _OF_PROCESS.add(self)
 
     def failed(self, partition: Hashable, name: str, reason: str, after_seconds: float) -> None:
-        """Note a failed request of `partition`; warn after that time, and then each time it has doubled."""
+        """Record a failed request of `partition`. Warn after `after_seconds`, then whenever the time has doubled."""
         with self._lock:
             now = self._clock()
             self._forget(now - _FORGOTTEN_SECONDS)
@@ -70,7 +70,7 @@ class Refusals:
             )
 
     def answered(self, partition: Hashable) -> None:
-        """Note that the service has answered `partition`."""
+        """Record that the service has answered `partition`."""
         if self._refused:  # the usual case costs no lock
             with self._lock:
                 self._refused.pop(partition, None)

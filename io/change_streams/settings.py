@@ -1,4 +1,4 @@
-"""How to read a change stream, as opposed to what to read. Pure.
+"""The settings of a reader: how it reads a change stream. `source.py` says which stream it reads. Pure.
 
 Settings belong to the program that runs. They may change between a stop and a resume, so they are in no checkpoint.
 """

@@ -1,4 +1,4 @@
-"""What incremental snapshots add to the DoFn of a source with partitions."""
+"""Adds incremental snapshots to the DoFn of a source with partitions (a mixin)."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from penstock.io.change_streams.tracker import rebalanced
 
 
 class SnapshotsReading:
-    """Mixed into a source's DoFn, before it. `settings.snapshots` are the user's choices.
+    """A mixin for a source's DoFn; it comes before the DoFn in the bases. `settings.snapshots` are the user's options.
 
-    A program without signals reads the plain frontier of its source. One that is given signals later continues from
-    the same checkpoint.
+    A program without signals reads the plain frontier of its source. If it gets signals later, it continues from the
+    same checkpoint.
     """
 
     _settings: Any
@@ -36,7 +36,7 @@ class SnapshotsReading:
     # What a source implements.
 
     def snapshot_source(self, element: Any) -> SnapshotSource:
-        """Return what the source knows about its records."""
+        """Return the rules of the source about its records."""
         raise NotImplementedError
 
     def chunk_reader(self, element: Any, stopped: Callable[[], bool]) -> ChunkReader:
@@ -44,7 +44,7 @@ class SnapshotsReading:
         raise NotImplementedError
 
     def signal_rows(self, element: Any, table: str) -> Callable[[], Sequence[Sequence[Any]]]:
-        """Return what asks for the rows of a signal table: texts of id, type and data, ordered by id."""
+        """Return a function that reads the rows of a signal table: texts of id, type and data, ordered by id."""
         raise NotImplementedError
 
     def stream_from_now(self, element: Any) -> Any:

@@ -10,8 +10,8 @@ from penstock.timestamps import format_timestamp
 class ChangeStream(Protocol):
     """A change stream and the part of it to read: from `start` to `end`, nanoseconds, both inclusive.
 
-    It is encoded, checkpointed and resumed, so it holds only what identifies the stream. `end` None means without
-    end. `start` is a fixed time even if the user asked for "now", so that every retry reads from the same one.
+    It is encoded, checkpointed and resumed, so it contains only the identity of the stream. `end` None means without
+    end. `start` is a fixed time even if the user asked for "now", so that every retry begins at the same time.
     `str()` names the stream in messages.
     """
 

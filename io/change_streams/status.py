@@ -1,4 +1,4 @@
-"""How the readers classify a gRPC status: retry, or raise. Pure."""
+"""Classifies a gRPC status: retry the request, or raise an error. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REFUSED = (
 class UnreachableError(Exception):
     """A request failed for a temporary reason. Ask again from the last position, after a pause.
 
-    Prefetcher handle this error themselves, so it is not part of the public hierarchy.
+    Prefetchers handle this error themselves, so it is not part of the public hierarchy.
     """
 
 

@@ -1,8 +1,8 @@
-"""Claims and splits of a reader whose restriction is a frontier.
+"""The restriction tracker of a reader whose restriction is a frontier.
 
-The tracker claims steps; a checkpoint is the frontier after the last claimed step. Claims of records and heartbeats
-are frequent, so they are collected and applied to the frontier only when it is asked for. Steps of lineage are rare
-and applied at once.
+A reader claims steps. A checkpoint is the frontier after the last claimed step. Claims of records and heartbeats are
+frequent, so the tracker collects them and applies them only when the frontier is needed. Steps of lineage are rare, so
+they are applied at once.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from penstock.io.change_streams.watermark import beam_watermark
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """A claim by which an idle reader learns whether it was split. It advances nothing.
+    """A claim that advances nothing. An idle reader makes it to learn whether it was split.
 
     `data_expected`: a partition is behind and the service is working on it, so data will come soon.
-    `first_record_pending`: that holds for a partition whose watermark might stand still if the reader was split now.
+    `first_record_pending`: this is so for a partition that would make no progress if the reader were split now.
     """
 
     data_expected: bool = False
@@ -32,15 +32,18 @@ class Poll:
 class FrontierTracker(RestrictionTracker):
     """Claims the steps of one `process` call. Beam calls it under a lock, from the reader and from the runner.
 
-    A split is deferred (`try_split` returns None, and the runner asks again) until the reader has claimed one step
-    that changes the frontier, or has said by a `Poll` that none is expected, and while the first record of the lowest
-    partition is pending. Otherwise a runner that splits sooner than the service sends its first message would discard
-    the same work every time, and the reader would never advance.
+    A split is deferred (`try_split` returns None, and the runner asks again):
+
+    - until the reader has claimed a step that changes the frontier, or has declared by a `Poll` that it expects none;
+    - while the first record of the lowest partition is pending.
+
+    Otherwise a runner that splits before the service sends its first message would discard the same work every time,
+    and the reader would never advance.
     """
 
     def __init__(self, frontier: Any) -> None:
         self._frontier = frontier
-        # Kept beside the frontier: each claim asks for it, and the frontier computes it.
+        # Cached, because each claim needs it and the frontier computes it.
         self._readable = frontier.readable
         self._advanced: dict[Hashable, Any] = {}
         self._data_expected = True
@@ -88,20 +91,21 @@ class FrontierTracker(RestrictionTracker):
             # again. If that counted as progress, a runner that splits after each step would never get past it.
             self._moved = self._moved or self._frontier != before
         else:
-            # Collected, because a frontier is a value and a copy of it for each record would be quadratic.
+            # Collected and applied later: a frontier is an immutable value, and one copy per record would make the cost
+            # quadratic.
             self._advanced[moved[0]] = moved[1]
             self._moved = True
         return True
 
     def try_split(self, fraction_of_remainder: float) -> tuple[Any, Any] | None:
-        """Split: the primary is what was claimed, the residual is all remaining work.
+        """Split: the primary is the claimed work, the residual is all remaining work.
 
         Only a fraction of 0 is granted. A runner deals a frontier over its workers between bundles (`rebalance`),
         when all parts are at rest. A split of the key space during a read could separate the parents of a merge.
         """
         if fraction_of_remainder != 0 or self._cut:
             return None
-        # What was collected belongs to the primary: it was claimed, so its records are emitted.
+        # Collected claims belong to the primary, because their records are emitted.
         residual = self.current_restriction()
         awaited = self._first_record_pending or (self._data_expected and not self._moved)
         if residual.done or (awaited and residual.readable):
@@ -122,7 +126,7 @@ class FrontierTracker(RestrictionTracker):
         return True
 
     def current_progress(self) -> RestrictionProgress:
-        """Return one half while work remains: Beam does not split a restriction that reports to be complete."""
+        """Return one half while work remains, because Beam does not split a restriction that reports 1.0."""
         return RestrictionProgress(fraction=1.0 if self.current_restriction().done else 0.5)
 
     def is_bounded(self) -> bool:

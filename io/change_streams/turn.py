@@ -1,4 +1,4 @@
-"""Which batches one `process` call of a reader takes, when it reports its watermark, and when it returns."""
+"""Decides which batches a `process` call of a reader takes, when it reports its watermark and when it returns."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Turn:
         self._deadline = time.monotonic() + deferral_seconds
         self._pace = pace
         self.over = False
-        """Whether the call returns as the runner's pace asks."""
+        """Whether the call returns now, because the runner's pace asks for it."""
         self._must_stay = False
 
     def batches(self) -> Iterator[Batch]:
@@ -65,7 +65,7 @@ class Turn:
             first_record_pending=in_time and self._prefetcher.first_record_pending,
         )
         if batch is None and self._is_asked():
-            # While data is expected, the tracker refuses to be split, and a return would discard the request for it.
+            # While data is expected, do not return: the request would be discarded. (The tracker refuses splits too.)
             self.over = not (poll.data_expected or poll.first_record_pending) and self._prefetcher.may_stop
             self._must_stay = not self.over
         yield _PollBatch(poll)
@@ -78,7 +78,7 @@ class Turn:
 
     def _patience(self) -> float:
         """Return how long to wait for a batch, in seconds."""
-        # A call that must stay waits as without a pace. Otherwise it would ask again and again without a pause.
+        # A call that must stay waits as if there were no pace. Otherwise it would poll without a pause.
         if self._pace is None or self._must_stay:
             return POLL_SECONDS
         if self._metrics.emitted:

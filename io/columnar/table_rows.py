@@ -1,4 +1,4 @@
-"""From the events of an epoch to the rows of a table: one row per key, or one for each time in which a row had a value.
+"""Converts the events of an epoch to rows of a table: one per key, or one for each period in which a row had a value.
 
     current   one row per primary key; a deleted row stays as a tombstone (`DELETED`)
     history   one row for each version of a row, valid from `TIMESTAMP` until `VALID_TO`

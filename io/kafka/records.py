@@ -1,4 +1,4 @@
-"""From events to records of a topic, and the entry of the ledger. Pure."""
+"""Converts events to records of a topic and to the entry of the ledger. Pure."""
 
 from __future__ import annotations
 

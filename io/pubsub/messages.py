@@ -1,4 +1,4 @@
-"""From events to messages of Pub/Sub. Pure."""
+"""Converts events to messages of Pub/Sub. Pure."""
 
 from __future__ import annotations
 

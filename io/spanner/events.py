@@ -1,4 +1,4 @@
-"""From Spanner's `DataChangeRecord` to `ChangeEvent`s: one for each mod. Pure.
+"""Converts Spanner's `DataChangeRecord` to `ChangeEvent`s: one for each mod. Pure.
 
 Which columns an image has depends on the capture type:
 

@@ -1,4 +1,4 @@
-"""Which records are emitted: by table, kind of change and transaction tag. Pure.
+"""Selects the records to emit: by table, kind of change and transaction tag. Pure.
 
 Records that are left out still advance the position and the watermark. A selection belongs to the running program:
 after a resume with another one, the new one applies from the checkpoint on.

@@ -85,7 +85,7 @@ class Advanced(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """A record of `token` that names partitions to read was claimed. `last`: its partition ends with it."""
+    """A record of `token` that announces other partitions was claimed. `last`: the partition ends with this record."""
 
     token: str
     record: ChildPartitionsRecord | PartitionStartRecord
@@ -94,7 +94,7 @@ class Announced:
 
 @dataclass(frozen=True, slots=True)
 class MovedIn:
-    """A record of `token` was claimed that says: keys of the partitions `sources` came in at `position`."""
+    """A move-in record of `token` was claimed: it received keys of the partitions `sources` at `position`."""
 
     token: str
     position: Position
@@ -156,7 +156,7 @@ class Frontier:
     @property
     def done(self) -> bool:
         """Whether no work remains, now or later."""
-        # A dealt part that remembers ended partitions still has to tell the others: see `join`.
+        # A dealt part that remembers ended partitions is not done: `join` needs them.
         return not self.open and not self.waiting and not (self.dealt and self.finished)
 
     @property
@@ -347,7 +347,7 @@ class Frontier:
         return token in self.open or token in self.waiting or token in self.finished
 
     def _missing(self, child: Waiting) -> Collection[str]:
-        """Return the partitions that a waiting one still waits for."""
+        """Return the partitions for which a waiting partition still waits."""
         if not self.mutable:
             return child.unfinished
         return [token for token in child.unfinished if not self._has_passed(token, child.start)]
@@ -375,7 +375,7 @@ class Frontier:
         lowest = {token: child for token, child in self.waiting.items() if child.start == first}
         living = self.open.keys() | self.waiting.keys()
         orphans = {token: child for token, child in lowest.items() if not living & set(self._missing(child))}
-        # If there are none, they wait for each other: partitions that exchanged keys in one transaction.
+        # In a mutable frontier without orphans, the lowest wait for each other: they exchanged keys in one transaction.
         return orphans or (lowest if self.mutable else {})
 
     def _families(self) -> list[tuple[str, ...]]:

@@ -1,12 +1,12 @@
-"""Prefetchers that outlive a bundle: lent to one bundle after another, ended when no bundle continues them.
+"""Keeps prefetchers between bundles: lends them to one bundle after another, and ends those that no bundle continues.
 
     with pool.checkout(frontier) as prefetcher: …
 
-A bundle is split every few hundred milliseconds. To end its queries takes as long as they look ahead, the next
-bundle's first rows take as long again, and what was read ahead would be asked for twice. So when a bundle ends without
-an error its prefetcher is parked, and reads on. The next bundle continues with those partitions that it asks for at
-*exactly* their claimed position. If an epoch was repeated or the partition was read elsewhere, the position differs
-and the partition is asked for again.
+A bundle is split every few hundred milliseconds. To end its queries takes as long as they look ahead, the first rows of
+the next bundle take as long again, and rows that were read ahead would be requested twice. So when a bundle ends
+without an error, its prefetcher is parked and continues to read. The next bundle continues with those partitions that
+it requests at *exactly* their claimed position. If an epoch was repeated, or another worker has read the partition, the
+position differs, and the partition is queried again.
 
 When a worker is given another part of the stream, another worker reads its old part. So a bundle that can continue no
 parked prefetcher discards all of them.

@@ -14,7 +14,7 @@ Runs: TypeAlias = tuple[tuple[int, int], ...]
 """Ascending, disjoint, not adjacent (first, last) runs of numbers, both inclusive."""
 
 
-# One is made for each record, and a named tuple is made three times faster than a frozen dataclass.
+# A named tuple, because one is made for each record: that is three times faster than a frozen dataclass.
 class Position(NamedTuple):
     """The position of one partition: everything below `timestamp` is read, and at `timestamp` the records in `seen`.
 

@@ -42,9 +42,9 @@ from penstock.io.spanner.steps import Wanted
 from penstock.timestamps import NANOS
 
 _LATE = NANOS
-"""A partition that is further behind than this expects data soon."""
+"""If a partition is further behind than this, its query is expected to send data soon."""
 _GATHER_SECONDS = 0.002
-"""How long a consumer that has waited for a batch lets more messages come."""
+"""Pause of a consumer that was woken by a message, so that more messages of its batch can arrive."""
 _GRACE = NANOS // 2
 """How long after its end_timestamp a query may still run when the bundle ends."""
 
@@ -110,17 +110,17 @@ class Prefetcher:
                 partition = PartitionState(token, position, position, Backoff("Spanner", UnreachableError))
                 partition.lists_placements = is_list_of_placements(token)
                 state.partitions[token] = partition
-                # A start in the future is waited for here: its query would not end before.
+                # If the start is in the future, the query would not end before it, so it is sent only then.
                 state.rest(partition, position.timestamp - self._poll)
             self._reader.start_threads(min(len(state.partitions), self._limits.max_concurrent_partitions))
 
     def take(self, timeout: float) -> Batch | None:
         """Return the batch of the partition with the lowest position; None when none comes within `timeout` seconds.
 
-        Steps of the last batch that were not counted as claimed come again. Raises what a thread raised.
+        Steps of the last batch that were not counted as claimed come again. An error of a thread is raised here.
         """
-        # The monotonic clock for waits, and the service's clock (`self._clock`) for positions: the machine's may be
-        # wrong.
+        # Waits use the monotonic clock. Positions are compared with the service's clock (`self._clock`), because the
+        # machine's wall clock may be wrong.
         deadline = time.monotonic() + timeout
         state = self._state
         with self._changed:
@@ -128,7 +128,7 @@ class Prefetcher:
             waited = False
             while not state.ready and state.error is None:
                 remaining = deadline - time.monotonic()
-                # `arrived` and not `changed`: only a batch or an error is news for the consumer.
+                # Wait for `arrived` and not for `changed`: the consumer needs to wake up only for a batch or an error.
                 if remaining <= 0:
                     return None
                 waited = state.arrived.wait(remaining)
@@ -232,20 +232,19 @@ class Prefetcher:
 
     def _lowest_behind(self) -> PartitionState | None:
         """Return the partition with the lowest position, if it is more than a second behind."""
-        # Without the list of placements: it is behind between two looks, and sends no rows.
+        # The list of placements does not count: it is always behind between two looks, and it sends no rows.
         reading = (
             partition
             for partition in self._state.partitions.values()
             if not partition.finished and not partition.lists_placements
         )
         lowest = min(reading, key=lambda partition: partition.position.timestamp, default=None)
-        # The lowest partition alone: it holds the watermark, and a runner that waits for others would wait for no
-        # effect.
+        # Only the lowest partition counts, because it holds the watermark. To wait for others would not advance it.
         late = self._clock() - _LATE
         return lowest if lowest is not None and lowest.position.timestamp < late else None
 
     def _settle(self) -> None:
-        """Note what was claimed of the batch in hand; put the rest back, or return the batch's credit."""
+        """Record which steps of the batch in hand were claimed; put the rest back, or return the batch's credit."""
         batch, self._in_hand = self._in_hand, None
         if batch is None:
             return
@@ -258,7 +257,7 @@ class Prefetcher:
                 partition.claimed = None
             elif partition.claimed is not None:
                 partition.claimed = step.position
-        # With the size of the whole message: its bytes stay in memory until its last step is claimed.
+        # The rest keeps the size of the whole message, whose bytes stay in memory until its last step is claimed.
         if batch.claimed < len(batch.steps):
             partition.queue.appendleft(
                 Batch(batch.token, batch.low, batch.steps[batch.claimed :], batch.size)

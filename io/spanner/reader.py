@@ -76,7 +76,7 @@ class QueryReader:
             except UnreachableError as error:
                 self._retry(partition, str(error))
             except BaseException as error:  # The consumer must learn of every error: see `take`.
-                # A query that was cancelled because nothing wants its rows raises too. That is no failure.
+                # A query that was cancelled, because its rows are not needed any more, raises too. Ignore that error.
                 if not self._state.unwanted(partition):
                     self._state.fail(error)
 
@@ -85,7 +85,8 @@ class QueryReader:
         state = self._state
         with state.changed:
             while not state.check_ended() and state.error is None:
-                # A read without anything in its queue may always ask: a parked read could keep it from its first row.
+                # A read whose queue is empty may always ask. Otherwise parked reads, which hold the budget, could keep
+                # it from its first row.
                 if state.queued_bytes and state.ahead.queued_bytes >= state.ahead.buffer_bytes:
                     state.wait_for_credit()
                     continue
@@ -105,7 +106,7 @@ class QueryReader:
     def _read_window(self, partition: PartitionState) -> None:
         state, token, start = self._state, partition.token, partition.position.timestamp
         until = state.clock() + (self._poll if partition.caught_up else 0)
-        # A long backlog is read in spans: the more time a query covers, the later comes its first row.
+        # A long backlog is read in several queries: the more time a query covers, the later its first row comes.
         end = min(window_end(start, until, self._end), start + partition.span)
         window = self._ask(token, start, end)
         with state.changed:
@@ -233,7 +234,7 @@ class QueryReader:
             state.fail(error)
             return
         # The shared back-off is reset by any answer. The partition's own grows while it alone is refused.
-        # Without a limit: `unavailable_seconds` is about the whole service, and the shared back-off has just checked
+        # No limit here: `unavailable_seconds` applies to the whole service, and the shared back-off has just checked
         # it.
         partition.backoff.failed(reason, math.inf)
         refusal = id(self._backoff), partition.token
@@ -241,5 +242,5 @@ class QueryReader:
         with state.changed:
             partition.unclaimed = False
             state.retries += 1
-            # Put back into the schedule and not waited for here, so that this thread can read another partition.
+            # Put the partition back into the schedule instead of waiting, so that this thread can read another one.
             state.rest(partition, state.clock() + round(partition.backoff.remaining_pause() * NANOS))

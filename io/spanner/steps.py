@@ -1,4 +1,4 @@
-"""From the records of a query and its end to the steps that are claimed; how far the next query reaches. Pure."""
+"""Converts the records of a query, and its end, to the steps that are claimed; plans the next query's period. Pure."""
 
 from __future__ import annotations
 

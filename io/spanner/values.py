@@ -1,4 +1,4 @@
-"""From the JSON text of a row to Python values, for every column type of Spanner. Pure.
+"""Converts the JSON text of a row to Python values, for every column type of Spanner. Pure.
 
 INT64 and NUMERIC arrive as strings, BYTES and PROTO as base64, NaN and infinities as strings.
 

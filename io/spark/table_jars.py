@@ -1,4 +1,4 @@
-"""Whether the table formats in Spark's class path were built for this Spark. Pure.
+"""Checks whether the table formats in Spark's class path were built for this Spark. Pure.
 
 The writers of Delta and Iceberg use internals of Spark that change from version to version. With jars of another
 version a write may fail after its first append has been committed: Delta 4.3.1 for Spark 4.1 does so on Spark 4.3.0,

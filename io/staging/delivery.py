@@ -1,4 +1,4 @@
-"""What a sink that sends rows after the commit implements, and the rule that makes repeated sends harmless. Pure.
+"""The interface of a sink that sends rows after the commit, and the rule that makes repeated sends harmless. Pure.
 
     class PostgresTarget(Target):   # the configuration, pickled into the pipeline
         def open(self, *, skip_refused): return PostgresSender(self, skip_refused)

@@ -1,4 +1,4 @@
-"""Which checkpoint an output belongs to, so that a copy of a checkpoint cannot write to the same output. No Beam.
+"""Records which checkpoint owns an output, so that a copy of the checkpoint cannot write to it too. No Beam.
 
     <output>/.penstock-staging/<job>/<sink>.owner/n<record>_<digest>     the mark of the checkpoint that writes
 

@@ -1,4 +1,4 @@
-"""When the open file of a bucket is closed. Pure; the time is an argument.
+"""Decides when the open file of a bucket is closed. Pure; the time is an argument.
 
 A bucket has at most one open file. It is no file yet but state of the pipeline: its records, and an `OpenFile`.
 """

@@ -1,4 +1,4 @@
-"""From messages of one partition to steps that can be claimed. Pure; every rule about time and order is here.
+"""Converts messages of one partition to steps that can be claimed. Pure; every rule about time and order is here.
 
 - **Gaps**: each message has the next offset. Another one means that retention has deleted records, which is an error.
 - **Event time**: the step of the virtual timestamp, in milliseconds; without one, the time at which the shard made the

@@ -1,1 +1,1 @@
-"""From Beam's pipeline proto to a plan of stages and edges, on the driver; and what cannot run here, by name."""
+"""Turns Beam's pipeline proto into a plan of stages and edges, on the driver, and rejects unsupported pipelines."""

@@ -1,4 +1,4 @@
-"""What cannot run here is refused by name, all of it at once, before anything starts."""
+"""Rejects pipelines that this runner cannot run, before anything starts, with the names of all such transforms."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _COMBINE = common_urns.composites.COMBINE_PER_KEY.urn
 
 
 class UnsupportedPipelineError(UsageError, NotImplementedError):
-    """The pipeline uses what this runner does not run; the message names each transform and feature."""
+    """The pipeline uses features that this runner does not support. The message names each transform and feature."""
 
 
 def refuse_unsupported(pipeline: api.Pipeline, *, streaming: bool) -> None:

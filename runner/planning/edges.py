@@ -1,4 +1,4 @@
-"""From Beam's fused stages to the edges between them, and the order and levels in which the stages run."""
+"""Derives from Beam's fused stages the edges between them, and the order and the levels in which the stages run."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ def _main_edge(
     source = source_of(stage)
     kind, name = buffer_of(source.spec.payload)
     routing = _ROUTING[kind]
-    # Elements are written with the coder of the PCollection that the source reads. Before a GroupByKey they are single
-    # pairs, while the source of its reading half reads groups.
+    # An edge uses the coder of the PCollection that its consumer's source reads. Before a GroupByKey this is the
+    # collection of single pairs, although the source of its reading half reads groups.
     (collection,) = source.outputs.values()
     if routing is Routing.LOCAL and stateful_transform(stage) is not None:
-        # Beam fuses a stateful DoFn into no other stage, and leaves it to the runner to send equal keys to one task.
+        # Beam does not fuse a stateful DoFn into its producer. The runner must send equal keys to one task.
         routing = Routing.KEYED
     elif routing is Routing.GROUPED:
         (collection,) = components.transforms[name].inputs.values()

@@ -1,4 +1,4 @@
-"""From Beam's pipeline proto to a plan: Beam's phases and ours (`phases.py`), edges and levels (`edges.py`), stages.
+"""Builds a plan from Beam's pipeline proto: first the phases (`phases.py`), then edges and levels (`edges.py`), stages.
 
 Runs on the driver only.
 """
@@ -54,8 +54,8 @@ def build_plan(pipeline: api.Pipeline, *, streaming: bool) -> Plan:
         for index, stage in enumerate(stages)
     )
     return Plan(
-        # Names the plan in the workers' caches. Two builds of one pipeline are two plans: their DoFns are pickled
-        # separately.
+        # The key of the plan in the workers' caches. Two builds of one pipeline are two plans, because their DoFns are
+        # pickled separately.
         id=uuid.uuid4().hex,
         components=_shared_components(context.components),
         stages=built,
@@ -72,7 +72,7 @@ def _script(pipeline: api.Pipeline) -> bytes:
 
 
 def _one_environment(pipeline: api.Pipeline) -> api.Pipeline:
-    """Give all transforms one environment. Resource hints make several, and Beam fuses only within one environment."""
+    """Give all transforms one environment, because Beam fuses only within one. Resource hints cause several."""
     copy = api.Pipeline()
     copy.CopyFrom(pipeline)
     used = [t.environment_id for t in copy.components.transforms.values() if t.environment_id]
@@ -124,7 +124,8 @@ def _descriptor_transforms(stage: beam_phases.Stage, wiring: Wiring) -> dict[str
     for transform in _in_order_of_data(stage.transforms):
         made = api.PTransform()
         made.CopyFrom(transform)
-        # The ends of Beam's stages speak its data plane. Ours know the exchange: see `harness/operations.py`.
+        # Beam's operations at the ends of a stage use its data plane. Ours use the exchange: see
+        # `harness/operations.py`.
         if transform.spec.urn == WRITE:
             payload = json.dumps(_targets(transform, wiring)).encode()
             made.spec.CopyFrom(api.FunctionSpec(urn=SINK_URN, payload=payload))

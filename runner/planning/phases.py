@@ -1,9 +1,10 @@
-"""The phases that turn Beam's stages of one transform each into fused stages: Beam's own phases, with ours in between.
+"""The phases that turn Beam's stages of one transform each into fused stages: Beam's own phases, and some of ours.
 
-Beam's phases lift combiners and fuse. `cut_reads` and `cut_publications` end the epoch before a splittable DoFn and
-before a post-commit step: the commit record carries their elements. `expand_reshuffles` makes a Reshuffle one exchange
-without a GroupByKey. `drop_carried_reshuffles` removes a Reshuffle that only other runners need. `views.group_views`
-groups the side inputs of streams.
+A phase takes the list of stages and returns another one. Beam's phases lift combiners and fuse. Ours change the graph
+before Beam fuses it. `cut_reads` and `cut_publications` end the epoch before a splittable DoFn and before a post-commit
+step: the commit record carries their elements. `expand_reshuffles` makes a Reshuffle one exchange without a GroupByKey.
+`drop_carried_reshuffles` removes a Reshuffle that only other runners need. `views.group_views` groups the side inputs
+of streams.
 """
 
 from __future__ import annotations
@@ -49,14 +50,15 @@ def phases(*, streaming: bool) -> list[Phase]:
         drop_carried_reshuffles,
         cut_publications,
         *([group_views] if streaming else []),
-        # After the phases that remove Reshuffles: each one that is left costs an exchange.
+        # After the phases that remove Reshuffles: each remaining one costs an exchange.
         expand_reshuffles,
         beam_phases.expand_gbk,
         beam_phases.sink_flattens,
         beam_phases.greedily_fuse,
         beam_phases.impulse_to_input,
         beam_phases.sort_stages,
-        # Before `add_impulse_to_dangling_transforms`, which gives a stage without input an Impulse, also this one.
+        # Before `add_impulse_to_dangling_transforms`, which adds an Impulse to every stage without input, also to this
+        # one.
         empty_flattens,
         beam_phases.add_impulse_to_dangling_transforms,
     ]
@@ -65,8 +67,9 @@ def phases(*, streaming: bool) -> list[Phase]:
 def empty_flattens(
     stages: list[beam_phases.Stage], context: beam_phases.TransformContext
 ) -> Iterator[beam_phases.Stage]:
-    """A Flatten without inputs starts like an Impulse, and sends nothing."""
-    # After fusion only a Flatten without inputs is left: the others have become writes to one buffer (`sink_flattens`).
+    """Make each Flatten without inputs a source that starts like an Impulse and emits no element."""
+    # After fusion the only Flattens are those without inputs: the others have become writes to one buffer
+    # (`sink_flattens`).
     for stage in stages:
         for transform in stage.transforms:
             if transform.spec.urn == _FLATTEN and not transform.inputs:
@@ -77,9 +80,10 @@ def empty_flattens(
 def lift_where_times_allow(
     stages: list[beam_phases.Stage], context: beam_phases.TransformContext
 ) -> Iterator[beam_phases.Stage]:
-    """Lift combiners, but not where a pane has the earliest or latest timestamp of its elements.
+    """Lift combiners, except if the timestamp of a pane is the earliest or latest one of its elements.
 
-    A partial sum has one timestamp for all its elements; which of them were late, and do not count, is lost in it.
+    A lifted combiner sends partial sums. A partial sum has one timestamp for all its elements. So the timestamps of the
+    elements are lost, and late elements, which must not count for the timestamp of the pane, cannot be told apart.
     """
     for stage in stages:
         (transform,) = stage.transforms
@@ -93,11 +97,11 @@ def lift_where_times_allow(
 def _unlifted(
     stage: beam_phases.Stage, given: str, context: beam_phases.TransformContext
 ) -> list[beam_phases.Stage]:
-    """What Beam makes of a combiner whose input has a trigger that must see every element.
+    """Expand a combiner as Beam does, but without lifting it.
 
-    Beam's `lift_combiners` (2.77) does not lift a combiner whose windowing strategy has another trigger than a few that
-    it knows. So for the time of the call the input gets a copy of its strategy with a trigger that Beam does not lift:
-    after 2 elements. The copy is removed afterwards.
+    Beam's `lift_combiners` (2.77) lifts a combiner only under a few triggers that it knows. So for the time of the call
+    the input gets a copy of its windowing strategy with another trigger ("after 2 elements"), under which Beam does not
+    lift. The copy is removed afterwards.
     """
     components = context.components
     strategy = components.pcollections[given].windowing_strategy_id
@@ -108,17 +112,16 @@ def _unlifted(
         return list(beam_phases.lift_combiners([stage], context))
     finally:
         components.pcollections[given].windowing_strategy_id = strategy
-        # So that the plan, which contains all windowings, has none that no PCollection has.
+        # The plan contains all windowing strategies, so remove the one that no PCollection uses any more.
         del components.windowing_strategies[whole]
 
 
 def only_splits_into_reshuffles(
     stages: list[beam_phases.Stage], context: beam_phases.TransformContext
 ) -> list[beam_phases.Stage]:
-    """Take side inputs from the Reshuffle that Beam puts into a splittable DoFn, with all inputs of the DoFn."""
+    """Remove side inputs from the inputs of the Reshuffle that Beam puts into a splittable DoFn."""
     splits = {p for s in stages for t in s.transforms if t.spec.urn == _SPLIT for p in t.outputs.values()}
-    # Beam 2.77 gives the Reshuffle all inputs of the DoFn. A Reshuffle with a side input would be an exchange with two
-    # inputs.
+    # Beam 2.77 gives that Reshuffle all inputs of the DoFn. With a side input it would be an exchange with two inputs.
     for stage in stages:
         (transform,) = stage.transforms
         if transform.spec.urn == _RESHUFFLE and splits & set(transform.inputs.values()):
@@ -130,7 +133,10 @@ def only_splits_into_reshuffles(
 def cut_reads(
     stages: list[beam_phases.Stage], context: beam_phases.TransformContext
 ) -> Iterator[beam_phases.Stage]:
-    """End the epoch before each splittable DoFn; the Reshuffle that Beam puts there is not needed then."""
+    """End the epoch before each splittable DoFn, and drop the Reshuffle that Beam puts there.
+
+    The Reshuffle is not needed: the driver assigns the elements in the commit record to the tasks.
+    """
     by_output = {
         pcoll: s
         for s in stages
@@ -226,7 +232,10 @@ def expand_reshuffles(
 
 
 def _share_coder(given: str, made: str, context: beam_phases.TransformContext) -> None:
-    """Both ends of a Reshuffle encode alike: as pairs, if a GroupByKey below has made the untyped output one."""
+    """Give both ends of a Reshuffle one coder: that of the input, unless only the output has a coder of pairs.
+
+    Beam gives an untyped output a coder of pairs if a GroupByKey consumes it.
+    """
     coders, ends = context.components.coders, context.components.pcollections
     pairs = [coders[ends[end].coder_id].spec.urn == common_urns.coders.KV.urn for end in (given, made)]
     if pairs == [False, True]:
@@ -244,8 +253,8 @@ def _cut(
 ) -> Iterator[beam_phases.Stage]:
     """Separate a stage from its producers by the end of the epoch: `written` is carried, the stage reads `read`."""
     write, source = _write_and_read(step, written, read, kind, stage)
-    # The write follows nothing: its reader runs in the next epoch. The stage follows its own write, so that Beam does
-    # not fuse the two into one stage, a circle.
+    # The write need not follow other stages, because its reader runs in the next epoch. The stage follows its own
+    # write, so that Beam does not fuse the two into one stage, which would be a cycle.
     write.must_follow = frozenset()
     stage.must_follow = stage.must_follow | frozenset([write])
     yield write
@@ -256,7 +265,7 @@ def _cut(
 def _write_and_read(
     name: str, written: str, read: str, kind: BufferKind, like: beam_phases.Stage
 ) -> tuple[beam_phases.Stage, beam_phases.Stage]:
-    """Both ends of a buffer, each as a stage. They take their place in the order of stages from `like`."""
+    """Return both ends of a buffer, each as a stage. Both get their place in the order of stages from `like`."""
     buffer = beam_phases.create_buffer_id(name, kind=kind)
     write = beam_phases.Stage(
         f"{name}/Write {kind}",
@@ -304,7 +313,7 @@ def step_name(transform: api.PTransform) -> str:
 
 
 def stamped_by_elements(collection: str, components: api.Components) -> bool:
-    """Whether the timestamps of elements decide about the timestamp of what a grouping makes of them."""
+    """Whether the timestamp of a group depends on the timestamps of its elements, and not only on its window."""
     return strategy_of(collection, components).output_time != api.OutputTime.END_OF_WINDOW
 
 

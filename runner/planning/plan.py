@@ -24,10 +24,10 @@ from penstock.runner.planning.worker_logging import WorkerLogging
 
 
 class Routing(enum.Enum):
-    """How elements of an edge find their partition."""
+    """The rule that sends the elements of an edge to partitions."""
 
     LOCAL = "local"
-    """Stay in the partition of the producer: nothing depends on where the element goes."""
+    """Stay in the partition of the producer: the consumer does not depend on the partition of an element."""
     ROUND_ROBIN = "spread"
     """Spread evenly over all partitions: a Reshuffle."""
     KEYED = "keyed"
@@ -64,10 +64,10 @@ class Origin(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SideInputSpec:
-    """The side input that an edge is: of which transform, under which tag, and whether it is looked up by key.
+    """Describes an edge that is a side input: its transform and tag, and whether it is looked up by key (`keyed`).
 
-    In a stream the edge's PCollection are panes of `elements`, kept under the name `state`; `mapping` is the
-    pickled function from a window of the main input to that of the side input.
+    In a stream the edge's PCollection contains panes of the PCollection `elements`. They are stored under the name
+    `state`. `mapping` is the pickled function from a window of the main input to that of the side input.
     """
 
     transform: str
@@ -80,12 +80,12 @@ class SideInputSpec:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One PCollection on its way to one consumer.
+    """The connection between the stages that produce a PCollection and one stage that consumes it.
 
-    `collection` is the PCollection whose coder and windowing the elements have when they are written.
-    `name` is the consumer's unique transform name (for carried edges: the step that the record names).
-    `level` is the level at which the edge is taken in; `producers` are indexes into `Plan.stages`. With
-    `one_timestamp_per_group`, a group of values on its way to a GroupByKey holds values of one timestamp only.
+    - `name`: the consumer's unique transform name (for carried edges: the step that the record names).
+    - `collection`: the PCollection whose coder and windowing the elements have on this edge.
+    - `level`: where the elements are taken in. `producers` and `consumer` are indexes into `Plan.stages`.
+    - `one_timestamp_per_group`: a group of values that is sent to a GroupByKey has one timestamp for all its values.
     """
 
     index: int
@@ -113,15 +113,17 @@ class GroupSpec:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A fused stage: Beam transforms that run in one go, in process.
+    """A fused stage: Beam transforms that process each element together, in one process.
 
-    `transforms` are proto bytes by unique name; `source` is the one that takes the input in. `step` is the
-    name by which the commit record knows what starts the stage (Impulse, residuals, Publications). `reads` is
-    the transform that processes restrictions, `state` the stateful transform or GroupByKey whose state the
-    stage keeps; both are empty if there is none. `group` is the GroupByKey that the stage begins with.
-    `inputs` are the edges of the main input, `sides` those of side inputs; `collection` is the PCollection that
-    the source takes in.
-    `waiting` is the name under which a stream stores elements that wait for side inputs.
+    - `transforms`: proto bytes by unique name. `source` is the one that takes the input.
+    - `collection`: the PCollection that the source takes.
+    - `inputs`, `outputs`, `sides`: indexes of the edges of the main input, of the output, and of side inputs.
+    - `step`: the name in the commit record of the input that starts the stage (Impulse, residuals, Publications); empty
+      if the stage gets its input from an edge of this epoch.
+    - `reads`: the transform that processes restrictions; empty if there is none.
+    - `state`: the stateful transform or GroupByKey whose state the stage keeps; empty if there is none.
+    - `group`: the GroupByKey that the stage begins with.
+    - `waiting`: the name under which a stream stores elements that wait for side inputs; empty if it has none.
     """
 
     index: int
@@ -186,7 +188,7 @@ class Plan:
         return tuple(e for e in self.edges if e.routing.carried and e.level == level)
 
     def durable_names(self) -> frozenset[str]:
-        """Names that may own something in a commit record: state, residuals, publications."""
+        """The names of steps that may have state, residuals or Publications in a commit record."""
         states = [name for s in self.stages for name in (s.state, s.waiting) if name]
         carried = [e.name for e in self.edges if e.routing.carried]
         return frozenset(states + carried + [e.side.state for e in self.edges if e.side])

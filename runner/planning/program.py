@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 _MAIN = "__main__"
 _adopted: dict[str, type] = {}
-"""What this process has put into its `__main__`."""
+"""The classes that this process has put into its `__main__`, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Program:
 
 
 def program_of_driver() -> Program:
-    """The program of this process; classes that cannot be pickled by value are left out."""
+    """Return the program of this process. Classes that cannot be pickled by value are left out."""
     found = {}
     for name, each in list(vars(sys.modules[_MAIN]).items()):
         if isinstance(each, type) and each.__module__ == _MAIN:
@@ -42,10 +42,10 @@ def program_of_driver() -> Program:
 
 
 def adopt_program(program: Program) -> None:
-    """Make a program's modules and classes known to this process, which keeps what it has itself.
+    """Make the modules and classes of a driver's program known to this process.
 
-    Only what is there is added to the search path, at its end. A class takes the place of an earlier one of the
-    driver's, but of nothing else in `__main__`.
+    Folders that exist on this machine are appended to the search path. A class replaces an earlier class of the driver
+    with this name in `__main__`. It replaces nothing else there.
     """
     sys.path.extend(entry for entry in program.path if entry not in sys.path and os.path.exists(entry))
     main = sys.modules[_MAIN]

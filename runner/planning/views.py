@@ -1,4 +1,4 @@
-"""Side inputs of a stream, on the driver: each becomes a GroupByKey, and its consumers read the panes.
+"""Plans the side inputs of a stream: each becomes a GroupByKey, and its consumers read the panes.
 
 In Beam's model a streaming side input is a GroupByKey on one constant key, with the side input's own windowing.
 Consumers see the latest pane of each window. So the planner adds these steps to the graph: `elements → (b"",
@@ -17,13 +17,13 @@ from apache_beam.portability.api import beam_runner_api_pb2 as api
 from apache_beam.runners.portability.fn_api_runner import translations as beam_phases
 from apache_beam.transforms.environments import EmbeddedPythonEnvironment
 
-# Beam's generated ids have no such sign, so the suffix can be removed again (`original_collection`).
+# Ids that Beam generates contain no "#", so the suffix can be removed again (`original_collection`).
 _VIEW = "#view"
 _FOLLOW = (
     common_urns.sdf_components.SPLIT_AND_SIZE_RESTRICTIONS.urn,
     common_urns.sdf_components.PROCESS_SIZED_ELEMENTS_AND_RESTRICTIONS.urn,
 )
-"""The later parts of a splittable DoFn. An element was blocked at the first part already."""
+"""The later parts of a splittable DoFn. Elements are blocked only at its first part."""
 
 
 class KeyFn(beam.DoFn):
@@ -44,7 +44,7 @@ def group_views(
     """Group each side input, and start a stage at each transform that has one, because elements are blocked per stage.
 
     Elements of a splittable DoFn are blocked where they get their restriction. A pane of the side input is kept while
-    any residual of the window is left, so the later parts of the DoFn need not be blocked again.
+    there is a residual of its window, so the later parts of the DoFn need not be blocked again.
     """
     made: set[str] = set()
     for stage in stages:
@@ -76,7 +76,7 @@ def _view(
         coder = f"{given.coder_id}{made}"
         coders[coder].spec.urn = common_urns.coders.KV.urn
         coders[coder].component_coder_ids[:] = ["penstock_view_key", value]
-        # Copied, so both have the windowing of the side input: its trigger decides when a pane can be seen.
+        # Copies, so that both have the windowing of the side input: its trigger decides when a pane becomes visible.
         components.pcollections[pcollection + made].CopyFrom(given)
         components.pcollections[pcollection + made].coder_id = coder
         components.pcollections[pcollection + made].unique_name = name + made
@@ -102,7 +102,7 @@ def _view(
 
 @functools.cache
 def _key_spec() -> api.FunctionSpec:
-    # Beam pickles a DoFn only as a part of a pipeline, so one is made and its spec is taken.
+    # Beam pickles a DoFn only as a part of a pipeline, so build a small pipeline and take the spec from it.
     pipeline = beam.Pipeline()
     _ = pipeline | beam.Impulse() | "Key" >> beam.ParDo(KeyFn())
     proto = pipeline.to_runner_api(default_environment=EmbeddedPythonEnvironment.default())

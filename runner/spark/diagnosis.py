@@ -1,7 +1,7 @@
-"""Turn what Spark and its JVM say of a failure into one sentence that says what to do. Pure.
+"""Turns a failure of Spark or its JVM into one sentence that gives the cause and says what to do. Pure.
 
 Spark reports these failures as Java stack traces, as `JAVA_GATEWAY_EXITED` without a reason, or as a refused
-connection. The texts that are looked for were read in Spark 4.3.0 and Java 17; an unknown text is quoted.
+connection. The texts that this module searches for were read in Spark 4.3.0 and Java 17. An unknown text is quoted.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ class SparkEngine:
     def __init__(self, spark_context: Any, plan: Plan) -> None:
         self._context = spark_context
         self._plan = plan
-        # Broadcast once. As part of each task's closure the plan, with the pickled DoFns of the user, would travel with
-        # every task of every epoch.
+        # Broadcast the plan once. As a part of the tasks' closure, the plan with the user's pickled DoFns would be sent
+        # with every task of every epoch.
         self._plan_broadcast = self._context.broadcast(plan)
         self._empty_rdds: dict[int, Any] = {}
         self._jvm = SparkJvm(spark_context)
@@ -56,7 +56,8 @@ class SparkEngine:
         except Py4JJavaError as error:
             if not has_broken_worker_factory(str(error)):
                 raise self._explain(error) from error
-            # Once, at once, and not as a failed epoch: the tasks have not started, and the cause is removed.
+            # Repeat the job once, immediately, and do not count it as a failed epoch: the tasks have not started, and
+            # the cause is now removed.
             use_new_worker_factory(self._context)
         except (Py4JError, OSError) as error:
             # Exceptions of user code come back in reports, so these are of Spark, its JVM or the connection to it.
@@ -85,16 +86,16 @@ class SparkEngine:
                         _level_function(self._plan_broadcast, level, self._input_of_level(level, epoch))
                     )
                 name(f"{description}, {self._descriptions[-1]}")
-                # Small: the last level sends control records only. Data of the epoch never reaches the driver, except
-                # the elements that the record must hold.
+                # The result is small: the last level sends control records only. No data reaches the driver, except
+                # the elements that the record must store.
                 frames = [Frame.unpack(data) for _, data in rdd.collect()]
             finally:
                 self._jvm.delete_shuffles(exchanges)
         return check_reports(frames, [n] * depth)
 
     def _explain(self, error: Exception) -> SparkError:
-        """Return what went wrong in Spark, for an error of py4j or of a socket."""
-        # Any other error of py4j means that the JVM did not answer.
+        """Return the error that explains a failure of Spark, for an error of py4j or of a socket."""
+        # A `Py4JJavaError` is an exception in the JVM. Any other error of py4j means that the JVM did not answer.
         jvm_failed = isinstance(error, Py4JJavaError) and not session_ended(str(error))
         jvm = jvm_of(self._context)
         # A JVM that is ending may still answer, and closes its connections before it has ended.
@@ -143,11 +144,11 @@ def check_reports(frames: Iterable[Frame], shape: list[int]) -> list[TaskReport]
     If a task failed, only the reports of failures are returned: the levels below it are not complete.
 
     Raises:
-        EpochAbortedError: see `pin_attempts`; or a task found that its input did not fit together.
+        EpochAbortedError: see `pin_attempts`; or the input of a task was not that of one consistent run.
     """
     controls = [TaskResult(f.level, f.partition, f.nonce, pickle.loads(f.payload)) for f in frames]
-    # Before the pins are checked: after a failure the levels below have taken nothing, which would look like a lost
-    # attempt.
+    # Look for failures before the attempts are compared: after a failure the levels below have taken no input, which
+    # would look like a lost attempt.
     failed = [c.payload for c in controls if c.payload.failure is not None]
     if failed:
         return failed
@@ -163,14 +164,14 @@ def check_reports(frames: Iterable[Frame], shape: list[int]) -> list[TaskReport]
 
 
 def refuse_problems(reports: Iterable[TaskReport]) -> None:
-    """Abort the epoch if a task's input did not fit together."""
+    """Abort the epoch if the input of a task was not that of one consistent run."""
     for report in reports:
         if report.problem:
             raise EpochAbortedError(report.problem)
 
 
 def _target_partition(target: int) -> int:
-    # The keys that Spark partitions by are the numbers of the target partitions already.
+    # The partition function for `partitionBy`: the keys are already the numbers of the target partitions.
     return target
 
 
@@ -195,7 +196,7 @@ def _level_function(plan_broadcast: Any, level: int, epoch: EpochInput) -> Any:
         plan = plan_broadcast.value
         apply_levels(plan.logging)
         frames = () if level == 0 else (data for _, data in packets)
-        # `yield from` passes `close` on, with which Spark ends a task whose output it no longer wants
+        # `yield from` forwards `close`: Spark closes the iterator if it needs no more output of the task
         # (`handover.iterate`).
         yield from run_level(plan, level, partition, epoch, frames)
         sys.stdout.flush()  # the daemon has made it line-buffered, and a worker ends without flushing

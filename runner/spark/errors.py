@@ -1,8 +1,8 @@
-"""What can go wrong with Spark itself, as opposed to the pipeline that runs on it.
+"""The errors of Spark itself, as opposed to errors of the pipeline that runs on it.
 
-| error | what it means | is the epoch tried again? |
+| error | meaning | is the epoch tried again? |
 |---|---|---|
-| `SparkStartError` | Spark cannot start with what it was given | no epoch has begun |
+| `SparkStartError` | Spark cannot start with these settings | no epoch has begun |
 | `SparkLostError` | the JVM has ended, and with it the session | no: every try would fail |
 | `WorkerSetupError` | the workers' Python cannot run the pipeline | no: every try would fail |
 | `SparkJobError` | a worker or an executor died, or the job failed for another reason of Spark's | yes |

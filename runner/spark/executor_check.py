@@ -29,12 +29,12 @@ PACKAGES = ("penstock", "apache-beam", "msgspec")
 """Distributions whose versions must be those of the driver: their objects travel between driver and executors."""
 
 QUIET_SECONDS = 30.0
-"""Until the driver says that it still waits. Executors need about five, and more to unpack an archive."""
+"""Time after which the driver logs that it still waits. Executors need about 5 s, and longer to unpack an archive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What a Python process has: its version, the versions of `PACKAGES` ("" if missing) and missing modules."""
+    """The installation of a Python process: its version, those of `PACKAGES` ("" if unknown), missing modules."""
 
     host: str
     python: str
@@ -43,7 +43,7 @@ class Installation:
 
 
 def installation(modules: Iterable[str]) -> Installation:
-    """Return what this process has. `modules` are looked for; they are not imported."""
+    """Return the installation of this process. `modules` are searched, and not imported."""
     versions = {}
     for name in PACKAGES:
         try:
@@ -56,14 +56,14 @@ def installation(modules: Iterable[str]) -> Installation:
 
 
 def differences(driver: Installation, executors: Iterable[Installation]) -> list[str]:
-    """Return one sentence for each host whose installation does not fit the driver's. Pure."""
+    """Return one sentence for each host whose installation differs from the driver's. Pure."""
     found = {}
     for each in executors:
         wrong = [f"Python {each.python}, not {driver.python}"] if each.python != driver.python else []
         wrong += [
             f"{name} {version}, not {driver.versions[name]}"
             for name, version in each.versions.items()
-            # A version that is not known on one side proves nothing.
+            # Versions are compared only if both are known.
             if version and driver.versions[name] and version != driver.versions[name]
         ]
         wrong += [f"no module {name}" for name in each.missing]

@@ -1,4 +1,4 @@
-"""Keep imported modules out of the garbage collector of a Python worker.
+"""Excludes imported modules from garbage collection in a Python worker.
 
 PySpark 4.3 calls `gc.collect()` after every task (`daemon.manager`). With Beam imported that takes 50 CPU ms each time,
 for modules that never become garbage, and it copies the memory pages that forked workers share.
@@ -17,6 +17,6 @@ def freeze_imports() -> None:
     global _modules_at_last_freeze
     if len(sys.modules) != _modules_at_last_freeze:
         _modules_at_last_freeze = len(sys.modules)
-        # Collected first, so that garbage is not kept for the life of the process. `gc.freeze` itself looks at nothing.
+        # Collect first: `gc.freeze` freezes all objects, and frozen garbage would stay until the process ends.
         gc.collect()
         gc.freeze()

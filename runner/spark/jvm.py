@@ -4,8 +4,8 @@ Spark deletes the files of a shuffle when the JVM has collected the objects of t
 nothing for half an hour: the blocks of all epochs would stay on every disk of the cluster. No task reads them after
 their epoch has ended, so the driver asks for their deletion then.
 
-Neither call is needed for a right result. A context without a JVM (in a test), or a Spark that has moved these
-methods, runs without them. They were read in PySpark 4.3.0.
+Neither call is needed for a correct result. A context without a JVM (in a test), or a Spark version without these
+methods, works without them. They were read in PySpark 4.3.0.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class SparkJvm:
             return
         from pyspark.traceback_utils import SCCallSiteSync
 
-        # PySpark sets the call site of each RDD to a line of our code. Above a depth of 0 it takes itself for
-        # nested in another call and does not.
+        # PySpark sets the call site of each RDD to a line of our code, and Spark's UI shows that line. If the depth is
+        # above 0, PySpark assumes a nested call and leaves the call site as it is.
         SCCallSiteSync._spark_stack_depth += 1
         try:
             yield lambda name: self._call(functools.partial(self._java.setCallSite, name))
@@ -77,13 +77,13 @@ def _cleaner_of(java: Any) -> Any:
 
 
 def _delete_shuffle(cleaner: Any, rdd: Any) -> None:
-    # `partitionBy` returns a map over the shuffled RDD, so the shuffle is two dependencies further up.
+    # `partitionBy` returns a map over the shuffled RDD, so the shuffle is two dependencies above it.
     shuffled = rdd._jrdd.rdd().dependencies().head().rdd()
     cleaner.doCleanupShuffle(shuffled.dependencies().head().shuffleId(), False)
 
 
 _FACTORY = "PENSTOCK_WORKER_FACTORY"
-"""Environment variable of workers, whose value means nothing: see `use_new_worker_factory`."""
+"""Environment variable of workers. Only the change of its value matters: see `use_new_worker_factory`."""
 
 
 def has_broken_worker_factory(text: str) -> bool:

@@ -211,10 +211,10 @@ class OwnSession:
 
 
 def _stop_in_background(context: Any) -> None:
-    """Let the accumulator server of a context end when it gets to it; `SparkContext.stop` would wait for that.
+    """End the accumulator server of a context in the background, because `SparkContext.stop` would wait for it.
 
-    Its thread looks once a second whether it shall end (`accumulators._start_update_server`, read in PySpark 4.3), so
-    every program would end a second later.
+    The server's thread checks once a second whether it must end (`accumulators._start_update_server`, read in PySpark
+    4.3), so every program would end up to a second later.
     """
     server, context._accumulatorServer = context._accumulatorServer, None
     if server is not None:

@@ -1,4 +1,4 @@
-"""The Spark context of a pipeline: that of a session that is given or active, or one that is started here.
+"""Provides the Spark context of a pipeline: that of the given or active session, or of one that is started here.
 
     start = begin_session(master, settings)  # returns at once
     …                                        # plan the pipeline
@@ -27,11 +27,11 @@ from penstock.timeline import mark
 logger = logging.getLogger(__name__)
 
 _CANCEL_SECONDS = 10.0
-"""How long to wait for a session that is starting to end."""
+"""How long `cancel` waits until the thread that starts a session has ended."""
 
 _turn = threading.RLock()
 _beginning: SessionStart | None = None
-"""The session that is starting and that no pipeline has got yet."""
+"""The session that is starting and that no pipeline has received yet."""
 
 
 def context_of(spark: Any) -> Any:
@@ -101,7 +101,7 @@ class SessionStart:
 
     def begin(self) -> None:
         """Start the thread."""
-        # A daemon thread: the interpreter would wait for another one before it calls `cancel`.
+        # A daemon thread: at exit the interpreter waits for all other threads before it calls `cancel`.
         self._thread = threading.Thread(target=self._run, name="penstock-spark-start", daemon=True)
         atexit.register(self.cancel)
         self._thread.start()
@@ -131,7 +131,7 @@ class SessionStart:
         return self._context
 
     def release(self) -> None:
-        """Say that a pipeline does not use the session. If no other one may use it, and it is starting, it ends."""
+        """Declare that a pipeline does not use the session. If it is still starting and no other needs it, end it."""
         with _turn:
             self._users -= 1
             unused = self._users == 0
@@ -139,7 +139,7 @@ class SessionStart:
             self.cancel()
 
     def cancel(self) -> None:
-        """End a session that no pipeline has got yet, and its JVM."""
+        """End a session that no pipeline has received yet, and its JVM."""
         if self._thread is None or not self._forget():
             return
         self._cancelled.set()
@@ -152,7 +152,7 @@ class SessionStart:
             session.end()
 
     def _forget(self) -> bool:
-        """Let the next pipeline find or start a session itself. Return whether no pipeline had got this one."""
+        """Let the next pipeline find or start a session itself. Return whether no pipeline has received this one."""
         global _beginning
         with _turn:
             known = _beginning is self
@@ -162,7 +162,7 @@ class SessionStart:
         return known
 
     def _present(self) -> Any:
-        """Return the active context, or start one on the JVM that is there."""
+        """Return the active context, or start one on the existing JVM."""
         with _turn:
             active = _active_context()
             if active is not None:
@@ -202,7 +202,7 @@ class SessionStart:
             mark("workers")
 
     def _connected(self, session: OwnSession) -> Any:
-        # `cancel` kills the JVM, which ends what this thread does with it. But the JVM may have started after `cancel`.
+        # `cancel` kills the JVM, and then this thread's calls to it fail. But the JVM may have started after `cancel`.
         if self._cancelled.is_set() and session.jvm is not None:
             session.jvm.kill()
         session.connect()

@@ -1,4 +1,4 @@
-"""The Spark settings that a session gets where the user says nothing. Pure."""
+"""The Spark settings that a session gets if the user does not set them. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ SETTINGS = {
     "spark.python.worker.reuse": "true",
     # A worker that crashes in native code says where. Without this it cannot be told from one that was killed.
     "spark.python.worker.faulthandler.enabled": "true",
-    # A second attempt of a task that still runs would read the source again, and the epoch would be void.
+    # Speculation would run a second attempt of a slow task. It would read the source again, and the epoch would be
+    # aborted.
     "spark.speculation": "false",
     "spark.cleaner.periodicGC.interval": "1min",
 }
-"""Settings that a submission gets too."""
+"""Settings of every session, also under spark-submit."""
 
 SECRET = "spark.authenticate.secret"
 LOOPBACK = "127.0.0.1"
@@ -32,7 +33,7 @@ def is_local(master: str) -> bool:
 
 
 def network_settings(settings: Mapping[str, str], new_secret: str) -> dict[str, str]:
-    """Return settings that keep strangers from the driver's ports, where `settings` say nothing.
+    """Return settings that protect the driver's ports from other users, unless `settings` already contain them.
 
     `settings` are Spark's settings before the context starts, including spark-defaults.conf. `new_secret` is a random
     secret for sessions that need one.
@@ -84,9 +85,10 @@ def java_options(log4j: str, temporary: str, archive: str | None = None) -> str:
     `log4j` is the URI of the log configuration, `temporary` the folder for sockets and unpacked libraries, `archive` an
     archive of Spark's classes (see `archive.py`). If the archive does not fit, the JVM starts without it, silently.
 
-    The first compiler is enough, since the JVM only passes bytes on. Measured on two cores: an epoch with two
-    exchanges costs 8 to 18 % less, a batch of 400,000 records the same. A JVM without heap ends: Spark would stop
-    answering, or answer in part, and the pipeline could not say why.
+    - TieredStopAtLevel=1: the first compiler is enough, since the JVM only passes bytes on. Measured on two cores: an
+      epoch with two exchanges costs 8 to 18 % less, a batch of 400,000 records the same.
+    - ExitOnOutOfMemoryError: a JVM without heap would stop answering, or answer in part, and the pipeline could not
+      report the reason.
     """
     shared = f" '-XX:SharedArchiveFile={archive}' -Xlog:cds=off -Xlog:cds+dynamic=off" if archive else ""
     return (

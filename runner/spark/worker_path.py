@@ -1,4 +1,4 @@
-"""Where a Python worker imports PySpark from. Pure.
+"""Removes Spark's archives from a Python worker's search path, so that it imports the installed PySpark. Pure.
 
 Spark puts the archive `python/lib/pyspark.zip` at the front of its workers' PYTHONPATH (`PythonUtils.sparkPythonPath`,
 read in Spark 4.3). The archive has no compiled modules, so every daemon and every worker compiles PySpark again, which

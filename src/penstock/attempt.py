@@ -49,8 +49,8 @@ class Driver(NamedTuple):
 class Attempt:
     """One try of one epoch, or of one task of it. Names made from all four fields never collide.
 
-    `job` is drawn when a checkpoint folder is created; job names sort by creation time. (`generation`, `epoch`)
-    rises with every commit. `nonce` differs for each try of each task. `drivers` are the last drivers of the
+    `job` is the name that a checkpoint gets when it is created; job names sort by creation time. (`generation`,
+    `epoch`) rises with every commit. `nonce` differs for each try of each task. `drivers` are the last drivers of the
     checkpoint, oldest first; the last one of them runs this attempt.
     """
 

@@ -1,4 +1,4 @@
-"""How soon a reader should end its bundle: set by a runner, read by sources. Pure: imports neither Beam nor Spark.
+"""The time at which a reader should end its bundle. A runner sets it, sources read it. Imports neither Beam nor Spark.
 
 A Beam runner ends the bundle of a splittable DoFn by a split, and cannot see whether the reader has more data at hand.
 `PySparkRunner` commits and publishes after each bundle, so a record that waits for the end of its bundle is that much

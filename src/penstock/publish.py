@@ -74,7 +74,7 @@ class CheckpointPosition:
     """Where a driver is in the history of its checkpoint: the number and the digest of its last record.
 
     `digest_of` returns the digest of an earlier record, or None if the checkpoint does not keep it any more. `claimed`
-    is the position that this driver has claimed outputs with before; None at its first claim.
+    is the position with which this driver claimed outputs before; None at its first claim.
     """
 
     number: int
@@ -116,8 +116,8 @@ class PublishesOnDriver(Protocol):
         """Publish all elements that a record names for this step.
 
         The driver calls it at the start of the epoch after the commit, before the step itself runs in the tasks, with
-        the same elements each time, in any order. What is said of the step holds for it: it may be repeated, however
-        late, and must then change nothing. If it raises, the epoch is tried again.
+        the same elements each time, in any order. The rule of the step applies: a call may be repeated, however late,
+        and must then change nothing. If it raises, the epoch is tried again.
         """
 
 
@@ -197,7 +197,7 @@ class PublishOnDriver(beam.PTransform):
 
 
 class _OnDriverFn(beam.DoFn):
-    """Passes elements on. On `PySparkRunner` the driver has published them before."""
+    """Emits its elements. On `PySparkRunner` the driver has published them; elsewhere this DoFn publishes them."""
 
     def __init__(self, publish: Callable[[Sequence[Any]], None]) -> None:
         self._publish = publish

@@ -1,4 +1,4 @@
-"""When a record passes each phase of the pipeline: lines of JSON for latency measurements. Pure.
+"""Logs the time at which records pass each phase of the pipeline, as lines of JSON, to measure latency. Pure.
 
     PENSTOCK_TIMELINE=/tmp/timeline penstock run spanner-to-files …
 

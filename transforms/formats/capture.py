@@ -1,4 +1,4 @@
-"""Which row images a capture type can give: refuses a mode of a format before the pipeline starts. Pure."""
+"""Checks before the start that the source's capture type has the row images that a format needs. Pure."""
 
 from __future__ import annotations
 

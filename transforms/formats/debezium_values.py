@@ -1,4 +1,4 @@
-"""From Debezium's JSON values back to Python values, by the schema of Kafka Connect. Pure.
+"""Parses Debezium's JSON values to Python values, by the schema of Kafka Connect. Pure.
 
 `column_type` goes from a Connect schema to a column type, `value_parser` to the function that reads its values.
 Both are the way back from `debezium_types`. Where a mode is narrower than the type (milliseconds, double,

@@ -1,4 +1,4 @@
-"""From `ChangefeedRecord` to `ChangeEvent`s: the parser of the record's format, with the schema of its table. Pure.
+"""Converts `ChangefeedRecord`s to `ChangeEvent`s, with the parser of the record's format and the table's schema. Pure.
 
 | record | event |
 |---|---|

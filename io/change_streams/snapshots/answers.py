@@ -1,4 +1,4 @@
-"""How snapshots process the answers of their threads, and the progress reports that follow. For every source."""
+"""Passes the answers of snapshot threads to the engine, and makes the progress reports. For every source."""
 
 from __future__ import annotations
 

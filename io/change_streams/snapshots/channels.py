@@ -1,4 +1,4 @@
-"""Where signals come from, besides the log: a polled table, a file, a folder, a Kafka topic.
+"""The channels of signals other than the log: a polled table, a file, a folder, a Kafka topic.
 
 A channel has a position, a JSON value that is a part of the checkpoint, so that each signal is applied once. A
 malformed signal is logged and then ignored.
@@ -34,7 +34,7 @@ class Channel(Protocol):
     name: str
 
     def poll(self, position: Any) -> Polled | None:
-        """Return what is new after a position (None: nothing was read yet); None: nothing."""
+        """Return the signals after a position (None: at the first call), or None if there are none."""
 
     def close(self) -> None: ...
 
@@ -172,7 +172,7 @@ class KafkaChannel:
         offsets = {}
         for number in topic.partitions:
             partition = TopicPartition(self._topic, number)
-            # New partitions of a topic that was read before have only new messages.
+            # A partition that was added after the first read has only new messages, so it is read from its start.
             default = 0 if position else consumer.get_watermark_offsets(partition, timeout=5)[1]
             offsets[number] = position.get(number, default)
         consumer.assign([TopicPartition(self._topic, number, offset) for number, offset in offsets.items()])

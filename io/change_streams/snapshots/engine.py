@@ -45,22 +45,23 @@ from penstock.io.change_streams.snapshots.signals import Signal
 
 Key = Hashable
 Version = Any
-"""What tells the changes of a transaction from others, such as a transaction id; it can be compared with `==`."""
+"""Identifies the transaction of a change, such as a transaction id. Compared with `==`."""
 
 MOST_READ_AHEAD = 2
-"""Chunks of one table that wait for the stream."""
+"""Maximum number of chunks of one table that wait for the stream."""
 MOST_ROWS_AT_ONCE = 64
-"""Rows in one emission."""
+"""Maximum number of rows in one emission, except if rows share a cursor."""
 MOST_REPAIRS_AT_ONCE = 500
+"""Maximum number of rows in one request for repairs."""
 MOST_TOUCHED = 100_000
-"""Keys that are remembered while a chunk is read. A chunk during which more keys changed is read again."""
+"""Maximum number of changed keys that are remembered while a chunk is read. If more change, it is read again."""
 
 
 class ChunkRequest(NamedTuple):
     """Rows of a table to read.
 
-    `cursor`: read what follows it. `keys`: read the rows with these keys instead (repairs). `after`: versions that the
-    chunk must see. `number` tells requests apart.
+    `cursor`: read the rows after it. `keys`: read the rows with these keys instead (repairs). `after`: versions that
+    the chunk must see. `number` identifies the request.
     """
 
     number: int
@@ -127,11 +128,14 @@ class _Buffered:
 
 @dataclass(slots=True)
 class _Reading:
-    """What happens to one table.
+    """The state of one table that is being read.
 
-    `touched`: for each key, the changes since the request of the chunk that is being read: whether a version has all
-    columns. `truncated`: versions of truncates since then. `repairing`: a chunk of repairs was requested and is not
-    emitted. `again`: keys that need a repair after that one.
+    - `touched`: by key, the changes since the request of the chunk that is being read: pairs of a version and whether
+      the change has all columns.
+    - `truncated`: versions of truncates since then.
+    - `buffered`: chunks that wait for the stream.
+    - `repairing`: a chunk of repairs was requested and is not emitted yet.
+    - `again`: keys that need a repair after that one.
     """
 
     cursor: str

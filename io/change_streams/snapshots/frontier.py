@@ -4,10 +4,10 @@
     frontier = frontier.apply(Merged(None, progress, hold, reader))    # rows were emitted
     parts = frontier.deal(4)                                           # one part, while a snapshot is read
 
-A row may only be emitted when every partition has passed the chunk's read time. A change that the chunk does not
-contain may come from any partition, because no service says which keys a partition has. So one reader needs all
-partitions while a snapshot is read: `deal` returns one part. Without a snapshot, or while it is paused, the partitions
-are dealt as ever. Then the first part has the progress, and receives signals.
+A row may only be emitted when every partition has passed the chunk's read time. Any partition may send changes
+of the chunk's rows, because no service says which keys a partition has. So one reader needs all partitions while a
+snapshot is read: `deal` returns one part. Without a snapshot, or while it is paused, the partitions are dealt over all
+workers as usual. Then the first part has the progress, and receives signals.
 
 `hold` keeps the watermark at or below the read time of each chunk that is not emitted, because this time is the
 timestamp of its rows.

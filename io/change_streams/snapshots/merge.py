@@ -1,4 +1,4 @@
-"""The snapshots of one reader of a partitioned change stream: its engine and worker, and the rows that come out.
+"""Merges the rows of snapshots into the claims of one reader of a partitioned change stream.
 
 The visibility rule of `engine`, for services whose changes have commit timestamps and whose reads have read times:
 a chunk that was read at T sees exactly the changes with a commit timestamp up to T. So
@@ -50,7 +50,7 @@ class SnapshotSource(Protocol):
     """The rules of one source about its records."""
 
     def identity(self, record: Any) -> Any:
-        """Return what tells the record from others, also when it is read again; None: it has no changes of rows."""
+        """Return a value that identifies the record, also if it is read again; None if it has no changes of rows."""
 
     def time(self, record: Any) -> int:
         """Return the commit timestamp of a record's changes."""
@@ -62,7 +62,7 @@ class SnapshotSource(Protocol):
         """Return the records that are emitted for the values of rows, in their order."""
 
     def latest(self, stream: Any) -> int:
-        """Return a timestamp that no claimed change is above; `stream` is the frontier of the change stream."""
+        """Return an upper bound of the timestamps of claimed changes; `stream` is the frontier of the change stream."""
 
 
 class StreamMerge(WorkerAnswers):
@@ -99,7 +99,7 @@ class StreamMerge(WorkerAnswers):
     # Bundles.
 
     def park(self, seconds: float) -> None:
-        """Wait so long for the next bundle. Later, signals are not polled any more."""
+        """Wait this long for the next bundle. After that time, stop polling for signals."""
         self._worker.park(seconds)
 
     def resume(self, frontier: SnapshotsFrontier) -> bool:
@@ -150,7 +150,7 @@ class StreamMerge(WorkerAnswers):
             self._queue.append(_Queued(records, self.progress, frontier.hold))
         self._reading = self._is_active and not frontier.dealt
         if not self._reading:
-            # Changes are not noted from here on, so no chunk that was read may be used.
+            # From here on changes are not passed to the engine, so chunks that were already read cannot be used.
             self._engine.restart()
         elif not any(self._noted.values()):
             at = _END_OF_TIME if frontier.stream.done else frontier.stream.watermark
@@ -180,16 +180,16 @@ class StreamMerge(WorkerAnswers):
         }
         self._hold = min(self._asked_at.values(), default=None)
         if self._hold != frontier.hold:
-            # After the queued rows: their timestamps may be below the new hold.
+            # The new hold comes after the queued rows, whose timestamps may be below it.
             self._queue.append(_Queued((), self.progress, self._hold))
 
     def next_claim(self) -> tuple[Sequence[Any], Merged]:
-        """Return what is first in the queue. It stays there until `row_claimed`."""
+        """Return the first entry of the queue. It stays in the queue until `row_claimed`."""
         records, progress, hold = self._queue[0]
         return records, self._merged(None, progress, hold)
 
     def row_claimed(self) -> None:
-        """Note that what `next_claim` returned was claimed."""
+        """Record that the entry which `next_claim` returned was claimed."""
         self._accept(self._queue.popleft().progress)
 
     def note(self, records: Sequence[Any], step: Any) -> tuple[Sequence[Any], Merged]:
@@ -198,7 +198,7 @@ class StreamMerge(WorkerAnswers):
         for record in records:
             identity = self._source.identity(record)
             if identity is not None:
-                # Also if it was noted before: a chunk may have been requested since, which does not contain it.
+                # Tell the engine again even if the record came before: a chunk may have been requested since then.
                 rows = self._source.records(self._rows_before(record))
                 self._noted[identity] = [*self._noted.get(identity, ()), *rows]
                 emitted += self._noted[identity]
@@ -213,7 +213,7 @@ class StreamMerge(WorkerAnswers):
         return first
 
     def changes_claimed(self, records: Iterable[Any]) -> None:
-        """Note that a claim of these changes was granted."""
+        """Record that a claim of these changes was granted."""
         for record in records:
             self._noted.pop(self._source.identity(record), None)
         self._accept(self.progress)

@@ -1,4 +1,4 @@
-"""How snapshots are taken and where their signals come from. Not in a checkpoint. Pure."""
+"""The user's options for snapshots and for their signals. They are not in a checkpoint. Pure."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class MergedBatch:
 
 
 class StepBatch:
-    """One step that no record comes with."""
+    """A batch of one step without records."""
 
     ends_with_lineage = True
 

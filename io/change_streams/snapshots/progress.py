@@ -1,4 +1,4 @@
-"""What remains to be read of snapshots, as one value. It is a part of the source's checkpoint. Pure.
+"""The remaining work of snapshots, as one value. It is a part of the source's checkpoint. Pure.
 
     progress, reports = SnapshotProgress().receive(signal)
     progress, reports = progress.resolved("1", ["public.orders"])
@@ -103,7 +103,7 @@ class SnapshotProgress:
         return replace(self, channels=tuple(sorted({**dict(self.channels), name: _frozen(position)}.items())))
 
     def with_initial(self, request: ExecuteSnapshot) -> SnapshotProgress:
-        """Return the progress with a snapshot before all others, which replaces those that began."""
+        """Return the progress with one initial snapshot, which replaces all other snapshots."""
         return replace(self, snapshots=(Snapshot(request, INITIAL),), paused=False)
 
     def receive(self, signal: Signal) -> tuple[SnapshotProgress, Notifications]:

@@ -1,4 +1,4 @@
-"""What the merge of incremental snapshots knows about Spanner's records. Pure."""
+"""The rules about Spanner's records that the merge of incremental snapshots needs. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tables, columns and key ranges a snapshot reads. Pure: rows of INFORMATION_SCHEMA in, values out.
+"""Plans the tables, columns and key ranges that a snapshot reads. Pure: rows of INFORMATION_SCHEMA in, values out.
 
 A *schema* here is what the queries of this module return, read at the timestamp of the snapshot. They are legal in both
 dialects, except `CHANGE_STREAMS`, which quotes a reserved word.

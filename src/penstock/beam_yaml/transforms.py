@@ -1,4 +1,4 @@
-"""What `providers.yaml` names: functions from the `config` of a transform in Beam YAML to the transform.
+"""The functions that `providers.yaml` names: each makes a transform from its `config` in Beam YAML.
 
 The arguments are those of Penstock's transforms that YAML can express. As in Beam's own YAML transforms,
 `error_handling: {output: NAME}` sends what cannot be processed to the output NAME; here as `ErrorRow`s.

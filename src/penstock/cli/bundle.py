@@ -1,4 +1,4 @@
-"""What `penstock package` writes, and the spark-submit command that starts it. Pure.
+"""The files that `penstock package` writes, and the spark-submit command that starts them. Pure.
 
 A bundle is a folder with the entry program, the job file and an archive of a Python environment. Spark unpacks the
 archive in the working folder of each executor, under the name after `#`, and starts that environment's Python.

@@ -1,4 +1,4 @@
-"""What several commands share: the argument NAME|JOB.YAML, the argument JOB, and how a command refuses."""
+"""Shared by several commands: the argument NAME|JOB.YAML, the argument JOB, and how a command refuses."""
 
 from __future__ import annotations
 

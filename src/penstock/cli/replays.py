@@ -1,4 +1,4 @@
-"""Which dead letters are replayed when: a list of files for each replay, written before it starts.
+"""Plans replays of dead letters: a list of files for each replay, written before it starts.
 
     <checkpoint folder>-replays/
       000001.json         the files of replay 1 below the folder of dead letters

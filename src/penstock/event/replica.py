@@ -1,4 +1,4 @@
-"""From change events to the rows of a replica, a table with one row per primary key. Pure.
+"""Applies change events to the rows of a replica, a table with one row per primary key. Pure.
 
     for changes in fold(events).values():                  # one `TableChanges` per table: at most one change per key
         rows = load(changes.keys_to_read())                # rows of the target, tombstones included

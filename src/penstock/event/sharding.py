@@ -1,4 +1,4 @@
-"""Which shard an event belongs to: a hash of its table and key that is the same in every process and run. Pure."""
+"""Assigns an event to a shard, by a hash of its table and key that is the same in every process and run. Pure."""
 
 from __future__ import annotations
 

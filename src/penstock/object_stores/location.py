@@ -1,4 +1,4 @@
-"""Where a checkpoint or an output is: a path of this machine, or a URL of an object store. Pure.
+"""Parses the location of a checkpoint or an output: a path of this machine, or a URL of an object store. Pure.
 
     /data/orders                                       a folder
     file:///data/orders                                the same folder

@@ -1,4 +1,4 @@
-"""What monitoring systems get: one list of measurements for each commit. Pure.
+"""The measurements for monitoring systems: one list for each commit. Pure.
 
     measurements = measure(snapshot, progress, counters)
 

@@ -1,4 +1,4 @@
-"""From the changed rows of a transaction to the data change records of one stream.
+"""Converts the changed rows of a transaction to the data change records of one stream.
 
 Source: Spanner documentation, "Change streams overview", "Value capture types" and "Data change records", and
 the table of measurements on Google's emulator in this project's notes: for INSERT all watched columns, for

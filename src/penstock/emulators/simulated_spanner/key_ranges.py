@@ -1,4 +1,4 @@
-"""How the key space is divided among the partitions of a stream, and what their records say about changes of it.
+"""Divides the key space among the partitions of a stream, and makes the records about changes of the division.
 
 `KeyRanges` knows the partitions and which of them owns a position. Its two subclasses are the two partition
 modes. In both, each position has exactly one owner at each moment, and a change of owner at `timestamp` is

@@ -1,4 +1,4 @@
-"""Which rows of a table a read or a deletion means: keys, ranges of keys, or all.
+"""Selects the rows of a table for a read or a deletion: keys, ranges of keys, or all.
 
 Source: google/spanner/v1/keys.proto. A range's ends may be prefixes of a key: a closed end includes all keys
 with that prefix, an open end excludes them.

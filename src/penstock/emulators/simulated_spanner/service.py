@@ -1,4 +1,4 @@
-"""What all the gRPC services share: databases, sessions, the clock, faults, and who waits for what.
+"""Shared by all gRPC services: databases, sessions, the clock, faults, and the locks that transactions wait for.
 
 One event loop in one thread runs everything, so nothing here is locked.
 """
