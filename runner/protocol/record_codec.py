@@ -148,10 +148,20 @@ def record_digest(data: bytes, *, source: str = "the record") -> str:
         raise CheckpointError(_damaged(source, "it does not begin like a commit record"))
     if int(words[1]) not in (FORMAT, SIDE_FORMAT):
         raise CheckpointError(
-            f"{source} has format {words[1]}, and this version of penstock reads formats {FORMAT} and {SIDE_FORMAT}; "
-            "run the pipeline with the version that wrote the record"
+            f"{source} has format {words[1]}, and this version of penstock reads formats {FORMAT} and {SIDE_FORMAT}. "
+            f"{_way_out(int(words[1]))}"
         )
     return words[2]
+
+
+def _way_out(other: int) -> str:
+    """Return what to do about a record of another format."""
+    if other > SIDE_FORMAT:
+        return "Install a newer version of penstock: the one that wrote the record, or a later one"
+    return (
+        "Drain the pipeline with the version of penstock that wrote the record, then start it with another "
+        "--checkpoint_dir and with a source that begins where the drain ended"
+    )
 
 
 def _damaged(source: str, why: str) -> str:

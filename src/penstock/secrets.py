@@ -20,16 +20,22 @@ def is_reference(text: str) -> bool:
     return _REFERENCE.fullmatch(text) is not None
 
 
+def reference_parts(text: str) -> tuple[str, str] | None:
+    """Return the kind of a reference ("env" or "file") and the name that follows it; None if it is no reference."""
+    found = _REFERENCE.fullmatch(text)
+    return (found[1], found[2]) if found else None
+
+
 def read_secret(reference: str, environment: Mapping[str, str] = os.environ) -> str:
     """Return the secret: the value of an environment variable, or the content of a file without its last line break.
 
     Raises:
         UsageError: the text is no reference, or what it names does not exist. The message shows no secret.
     """
-    found = _REFERENCE.fullmatch(reference)
-    if not found:
+    found = reference_parts(reference)
+    if found is None:
         raise UsageError("a secret is given as ${env:NAME} or ${file:/path}, never as plain text")
-    kind, name = found.groups()
+    kind, name = found
     if kind == "env":
         if not environment.get(name):
             raise UsageError(f"{reference}: the environment variable {name} is not set or empty")

@@ -10,6 +10,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from penstock.secrets import reference_parts
+
 UNPACKED = "environment"
 """Folder below the working folder of an executor where Spark unpacks the archive."""
 
@@ -79,11 +81,27 @@ def spark_submit(submission: Submission) -> list[str]:
 
 
 def as_shell(words: Sequence[str]) -> str:
-    """Return a command as text for a shell, with one option a line."""
+    """Return a command as text for a shell, with one option a line.
+
+    A setting whose value is a reference to a secret becomes a word that the shell completes when the command starts. It
+    ends with an error if the environment variable is not set or the file is missing.
+    """
     lines, rest = [words[0]], list(words[1:])
     while len(rest) > 1 and rest[0].startswith("--"):
-        lines.append(f"{rest[0]} {shlex.quote(rest[1])}")
+        lines.append(f"{rest[0]} {_shell_word(rest[1])}")
         del rest[:2]
     if rest:
         lines.append(shlex.join(rest))
     return " \\\n    ".join(lines)
+
+
+def _shell_word(word: str) -> str:
+    name, equals, value = word.partition("=")
+    reference = reference_parts(value) if equals else None
+    if reference is None:
+        return shlex.quote(word)
+    kind, source = reference
+    # In double quotes, because a shell would split the value at spaces.
+    return shlex.quote(f"{name}=") + (
+        f'"${{{source}:?}}"' if kind == "env" else f'"$(cat {shlex.quote(source)})"'
+    )

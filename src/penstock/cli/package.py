@@ -23,9 +23,11 @@ from penstock.cli.bundle import (
     spark_submit,
 )
 from penstock.cli.common import refuse
+from penstock.cli.redaction import is_secret_setting
 from penstock.cli.resolve import resolve
 from penstock.errors import UsageError
 from penstock.extras import extra_packages
+from penstock.secrets import is_reference
 
 
 def pack_environment(environment: Path, target: Path, python_prefix: str | None) -> None:
@@ -80,6 +82,23 @@ def base_python(environment: Path) -> str:
     return next((value.strip() for name, value in values.items() if name.strip() == "home"), "")
 
 
+def spark_settings(pairs: Sequence[str]) -> dict[str, str]:
+    """Return the settings of ``name=value`` pairs.
+
+    Raises:
+        UsageError: a secret setting has its value in clear. The command is printed and stored, so it must not.
+    """
+    settings = dict(each.partition("=")[::2] for each in pairs)
+    for name, value in settings.items():
+        if is_secret_setting(name) and not is_reference(value):
+            raise UsageError(
+                f"--conf {name} contains a secret, and the bundle and the printed command would show it. Pass a "
+                f"reference, which the shell reads when the command starts: --conf '{name}=${{env:NAME}}' or "
+                f"--conf '{name}=${{file:/path}}'"
+            )
+    return settings
+
+
 def write_program(source: Path, folder: Path) -> tuple[Path, tuple[Path, ...]]:
     """Write the entry program for a job file, or copy a Python program; return its path and that of other files."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -108,7 +127,11 @@ def current_environment() -> Path:
 @click.option("--master", default="yarn", show_default=True, help="Spark master of the printed command.")
 @click.option("--deploy-mode", type=click.Choice(["client", "cluster"]), default="client", show_default=True)
 @click.option(
-    "--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated."
+    "--conf",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A Spark setting; may be repeated. Secrets are references: KEY=${env:NAME} or KEY=${file:/path}.",
 )
 @click.option(
     "--environment",
@@ -137,6 +160,7 @@ def package(
     """
     chosen = (environment or current_environment()).resolve()
     try:
+        chosen_settings = spark_settings(settings)
         if source.suffix != ".py":
             resolve(str(source), (), {}, os.environ)
         program, files = write_program(source, folder.resolve())
@@ -157,7 +181,7 @@ def package(
         executor_python=python or executor_python(archive),
         archive=archive,
         files=tuple(map(str, files)),
-        settings=dict(each.partition("=")[::2] for each in settings),
+        settings=chosen_settings,
         arguments=arguments,
     )
     command = as_shell(spark_submit(submission))

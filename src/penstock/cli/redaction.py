@@ -18,8 +18,8 @@ HIDDEN = "(hidden)"
 
 _PAIR_FLAGS = ("--set", "--conf")
 """Flags that take name=value."""
-_SECRET_SETTING = re.compile("(?i)secret|password|token|access[.]?key")
-"""Names of Spark settings to hide: the default of spark.redaction.regex."""
+_SECRET_SETTING = re.compile("(?i)secret|password|token|access[.]?key|(storage|account)_key")
+"""Names of Spark settings to hide: the default of spark.redaction.regex, and Azure's variables for account keys."""
 
 
 def resume_command(arguments: Sequence[str], secrets: Collection[str] = ()) -> str:
@@ -50,8 +50,13 @@ def redacted_pair(flag: str, pair: str, secrets: Collection[str] = ()) -> str:
     """Return the `name=value` of a flag without its value if it is secret."""
     name, equals, value = pair.partition("=")
     hidden = is_secret(name, secrets) and not is_reference(value)
-    secret = hidden if flag == "--set" else _SECRET_SETTING.search(name)
+    secret = hidden if flag == "--set" else is_secret_setting(name)
     return f"{name}={HIDDEN}" if equals and secret else pair
+
+
+def is_secret_setting(name: str) -> bool:
+    """Return whether the value of a Spark setting must not be shown."""
+    return _SECRET_SETTING.search(name) is not None
 
 
 def is_secret(name: str, secrets: Collection[str]) -> bool:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
 import shlex
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from penstock.cli.bundle import ENTRY_PROGRAM, Submission, as_shell, spark_submit
 from penstock.cli.commands import cli
@@ -92,6 +94,50 @@ def test_a_program_is_packaged_for_a_python_that_every_machine_has(tmp_path) -> 
     assert "spark.pyspark.driver.python=/opt/p/python" in done.output
     assert "--conf a=b=c" in done.output
     assert done.output.strip() in (tmp_path / "b" / "submit.sh").read_text()
+
+
+def packaged(folder: Path, *confs: str) -> Result:
+    """`penstock package` of a program with these settings."""
+    (folder / "mine.py").write_text("print('x')")
+    command = ["package", str(folder / "mine.py"), "--into", str(folder / "b"), "--python", "/opt/p/python"]
+    return CliRunner().invoke(cli, [*command, *(word for conf in confs for word in ("--conf", conf))])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "spark.authenticate.secret",
+        "spark.executorEnv.AWS_SECRET_ACCESS_KEY",
+        "spark.executorEnv.AZURE_STORAGE_KEY",
+        "spark.executorEnv.AZURE_STORAGE_SAS_TOKEN",
+    ],
+)
+def test_a_secret_setting_is_refused_and_not_repeated(tmp_path, name) -> None:
+    done = packaged(tmp_path, f"{name}=tiger")
+    assert done.exit_code == 2
+    assert f"Pass a reference, which the shell reads when the command starts: --conf '{name}=" in done.output
+    assert "tiger" not in done.output
+    assert not (tmp_path / "b").exists()
+
+
+def test_the_shell_reads_a_secret_when_the_command_starts(tmp_path) -> None:
+    (tmp_path / "a key").write_text("li on\n")
+    done = packaged(
+        tmp_path,
+        "spark.executorEnv.AWS_SECRET_ACCESS_KEY=${env:TIGER}",
+        f"spark.authenticate.secret=${{file:{tmp_path}/a key}}",
+    )
+    assert done.exit_code == 0, done.output
+    (tmp_path / "spark-submit").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "spark-submit").chmod(0o700)
+    shell = ["sh", str(tmp_path / "b" / "submit.sh")]
+    path = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    words = subprocess.run(shell, env={**path, "TIGER": "ti ger"}, capture_output=True, text=True, check=True)
+    assert "spark.executorEnv.AWS_SECRET_ACCESS_KEY=ti ger" in words.stdout.splitlines()
+    assert "spark.authenticate.secret=li on" in words.stdout.splitlines()
+    unset = subprocess.run(shell, env=path, capture_output=True, text=True, check=False)
+    assert unset.returncode
+    assert "TIGER" in unset.stderr
 
 
 def test_a_job_file_with_a_mistake_is_refused_before_anything_is_packed(tmp_path) -> None:

@@ -73,12 +73,15 @@ def test_fields_and_columns_that_a_newer_version_adds_are_ignored():
     assert decode_record(_signed(body)) == RECORD
 
 
-@pytest.mark.parametrize("other", [1, 4])
-def test_another_format_is_refused_and_the_error_names_the_fix(other):
+@pytest.mark.parametrize(
+    ("other", "way_out"),
+    [(1, "Drain the pipeline with the version of penstock that wrote"), (4, "Install a newer version")],
+)
+def test_another_format_is_refused_and_the_error_names_the_fix(other, way_out):
     data = encode_record(RECORD).replace(b"penstock-record 2 ", b"penstock-record %d " % other, 1)
     with pytest.raises(
         CheckpointError,
-        match=rf"format {other}, and this version of penstock reads formats 2 and 3; run the pipeline with the version",
+        match=rf"format {other}, and this version of penstock reads formats 2 and 3\. {way_out}",
     ):
         decode_record(data)
 
