@@ -32,10 +32,10 @@ def read_secret(reference: str, environment: Mapping[str, str] = os.environ) -> 
     Raises:
         UsageError: the text is no reference, or what it names does not exist. The message shows no secret.
     """
-    found = reference_parts(reference)
-    if found is None:
+    found = _REFERENCE.fullmatch(reference)
+    if not found:
         raise UsageError("a secret is given as ${env:NAME} or ${file:/path}, never as plain text")
-    kind, name = found
+    kind, name = found.groups()
     if kind == "env":
         if not environment.get(name):
             raise UsageError(f"{reference}: the environment variable {name} is not set or empty")
