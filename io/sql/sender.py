@@ -82,39 +82,64 @@ class SqlSender:
             # Before the transaction of the rows: altering a table that this transaction has written would wait for the
             # other shards, and they for it.
             self._prepare(batch)
-            with self._session.transaction():
-                entry, refused = self._lock_ledger(delivery.writer)
-                if is_delivered(entry, delivery):
-                    return Sent(refused)
-                # A constraint that is checked at the commit would make the batch fail without telling the row.
-                self._session.execute("set constraints all immediate")
-                refused = tuple(self._write(batch, 0, delivery.shards == 1))
-                self._session.execute(
-                    f"update {self._ledger} set generation = %s, epoch = %s, driver = %s, refused = %s, "
-                    "updated_at = now() where writer = %s",
-                    (*delivery.position, msgspec.json.encode(refused).decode(), delivery.writer),
-                )
-            return Sent(refused)
+            self._create_entry(delivery.writer)
+            try:
+                return self._send(delivery, batch)
+            except psycopg.errors.LockNotAvailable:
+                self._end_paused(delivery.writer)
+                raise
 
     def close(self) -> None:
         with suppress(psycopg.Error):
             self._session.close()
 
+    def _send(self, delivery: Delivery, batch: Sequence[ChangeEvent]) -> Sent:
+        """Write the batch and its entry in one transaction."""
+        with self._session.transaction():
+            entry, refused = self._lock_ledger(delivery.writer)
+            if is_delivered(entry, delivery):
+                return Sent(refused)
+            # A constraint that is checked at the commit would make the batch fail without telling the row.
+            self._session.execute("set constraints all immediate")
+            refused = tuple(self._write(batch, 0, delivery.shards == 1))
+            self._session.execute(
+                f"update {self._ledger} set generation = %s, epoch = %s, driver = %s, refused = %s, "
+                "updated_at = now() where writer = %s",
+                (*delivery.position, msgspec.json.encode(refused).decode(), delivery.writer),
+            )
+        return Sent(refused)
+
     def _errors(self) -> _Errors:
         return _Errors(self._target.name)
 
-    def _lock_ledger(self, writer: str) -> tuple[LedgerEntry | None, tuple[Refusal, ...]]:
-        """Return the entry of a writer. Another transaction of the same writer waits here until this one has ended."""
+    def _create_entry(self, writer: str) -> None:
+        """Create an empty entry if there is none, in a transaction of its own, so that other sessions see it."""
         self._session.execute(
             f"insert into {self._ledger} (writer, generation, epoch, refused) values (%s, -1, -1, '[]') "
             "on conflict do nothing",
             (writer,),
         )
+
+    def _lock_ledger(self, writer: str) -> tuple[LedgerEntry | None, tuple[Refusal, ...]]:
+        """Return the entry of a writer. Another transaction of the same writer waits here until this one has ended."""
         query = f"select generation, epoch, driver, refused::text from {self._ledger} where writer = %s for update"
         ((generation, epoch, driver, refused),) = self._session.execute(query, (writer,)).fetchall()
         if epoch < 0:
             return None, ()
         return LedgerEntry(generation, epoch, driver), msgspec.json.decode(refused, type=tuple[Refusal, ...])
+
+    def _end_paused(self, writer: str) -> None:
+        """End the session that holds the entry of a writer, if it has waited for its client for longer than the limit.
+
+        The client is a driver that was paused in the middle of a batch, or a slow one. Both send the batch again.
+        """
+        # The xmax of a locked row is the transaction that has the lock.
+        self._session.execute(
+            f"select pg_terminate_backend(pid) from pg_stat_activity, {self._ledger} as entry "
+            "where entry.writer = %s and backend_xid = entry.xmax and wait_event = 'ClientRead' "
+            "and now() - xact_start > current_setting('lock_timeout')::interval",
+            (writer,),
+        )
 
     def _prepare(self, events: Sequence[ChangeEvent]) -> None:
         """Create and alter the tables that the batch needs."""

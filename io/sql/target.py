@@ -19,8 +19,13 @@ Mode = Literal["current", "log"]
 _CONNECT_SECONDS = 10
 # The transaction of a batch holds the lock of its ledger entry. A driver that was paused in the middle of it keeps its
 # connection, because its kernel still answers. Without a limit its successor would wait for as long as the pause lasts.
-# The second limit is for a pause in the middle of a COPY, which is a running statement and not idle.
-_LIMITS = {"idle_in_transaction_session_timeout": "60s", "statement_timeout": "600s"}
+# No limit of the server ends a COPY that waits for its client (measured with PostgreSQL 15 and 18). So the successor's
+# wait for the lock is limited too, and then it ends the other session itself (`SqlSender._end_paused`).
+_LIMITS = {
+    "idle_in_transaction_session_timeout": "60s",
+    "lock_timeout": "60s",
+    "statement_timeout": "600s",
+}
 # A server that vanished without a word is noticed after half a minute, not after the two hours of the system.
 _KEEPALIVE = {
     "keepalives_idle": 10,

@@ -27,10 +27,11 @@ from tests.oracle.kill import POLL_SECONDS, After, FileAppears, Later, Moment, R
 ALL, DRIVER, EXECUTOR, WORKER = "all processes", "driver", "executor", "worker"
 ZOMBIE, OUTAGE = "zombie", "outage"
 OUTAGE_SECONDS = 20.0
-COMMITS_OF_THE_SUCCESSOR = 8
+COMMITS_OF_THE_SUCCESSOR = 4
 END_AHEAD = 20 * PER_SECOND
 """Statements that may be read while the end is being told to the writers."""
-PATIENCE_SECONDS = 240.0
+PATIENCE_SECONDS = 600.0
+"""For what takes some seconds on a quiet machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,9 @@ from tests.oracle.lines import read_lines
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=60)]
 
-KILLS, NUMBERS, ZOMBIES = int(os.environ.get("PENSTOCK_SINK_KILLS", "30")), 2_600, 2
-"""Of a campaign: kills, statements of each of the four writers (at least), and paused drivers for each sink."""
+KILLS, NUMBERS = int(os.environ.get("PENSTOCK_SINK_KILLS", "30")), 2_600
+"""Kills of a campaign, and the statements of each of the four writers, at least."""
+KINDS = (WORKER, EXECUTOR, ALL, WORKER, EXECUTOR, WORKER, EXECUTOR, DRIVER, WORKER, EXECUTOR)
 
 
 def groups() -> list[Any]:
@@ -72,10 +73,8 @@ def test_target_equals_the_source_after_kills_zombies_outages_and_a_refused_row(
         disturbances = schedule(
             rng,
             kills=campaign.size(3, KILLS),
-            kinds=(WORKER, ALL, EXECUTOR, WORKER, DRIVER, EXECUTOR)
-            if campaign.full
-            else (ALL, WORKER, DRIVER),
-            zombies=[n for n in range(len(targets)) for _ in range(ZOMBIES)] if campaign.full else (),
+            kinds=KINDS if campaign.full else (ALL, WORKER, DRIVER),
+            zombies=range(len(targets)) if campaign.full else (),
             outages=[n for n, each in enumerate(targets) if each.outage and campaign.full],
         )
         command = python("tests.integration.sinks.program", str(configuration))

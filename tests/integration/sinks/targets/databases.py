@@ -52,7 +52,7 @@ class Sql(TargetUnderTest):
 
     def options(self) -> Options:
         # Short limits, so that the transaction of a paused driver does not hold its successor back for a minute.
-        limits = "-c idle_in_transaction_session_timeout=3s -c statement_timeout=15s"
+        limits = "-c idle_in_transaction_session_timeout=3s -c lock_timeout=3s"
         return {"dsn": f"{self._server.dsn()} options='{limits}'"}
 
     @staticmethod
