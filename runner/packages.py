@@ -37,7 +37,7 @@ _PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "
 
 @dataclass(frozen=True, slots=True)
 class Packages:
-    """What to install, as arguments of `pip install`."""
+    """The packages to install, as arguments of `pip install`."""
 
     arguments: tuple[str, ...] = ()
 

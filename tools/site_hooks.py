@@ -31,9 +31,8 @@ def on_files(files: Any, config: Any) -> Any:
     """Add the pages that are not in docs/, and all decision notes to the navigation."""
     for page, source in PAGES.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text("utf-8")))
-    notes = sorted(
-        each.src_uri for each in files.documentation_pages() if each.src_uri.startswith("decisions/")
-    )
+    found = [each.src_uri for each in files.documentation_pages() if each.src_uri.startswith("decisions/")]
+    notes = sorted(found, key=lambda page: (not page.endswith("README.md"), page))  # the index comes first
     (works,) = (entry["How it works"] for entry in config.nav if "How it works" in entry)
     works.append({"Decisions": notes})
     return files

@@ -197,7 +197,7 @@ _NO_TRANSACTION = "an event of {} has no transaction: filter such events before 
 def _with_transaction(event: ChangeEvent) -> tuple[bytes, ChangeEvent]:
     if event.transaction is None:
         raise ValueError(_NO_TRANSACTION.format(event.source.system))
-    # With the commit: PostgreSQL uses the numbers of its transactions again.
+    # The key contains the commit position, because PostgreSQL uses the numbers of its transactions again.
     return _key(event, event.version.order, event.transaction.id), event
 
 

@@ -52,7 +52,7 @@ class _Converter:
         return convert(record)
 
     def _converter(self, record_type: type) -> Convert:
-        # By name, so that a pipeline over one system does not import the others.
+        # Converters are found by name, so that a pipeline over one system does not import the others.
         match f"{record_type.__module__}.{record_type.__qualname__}":
             case "penstock.io.spanner.record.DataChangeRecord":
                 from penstock.io.spanner.events import EventConverter as Spanner

@@ -94,7 +94,7 @@ class MaskColumns(ElementTransform):
 
 
 class Mask(msgspec.Struct, frozen=True):
-    """How a value is hidden; made by `hashed`, `redacted` and `truncated`."""
+    """A rule that hides a value; made by `hashed`, `redacted` and `truncated`."""
 
     apply: Callable[[Any], Any]
 

@@ -59,7 +59,7 @@ def hold(value: bytes, at: Timestamp, buffer: Any, release: Any) -> None:
 
 def released(buffer: Any, fired: Timestamp) -> list[bytes]:
     """Remove the values that a timer which fired at `fired` releases from the state `BUFFER`, and return them."""
-    # At the end of time all elements have come, also those with timestamps behind the last timer.
+    # At the end of time all elements have arrived, including those with timestamps after the last timer.
     until = fired if fired < END else MAX_TIMESTAMP
     values = [value for _, value in buffer.read_range(START, until)]
     buffer.clear_range(START, until)

@@ -22,7 +22,7 @@ LOG_FIELDS = (
     Field("before", "JSON"),
     Field("after", "JSON"),
     Field("not_sent", "STRING", "REPEATED"),
-    # Which batch a row came with. A sender that must find out how much of a batch is in the table asks for these.
+    # The batch of each row. A sender that must find out how much of a batch is in the table queries these columns.
     Field("batch_writer", "STRING", "REQUIRED"),
     Field("batch_epoch", "INT64", "REQUIRED"),
     Field("batch_index", "INT64", "REQUIRED"),

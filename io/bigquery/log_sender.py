@@ -70,7 +70,7 @@ class _Entries:
 
 @dataclass(slots=True)
 class _Place:
-    """Where a batch goes in a table: the row with number `before` of the batch is at `offset` of `stream`."""
+    """The place of a batch in a table: the row with number `before` of the batch is at `offset` of `stream`."""
 
     stream: str
     offset: int

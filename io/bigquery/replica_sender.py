@@ -142,7 +142,7 @@ class _Table:
         self.layout: RowLayout = change_layout(fields)
         names = {field.name for field in fields}
         self._writes_time = COMMITTED_AT in names
-        # With schema_changes="ignore" the table lacks columns of the source.
+        # With schema_changes="ignore" the table may lack columns of the source.
         self._converters: dict[str, Convert] = {
             column.name: converter(column, target.nanoseconds) for column in schema if column.name in names
         }

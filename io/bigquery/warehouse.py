@@ -167,7 +167,7 @@ class BigQueryWarehouse:
         self, name: str, fields: Iterable[Field], clustered: Iterable[str], *, needs_right: bool = False
     ) -> None:
         with classified_errors(self._target.name):
-            # Asked first: a role that may not create tables can use those that exist.
+            # Look whether the tables exist first: a role that may not create tables can use existing ones.
             if self._table(name) is not None:
                 return
             if needs_right:

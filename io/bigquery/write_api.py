@@ -126,8 +126,8 @@ class _Connection:
             # The schema of the rows is for all requests of a connection.
             request.proto_rows.writer_schema.proto_descriptor = self.layout.descriptor
             self._is_first = False
-        # Without a limit a server that vanished without a word would be waited for without end. A deadline of the
-        # call would limit its whole life.
+        # A limit for each answer: otherwise a server that disappeared silently would block this thread forever. A
+        # deadline of the call would limit the whole life of the stream.
         limit = Timer(_ANSWER_SECONDS, self._call.cancel)
         limit.daemon = True
         limit.start()

@@ -90,7 +90,8 @@ class Client:
         self._app_profile = connection.app_profile
         self._headers = routing(stream.table_path, connection)
         self._heartbeat_ms = heartbeat_ms
-        # Without this reference the channel would be garbage-collected and closed: its calls do not keep it alive.
+        # Keep a reference: otherwise the channel would be garbage-collected and closed, because its calls do not keep
+        # it alive.
         self._channel = channel = channel_to(connection, BigtableGrpcTransport.DEFAULT_HOST)
         self._read = channel.unary_stream(
             "/google.bigtable.v2.Bigtable/ReadChangeStream",

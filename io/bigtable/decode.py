@@ -62,7 +62,7 @@ class Decoder:
         self._head: _Head | None = None
         self._entries: list[Entry] = []
         self._cell: _Cell | None = None
-        # Of a record that comes in several messages: the messages, and why its entries cannot be decoded.
+        # State of a record that comes in several messages: the messages, and why its entries cannot be decoded.
         self._messages: list[Any] = []
         self._damage = ""
 

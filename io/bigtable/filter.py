@@ -22,7 +22,7 @@ Column = tuple[str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which entries of a record pass. Empty allow-lists allow all entries; ignored families and columns never pass.
+    """Selects the entries of a record. Empty allow-lists allow all entries; ignored families and columns never pass.
 
     With allow-lists an entry passes if its family is in `families` or its column in `columns`. The deletion of a
     family affects its columns too, so it passes if one of them is allowed, and an ignored column does not stop it.

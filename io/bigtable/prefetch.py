@@ -128,7 +128,7 @@ class Prefetcher:
             self._end_turns(len(self._running) + len(waiting) - most)
         for opening in waiting[: most - len(self._running)]:
             self._running[opening.partition] = self._borrow(opening)
-        # After the streams are borrowed, so that these count as streams of the bundle's beginning (`_is_awaited`).
+        # Set after the streams are borrowed, so that these count as streams of the bundle's beginning (`_is_awaited`).
         if begins:
             self._began = time.monotonic()
 

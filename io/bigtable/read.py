@@ -124,7 +124,7 @@ class ReadBigtableFn(SnapshotsReading, ReadChangeStreamFn):
 
 
 class ReadBigtableUnboundedFn(Unbounded, ReadBigtableFn):
-    """The same for a stream without end."""
+    """`ReadBigtableFn` for a stream without end."""
 
 
 class ReadFromBigtableChangeStream(ReadFromChangeStream):

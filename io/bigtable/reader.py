@@ -87,7 +87,8 @@ class Batch:
         self.steps = steps
         self.sizes = sizes
         self.claimed = 0
-        # Only a damaged change has both. To look for one in each run would cost more.
+        # Only a damaged change has both a record and a step. This is computed once, because a search in each run would
+        # cost more.
         self._has_damage = any(record is not None and step is not None for record, step in steps)
         self.key_filter: KeyFilter | None = None
         """Says by the row key whether a record is emitted; None: all are."""
@@ -165,7 +166,7 @@ class StreamReader:
         self._unavailable_seconds = unavailable_seconds
         self._ahead = ahead
         self._queue: deque[tuple[int, PendingStep]] = deque()
-        # Kept for `stop`, which cancels it from the consumer's thread: a thread that waits for gRPC sees no flag.
+        # `stop` needs the call, to cancel it from the consumer's thread: a thread that waits in gRPC sees no flag.
         self._call: Call | None = None
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="penstock-bigtable-reader", daemon=True)
@@ -280,7 +281,7 @@ class StreamReader:
             self._source.backoff.answered()
             self._own_backoff.answered()
             _REFUSALS.answered(self._refusal)
-            # With the bytes of all messages of the record: a long record comes in parts, and all of them wait in
+            # Charge the bytes of all messages of the record: a long record comes in parts, and all of them wait in
             # memory.
             if not self._put(size, self._pending_step(record)) or type(record) is CloseStream:
                 return True
@@ -306,7 +307,7 @@ class StreamReader:
 
     @property
     def _next_opening(self) -> Opening:
-        """Where a stream that is opened now must begin: after the last whole record or heartbeat."""
+        """Return where a stream that is opened now must begin: after the last whole record or heartbeat."""
         last = self._last
         return (
             self._opening if last is None else self._opening.moved(last.token, last.estimated_low_watermark)

@@ -212,7 +212,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """Where reading continues after a CloseStream: `token` for the keys of `partition`, to be read in `target`.
+    """The position after a CloseStream: `token` continues the keys of `partition`, and must be read in `target`.
 
     `target` may reach beyond `partition` on both sides: then it wants the tokens of its other parts too.
     """

@@ -49,6 +49,6 @@ class ChangeStream(WithIdentity):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection(connection.Connection):
-    """How a worker reaches Bigtable."""
+    """The address and credentials with which a worker reaches Bigtable."""
 
     app_profile: str = "default"

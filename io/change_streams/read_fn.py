@@ -75,7 +75,7 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
         self._settings = settings
         self._checked_out: Prefetcher | None = None
 
-    # What a source implements.
+    # Methods that a source implements.
 
     def connect(self, stream: Any) -> Any:
         """Return this process's client for the stream; it has a `backoff`. Imports the client's library."""
@@ -406,7 +406,7 @@ class ReadFromChangeStream(beam.PTransform):
     def expand(self, pbegin: beam.pvalue.PBegin) -> Any:
         """Read the stream. With exception handling the result is the pair (records, undecodable records)."""
         fn = self.unbounded_fn if self._stream.end is None else self.bounded_fn
-        # Without the Reshuffle that Create adds by default: it would cost an exchange for one element.
+        # No Reshuffle, which Create adds by default: it would cost an exchange for one element.
         stream = pbegin | "Stream" >> beam.Create([self._stream], reshuffle=False)
         read = beam.ParDo(fn(self._settings)).with_output_types(
             self.record_type,
@@ -440,7 +440,7 @@ def _mixes_up_timers(runner: Any) -> bool:
     step that has a timer of this name. So of two sinks in one stage, one stages its files twice or never. (Beam 2.77,
     `create_buffer_id` and `_collect_written_timers` in `fn_api_runner/fn_runner.py`.) An exchange separates stages.
     """
-    # By module, because DirectRunner has several classes and chooses one of them when the pipeline runs.
+    # Compare modules and not classes: DirectRunner has several classes and chooses one of them when the pipeline runs.
     return type(runner).__module__.startswith(
         ("apache_beam.runners.portability.fn_api_runner", "apache_beam.runners.direct")
     )

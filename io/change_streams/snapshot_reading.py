@@ -33,7 +33,7 @@ class SnapshotsReading:
     frontier_type: ClassVar[Any]
     tracker_type: ClassVar[Any]
 
-    # What a source implements.
+    # Methods that a source implements.
 
     def snapshot_source(self, element: Any) -> SnapshotSource:
         """Return the rules of the source about its records."""

@@ -62,7 +62,7 @@ class DeltaTarget:
     uri: str
     mode: Mode
     schema_changes: Policy
-    # Without repr: it may hold credentials.
+    # Not in the repr, because it may contain credentials.
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     tombstone_seconds: float = TOMBSTONE_SECONDS
 
@@ -231,7 +231,8 @@ def _merge_current(commit: _Commit, table: TableEvents) -> None:
         forgotten = commit.forget_before(changes.newest)
         properties = commit.properties(changes.truncated, forgotten)
         merge = _merge(commit, rows, after, change, table.source, f"t.{KEY} = s.{KEY}", properties)
-        # Only a newer version replaces a row, also if a row was loaded before another writer changed it.
+        # Compare versions when the row is written, so that an older version never replaces a newer one, even if another
+        # writer has changed the row since it was loaded.
         merge = merge.when_matched_update_all(
             predicate=f"s.{VERSION} > t.{VERSION}"
         ).when_not_matched_insert_all()

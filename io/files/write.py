@@ -119,7 +119,7 @@ class WriteToJsonLines(beam.PTransform):
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """How an element becomes a line of a bucket. A value, so that its methods can be pickled into the pipeline."""
+    """Turns an element into a line of a bucket. It is a value, so that its methods can be pickled into the pipeline."""
 
     table: str | Callable[[Any], str]
     key: Callable[[Any], Key] | None

@@ -75,7 +75,7 @@ class IcebergTarget:
     catalog: str
     mode: Mode
     schema_changes: Policy
-    # Without repr: they may hold credentials.
+    # Not in the repr, because they may contain credentials.
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     tombstone_seconds: float = TOMBSTONE_SECONDS
 
@@ -142,7 +142,7 @@ class IcebergTarget:
             nullable = pa.schema([each.with_nullable(True) for each in shape])
             catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
             found = catalog.create_table_if_not_exists(name, schema=nullable)
-        # Only on this handle: the property of the table stays as other writers want it.
+        # Set the property only on this handle of the table: other writers keep their own setting.
         properties = {**found.metadata.properties, "commit.retry.num-retries": "0"}
         found.metadata = found.metadata.model_copy(update={"properties": properties})
         return found

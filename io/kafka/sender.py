@@ -42,7 +42,7 @@ class KafkaSender:
         self._target, self._skip_refused = target, skip_refused
         self._transactions: dict[str, _Writer] = {}
         self._producer: _Producer | None = None
-        # In a field: the futures of a client that was collected fail.
+        # Keep the client in a field: if it is garbage-collected, its futures fail.
         self._admin = AdminClient(target.client_settings(), logger=_librdkafka)
         self._topics: set[str] = set()
         if target.transactional:
@@ -63,8 +63,8 @@ class KafkaSender:
                 sent = self._send_in_transaction(writer, delivery, events, attempt)
                 if sent is not None:
                     return sent
-                # After a refused record the next transaction of the same producer may fail for it too (librdkafka
-                # 2.16: "skipped sequence numbers"), so the next try has a new one.
+                # Use a new producer for the next try: after a refused record, the next transaction of the same producer
+                # may fail too (librdkafka 2.16: "skipped sequence numbers").
                 self._transactions.pop(delivery.writer).close()
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class KafkaSender:
         while True:
             records = self._records(events, attempt)
             self._producer.produce(records, attempt)
-            # From the start, so that no record comes after a later one of its key.
+            # Send the batch again from its start, so that no record comes after a later one of its key.
             if not attempt.failed:
                 return attempt.sent()
             attempt.prepare_next()
@@ -229,7 +229,7 @@ class _Producer:
     def __init__(self, settings: dict[str, Any]) -> None:
         self._fatal: KafkaError | None = None
         self._transactional = "transactional.id" in settings
-        # Without a function for errors the client raises fatal ones inside of delivery reports.
+        # A function for errors is needed: without one the client raises fatal errors inside of delivery reports.
         self.client = Producer({**settings, "error_cb": self._take_error}, logger=_librdkafka)
 
     def produce(self, records: Sequence[Record], attempt: _Attempt) -> None:
@@ -247,7 +247,7 @@ class _Producer:
 
     def _flush(self, attempt: _Attempt) -> None:
         deadline = time.monotonic() + _FLUSH_SECONDS
-        # In short parts: after a refusal in a transaction, and after a fatal error (another producer took over),
+        # Flush in short steps: after a refusal in a transaction, and after a fatal error (another producer took over),
         # records stay in the queue.
         while self.client.flush(0.5):
             if self._transactional and attempt.failed:

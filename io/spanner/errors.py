@@ -9,7 +9,7 @@ from penstock.io.change_streams.status import RETRYABLE, first_line, status_of
 
 
 class Reaction(Enum):
-    """How the reader handles a status that the user need not learn of."""
+    """The reader's reaction to a status that the user need not see."""
 
     RETRY = auto()
     NEW_SESSION = auto()

@@ -19,7 +19,7 @@ MOD_TYPES = ("INSERT", "UPDATE", "DELETE")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which records pass. Empty `tables` and `mod_types` allow all; `excluded_tags` are transaction tags.
+    """Selects records. Empty `tables` and `mod_types` allow all; `excluded_tags` are transaction tags.
 
     Tables are named as in `DataChangeRecord.table_name`: ``schema.table`` in a named schema, with the letter case of
     the database. A name may be a glob, such as ``sales.*``.

@@ -273,8 +273,8 @@ class Frontier:
         families = sorted(self._families(), key=lambda family: (self._lowest(family), family))
         parts: list[list[str]] = [[] for _ in range(min(n, len(families)))]
         for family in families:
-            # To the shortest part: families come in the order of their positions, so neighbours in time go to different
-            # parts.
+            # Add the family to the shortest part. Families come in the order of their positions, so neighbours in time
+            # go to different parts.
             min(parts, key=len).extend(family)
         return [self._part(tokens, dealt=len(parts) > 1) for tokens in parts]
 

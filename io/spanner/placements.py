@@ -65,7 +65,7 @@ def look_at_placements(stream: ChangeStream, rows: Rows, key: str, since: int) -
     Raises:
         UnreachableError: a function that is not known has no partitions yet: look again.
     """
-    # Before the look, because a function may be added while it is running.
+    # Read the time before the list, because a function may be added while the list is read.
     time = _time(rows)
     streams = [name for (name,) in rows(Query(STREAMS))]
     functions = placement_functions(stream, function_of(key), streams, rows)

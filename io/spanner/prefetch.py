@@ -223,7 +223,7 @@ class Prefetcher:
             self._state.lease.closed = True
             self._state.wake_all()
         for thread in self._reader.threads:
-            # In steps, because a query that outlives its end must be cancelled while this waits for its thread.
+            # Wait in steps: a query that outlives its end must be cancelled while this call waits for its thread.
             while thread.is_alive():
                 thread.join(self._seconds_until_overdue())
                 self._cancel_overdue()

@@ -48,7 +48,7 @@ class StreamFacts:
 
     @property
     def capture_type(self) -> str:
-        """Which values the change stream sends, such as ``NEW_ROW``."""
+        """The value capture type of the change stream, such as ``NEW_ROW``: it says which values the stream sends."""
         return self.options.get("value_capture_type", "OLD_AND_NEW_VALUES")
 
     def roots(self, change_stream: str) -> tuple[str, ...]:

@@ -413,7 +413,7 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
 
     @property
     def selection(self) -> Selection:
-        """Which records are emitted."""
+        """The selection of the records to emit."""
         return self._settings.selection
 
     def with_selection(self, selection: Selection) -> Self:

@@ -67,7 +67,7 @@ PRIORITIES = ("LOW", "MEDIUM", "HIGH")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection(connection.Connection):
-    """How a worker reaches Spanner, and how Spanner treats its requests.
+    """The address and credentials with which a worker reaches Spanner, and the options of its requests.
 
     `root_certificates`, `client_certificate` and `client_key` are paths of PEM files, which every worker reads. With
     one of them the endpoint is a self-managed one: application default credentials are not used.

@@ -52,7 +52,7 @@ class Catalog:
 
     def create_bookkeeping(self) -> None:
         """Create the ledger and the table of truncations if they are missing."""
-        # Without the question a role that may not create tables could not use those that exist.
+        # Look whether the tables exist first: a role that may not create tables can use existing ones.
         if self._exists(TRUNCATIONS) is None:
             self._change(create_bookkeeping(self.schema))
 

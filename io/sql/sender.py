@@ -79,8 +79,8 @@ class SqlSender:
         """Write the batch; see `Sender.send`."""
         batch = list(events)
         with self._errors():
-            # Before the transaction of the rows: altering a table that this transaction has written would wait for the
-            # other shards, and they for it.
+            # Change the table before the transaction of the rows begins. If this transaction had written the table, an
+            # ALTER would wait for the other shards, and they for it.
             self._prepare(batch)
             self._create_entry(delivery.writer)
             try:

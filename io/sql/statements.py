@@ -171,7 +171,7 @@ def upsert(batch: str, table: TargetTable, *, with_bases: bool) -> str:
             f" left join {name} o on {match} and not o.{quote(DELETED)} and o.{quote(VERSION)} > %(horizon)s"
         )
     updates = ", ".join(f"{each} = excluded.{each}" for each in (*data, *meta))
-    # In the order of the key: two transactions that change the same rows take their locks in one order.
+    # Sort by key, so that two transactions that change the same rows take their locks in the same order.
     return (
         f"insert into {name} as t ({', '.join((*key, *data, *meta))}) "
         f"select {', '.join((*(f'n.{each}' for each in key), *values, *(f'n.{each}' for each in meta)))} "

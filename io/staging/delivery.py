@@ -46,7 +46,8 @@ class Delivery:
     @property
     def writer(self) -> str:
         """The key of this delivery's entry in the ledger: everything except generation, epoch and drivers."""
-        # With the number of shards: if it changes, batches of the old and of the new number may share an epoch.
+        # The name contains the number of shards: if that changes, batches of the old and of the new number may share an
+        # epoch.
         return f"{self.sink}/{self.job}/{self.shard}-of-{self.shards}"
 
     @property

@@ -73,7 +73,7 @@ class StagingBundle:
     def finish(self) -> None:
         """Make all files durable. The commit comes later."""
         self._send()
-        # Once for all files, because most of them are in one folder.
+        # Sync once for all files, because most of them are in one folder.
         self._store.sync(self._names)
 
     def _send(self) -> None:

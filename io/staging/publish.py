@@ -83,6 +83,6 @@ class PublishFilesFn(beam.DoFn):
 
     def clean_up(self, job: str, generation: int, epoch: int, publications: Collection[Any]) -> None:
         """Delete what failed epochs of this sink have staged; see `penstock.publish.CleansUp`."""
-        # Also those of other outputs: two URLs may name one place, and no name of a staged file is used twice.
+        # Keep the files of other outputs too: two URLs may name one place, and no name of a staged file is used twice.
         keep = {each.staged for each in publications}
         clean_up(self._store, job, self._sink, (generation, epoch), keep)

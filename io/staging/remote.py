@@ -69,7 +69,7 @@ class RemoteStore:
         with _as_output_errors():
             # First: a staged file without a marker in its folder could not be proved to be published.
             self._mark(folder, marker_name(name))
-            # In one piece: a put has a length, and a multipart upload would leave parts behind.
+            # Send the content in one piece: a put needs its length, and a multipart upload would leave parts behind.
             if not self._objects.create(name, b"".join(content)):
                 raise OutputError(
                     f"cannot stage {name} in {self.location.url}: the name exists, with another content."
@@ -110,7 +110,7 @@ class RemoteStore:
         A missing object alone proves nothing: the bucket may be missing or another one.
         """
         folder, _, staged = source.rpartition("/")
-        # Only after a crash or a lost answer, so the listing costs nothing on the usual path.
+        # This runs only after a crash or a lost answer, so the listing does not cost the usual path anything.
         with _as_output_errors():
             names = [each.name for each in self._objects.list_objects(folder)]
         created, origin = created_in(names), staged_in(staged)

@@ -397,7 +397,7 @@ def _root_certificates(connection: Connection) -> bytes | None:
     if not connection.endpoint.startswith("grpcs://"):
         return None
     if not connection.root_certificates:
-        # Also the SDK's own default is passed: its login of a user forgets that the endpoint began with grpcs (3.33).
+        # Pass the SDK's own default explicitly: its login of a user forgets that the endpoint began with grpcs (3.33).
         certificates: bytes = ydb.load_ydb_root_certificate() or default_pem.load_default_pem()
         return certificates
     try:

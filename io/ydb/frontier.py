@@ -37,7 +37,7 @@ UNKNOWN: VirtualTime = (0, 0)
 
 
 class Position(NamedTuple):
-    """Where a partition continues.
+    """The position at which a partition continues.
 
     - `offset`: of the next message. `sought`: it is the first one that was written at the start of the read or later,
       at this offset or after it. Otherwise it is exactly this offset, and a gap before it is an error.
@@ -70,7 +70,7 @@ class Waiting(NamedTuple):
     def position(self, start: int) -> Position:
         """Return where the partition is opened."""
         opening = self.opening or Position(0, start)
-        # Without its first records the virtual timestamp of the scan cannot be found.
+        # A read that begins after the first records cannot determine the virtual timestamp of the scan.
         snapshot = None if self.first or self.sought else opening.snapshot
         return opening._replace(offset=self.first, sought=self.sought, snapshot=snapshot)
 

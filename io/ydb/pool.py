@@ -74,7 +74,7 @@ class StreamPool:
         self._to_commit: dict[int, int] = {}
         self._committed: dict[int, int] = {}
         self._worker: threading.Thread | None = None
-        # Not the condition of the readers, which is notified for each batch.
+        # A separate lock: the condition of the readers is notified for each batch.
         self._work_to_do = threading.Event()
 
     @contextmanager
@@ -194,7 +194,7 @@ class StreamPool:
             try:
                 self._topic.commit(self._consumer, partition, offset)
             except (PenstockError, UnreachableError) as error:
-                # Not an error of the pipeline: a later commit includes this one.
+                # A failed offset commit does not fail the pipeline: a later commit includes this one.
                 _LOGGER.warning("offset %d of partition %d was not committed: %s", offset, partition, error)
             else:
                 self._committed[partition] = offset

@@ -124,7 +124,7 @@ def _first_position(stream: ChangeStream, found: Description, partition: Partiti
     nothing_since_start = 0 < partition.last_write < stream.start
     if nothing_since_start:
         return Position(partition.end, stream.start)
-    # Only if the topic does not say which transaction created it; see `steps`.
+    # This is needed only if the topic does not say which transaction created it; see `steps`.
     is_looked_for = found.initial_scan and not found.created_at[1]
     scan = UNKNOWN if is_looked_for and not partition.first and not stream.start else None
     return Position(

@@ -317,12 +317,12 @@ class PartitionReader:
         if type(event) is Started:
             with self._ahead.changed:
                 self._end_offset = event.end
-                # What is queued was granted by the stream before this one.
+                # The bytes of queued messages were granted by the previous stream.
                 granted = max(1, self._share - sum(step.size for step in self._queue) - self._unreturned)
             call.start(self._steps.position.offset)
             call.grant(granted)
             self._is_started = True
-            # Without waiting for the next tick: an idle partition holds the watermark of the whole read.
+            # Do not wait for the next tick: an idle partition holds the watermark of the whole read.
             call.ask_status()
             return False
         assert type(event) is EndOfPartition

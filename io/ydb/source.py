@@ -44,7 +44,7 @@ class ChangeStream(WithIdentity):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """How a worker reaches YDB. At most one kind of credentials; none means those of the SDK's environment variables.
+    """The address and credentials for YDB. At most one kind; none means those of the SDK's environment variables.
 
     `endpoint`: ``grpc://host:port``, or ``grpcs://host:port`` for TLS. `root_certificates`: a PEM file on the worker.
     Secrets are never shown.

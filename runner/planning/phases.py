@@ -33,7 +33,7 @@ Phase = Callable[[list[beam_phases.Stage], beam_phases.TransformContext], Iterab
 
 
 def phases(*, streaming: bool) -> list[Phase]:
-    """All phases in their order, of a batch or of a stream."""
+    """Return all phases in their order, for a batch or for a stream."""
     # Beam's part is that of `FnApiRunner.create_stages` (2.77). Ours stand before `greedily_fuse`, because each of them
     # expects stages of one transform.
     return [

@@ -53,7 +53,7 @@ class Routing(enum.Enum):
 
 
 class Origin(enum.Enum):
-    """Where the elements of a stage's main input come from."""
+    """The origin of the elements of a stage's main input."""
 
     IMPULSE = "impulse"
     EDGE = "edge"

@@ -74,7 +74,7 @@ class StateRun:
 
 @dataclass(frozen=True, slots=True)
 class EarliestTimers:
-    """When the first timer of a stage's key groups is due, per time domain; None: no timer is set.
+    """The times at which the first timers of a stage's key groups are due, by time domain; None: no timer is set.
 
     `hold_us` is the earliest watermark hold of these key groups. Key groups are inclusive; times are microseconds
     since 1970.

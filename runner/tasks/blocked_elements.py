@@ -61,5 +61,5 @@ class BlockedElements:
         return self._timers.earliest(HOLD)
 
     def earliest_us(self) -> int | None:
-        """When the first of the queues' timers is due."""
+        """Return the time of the first timer of the queues."""
         return self._timers.earliest(EVENT)

@@ -73,7 +73,7 @@ class StepState:
 
 @dataclass(frozen=True, slots=True)
 class EpochLimits:
-    """When a reading task ends its part of an epoch: after `seconds`, `max_records` or `max_bytes` (encoded).
+    """The limits at which a reading task ends its part of an epoch: `seconds`, `max_records`, `max_bytes` (encoded).
 
     A task stops at whichever limit it reaches first; one that has read nothing stops after `idle_seconds`. The limits
     are per task, not per epoch. `may_end_early`: readers end when they have emitted records and have no more at hand.

@@ -19,7 +19,7 @@ def failure_of(error: Exception, where: str) -> Failure:
 
 
 def _pickled(error: Exception) -> bytes | None:
-    """None if the exception does not pickle, or pickles and cannot be loaded: its text is sent instead.
+    """Return the pickled exception; None if it does not pickle, or cannot be loaded again: then its text is sent.
 
     An exception whose constructor takes other arguments than its `args` fails only in `loads`.
     """

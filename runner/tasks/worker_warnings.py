@@ -61,7 +61,7 @@ def show_warnings(given: Iterable[WorkerWarning]) -> None:
 
 
 def _pickled(category: type[Warning]) -> bytes | None:
-    """None for a class that another process cannot import."""
+    """Return the pickled class; None if another process cannot import it."""
     # In the driver `__main__` is another program, or has no such class.
     if category.__module__ == "__main__":
         return None

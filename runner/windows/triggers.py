@@ -32,7 +32,7 @@ class TriggerState:
     numbers: dict[int, int] = field(default_factory=dict)
 
     def to_json(self) -> list[object]:
-        """As a JSON value."""
+        """Return the state as a JSON value."""
         return [sorted(self.finished), {str(node): number for node, number in sorted(self.numbers.items())}]
 
     @classmethod

@@ -135,5 +135,5 @@ def _renew_process_attempt() -> None:
 # DoFn has no argument through which a runner could hand it a value that Beam does not know.
 _thread = threading.local()
 _process_attempt = _new_process_attempt()
-# Without this, a forked worker would share the nonce of its parent, and both would stage files of the same name.
+# Renew it in a forked child: otherwise worker and parent would share a nonce, and would stage files of the same name.
 os.register_at_fork(after_in_child=_renew_process_attempt)

@@ -18,7 +18,7 @@ __all__ = ["Pace", "current_pace", "reading_at"]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """When a reader should return, by `time.monotonic`.
+    """The time at which a reader should return, by `time.monotonic`.
 
     A reader that has emitted records should return as soon as it has no more of them at hand. One that has emitted none
     should wait for data until `idle_deadline`. Neither holds while the reader would lose work by returning.

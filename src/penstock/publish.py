@@ -71,7 +71,7 @@ class CleansUp(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPosition:
-    """Where a driver is in the history of its checkpoint: the number and the digest of its last record.
+    """The position of a driver in the history of its checkpoint: the number and the digest of its last record.
 
     `digest_of` returns the digest of an earlier record, or None if the checkpoint does not keep it any more. `claimed`
     is the position with which this driver claimed outputs before; None at its first claim.

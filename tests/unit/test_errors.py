@@ -1,3 +1,5 @@
+"""The classes of errors: whose fault each one is, which Python classes they extend, and that they can be pickled."""
+
 from __future__ import annotations
 
 import pickle

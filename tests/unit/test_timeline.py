@@ -1,3 +1,5 @@
+"""The timeline: one line for each phase that a record passes, and none unless it is asked for."""
+
 from __future__ import annotations
 
 import json

@@ -32,7 +32,7 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 class Converter(Protocol):
-    """From payloads of Kafka Connect to bytes, and back. Picklable."""
+    """Converts payloads of Kafka Connect to bytes, and back. Picklable."""
 
     @property
     def as_json(self) -> bool:

@@ -50,7 +50,7 @@ def make_converter(
         subject_name_strategy=registry_subjects,
         settings=partial(_login, registry_login) if registry_login else None,
     )
-    # By name: each of the two needs packages of an extra, which this module and its importers do not need.
+    # Imported by name: each of the two needs packages of an extra, which this module and its importers do not need.
     module, _, name = _HOMES[converter].partition(":")
     made: Converter = getattr(import_module(f"penstock.transforms.formats.{module}"), name)(registry)
     return made

@@ -140,7 +140,7 @@ class DebeziumFormat(TableFormat[DebeziumTable]):
 
     @property
     def value_converter(self) -> Converter:
-        """What encodes the values of records."""
+        """The converter that encodes the values of records."""
         return self._options.value_converter
 
     @property
@@ -181,7 +181,8 @@ class DebeziumFormat(TableFormat[DebeziumTable]):
             return [table.message(event, next(blocks))]
         before, after = event.before, event.after
         if op == "d" and before is None:
-            # As in Debezium's connectors: a consumer of values alone could not tell which row is gone.
+            # Add the key to the value, as Debezium's connectors do: otherwise a consumer that reads values only could
+            # not tell which row is gone.
             before = event.key
         if op == "u" and (old_key := table.changed_key(event)) is not None:
             return self._key_change(table, event, old_key, blocks)

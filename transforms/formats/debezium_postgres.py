@@ -221,7 +221,8 @@ _MAPPINGS: dict[str, Callable[[ColumnType, TypeModes, bool], Mapping]] = {
 }
 
 
-# What the connector does to values that it cannot show. Only `debezium_exact` does the same.
+# Values that the connector cannot represent are converted as the connector converts them. Only `debezium_exact` uses
+# these rules.
 
 _INFINITE_DAYS = {math.inf: -2147472692, -math.inf: -2147472691}
 

@@ -52,6 +52,17 @@ class Options(msgspec.Struct, frozen=True):
     value_converter: Converter
 
 
+def _names(source: Source, server: str, *, as_json: bool) -> tuple[str, str, str]:
+    """Return the topic of a table, the name of its envelope's schema, and the prefix of its key's and row's schemas."""
+    parts = [part for part in (server, source.schema, source.table) if part]
+    topic = ".".join(_UNSAFE_IN_TOPIC.sub("_", part) for part in parts)
+    # Names in Avro and Protobuf allow fewer characters than those of Kafka's topics.
+    name = topic if as_json else ".".join(_UNSAFE.sub("_", part) for part in parts)
+    # Debezium's Spanner connector names keys and rows without the server.
+    row_name = name.partition(".")[2] if source.system == "spanner" and len(parts) > 1 else name
+    return topic, name, row_name
+
+
 class DebeziumTable:
     """The parts that are equal for all events of one table with one schema."""
 
@@ -60,20 +71,24 @@ class DebeziumTable:
         self._as_json, self._exact = options.value_converter.as_json, options.exact
         self.leaves_out = self._as_json or options.exact
         self._as_spanner = options.exact and source.system == "spanner"
-        parts = [part for part in (options.server, source.schema, source.table) if part]
-        self.topic = ".".join(_UNSAFE_IN_TOPIC.sub("_", part) for part in parts)
-        # Names in Avro and Protobuf have fewer characters than those of Kafka's topics.
-        name = self.topic if self._as_json else ".".join(_UNSAFE.sub("_", part) for part in parts)
-        # Debezium's Spanner connector names keys and rows without the server.
-        row_name = name.partition(".")[2] if source.system == "spanner" and len(parts) > 1 else name
         self._as_postgres = source.system == "postgresql"
-        values, row = self._columns(schema, options.value_converter)
-        self.mappings = values
         converters = (options.key_converter, options.value_converter)
         self.is_plain_json = not options.exact and all(
             each.as_json and not each.embeds_schema for each in converters
         )
         """Whether keys and values are JSON without schemas, with Penstock's own choices."""
+        self.topic, name, row_name = _names(source, options.server, as_json=self._as_json)
+        values, row = self._columns(schema, options.value_converter)
+        self._prepare_values(schema, values)
+        self.envelope_schema = envelope_schema(f"{name}.Envelope", f"{row_name}.Value", row, source.system)
+        self._encode_value = options.value_converter.encoder(self.topic, "value", self.envelope_schema)
+        keys, _ = self._columns(schema, options.key_converter)
+        self._prepare_keys(schema, keys, f"{row_name}.Key")
+        self._block = (json_block if self._as_json else plain_block)(source, options.server)
+
+    def _prepare_values(self, schema: TableSchema, values: dict[str, Mapping]) -> None:
+        """Set how the values of rows are converted, and which values replace columns that were not sent."""
+        self.mappings = values
         self._names = tuple(values)
         self._left_out = frozenset(schema.names) - set(values)
         self._absent = {name: self._absent_value(each.schema) for name, each in values.items()}
@@ -82,29 +97,29 @@ class DebeziumTable:
         if self._as_postgres:
             self._prepare_postgres(schema, values)
         self._converters = [(name, each.convert) for name, each in values.items() if each.convert]
-        keys, _ = self._columns(schema, options.key_converter)
-        key_names = tuple(column.name for column in schema.key_columns if column.name in keys)
-        self._key_converters = [(name, keys[name].convert) for name in key_names if keys[name].convert]
+
+    def _prepare_keys(self, schema: TableSchema, keys: dict[str, Mapping], name: str) -> None:
+        """Set the schema of keys, which has this name, and how their values are converted."""
+        columns = [column for column in schema.key_columns if column.name in keys]
+        self._key_converters = [
+            (each.name, keys[each.name].convert) for each in columns if keys[each.name].convert
+        ]
         self.key_schema = {
             "type": "struct",
             "fields": [
-                field_schema(column, keys[column.name].schema, optional=self._optional_key(column))
-                for column in schema.key_columns
-                if column.name in keys
+                field_schema(each, keys[each.name].schema, optional=self._optional_key(each))
+                for each in columns
             ],
             "optional": False,
-            "name": f"{row_name}.Key",
+            "name": name,
         }
         # Binary keys only: in JSON a null is a null whatever the schema says.
         self._required_keys = (
             ()
-            if options.key_converter.as_json
+            if self._options.key_converter.as_json
             else tuple(column.name for column in schema.key_columns if not self._optional_key(column))
         )
-        self.envelope_schema = envelope_schema(f"{name}.Envelope", f"{row_name}.Value", row, source.system)
-        self._encode_key = options.key_converter.encoder(self.topic, "key", self.key_schema)
-        self._encode_value = options.value_converter.encoder(self.topic, "value", self.envelope_schema)
-        self._block = (json_block if self._as_json else plain_block)(source, options.server)
+        self._encode_key = self._options.key_converter.encoder(self.topic, "key", self.key_schema)
 
     def _columns(self, schema: TableSchema, converter: Converter) -> tuple[dict[str, Mapping], list[Schema]]:
         """Return how each column is shown, and the schemas of the fields of a row."""

@@ -60,7 +60,7 @@ def log_lines(record: LogRecord) -> Iterator[Line]:
 def _image(record: LogRecord, row: Row | None, *, old: bool) -> dict[str, Any] | None:
     if row is None or record.table is None:
         return None
-    # Of an old row without all columns, only those of the replica identity have a meaning.
+    # In an old row without all columns, only the columns of the replica identity have a meaning.
     partial = old and not record.old_is_full
     return {
         column.name: value

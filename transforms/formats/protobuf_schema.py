@@ -148,7 +148,7 @@ class _File:
             field.number = used[signature]
 
     def _add(self, message: Any, name: str, schema: Schema, outer: Any, inner_path: str) -> None:
-        # Without a JSON name of its own, a_b and aB would both have aB, which Protobuf refuses.
+        # Give each field an explicit JSON name: otherwise a_b and aB would both have aB, which Protobuf refuses.
         field = message.field.add(name=name, json_name=name, label=_F.LABEL_OPTIONAL)
         params = _meta_params(schema, {"type", "optional", "default"})
         if name != schema["field"]:

@@ -39,7 +39,7 @@ class SchemaRefusedError(UsageError):
 
 
 class SchemaRegistry:
-    """Where a schema registry is, and how schemas get into it.
+    """The address of a schema registry, and the rules by which schemas are registered.
 
     - `url`: of the registry, or several with commas between them.
     - `auto_register`: register schemas that the registry does not have. False: only look up their ids.

@@ -255,7 +255,7 @@ _MICROS = (_whole_micros, lambda raw: _as_int(raw) * 1000)
 _INTERVAL_MICROS = (_interval_micros, lambda raw: Interval(nanoseconds=_as_int(raw) * 1000))
 _JSON = (_show_json, _json_text)
 
-# By YDB's type, and for columns of Utf8 by the kind, which says what the text means.
+# Choose the rule by YDB's type. For columns of Utf8 choose it by the kind, which says what the text means.
 _RULES: dict[str, tuple[Convert | None, Convert]] = {
     "Bool": (None, _as_bool),
     **{name: (None, _as_int) for name in _KINDS if name.startswith(("Int", "Uint"))},

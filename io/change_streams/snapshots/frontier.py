@@ -110,7 +110,7 @@ class SnapshotsFrontier:
         if self.done:
             return None
         times = [time for time in (self.stream.watermark, self.hold) if time is not None]
-        # After the last change only rows follow; each was read after the end.
+        # After the last change of the stream only rows follow, and each of them was read after the end.
         return min(times, default=self.end)
 
     @property

@@ -26,7 +26,7 @@ class NotificationType(StrEnum):
 
 
 class ScanStatus(StrEnum):
-    """How the scan of a table ended."""
+    """The result of the scan of a table."""
 
     SUCCEEDED = "SUCCEEDED"
     EMPTY = "EMPTY"

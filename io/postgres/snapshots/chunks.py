@@ -73,7 +73,7 @@ _SHORT_HEADER, _LONG_HEADER = 24, 40
 
 
 class VisibleTransactions(NamedTuple):
-    """What `pg_current_snapshot` says. Transactions below `low` are visible, from `high` on they are not."""
+    """The result of `pg_current_snapshot`. Transactions below `low` are visible, from `high` on they are not."""
 
     low: int
     high: int

@@ -114,7 +114,7 @@ class ChunkQuery:
         if request.cursor:
             order, codes, after = json.loads(request.cursor)
             self._codes = dict(zip(order, codes, strict=True))
-            # With other columns the old place means nothing.
+            # If the key columns have changed, the old cursor is meaningless.
             self.restarted = order != self.order
             self._after = None if self.restarted else after
         self._params: dict[str, Any] = {}
@@ -176,7 +176,7 @@ class ChunkQuery:
         return value == "NaN" and self._codes.get(name) in ("FLOAT32", "FLOAT64")
 
     def _param(self, value: Any) -> str:
-        # Without a declared type: the service takes the type of the column that a parameter is compared with.
+        # No declared type: the service takes the type of the column with which a parameter is compared.
         number = len(self._params) + 1
         self._params[f"p{number}"] = value
         return f"${number}" if self._postgresql else f"@p{number}"

@@ -107,7 +107,7 @@ class SnapshotClient:
 
     def read(self, table: Table, each: KeyRange, timestamp: int, *, limit: int = 0) -> Read:
         """Start to read a range, in the order of the primary key; at most `limit` rows, 0: all."""
-        # Without a partition token the default of ReadRequest.order_by is ORDER_BY_PRIMARY_KEY.
+        # No order is set: without a partition token the default of ReadRequest.order_by is ORDER_BY_PRIMARY_KEY.
         return self._rows(
             table,
             _key_set(each),

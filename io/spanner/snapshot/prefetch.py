@@ -287,7 +287,7 @@ class SnapshotPrefetcher:
         """Return whether a message fits into the budget. One message per range always does."""
         return not state.queued_bytes or self._queued_bytes + size <= self._buffer_bytes
 
-    # In the threads.
+    # Methods of the threads.
 
     def _run(self) -> None:
         while (state := self._next_unread()) is not None:
@@ -350,7 +350,7 @@ class SnapshotPrefetcher:
             except ExpiredError:
                 raise
             except UnreachableError as error:
-                # Only a message with a token can be continued after: the service repeats all others.
+                # The read can be continued only after a message with a token: the service repeats all others.
                 if not reader.resume_token or self._unwanted(state):
                     raise
                 self._pause(str(error))

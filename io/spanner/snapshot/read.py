@@ -38,7 +38,7 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotOptions:
-    """How a snapshot is read, as opposed to what of. Not in a checkpoint.
+    """The options of reading a snapshot. They are not in a checkpoint, unlike the tables that it reads.
 
     `max_ranges`: about how many key ranges a table is divided in. `data_boost`: read with Data Boost, not with the
     compute capacity of the instance.
@@ -68,7 +68,7 @@ class SnapshotReading:
 
     @property
     def options(self) -> SnapshotOptions:
-        """How the snapshot is read."""
+        """The options of reading the snapshot."""
         options: SnapshotOptions = self._settings.snapshot
         return options
 
@@ -201,7 +201,8 @@ def begin_snapshot(client: Any, timestamp: int | None, database: str, *, emulate
             "for now"
         )
     if timestamp is not None:
-        # Before the transaction: the service would answer with a status that names neither cause nor remedy.
+        # Check this before the transaction begins: the service would answer with a status that names neither cause nor
+        # remedy.
         retention = plan.version_retention(lambda sql: client.query(sql, None))
         plan.check_timestamp(timestamp, now, retention, database)
     transaction = client.begin(timestamp)

@@ -25,7 +25,8 @@ def configuration_options(command: Command) -> Command:
     """Add the argument NAME|JOB.YAML, `--set`, and a flag for each option of the runner."""
     for name, parameter in reversed(list(RUNNER.items())):  # click lists the option that was added last first
         if parameter.type == "boolean":
-            # Without the default None, an absent flag would look like an explicit false and win over the job file.
+            # The default must be None: otherwise an absent flag would look like an explicit false and win over the job
+            # file.
             option = click.option(runner_flag(name), name, is_flag=True, default=None, help=parameter.help)
         else:
             option = click.option(runner_flag(name), name, multiple=parameter.repeated, help=parameter.help)

@@ -87,17 +87,30 @@ def replay_letters(job: str, sets: Sequence[str], progress: str, debug: bool) ->
     replays = ReplayFolder(str(configuration.runner["checkpoint_dir"]))
     ignore_import_warnings()
     try:
-        for each in [*replays.planned(), None]:
-            planned = each or _new_replay(replays, folder, configuration)
-            if planned is None:
-                click.echo("no dead letters that can be replayed")
-            elif not _is_done(planned):
-                code = _run(configuration, planned, folder, progress, debug)
-                if code:
-                    sys.exit(code)
-                click.echo(f"replay {planned.number}: {len(planned.files)} files of dead letters")
+        code = _replay_all(replays, folder, configuration, progress, debug)
     except (PenstockError, OSError) as error:
         refuse(error)
+    if code:
+        sys.exit(code)
+
+
+def _replay_all(
+    replays: ReplayFolder, folder: str, configuration: Configuration, progress: str, debug: bool
+) -> int:
+    """Run the replays that were planned before and are not done, then a new one. Stop at the first that fails.
+
+    Returns the exit code.
+    """
+    for each in [*replays.planned(), None]:
+        planned = each or _new_replay(replays, folder, configuration)
+        if planned is None:
+            click.echo("no dead letters that can be replayed")
+        elif not _is_done(planned):
+            code = _run(configuration, planned, folder, progress, debug)
+            if code:
+                return code
+            click.echo(f"replay {planned.number}: {len(planned.files)} files of dead letters")
+    return 0
 
 
 def _configuration(job: str, sets: Sequence[str]) -> Configuration:

@@ -99,7 +99,7 @@ def change_rows(events: Sequence[ChangeEvent], schema: TableSchema) -> pa.Table:
 
 
 def _plain(event: ChangeEvent) -> Callable[[Image | None], Image | None]:
-    # By the schema of the event: in a merged schema the type of a column may be wider.
+    # Use the schema of the event: in a merged schema the type of a column may be wider.
     return plain_images(event.schema)
 
 

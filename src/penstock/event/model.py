@@ -13,7 +13,7 @@ from penstock.event.column_types import ColumnType
 
 
 class Op(StrEnum):
-    """What happened to a row, a table or the stream."""
+    """The kind of a change of a row, a table or the stream."""
 
     CREATE = "CREATE"
     UPDATE = "UPDATE"
@@ -29,7 +29,7 @@ class Op(StrEnum):
 
 
 class Source(msgspec.Struct, frozen=True, array_like=True):
-    """Where an event comes from. A part that the system does not have is the empty string.
+    """The origin of an event. A part that the system does not have is the empty string.
 
     `system`: spanner, bigtable, postgresql, ydb. `server`: the part above the database, such as project and instance
     (``my-project/main``) or the logical server name. `stream`: the change stream, publication or changefeed.

@@ -44,7 +44,7 @@ class NotReplicableError(ValueError):
 
 
 class RowChange(msgspec.Struct, frozen=True):
-    """What a batch does to one row: the row after the newest of its events.
+    """The effect of a batch on one row: the row after the newest of its events.
 
     - `key`: the primary key, columns in the order of the key. `version`, `timestamp`: those of the newest event.
     - `deleted`: no row remains; `values` is empty and `base` is None.
@@ -73,7 +73,7 @@ class ReplicaRow(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class TableChanges:
-    """What a batch does to one table: remove all rows older than `truncated`, then apply `rows`, at most one per key.
+    """The effect of a batch on one table: remove all rows older than `truncated`, then apply `rows` (one per key).
 
     `schema` has the columns of all events of the batch; where two differ, the later one counts. `newest` is the highest
     timestamp of the batch, in nanoseconds since the epoch. `older` counts events that changed nothing in the batch,
@@ -202,7 +202,7 @@ def changed_key(event: ChangeEvent) -> Image | None:
     if event.op is not Op.UPDATE or event.before is None or event.key is None:
         return None
     before = event.before
-    # Only a row image that has the whole key says what the old key was.
+    # The old key is known only if the row image has the whole key.
     if any(name not in before for name in event.key):
         return None
     old = {name: before[name] for name in event.key}

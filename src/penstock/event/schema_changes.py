@@ -36,7 +36,7 @@ class SchemaChangedError(ServiceError):
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """What must happen to a target before rows of a new schema can be written.
+    """The changes that a target needs before rows of a new schema can be written.
 
     `added` are new columns. `widened` are columns of the target with their wider types. `ignored` are names of columns
     that are not written.

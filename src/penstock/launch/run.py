@@ -59,7 +59,7 @@ _PREFIXES = {
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """How the user continues the pipeline: a sentence, and the shell command if it is known."""
+    """Tells the user how to continue the pipeline: a sentence, and the shell command if it is known."""
 
     text: str
     command: str | None = None

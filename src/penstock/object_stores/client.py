@@ -202,7 +202,7 @@ def _s3(location: Location) -> tuple[str | None, dict[str, Any]]:
     )
     config: dict[str, Any] = {}
     if endpoint:
-        # Not `endpoint`: the environment variable AWS_ENDPOINT_URL_S3 wins over that argument (obstore 0.12).
+        # Not the argument `endpoint`: the environment variable AWS_ENDPOINT_URL_S3 would win over it (obstore 0.12).
         config["aws_endpoint_url_s3"] = endpoint
     arguments: dict[str, Any] = {"config": config}
     if not _has_s3_credentials() and _has_aws_profile():

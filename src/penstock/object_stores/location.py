@@ -101,7 +101,7 @@ def locate(text: str | os.PathLike[str]) -> Location | str:
             f"{shown} has the scheme {parts.scheme}://, which is not supported; pass {_SUPPORTED}."
         )
     bucket, account = _bucket_and_account(parts.scheme, parts.netloc, shown)
-    # As it is: the tools of the clouds do not decode "%20" in such a URL either.
+    # Take the path as it is: the tools of the clouds do not decode "%20" in such a URL either.
     prefix = parts.path.strip("/")
     if parts.fragment or any(part in ("", ".", "..") for part in prefix.split("/") if prefix):
         raise UsageError(f"{shown} has a fragment or an empty part; pass {scheme}://{bucket}/a/b.")
@@ -154,7 +154,7 @@ def _options(scheme: str, query: str, shown: str) -> Mapping[str, str]:
     names = [name for name, _ in given]
     wrong = sorted({name for name in names if name not in _OPTIONS[scheme] or names.count(name) > 1})
     if wrong or not all(value for _, value in given):
-        # Not even the names of wrong options: `?AKIA…` is a query with one name.
+        # Do not even show the names of wrong options: `?AKIA…` is a query with one name, which may be a secret.
         raise UsageError(
             f"{shown} has an option that is unknown, empty or repeated; the options of {scheme}:// are "
             f"{', '.join(_OPTIONS[scheme])}. Credentials come from the environment."

@@ -138,8 +138,8 @@ def _otlp() -> Iterator[Export]:
 
     def export(measurements: Sequence[Measurement]) -> None:
         instruments.update(measurements)
-        # In a thread: a collector that does not answer must not delay the driver's progress and signals. While one
-        # push waits, no other begins; the push after it has the newest values.
+        # Push in a thread: a collector that does not answer must not delay the driver's progress and signals. While one
+        # push waits, no other begins. The push after it has the newest values.
         if not pushing or not pushing[0].is_alive():
             push = threading.Thread(target=provider.force_flush, args=(OTLP_SECONDS * 1000,), daemon=True)
             pushing[:] = [push]
@@ -148,7 +148,8 @@ def _otlp() -> Iterator[Export]:
     try:
         yield export
     finally:
-        # Without an interval the reader collects nothing at its end, and the last push may be older than the commit.
+        # An interval is needed: without one the reader collects nothing at its end, and the last push may be older than
+        # the commit.
         provider.force_flush(OTLP_SECONDS * 1000)
         provider.shutdown(timeout_millis=OTLP_SECONDS * 1000)
 

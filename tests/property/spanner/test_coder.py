@@ -1,3 +1,5 @@
+"""The coder of Spanner's records: every record survives it, and equal records have equal bytes."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Spanner's frontier, for random lineages: deals, joins, watermarks, coders, and the order of parents and children."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,3 +1,5 @@
+"""A selection emits exactly the chosen entries, and no record without entries."""
+
 from __future__ import annotations
 
 from dataclasses import replace

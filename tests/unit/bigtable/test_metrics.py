@@ -1,3 +1,5 @@
+"""The reader counts splits, merges and moves from the closes of streams."""
+
 from __future__ import annotations
 
 import pytest

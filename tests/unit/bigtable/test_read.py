@@ -1,3 +1,5 @@
+"""The transform and its DoFn: arguments, checkpoints of another stream, rebalancing, and no values in messages."""
+
 from __future__ import annotations
 
 import subprocess

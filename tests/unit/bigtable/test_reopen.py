@@ -1,3 +1,5 @@
+"""A waiting segment asks the service soon, and then less and less often."""
+
 from __future__ import annotations
 
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange

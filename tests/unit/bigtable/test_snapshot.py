@@ -1,3 +1,5 @@
+"""The read of a whole table covers every row once."""
+
 from __future__ import annotations
 
 import pytest

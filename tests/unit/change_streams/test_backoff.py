@@ -1,3 +1,5 @@
+"""Pauses between requests grow while a service does not answer, and an outage that is too long is an error."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Epochs are short while data arrives, and long while none does."""
+
 from __future__ import annotations
 
 import pytest

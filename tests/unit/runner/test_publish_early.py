@@ -1,3 +1,5 @@
+"""The driver publishes right after a commit, and leaves errors to the next epoch."""
+
 from __future__ import annotations
 
 from collections.abc import Collection

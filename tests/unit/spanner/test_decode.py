@@ -1,3 +1,5 @@
+"""Records of a change stream are decoded exactly, and a damaged record does not affect its neighbours."""
+
 from __future__ import annotations
 
 from dataclasses import replace

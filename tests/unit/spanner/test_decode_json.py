@@ -1,3 +1,5 @@
+"""Records of PostgreSQL-dialect databases, which arrive as JSON, are decoded as the others are."""
+
 from __future__ import annotations
 
 import json

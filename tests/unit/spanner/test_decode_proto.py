@@ -1,3 +1,5 @@
+"""Records of MUTABLE_KEY_RANGE streams, which arrive as protobuf messages, are decoded as the others are."""
+
 from __future__ import annotations
 
 import base64

@@ -1,3 +1,5 @@
+"""Each status of Spanner is retried or becomes an error that names the fix."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""A selection passes exactly the records of the chosen tables, kinds and tags."""
+
 from __future__ import annotations
 
 from typing import Any

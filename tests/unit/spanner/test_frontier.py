@@ -1,3 +1,5 @@
+"""Lineage, case by case: a child opens after all its parents, and the watermark waits for every open partition."""
+
 from __future__ import annotations
 
 from dataclasses import replace

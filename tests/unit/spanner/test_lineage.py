@@ -1,3 +1,5 @@
+"""The lineage log has one event for each change of a partition that the reader has claimed."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""The reader counts splits, merges and moves once."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,3 +1,5 @@
+"""The checks before a read: dialect, functions, watched tables, and names that do not exist."""
+
 from __future__ import annotations
 
 from typing import Any

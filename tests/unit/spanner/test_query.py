@@ -1,3 +1,5 @@
+"""The text and the parameters of change stream queries, in both dialects."""
+
 from __future__ import annotations
 
 import pytest

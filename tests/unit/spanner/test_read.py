@@ -1,3 +1,5 @@
+"""The transform and its DoFn: arguments, checkpoints of another stream, rebalancing and drains."""
+
 from __future__ import annotations
 
 import subprocess

@@ -1,3 +1,5 @@
+"""Records show their changes lazily, compare by value, and keep values out of messages."""
+
 from __future__ import annotations
 
 import pickle

@@ -1,3 +1,5 @@
+"""Directed reads: each query names the chosen replicas and its priority."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,3 +1,5 @@
+"""The queue between reader threads and consumer: small batches join, and the lowest timestamp comes first."""
+
 from __future__ import annotations
 
 from typing import Any

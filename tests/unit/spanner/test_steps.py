@@ -1,3 +1,5 @@
+"""Records of a query become steps: nothing is emitted twice, and a partition ends only when its lineage says so."""
+
 from __future__ import annotations
 
 from typing import Any

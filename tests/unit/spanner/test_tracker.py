@@ -1,3 +1,5 @@
+"""Claims and splits of the reader: the residual is exactly the unclaimed work."""
+
 from __future__ import annotations
 
 from typing import Any

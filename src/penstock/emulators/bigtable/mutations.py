@@ -19,7 +19,7 @@ MOST_CHANGES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a row's mutations cannot be applied: a gRPC status code and a message without row values."""
+    """The reason why a row's mutations cannot be applied: a gRPC status code and a message without row values."""
 
     code: int
     message: str

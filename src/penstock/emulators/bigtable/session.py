@@ -37,7 +37,7 @@ _SWITCHED_OFF = "the table has no change stream (any more); set change_stream_co
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How the call ends: a gRPC status code and its message."""
+    """The status with which the call ends: a gRPC status code and its message."""
 
     code: int
     message: str = ""

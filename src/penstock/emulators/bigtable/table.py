@@ -107,7 +107,7 @@ class ChangeStream:
         self.wake()
 
     def close_unevenly(self, longest_us: int, seed: int) -> None:
-        """From now on each stream notices the end of its partition with a delay of up to `longest_us`."""
+        """Let each stream notice the end of its partition with a delay of up to `longest_us` from now on."""
         self._uneven_us = longest_us
         self._rng = random.Random(seed)
 

@@ -32,7 +32,7 @@ _DONE = b"\x40\x01"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a record comes from. Garbage collection has no cluster."""
+    """The origin of a record. Garbage collection has no cluster."""
 
     cluster: str
     tiebreaker: int = 0

@@ -295,7 +295,7 @@ class SpannerService:
             # The last commit may be dated a little ahead of the clock; nothing is to be waited for then.
             if found.timestamp > max(self._service.clock.now(), session.database.last):
                 await self._service.wait_until(found.timestamp)
-            # What was read at a timestamp stays what was there at it.
+            # From now on no commit may get a timestamp up to this one: a repeated read would return other rows.
             session.database.close(found.timestamp)
         return found, metadata
 
@@ -310,7 +310,7 @@ _STATUS_NUMBERS = {
 
 
 def _check_change_query(selector: Any) -> None:
-    """Only a strong single-use read may ask a change stream; no selector at all means that too."""
+    """Check that a change stream is read by a strong single-use read, which is also the meaning of no selector."""
     kind = selector.WhichOneof("selector")
     if kind is None:
         return

@@ -209,7 +209,7 @@ class Database:
     ) -> list[tuple[ChangeStream, Partition]]:
         if not self.streams or not changes:
             return []
-        # From the seed, so that a replayed history has the same ids.
+        # Ids come from the seed, so that a replayed history has the same ids.
         transaction = f"{self._rng.getrandbits(64):016x}"
         first = after = self._sequence
         touched: list[tuple[ChangeStream, Partition]] = []

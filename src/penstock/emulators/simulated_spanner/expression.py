@@ -39,7 +39,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 
 @dataclass(slots=True)
 class Scope:
-    """What names mean: the columns of the table with their types, its aliases, and the parameters."""
+    """Resolves names: the columns of the table with their types, its aliases, and the parameters."""
 
     columns: Mapping[str, ColumnType]
     names: tuple[str, ...]

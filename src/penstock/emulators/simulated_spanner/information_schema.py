@@ -77,8 +77,9 @@ def _database_options(schema: Schema) -> Iterator[Row]:
         "option_type": "character varying" if schema.dialect == POSTGRESQL else "STRING",
         "option_value": schema.version_retention,
     }
-    # Not an option of Spanner. A reader keeps a margin before an emulator that may answer a query up to a time although
-    # a commit before that time is still being written. This service never does that, as Spanner never does.
+    # Spanner has no such option. It tells Penstock's reader that it needs no margin. The reader keeps a margin before
+    # an emulator that may answer a query up to a time although a commit before that time is still being written. This
+    # service never does that, as Spanner never does.
     yield {
         "catalog_name": "",
         "schema_name": "public" if schema.dialect == POSTGRESQL else "",

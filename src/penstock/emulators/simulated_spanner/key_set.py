@@ -14,7 +14,7 @@ from penstock.emulators.simulated_spanner.rows import Key, Row, SortKey
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """From `start` to `end`; ends are orders of keys (see `rows.order_of`), perhaps of prefixes."""
+    """A range from `start` to `end`. The ends are orders of keys (see `rows.order_of`), perhaps of prefixes."""
 
     start: SortKey
     end: SortKey

@@ -37,7 +37,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What new databases are made with; see `Database`."""
+    """The options of new databases; see `Database`."""
 
     seed: int = 0
     partitions: int = 2

@@ -90,28 +90,34 @@ def _key(reader: Reader) -> list[tuple[str, bool]]:
 
 
 def _column(schema: Schema, reader: Reader) -> tuple[Column, bool]:
+    """Return a column, and whether it is declared as the primary key."""
     name = reader.identifier()
     kind, length = _type(schema, reader)
-    column = Column(name, kind, length=length)
-    is_key = False
+    column, is_key = Column(name, kind, length=length), False
     while not (reader.at_words(",") or reader.at_words(")") or reader.next.kind == "end"):
-        if reader.accept("NOT NULL"):
-            column = replace(column, not_null=True)
-        elif reader.accept("PLACEMENT KEY"):
-            column = replace(column, placement_key=True)
-        elif reader.accept("PRIMARY KEY"):
+        if reader.accept("PRIMARY KEY"):
             is_key = True
-        elif reader.accept("DEFAULT"):
-            column = replace(column, default=_default(reader))
-        elif reader.accept("OPTIONS"):
-            reader.skip_parentheses()
-        elif reader.accept("NULL") or reader.accept("HIDDEN"):
-            pass
-        elif reader.at_words("AS") or reader.at_words("GENERATED"):
-            raise unimplemented("Generated columns.")
         else:
-            raise invalid(f"Syntax error: unexpected {reader.next.text!r} in column {name}")
+            column = _with_attribute(column, reader)
     return column, is_key
+
+
+def _with_attribute(column: Column, reader: Reader) -> Column:
+    """Take one attribute of a column, and return the column with it."""
+    if reader.accept("NOT NULL"):
+        return replace(column, not_null=True)
+    if reader.accept("PLACEMENT KEY"):
+        return replace(column, placement_key=True)
+    if reader.accept("DEFAULT"):
+        return replace(column, default=_default(reader))
+    if reader.accept("OPTIONS"):
+        reader.skip_parentheses()
+        return column
+    if reader.accept("NULL") or reader.accept("HIDDEN"):
+        return column
+    if reader.at_words("AS") or reader.at_words("GENERATED"):
+        raise unimplemented("Generated columns.")
+    raise invalid(f"Syntax error: unexpected {reader.next.text!r} in column {column.name}")
 
 
 def _default(reader: Reader) -> Value:

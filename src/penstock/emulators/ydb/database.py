@@ -316,7 +316,8 @@ class Database:
                 if not feed.options.barrier_seconds or feed.to_scan or not feed.enabled:
                     continue
                 interval = max(1, round(feed.options.barrier_seconds * 1000))
-                # Not only the first of each queue: a row of the scan may wait behind a later change.
+                # Look at all entries of each queue, not only at the first: a row of the scan may wait behind a later
+                # change.
                 undelivered = min((each.step for queue in feed.queues for each in queue), default=now_ms)
                 # Later transactions have at least the step of the last one, so its own step is not complete yet.
                 step = min(undelivered, now_ms) // interval * interval

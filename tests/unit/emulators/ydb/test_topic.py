@@ -1,3 +1,5 @@
+"""Topics of the YDB test service keep YDB's rules about keys, offsets, times and consumers."""
+
 from __future__ import annotations
 
 import pytest

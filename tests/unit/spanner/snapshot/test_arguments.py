@@ -1,3 +1,5 @@
+"""Arguments of a snapshot: the tables, the time, and the end of the stream after it."""
+
 from __future__ import annotations
 
 from typing import Any

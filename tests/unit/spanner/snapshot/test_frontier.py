@@ -1,3 +1,5 @@
+"""The frontier of a snapshot: the change stream opens only after all ranges were read."""
+
 from __future__ import annotations
 
 import pytest

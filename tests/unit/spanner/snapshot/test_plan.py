@@ -1,3 +1,5 @@
+"""The plan of a snapshot: every column and every key of the chosen tables, once."""
+
 from __future__ import annotations
 
 from typing import Any

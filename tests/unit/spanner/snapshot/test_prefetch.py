@@ -1,3 +1,5 @@
+"""Ranges are read ahead by threads: every row once, within the budget, through retries and bundles."""
+
 from __future__ import annotations
 
 import json

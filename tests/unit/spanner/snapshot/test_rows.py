@@ -1,3 +1,5 @@
+"""Rows of a snapshot have the form of records of the change stream, wherever messages are cut."""
+
 from __future__ import annotations
 
 import json
