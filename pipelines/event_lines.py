@@ -10,7 +10,9 @@ from typing import Any
 import apache_beam as beam
 
 from penstock.errors import UsageError
+from penstock.event.replica import encode_version
 from penstock.io.files import WriteToJsonLines
+from penstock.io.staging.dead_letter_limit import StopAtLimit
 from penstock.pipelines.event_options import EventOptions
 from penstock.pipelines.event_steps import column_steps, row_steps, secret_key
 from penstock.pipelines.replay import NoRecords
@@ -21,7 +23,7 @@ from penstock.transforms import (
     ShardRecord,
     ToChangeEvents,
 )
-from penstock.transforms.dead_letters import letter_fields
+from penstock.transforms.dead_letters import DeadLetter, letter_fields
 from penstock.transforms.element_transform import ElementTransform
 from penstock.transforms.formats.capture import MODES, check_capture
 from penstock.transforms.formats.debezium import DebeziumFormat
@@ -247,8 +249,16 @@ def write_letters(letters: list[Any], options: EventOptions) -> None:
     """Write dead letters to the folder that the options name, if they name one."""
     if options.dead_letters is not None:
         every = letters | "DeadLetters" >> beam.Flatten()
+        if (limit := options.max_dead_letters) is not None:
+            stop = StopAtLimit(limit, DeadLetter, _describe_letter, "dead letters of this pipeline")
+            every |= "LimitOfDeadLetters" >> stop
         sink = WriteToJsonLines(options.dead_letters, table="dead-letters", format=letter_fields)
         _ = every | "WriteDeadLetters" >> sink
+
+
+def _describe_letter(letter: DeadLetter) -> str:
+    place = "no position" if letter.version is None else f"position {encode_version(letter.version)}"
+    return f"{place}: {letter.reason}"
 
 
 class WriteLines(beam.PTransform):  # type: ignore[misc, unused-ignore]

@@ -44,8 +44,8 @@ SECRETS = frozenset({"mask_key", "registry_login"})
 
 @dataclass(frozen=True, kw_only=True)
 class EventOptions:
-    """The choices of a user about the events of a pipeline. All but `format` and `dead_letters` need a format
-    other than native.
+    """The choices of a user about the events of a pipeline. All but `format`, `dead_letters` and
+    `max_dead_letters` need a format other than native.
 
     A column is ``Email``, in every table that has it, or ``Orders.Email``; in Bigtable it is ``family:qualifier``.
 
@@ -70,6 +70,8 @@ class EventOptions:
             means none.
         dead_letters: Folder for changes that cannot be decoded, converted or formatted. Without it, such a change stops
             the pipeline. Its files contain values of rows.
+        max_dead_letters: Number of dead letters at which the pipeline stops, counted since its checkpoint was created;
+            without it there is no limit.
     """
 
     format: str = NATIVE
@@ -87,8 +89,19 @@ class EventOptions:
     materialize_rows: bool = False
     barrier_seconds: float = 0
     dead_letters: str | None = None
+    max_dead_letters: int | None = None
     format_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     replay: Any = None  # a `Replay`, whose module imports Beam; only `penstock dead-letters replay` sets it
+
+    def __post_init__(self) -> None:
+        limit = self.max_dead_letters
+        if limit is not None and self.dead_letters is None:
+            raise UsageError(
+                "max_dead_letters needs dead_letters, the folder that keeps the letters below the limit. Without the "
+                "folder the first change that cannot be processed stops the pipeline"
+            )
+        if limit is not None and limit < 1:
+            raise UsageError(f"max_dead_letters must be 1 or more, got {limit!r}")
 
     @classmethod
     def of(cls, system: str, given: Mapping[str, Any]) -> EventOptions:
@@ -100,7 +113,9 @@ class EventOptions:
         formats = {name: given[name] for name in formats_of(system) if given.get(name)}
         own = {name: value for name, value in given.items() if name in cls.__dataclass_fields__}
         made = cls(format_options=formats, **own)
-        default = cls(format=made.format, dead_letters=made.dead_letters)
+        default = cls(
+            format=made.format, dead_letters=made.dead_letters, max_dead_letters=made.max_dead_letters
+        )
         others = [*formats, *(name for name in own if own[name] != getattr(default, name))]
         if made.format == NATIVE and others:
             raise UsageError(

@@ -133,7 +133,7 @@ SINKS: Mapping[str, SinkKind] = {
     "delta": SinkKind(
         "Delta tables",
         "penstock.io.delta:WriteToDelta",
-        ("uri", "mode", "schema_changes", "roll_seconds", "storage_options"),
+        ("uri", "mode", "schema_changes", "tombstone_seconds", "roll_seconds", "storage_options"),
         (_ONCE, "Each epoch is one commit of each table.", _NEWER, _RESUMES),
         secrets=frozenset({"storage_options"}),
         examples={
@@ -144,7 +144,15 @@ SINKS: Mapping[str, SinkKind] = {
     "iceberg": SinkKind(
         "Iceberg tables",
         "penstock.io.iceberg:WriteToIceberg",
-        ("table", "catalog", "mode", "schema_changes", "roll_seconds", "catalog_properties"),
+        (
+            "table",
+            "catalog",
+            "mode",
+            "schema_changes",
+            "tombstone_seconds",
+            "roll_seconds",
+            "catalog_properties",
+        ),
         (_ONCE, "Each epoch is one commit of each table.", _NEWER, _RESUMES),
         renamed={"table": "target_table"},
         secrets=frozenset({"catalog_properties"}),

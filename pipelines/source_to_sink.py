@@ -65,8 +65,10 @@ def build_function(source: str, sink: str) -> Callable[..., Any]:
         transform = read.build_function().source(**{name: given[name] for name in of_source if name in given})
         if not kind.has_format:
             options = EventOptions(**chosen, replay=replay)
+            transform, options = read.filtering_after_rows(transform, options)
             return _apply(pipeline, source, transform, options, _sink(kind, given))
         options = replace(EventOptions.of(source, {"format": RECORD_FORMAT, **chosen}), replay=replay)
+        transform, options = read.filtering_after_rows(transform, options)
         format_ = options.make_format(source, transform.stream)
         check = FormatCheck(options, format_, source, getattr(transform, "capture_type", str))
         return _apply(pipeline, source, transform, options, _sink(kind, given, format=format_), check)

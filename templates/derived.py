@@ -32,6 +32,7 @@ _EXAMPLES = {
     "registry_url": "http://registry:8081",
     "registry_login": "${env:REGISTRY_LOGIN}",
     "dead_letters": "/data/dead-letters",
+    "max_dead_letters": "1000",
 }
 
 

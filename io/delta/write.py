@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Mapping
 from typing import Any
 
-import apache_beam as beam
-from typing_extensions import Self
-
-from penstock.event.model import ChangeEvent
 from penstock.event.schema_changes import Policy
 from penstock.extras import require_extra
-from penstock.io.columnar.check import CheckRows
 from penstock.io.columnar.replica import check_arguments
 from penstock.io.columnar.table_rows import Mode
+from penstock.io.columnar.write_checked import WriteCheckedRows
 from penstock.io.staging.batch import EventBlocks
 from penstock.io.staging.coders import RecordBlockCoder
 from penstock.io.staging.publish_epochs import PublishEpochs
 
 
-class WriteToDelta(beam.PTransform):
+class WriteToDelta(WriteCheckedRows):
     """Write change events into Delta tables: exactly once, one commit for each epoch and table.
 
         events | WriteToDelta("s3://lake/{table}", mode="current")
@@ -73,34 +68,24 @@ class WriteToDelta(beam.PTransform):
         staging: str | os.PathLike[str] | None = None,
         tombstone_seconds: float = 7 * 86_400,
     ) -> None:
-        super().__init__()
         # Imported here, because the module needs pyarrow.
         require_extra("delta", "deltalake")
         require_extra("delta", "pyarrow")
         from penstock.io.delta.target import DeltaTarget
 
         check_arguments(mode, schema_changes)
-        self._uri, self._mode = os.fspath(uri), mode
-        self._publish = PublishEpochs(
-            DeltaTarget(self._uri, mode, schema_changes, dict(storage_options or {}), tombstone_seconds),
+        target = DeltaTarget(
+            os.fspath(uri), mode, schema_changes, dict(storage_options or {}), tombstone_seconds
+        )
+        publish = PublishEpochs(
+            target,
             EventBlocks(RecordBlockCoder().encode),
             shards=4,
             roll_seconds=roll_seconds,
             staging=staging,
         )
-        self._checks = False
-
-    def with_exception_handling(self) -> Self:
-        """Return a copy with a second output: `RefusedEvent`s, whose values the columns cannot hold (`CheckRows`)."""
-        changed = copy.copy(self)
-        changed._checks = True
-        return changed
-
-    def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:
-        if not self._checks:
-            return events | "Publish" >> self._publish
-        fitting, refused = events | CheckRows(f"the Delta table {self._uri}")
-        return fitting | "Publish" >> self._publish, refused
+        super().__init__(target.name, "Publish", publish)
+        self._mode = mode
 
     def display_data(self) -> dict[str, Any]:
-        return {"mode": self._mode, **self._publish.display_data()}
+        return {"mode": self._mode, **super().display_data()}

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Callable
-from typing import Any, ClassVar
-
-import apache_beam as beam
-from typing_extensions import Self
+from typing import Any
 
 from penstock.event.coder import encode_event
 from penstock.event.model import ChangeEvent
 from penstock.extras import require_extra
 from penstock.io.columnar.avro import AvroCompression, AvroRows
-from penstock.io.columnar.check import CheckRows
 from penstock.io.columnar.parquet import ParquetCompression, ParquetRows
+from penstock.io.columnar.write_checked import WriteCheckedRows
 from penstock.io.files.layout import Layout, Partitions
 from penstock.io.staging.format import FileFormat
-from penstock.io.staging.publication import PublishedFile
 from penstock.io.staging.rolling import RollingPolicy
 from penstock.io.staging.store import store_of
 from penstock.io.staging.transform import WriteStagedFiles
@@ -26,47 +21,28 @@ from penstock.io.staging.transform import WriteStagedFiles
 Table = str | Callable[[ChangeEvent], str] | None
 
 
-class _WriteRows(beam.PTransform):
+class _WriteRows(WriteCheckedRows):
     """The base of sinks that write change rows into files."""
-
-    _target: ClassVar[str]
 
     def __init__(
         self,
+        target: str,
         output: str | os.PathLike[str],
         format: FileFormat,
         layout: Layout,
         roll_seconds: float,
         roll_bytes: int,
     ) -> None:
-        super().__init__()
-        self._store = store_of(output)
-        self._format = format
         self._layout = layout
-        self._policy = RollingPolicy(round(roll_seconds * 1e6), roll_bytes)
-        self._checks = False
-
-    def with_exception_handling(self) -> Self:
-        """Return a copy with a second output: `RefusedEvent`s, whose values the files cannot hold; see `CheckRows`."""
-        changed = copy.copy(self)
-        changed._checks = True
-        return changed
-
-    def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:
-        fitting, refused = events | CheckRows(self._target) if self._checks else (events, None)
-        published: beam.PCollection[PublishedFile] = fitting | "Write" >> WriteStagedFiles(
-            self._store, encode=encode_event, bucket=self._layout, format=self._format, policy=self._policy
+        policy = RollingPolicy(round(roll_seconds * 1e6), roll_bytes)
+        write = WriteStagedFiles(
+            store_of(output), encode=encode_event, bucket=layout, format=format, policy=policy
         )
-        return (published, refused) if self._checks else published
+        super().__init__(target, "Write", write)
 
     def display_data(self) -> dict[str, Any]:
-        return {
-            "output": self._store.output,
-            "partition_by": self._layout.partition_by,
-            "shards": self._layout.shards,
-            "roll_seconds": self._policy.after_us / 1e6,
-            "roll_bytes": self._policy.at_bytes,
-        }
+        layout = self._layout
+        return {**super().display_data(), "partition_by": layout.partition_by, "shards": layout.shards}
 
 
 class WriteToParquet(_WriteRows):
@@ -97,8 +73,6 @@ class WriteToParquet(_WriteRows):
         UsageError: an argument is wrong, or pyarrow is missing (at construction).
     """
 
-    _target = "a Parquet file"
-
     def __init__(
         self,
         output: str | os.PathLike[str],
@@ -112,7 +86,7 @@ class WriteToParquet(_WriteRows):
     ) -> None:
         require_extra("parquet", "pyarrow")
         layout = Layout(table, partition_by, shards)
-        super().__init__(output, ParquetRows(compression), layout, roll_seconds, roll_bytes)
+        super().__init__("a Parquet file", output, ParquetRows(compression), layout, roll_seconds, roll_bytes)
 
 
 class WriteToAvro(_WriteRows):
@@ -139,8 +113,6 @@ class WriteToAvro(_WriteRows):
         UsageError: an argument is wrong, or fastavro is missing (at construction).
     """
 
-    _target = "an Avro file"
-
     def __init__(
         self,
         output: str | os.PathLike[str],
@@ -154,4 +126,4 @@ class WriteToAvro(_WriteRows):
     ) -> None:
         require_extra("avro", "fastavro")
         layout = Layout(table, partition_by, shards)
-        super().__init__(output, AvroRows(compression), layout, roll_seconds, roll_bytes)
+        super().__init__("an Avro file", output, AvroRows(compression), layout, roll_seconds, roll_bytes)

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Mapping
 from typing import Any
 
-import apache_beam as beam
-from typing_extensions import Self
-
 from penstock.errors import UsageError
-from penstock.event.model import ChangeEvent
 from penstock.event.schema_changes import Policy
 from penstock.extras import require_extra
-from penstock.io.columnar.check import CheckRows
 from penstock.io.columnar.replica import check_arguments
 from penstock.io.columnar.table_rows import Mode
+from penstock.io.columnar.write_checked import WriteCheckedRows
 from penstock.io.staging.batch import EventBlocks
 from penstock.io.staging.coders import RecordBlockCoder
 from penstock.io.staging.publish_epochs import PublishEpochs
 
 
-class WriteToIceberg(beam.PTransform):
+class WriteToIceberg(WriteCheckedRows):
     """Write change events into Iceberg tables: exactly once, one commit for each epoch and table.
 
         events | WriteToIceberg("shop.{table}", catalog="prod", mode="current")
@@ -67,7 +62,6 @@ class WriteToIceberg(beam.PTransform):
         staging: str | os.PathLike[str] | None = None,
         tombstone_seconds: float = 7 * 86_400,
     ) -> None:
-        super().__init__()
         require_extra("iceberg", "pyiceberg")
         require_extra("iceberg", "pyarrow")
         # Imported here, because the module needs pyarrow.
@@ -76,29 +70,18 @@ class WriteToIceberg(beam.PTransform):
         check_arguments(mode, schema_changes)
         if "." not in table:
             raise UsageError(f"table needs a namespace, such as shop.{table}, got {table!r}.")
-        self._table, self._mode = table, mode
-        self._publish = PublishEpochs(
-            IcebergTarget(
-                table, catalog, mode, schema_changes, dict(catalog_properties or {}), tombstone_seconds
-            ),
+        target = IcebergTarget(
+            table, catalog, mode, schema_changes, dict(catalog_properties or {}), tombstone_seconds
+        )
+        publish = PublishEpochs(
+            target,
             EventBlocks(RecordBlockCoder().encode),
             shards=4,
             roll_seconds=roll_seconds,
             staging=staging,
         )
-        self._checks = False
-
-    def with_exception_handling(self) -> Self:
-        """Return a copy with a second output: `RefusedEvent`s, whose values the columns cannot hold (`CheckRows`)."""
-        changed = copy.copy(self)
-        changed._checks = True
-        return changed
-
-    def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:
-        if not self._checks:
-            return events | "Publish" >> self._publish
-        fitting, refused = events | CheckRows(f"the Iceberg table {self._table}")
-        return fitting | "Publish" >> self._publish, refused
+        super().__init__(target.name, "Publish", publish)
+        self._mode = mode
 
     def display_data(self) -> dict[str, Any]:
-        return {"mode": self._mode, **self._publish.display_data()}
+        return {"mode": self._mode, **super().display_data()}

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import os
-from typing import Any
-
-import apache_beam as beam
-from typing_extensions import Self
 
 from penstock.errors import UsageError
-from penstock.event.model import ChangeEvent
 from penstock.extras import require_extra
-from penstock.io.columnar.check import CheckRows
+from penstock.io.columnar.write_checked import WriteCheckedRows
 from penstock.io.spark.rows import Images, SparkRows
 from penstock.io.spark.target import ForEachEpoch, SparkFunctionTarget
 from penstock.io.staging.publish_epochs import PublishEpochs
 
 
-class WriteToSpark(beam.PTransform):
+class WriteToSpark(WriteCheckedRows):
     """Give each epoch's change events to a function of a Spark DataFrame, as `foreachBatch` does.
 
         def save(dataframe, epoch_id):
@@ -63,13 +57,12 @@ class WriteToSpark(beam.PTransform):
         roll_seconds: float = 0,
         staging: str | os.PathLike[str] | None = None,
     ) -> None:
-        super().__init__()
         if not callable(for_each_epoch):
             raise UsageError(
                 f"for_each_epoch must be a function (dataframe, epoch_id), got {for_each_epoch!r}."
             )
         require_extra("parquet", "pyarrow")
-        self._publish = PublishEpochs(
+        publish = PublishEpochs(
             SparkFunctionTarget(for_each_epoch),
             SparkRows(images),
             shards=shards,
@@ -78,19 +71,4 @@ class WriteToSpark(beam.PTransform):
             # Files, so that the executors read the rows, and not the driver.
             inline=False,
         )
-        self._checks = False
-
-    def with_exception_handling(self) -> Self:
-        """Return a copy with a second output: `RefusedEvent`s, whose values the columns cannot hold (`CheckRows`)."""
-        changed = copy.copy(self)
-        changed._checks = True
-        return changed
-
-    def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:
-        if not self._checks:
-            return events | "Publish" >> self._publish
-        fitting, refused = events | CheckRows("a DataFrame")
-        return fitting | "Publish" >> self._publish, refused
-
-    def display_data(self) -> dict[str, Any]:
-        return self._publish.display_data()
+        super().__init__("a DataFrame", "Publish", publish)

@@ -23,6 +23,7 @@ from penstock.lazy import load
 if TYPE_CHECKING:
     from penstock.io.staging.batch import DeliveredBatch, StagedBatch
     from penstock.io.staging.collect import CollectRecordsFn
+    from penstock.io.staging.dead_letter_limit import TooManyDeadLettersError
     from penstock.io.staging.delivery import (
         Delivery,
         EventBatch,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from penstock.io.staging.refused import RefusedEvent
     from penstock.io.staging.roll import RollFilesFn
     from penstock.io.staging.rolling import RollingPolicy
-    from penstock.io.staging.send_after_commit import SendAfterCommit, TooManyRefusedError
+    from penstock.io.staging.send_after_commit import SendAfterCommit
     from penstock.io.staging.store import FileStore, store_of
     from penstock.io.staging.transform import WriteStagedFiles
 
@@ -73,7 +74,7 @@ __all__ = [
     "StagedBatch",
     "Target",
     "TargetUnavailableError",
-    "TooManyRefusedError",
+    "TooManyDeadLettersError",
     "WriteStagedFiles",
     "is_delivered",
     "store_of",
@@ -105,7 +106,7 @@ _HOMES = {
     "StagedBatch": "delivery_coders",
     "Target": "delivery",
     "TargetUnavailableError": "delivery",
-    "TooManyRefusedError": "send_after_commit",
+    "TooManyDeadLettersError": "dead_letter_limit",
     "WriteStagedFiles": "transform",
     "is_delivered": "delivery",
     "store_of": "store",

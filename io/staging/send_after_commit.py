@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 from apache_beam.transforms.window import GlobalWindows
 from typing_extensions import Self
 
-from penstock.errors import ServiceError, UsageError
+from penstock.errors import UsageError
 from penstock.event.coder import encode_event
 from penstock.event.model import ChangeEvent
 from penstock.event.sharding import shard_of
@@ -20,6 +19,7 @@ from penstock.io.staging import delivery_coders  # noqa: F401  registers the cod
 from penstock.io.staging.batch import EventBlocks
 from penstock.io.staging.coders import RecordBlockCoder
 from penstock.io.staging.collect import CollectRecordsFn
+from penstock.io.staging.dead_letter_limit import check_limit, stop_at_refused
 from penstock.io.staging.delivery import Target
 from penstock.io.staging.names import sink_name
 from penstock.io.staging.refused import REFUSED, RefusedEvent
@@ -35,12 +35,6 @@ SHARDS = 4
 
 BATCH_BYTES = 64 * 1024 * 1024
 """A batch of this many bytes is sent with the next commit, whatever `roll_seconds` says."""
-
-
-class TooManyRefusedError(ServiceError):
-    """A target refused as many rows as `max_dead_letters` allows."""
-
-    retryable = False
 
 
 class SendAfterCommit(beam.PTransform):
@@ -98,8 +92,7 @@ class SendAfterCommit(beam.PTransform):
         The rest of their batch is delivered. `penstock.transforms.DeadLetters` makes records of them. With
         `max_dead_letters` the pipeline fails when the sink has had this many since the checkpoint was created.
         """
-        if max_dead_letters is not None and max_dead_letters < 1:
-            raise UsageError(f"max_dead_letters must be 1 or more, got {max_dead_letters!r}.")
+        check_limit(max_dead_letters)
         changed = copy.copy(self)
         changed._skip_refused, changed._max_dead_letters = True, max_dead_letters
         return changed
@@ -135,11 +128,7 @@ class SendAfterCommit(beam.PTransform):
         # Beam knows the type of the main output only.
         refused.element_type = RefusedEvent
         if self._max_dead_letters is not None:
-            refused = (
-                refused
-                | "One key" >> beam.WithKeys("").with_output_types(tuple[str, RefusedEvent])
-                | "Stop at" >> beam.ParDo(_StopAtFn(self._max_dead_letters, self._target.name))
-            )
+            refused |= "Limit" >> stop_at_refused(self._max_dead_letters, self._target.name)
         return delivered, refused
 
     def display_data(self) -> dict[str, Any]:
@@ -159,32 +148,3 @@ class ShardOf:
 
     def __call__(self, event: ChangeEvent, event_us: int) -> str:
         return bucket_of(shard_of(event, self.shards), self.shards)
-
-
-@beam.typehints.with_output_types(RefusedEvent)
-class _StopAtFn(beam.DoFn):
-    """Passes refused events on, and fails when `limit` of them have come.
-
-    State: one number. The epoch that reaches the limit is not committed, so a restart with a higher limit continues
-    with the event that reached it.
-    """
-
-    COUNT = ReadModifyWriteStateSpec("count", beam.coders.VarIntCoder())
-
-    def __init__(self, limit: int, target: str) -> None:
-        self._limit = limit
-        self._target = target
-
-    def process(
-        self, keyed: tuple[str, RefusedEvent], count: Any = beam.DoFn.StateParam(COUNT)
-    ) -> list[RefusedEvent]:
-        _, refused = keyed
-        number = (count.read() or 0) + 1
-        if number >= self._limit:
-            raise TooManyRefusedError(
-                f"{self._target} has refused {number} rows (max_dead_letters={self._limit}); the last one is at "
-                f"position {refused.event.id}: {refused.reason}. Correct the target, then start the pipeline again "
-                "with a higher max_dead_letters"
-            )
-        count.write(number)
-        return [refused]

@@ -3,60 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import apache_beam as beam
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
 
 from penstock.errors import UsageError
-from penstock.event import Kind, Op
 from penstock.io.spark import WriteToSpark
-from penstock.runner import PySparkRunner
-from tests.unit.formats.events import event_of, schema_of
+from tests.integration.sinks.spark_examples import FailsOnce, example, run
 
 pytestmark = pytest.mark.spark
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "sinks" / "spark.md"
-SCHEMA = schema_of({"id": Kind.INT64}, name=Kind.STRING)
-EVENTS = [
-    event_of(SCHEMA, Op.CREATE, after={"id": number % 4, "name": f"n{number}"}, timestamp=number * 10**9)
-    for number in range(20)
-]
 EXPECTED = sorted((number % 4, f"n{number}") for number in range(20))
-
-
-def example(name: str, **constants: str) -> Callable[[Any, int], None]:
-    """Return the function `name` of the page."""
-    code = "\n".join(re.findall(r"```python\n(def .*?)```", PAGE.read_text(), re.DOTALL))
-    names: dict[str, Any] = dict(constants)
-    exec(compile(code, str(PAGE), "exec"), names)
-    return names[name]
-
-
-class FailsOnce:
-    """Calls a function, and then fails, the first time for each id. Notes the ids, and how many rows came with each."""
-
-    def __init__(self, function: Callable[[Any, int], None], notes: Path) -> None:
-        self.function, self.notes = function, notes
-
-    def __call__(self, dataframe: Any, epoch_id: int) -> None:
-        calls = json.loads(self.notes.read_text()) if self.notes.exists() else []
-        rows = sorted(row.asDict(recursive=True)["metadata"]["version"] for row in dataframe.collect())
-        self.notes.write_text(json.dumps([*calls, [epoch_id, rows]]))
-        self.function(dataframe, epoch_id)
-        if [epoch_id] not in [each[:1] for each in calls]:
-            raise ConnectionError("lost after the write")
-
-
-def run(spark: Any, folder: Path, sink: WriteToSpark, retries: int = 3) -> None:
-    flags = [f"--checkpoint_dir={folder}/checkpoint", f"--epoch_retries={retries}", "--epoch_max_records=7"]
-    pipeline = beam.Pipeline(runner=PySparkRunner(spark), options=PipelineOptions(flags))
-    _ = pipeline | beam.Create(EVENTS) | sink
-    pipeline.run().wait_until_finish()
 
 
 def found(rows: list[Any]) -> list[tuple[int, str]]:

@@ -28,7 +28,7 @@ from penstock.io.staging import (
     SendAfterCommit,
     Sent,
     StagedBatch,
-    TooManyRefusedError,
+    TooManyDeadLettersError,
     is_delivered,
 )
 from penstock.publish import PublishOnDriver
@@ -212,7 +212,7 @@ def test_max_dead_letters_stops_the_pipeline(target, tmp_path):
 
     with pytest.raises(Exception, match="max_dead_letters=1") as failed:
         run_stream(build, folder=tmp_path)
-    assert isinstance(failed.value.__cause__, TooManyRefusedError)
+    assert isinstance(failed.value.__cause__, TooManyDeadLettersError)
 
 
 @dataclass(frozen=True)

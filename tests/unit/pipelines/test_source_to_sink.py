@@ -9,6 +9,8 @@ import apache_beam as beam
 import pytest
 
 from penstock.errors import UsageError
+from penstock.io.spanner import ReadFromSpannerChangeStream
+from penstock.io.spanner.filter import Selection
 from penstock.pipelines.sinks import SINKS, SinkKind
 from penstock.pipelines.source_to_sink import build_function, main
 from penstock.pipelines.sources import SOURCES
@@ -66,6 +68,38 @@ def test_the_pipeline_reads_chooses_and_writes(tmp_path: Any) -> None:
         dead_letters=str(tmp_path / "letters"),
     )
     assert {"ReadChangeStream", "ToChangeEvents", "WithoutColumns(*)", "Write", "WriteDeadLetters"} <= found
+
+
+@pytest.mark.parametrize("sink", ["delta", "kafka"])
+@pytest.mark.parametrize("materialize_rows", [False, True])
+def test_the_source_filters_unless_rows_are_materialized_from_all_of_their_changes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, sink: str, materialize_rows: bool
+) -> None:
+    read: list[Selection] = []
+    expand = ReadFromSpannerChangeStream.expand
+    monkeypatch.setattr(
+        ReadFromSpannerChangeStream, "expand", lambda self, p: read.append(self.selection) or expand(self, p)
+    )
+    target = {"delta": {"uri": str(tmp_path)}, "kafka": {"bootstrap_servers": "localhost:9"}}[sink]
+    found = labels(
+        build_function("spanner", sink),
+        **STREAM,
+        **target,
+        mod_types=["UPDATE"],
+        materialize_rows=materialize_rows,
+    )
+    assert read == [Selection(mod_types=frozenset() if materialize_rows else frozenset({"UPDATE"}))]
+    assert ("FilterChanges" in found) is materialize_rows
+
+
+@pytest.mark.parametrize("sink", ["delta", "kafka"])
+def test_the_pipeline_stops_at_max_dead_letters_of_all_steps_together(tmp_path: Any, sink: str) -> None:
+    target = {"delta": {"uri": str(tmp_path)}, "kafka": {"bootstrap_servers": "localhost:9"}}[sink]
+    build = build_function("spanner", sink)
+    found = labels(build, **STREAM, **target, dead_letters=str(tmp_path / "letters"), max_dead_letters=10)
+    assert "LimitOfDeadLetters" in found
+    with pytest.raises(UsageError, match="max_dead_letters needs dead_letters"):
+        build(beam.Pipeline(), **STREAM, **target, max_dead_letters=10)
 
 
 def test_without_dead_letters_there_is_no_error_output(tmp_path: Any) -> None:

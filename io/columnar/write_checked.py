@@ -1,0 +1,44 @@
+"""`WriteCheckedRows`: the base of sinks whose rows have columns, with an error output for rows that do not fit."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import apache_beam as beam
+from typing_extensions import Self
+
+from penstock.event.model import ChangeEvent
+from penstock.io.columnar.check import CheckRows
+from penstock.io.staging.dead_letter_limit import check_limit, stop_at_refused
+
+
+class WriteCheckedRows(beam.PTransform):
+    """Applies `write` to change events, if wanted after `CheckRows`. `target` names the target in messages."""
+
+    def __init__(self, target: str, label: str, write: beam.PTransform) -> None:
+        super().__init__()
+        self._target, self._write_label, self._write = target, label, write
+        self._checks = False
+        self._max_dead_letters: int | None = None
+
+    def with_exception_handling(self, *, max_dead_letters: int | None = None) -> Self:
+        """Return a copy with a second output: `RefusedEvent`s, whose values the columns cannot hold (`CheckRows`).
+
+        With `max_dead_letters` the pipeline fails when the sink has had this many since the checkpoint was created.
+        """
+        check_limit(max_dead_letters)
+        changed = copy.copy(self)
+        changed._checks, changed._max_dead_letters = True, max_dead_letters
+        return changed
+
+    def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:
+        if not self._checks:
+            return events | self._write_label >> self._write
+        fitting, refused = events | CheckRows(self._target)
+        if self._max_dead_letters is not None:
+            refused |= "Limit" >> stop_at_refused(self._max_dead_letters, self._target)
+        return fitting | self._write_label >> self._write, refused
+
+    def display_data(self) -> dict[str, Any]:
+        return dict(self._write.display_data())

@@ -1,0 +1,82 @@
+"""A pipeline into a table of Delta or Iceberg with Spark's own writers, in a process whose Spark has their jars.
+
+    python -m tests.integration.sinks.table_formats FOLDER JAR,JAR,... delta,iceberg
+
+Writes FOLDER/found.json: the rows of the tables, and the ids with which the functions were called; or the error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from penstock.event import Op
+from penstock.io.spark import WriteToSpark
+from tests.integration.sinks.spark_examples import EVENTS, SCHEMA, FailsOnce, example, run
+from tests.unit.formats.events import event_of
+
+DELETED = 3
+EVENTS_WITH_DELETE = [
+    *EVENTS,
+    event_of(SCHEMA, Op.DELETE, before={"id": DELETED, "name": "n19"}, timestamp=30 * 10**9),
+]
+_DELTA = "io.delta.sql.DeltaSparkSessionExtension"
+_ICEBERG = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+
+
+def session(folder: Path, jars: str) -> SparkSession:
+    """Return a session as the page says; Delta's log is read in few tasks."""
+    settings = {
+        "spark.jars": jars,
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.sql.extensions": ",".join((_DELTA, _ICEBERG)),
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lake.type": "hadoop",
+        "spark.sql.catalog.lake.warehouse": str(folder / "warehouse"),
+    }
+    builder = SparkSession.builder.master("local[2]")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def main(folder: Path, jars: str, formats: str) -> dict[str, object]:
+    """Run the pipeline; return what is found afterwards."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = session(folder, jars)
+    table = str(folder / "delta")
+    writers = [example(f"to_{each}", TABLE=table) for each in formats.split(",")]
+
+    def save(dataframe: object, epoch_id: int) -> None:
+        for writer in writers:
+            writer(dataframe, epoch_id)
+
+    try:
+        run(
+            spark,
+            folder,
+            WriteToSpark(FailsOnce(save, folder / "calls"), shards=1),
+            events=EVENTS_WITH_DELETE,
+        )
+    except Exception as error:
+        return {"error": str(error), "spark": spark.version}
+    delta = spark.sql(f"select id, name from delta.`{table}` order by id").collect()
+    iceberg = spark.table("lake.shop.changes").collect()
+    return {
+        "spark": spark.version,
+        "delta": [tuple(row) for row in delta],
+        "iceberg": sorted((row["op"], json.loads(row["key"])["id"], row["after"]) for row in iceberg),
+        "calls": json.loads((folder / "calls").read_text()),
+    }
+
+
+if __name__ == "__main__":
+    found = main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+    Path(sys.argv[1], "found.json").write_text(json.dumps(found))
