@@ -93,6 +93,8 @@ SINKS: Mapping[str, SinkKind] = {
             "create_tables",
             "max_staleness_seconds",
             "nanoseconds",
+            "credentials_file",
+            "impersonate",
             "endpoint",
             "write_endpoint",
             "shards",
@@ -108,6 +110,8 @@ SINKS: Mapping[str, SinkKind] = {
         examples={
             "project": "my-project",
             "dataset": "shop",
+            "credentials_file": "/run/secrets/bigquery.json",
+            "impersonate": "writer@my-project.iam.gserviceaccount.com",
             "endpoint": "http://localhost:9050",
             "write_endpoint": "localhost:9060",
         },

@@ -1,4 +1,4 @@
-"""Clients of BigQuery, with the credentials of the process or without any (an emulator)."""
+"""Clients of BigQuery, with the credentials that the user chose or without any (an emulator)."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ if TYPE_CHECKING:
     from penstock.io.bigquery.target import BigQueryTarget
 
 _CREDENTIALS = (
-    "no usable Google credentials. Run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS "
-    "to a key file; for an emulator, pass endpoint= and write_endpoint="
+    "no usable Google credentials. Run `gcloud auth application-default login`, set GOOGLE_APPLICATION_CREDENTIALS to "
+    "a file with credentials, or pass credentials_file=. With impersonate= they need the role "
+    "roles/iam.serviceAccountTokenCreator on that service account. For an emulator pass endpoint= and write_endpoint="
 )
 
 
 def rest_client(target: BigQueryTarget) -> bigquery.Client:
     """Return a client of tables and queries."""
     if target.endpoint is None:
-        return bigquery.Client(project=target.project)
+        return bigquery.Client(project=target.project, credentials=target.login.load())
     options = ClientOptions(api_endpoint=target.endpoint)
     return bigquery.Client(project=target.project, credentials=AnonymousCredentials(), client_options=options)
 
@@ -39,7 +40,7 @@ def rest_client(target: BigQueryTarget) -> bigquery.Client:
 def write_client(target: BigQueryTarget) -> BigQueryWriteClient:
     """Return a client of the Storage Write API."""
     if target.write_endpoint is None:
-        return BigQueryWriteClient()
+        return BigQueryWriteClient(credentials=target.login.load())
     channel = grpc.insecure_channel(target.write_endpoint)
     return BigQueryWriteClient(transport=BigQueryWriteGrpcTransport(channel=channel))
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from penstock.event.model import Source
 from penstock.event.schema_changes import Policy
 from penstock.extras import extra_packages
 from penstock.io.bigquery.columns import Nanoseconds
+from penstock.io.change_streams.credentials import GoogleLogin
 
 if TYPE_CHECKING:
     from penstock.io.staging.delivery import Sender
@@ -33,6 +34,7 @@ class BigQueryTarget:
     nanoseconds: Nanoseconds = "refuse"
     endpoint: str | None = None
     write_endpoint: str | None = None
+    login: GoogleLogin = field(default_factory=GoogleLogin)
 
     @property
     def name(self) -> str:

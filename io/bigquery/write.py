@@ -10,6 +10,7 @@ from penstock.event.schema_changes import Policy
 from penstock.extras import require_extra
 from penstock.io.bigquery.columns import Nanoseconds
 from penstock.io.bigquery.target import BigQueryTarget, Mode
+from penstock.io.change_streams.credentials import GoogleLogin
 from penstock.io.staging.retry import UNAVAILABLE_SECONDS
 from penstock.io.staging.send_after_commit import SHARDS, SendAfterCommit
 
@@ -46,6 +47,9 @@ class WriteToBigQuery(SendAfterCommit):
             creates. 0 makes BigQuery apply all changes before each query, which costs time and money.
         nanoseconds: what happens in the mode current to times with nanoseconds, which BigQuery does not have:
             ``refuse`` or ``truncate`` to microseconds. In keys they are always refused.
+        credentials_file: path of a JSON file with Google credentials, on the driver and on each worker; None: the
+            application default credentials.
+        impersonate: e-mail address of a service account that the credentials impersonate.
         endpoint: URL of the REST API of an emulator, such as ``http://localhost:9050``.
         write_endpoint: ``host:port`` of the Storage Write API of an emulator.
         shards: how many batches are sent at the same time.
@@ -69,6 +73,8 @@ class WriteToBigQuery(SendAfterCommit):
         create_tables: bool = True,
         max_staleness_seconds: int = 900,
         nanoseconds: Nanoseconds = "refuse",
+        credentials_file: str | None = None,
+        impersonate: str | None = None,
         endpoint: str | None = None,
         write_endpoint: str | None = None,
         shards: int = SHARDS,
@@ -102,6 +108,7 @@ class WriteToBigQuery(SendAfterCommit):
             nanoseconds,
             endpoint,
             write_endpoint,
+            GoogleLogin(credentials_file, impersonate),
         )
         super().__init__(
             target,
