@@ -9,8 +9,8 @@ comparison); then everything is done again from the new snapshot.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,15 +44,12 @@ from penstock.io.columnar.table_rows import (
     forget_before,
     table_schema,
 )
+from penstock.io.delta.errors import classify_error
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.delivery import LedgerEntry, TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
 
 _EPOCH_BITS = 32
-
-# delta-rs 1.6 has one class, DeltaError, for a store that does not answer and for mistakes in a request. Errors of the
-# store have the text of the Rust crate object_store ("Generic S3 error"), "Generic DeltaTable error" alone is none.
-_STORE_ERROR = re.compile(r"Generic (?!DeltaTable)\w+ error|error sending request", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -74,27 +71,21 @@ class DeltaTarget:
         """Open the table, if the URI names one.
 
         Raises:
-            TargetUnavailableError: the storage does not answer or denies access.
+            TargetUnavailableError: the storage does not answer.
+            DeltaTargetError: it denies access, or there is no such bucket.
         """
         if "{" not in self.uri:
-            self._open(self.uri)
+            with _errors(self.uri):
+                self._open(self.uri)
 
     def publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
-        from deltalake.exceptions import CommitFailedError, DeltaError
-
         given: dict[str, Source] = {}
         for each in events_of_epoch(batches):
             if not each.source.table:  # a message of the log belongs to no table
                 continue
             uri = table_for(self.uri, each.source, given)
-            try:
+            with _errors(uri):
                 self._publish(uri, delivery, each)
-            except CommitFailedError as error:
-                raise TargetUnavailableError(f"another writer has committed to {uri}: {error}") from None
-            except (DeltaError, OSError) as error:
-                if isinstance(error, DeltaError) and not _STORE_ERROR.search(str(error)):
-                    raise
-                raise TargetUnavailableError(f"the storage of {uri}: {error}") from None
 
     def _publish(self, uri: str, delivery: EpochDelivery, table: TableEvents) -> None:
         delta = self._open(uri)
@@ -114,8 +105,6 @@ class DeltaTarget:
             return DeltaTable(uri, storage_options=dict(self.storage_options))
         except TableNotFoundError:
             return None
-        except OSError as error:
-            raise TargetUnavailableError(str(error)) from None
 
     def _create(self, uri: str, table: TableEvents) -> Any:
         """Create an empty table. It has no entry in its ledger, so a crash after it repeats nothing."""
@@ -129,6 +118,22 @@ class DeltaTarget:
         nullable = pa.schema([field.with_nullable(True) for field in shape])
         DeltaTable.create(uri, nullable, mode="ignore", storage_options=dict(self.storage_options))
         return self._open(uri)
+
+
+@contextmanager
+def _errors(uri: str) -> Iterator[None]:
+    """Turn errors of delta-rs within the block into those of the sink."""
+    from deltalake.exceptions import CommitFailedError, DeltaError
+
+    try:
+        yield
+    except CommitFailedError as error:
+        raise TargetUnavailableError(f"another writer has committed to {uri}: {error}") from None
+    except (DeltaError, OSError) as error:
+        found = classify_error(str(error), uri, is_delta_error=isinstance(error, DeltaError))
+        if found is None:
+            raise
+        raise found from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ the table; then everything is done again from the new metadata.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -42,6 +43,7 @@ from penstock.io.columnar.table_rows import (
     forget_before,
     table_schema,
 )
+from penstock.io.iceberg.errors import classify_error, not_configured
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.delivery import LedgerEntry, TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
@@ -59,6 +61,7 @@ def unavailable_errors() -> tuple[type[Exception], ...]:
         exceptions.ServiceUnavailableError,
         exceptions.ServerError,
         exceptions.TooManyRequestsError,
+        exceptions.WaitingForLockException,
     )
     try:
         from sqlalchemy.exc import OperationalError
@@ -87,31 +90,20 @@ class IcebergTarget:
         """Ask the catalogue for its namespaces.
 
         Raises:
-            TargetUnavailableError: it does not answer or denies access.
+            TargetUnavailableError: it does not answer.
+            IcebergTargetError: it denies access, or is not configured.
         """
-        try:
+        with _errors(self.name):
             self._load_catalog().list_namespaces()
-        except unavailable_errors() as error:
-            raise TargetUnavailableError(f"the catalogue {self.catalog}: {error}") from None
 
     def publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
-        from pyiceberg.exceptions import (
-            CommitFailedException,
-            CommitStateUnknownException,
-            ValidationException,
-        )
-
         given: dict[str, Source] = {}
         for each in events_of_epoch(batches):
             if not each.source.table:  # a message of the log belongs to no table
                 continue
             name = table_for(self.table, each.source, given)
-            try:
+            with _errors(f"the Iceberg table {name} of the catalogue {self.catalog}"):
                 self._publish(self._load_catalog(), name, delivery, each)
-            except (CommitFailedException, CommitStateUnknownException, ValidationException) as error:
-                raise TargetUnavailableError(f"another writer has committed to {name}: {error}") from None
-            except unavailable_errors() as error:
-                raise TargetUnavailableError(f"the catalogue or the storage of {name}: {error}") from None
 
     def _publish(self, catalog: Any, name: str, delivery: EpochDelivery, table: TableEvents) -> None:
         found = self._open(catalog, name, table)
@@ -123,7 +115,10 @@ class IcebergTarget:
     def _load_catalog(self) -> Any:
         from pyiceberg.catalog import load_catalog
 
-        return load_catalog(self.catalog, **self.properties)
+        try:
+            return load_catalog(self.catalog, **self.properties)
+        except ValueError as error:  # no properties, an unknown type, or one that is missing
+            raise not_configured(self.catalog, str(error)) from None
 
     def _open(self, catalog: Any, name: str, table: TableEvents) -> Any:
         """Return the table with its newest metadata, without repeated commits; create it if it is missing."""
@@ -146,6 +141,29 @@ class IcebergTarget:
         properties = {**found.metadata.properties, "commit.retry.num-retries": "0"}
         found.metadata = found.metadata.model_copy(update={"properties": properties})
         return found
+
+
+@contextmanager
+def _errors(target: str) -> Iterator[None]:
+    """Turn errors of pyiceberg within the block into those of the sink."""
+    from pyiceberg import exceptions
+
+    conflicts = (
+        exceptions.CommitFailedException,
+        exceptions.CommitStateUnknownException,
+        exceptions.ValidationException,
+    )
+    later = unavailable_errors()
+    try:
+        yield
+    except conflicts as error:
+        raise TargetUnavailableError(f"another writer has committed to {target}: {error}") from None
+    except (exceptions.RESTError, *later) as error:
+        kind = type(error).__name__
+        found = classify_error(kind, str(error), target, may_answer_later=isinstance(error, later))
+        if found is None:
+            raise
+        raise found from None
 
 
 @dataclass(frozen=True, slots=True)

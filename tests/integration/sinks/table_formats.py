@@ -33,6 +33,7 @@ def session(folder: Path, jars: str) -> SparkSession:
     settings = {
         "spark.jars": jars,
         "spark.ui.enabled": "false",
+        "spark.sql.warehouse.dir": str(folder / "spark-warehouse"),
         "spark.sql.shuffle.partitions": "2",
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.sql.extensions": ",".join((_DELTA, _ICEBERG)),

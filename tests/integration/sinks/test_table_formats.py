@@ -77,10 +77,10 @@ def run_program(folder: Path, packages: list[Path], some: list[Path]) -> dict[st
         subprocess.run(
             [*command, ",".join(map(str, some)), "delta,iceberg"],
             env={**os.environ, "PYTHONPATH": path},
-            cwd=ROOT,
+            cwd=folder,
             stdout=log,
             stderr=subprocess.STDOUT,
-            timeout=400,
+            timeout=800,
             check=False,
         )
     assert (folder / "found.json").exists(), (folder / "log").read_text()[-6000:]
