@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 MOST_CELLS = 20_000
 """Cells of one transaction. Spanner takes 80,000 mutations, and each index of a table adds to them."""
 
+_RETRY_SECONDS = 0.05
+
 _LEDGER = ("Writer", "Generation", "Epoch", "Driver", "Done", "Complete", "Refused")
 _VERSIONS = ("TableName", "RowKey", "Version", "DeletedAt")
 _ROW_ERRORS = (
@@ -99,6 +101,8 @@ class SpannerSender:
     def __init__(self, target: SpannerTarget, skip_refused: bool) -> None:
         self._target, self._skip_refused = target, skip_refused
         self._ready = False
+        # What this sender has written or read last. Each transaction compares it with the ledger.
+        self._known: dict[str, _Progress] = {}
         with self._errors():
             client = _client(target)
             self._database = client.instance(target.instance).database(target.database)
@@ -128,14 +132,14 @@ class SpannerSender:
             # A pipeline that was not started by the command line has had no check that creates the tables.
             self.create_bookkeeping()
         with self._errors():
-            progress = self._read(delivery.writer)
+            progress = self._known.get(delivery.writer) or self._read(delivery.writer)
             entry = progress.entry if progress else None
             if progress is not None and not progress.complete and entry == delivery.position:
-                return self._continue(delivery, batch, progress)
+                return self._continue(delivery, batch, progress, resumed=progress)
             if is_delivered(entry, delivery):
                 assert progress is not None
                 return progress.sent
-            return self._continue(delivery, batch, None)
+            return self._continue(delivery, batch, progress, resumed=None)
 
     def close(self) -> None:
         # `Database.close` of the client library (read in 3.71) waits for the thread that renews its session, which
@@ -146,13 +150,21 @@ class SpannerSender:
         with self._database.snapshot() as snapshot:
             return _progress_of(snapshot.read(LEDGER, _LEDGER, KeySet(keys=[(writer,)])))
 
-    def _continue(self, delivery: Delivery, events: list[ChangeEvent], before: _Progress | None) -> Sent:
-        """Write the events that the ledger does not have yet."""
-        resumed = before if before is not None else None
+    def _continue(
+        self,
+        delivery: Delivery,
+        events: list[ChangeEvent],
+        known: _Progress | None,
+        *,
+        resumed: _Progress | None,
+    ) -> Sent:
+        """Write the events that the ledger does not have yet.
+
+        `known` is the entry of the ledger, `resumed` the same if it has a part of this delivery.
+        """
         start = resumed.done if resumed else 0
         refused = dict(resumed.refused) if resumed else {}
         ranges = _parts(events, start)
-        known = self._read(delivery.writer)
         while ranges:
             first, last = ranges.pop(0)
             complete = not ranges
@@ -169,7 +181,7 @@ class SpannerSender:
                     raise RefusalError(Refusal(first, refused[first])) from error
                 after = msgspec.structs.replace(after, refused=tuple(sorted(refused.items())))
                 self._commit(delivery.writer, [], known, after)
-            known = after
+            known = self._known[delivery.writer] = after
         return Sent(tuple(Refusal(*each) for each in sorted(refused.items())))
 
     def _commit(
@@ -185,7 +197,13 @@ class SpannerSender:
                 _write_table(transaction, changes)
             transaction.insert_or_update(LEDGER, _LEDGER, [after.stored(writer)])
 
-        self._database.run_in_transaction(work, transaction_tag=self._target.transaction_tag)
+        self._database.run_in_transaction(
+            work,
+            transaction_tag=self._target.transaction_tag,
+            # After an abort Spanner says how long to wait. The emulator, which runs one transaction at a time and
+            # aborts the others, does not; then the client library (read in 3.71) would wait for 2 to 3 s.
+            default_retry_delay=_RETRY_SECONDS,
+        )
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
