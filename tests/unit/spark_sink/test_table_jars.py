@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from unittest.mock import Mock
+
 import pytest
 
+from penstock.attempt import Attempt, running_attempt
+from penstock.errors import UsageError
+from penstock.io.spark import target
 from penstock.io.spark.table_jars import TABLE_FORMATS, refusal
+from penstock.io.spark.target import SparkFunctionTarget
+from penstock.io.staging.epochs import EpochDelivery
 
 DELTA, ICEBERG = TABLE_FORMATS
 
@@ -36,3 +44,20 @@ def test_a_jar_for_another_spark_is_refused_with_the_sink_that_needs_none(format
     assert built in reason
     assert sink in reason
     assert "nothing was written" in reason
+
+
+def test_a_function_is_not_called_with_jars_for_another_spark(monkeypatch: pytest.MonkeyPatch):
+    jars = {DELTA.class_name: "/jars/delta-spark_4.1_2.13-4.3.1.jar"}
+    session = SimpleNamespace(version="4.3.0", sparkContext=Mock())
+    monkeypatch.setattr(target, "_session", lambda: session)
+    monkeypatch.setattr(target, "_jar_of", lambda _, name: jars.get(name))
+    monkeypatch.setattr(target, "dataframe_of", lambda *_: "rows")
+    function = Mock()
+    attempt = Attempt(job="j", generation=1, epoch=7)
+    with running_attempt(attempt), pytest.raises(UsageError, match="nothing was written"):
+        SparkFunctionTarget(function).publish(EpochDelivery("s", "j", 1, 7), [])
+    function.assert_not_called()
+    jars.clear()
+    with running_attempt(attempt):
+        SparkFunctionTarget(function).publish(EpochDelivery("s", "j", 1, 7), [])
+    function.assert_called_once_with("rows", 7)
