@@ -53,7 +53,7 @@ def test_a_function_is_not_called_with_jars_for_another_spark(monkeypatch: pytes
     monkeypatch.setattr(target, "_jar_of", lambda _, name: jars.get(name))
     monkeypatch.setattr(target, "dataframe_of", lambda *_: "rows")
     function = Mock()
-    attempt = Attempt(job="j", generation=1, epoch=7)
+    attempt = Attempt("j", 1, 7, "nonce")
     with running_attempt(attempt), pytest.raises(UsageError, match="nothing was written"):
         SparkFunctionTarget(function).publish(EpochDelivery("s", "j", 1, 7), [])
     function.assert_not_called()
