@@ -1,11 +1,13 @@
 """The cost of an idle epoch with its checkpoint on an S3 server, against the same epoch on the local disk.
 
-    python benchmarks/object_store_epoch.py [--server versitygw] [--latency_ms 0 20] [--evidence FILE]
+    python benchmarks/object_store_epoch.py [--server versitygw] [--latency_ms 0 20] [--evidence docs/evidence/object-store-epoch.json]
 
 The stream is that of `idle_epoch.py`: it has nothing to read, and one epoch follows the other. The server runs on
 loopback, which has no latency of its own; `--latency_ms` adds it to each answer. Local disk and S3 take turns in one
-run. Requests are counted by a proxy before the server, so the count does not depend on our code.
+run. Requests are counted by a proxy before the server, so the count does not depend on our code. Those of a start are
+counted up to its first commit.
 """
+# ruff: noqa: E501 - the command
 
 from __future__ import annotations
 
@@ -50,6 +52,21 @@ def requests_of_an_epoch(
     return {operation: round(count / epochs_counted, 3) for operation, count in sorted(counted.items())}
 
 
+def requests_of_starts(spark: Any, server: RunningServer, options: argparse.Namespace) -> dict[str, int]:
+    """Return the number of requests of a start with a new checkpoint, and with an existing one."""
+    found = {}
+    with FaultProxy(server.port) as proxy:
+        url = server.url(f"checkpoint-{uuid.uuid4().hex}", proxy.port)
+        for kind in ("new checkpoint", "existing checkpoint"):
+            begin = len(proxy.log)
+            epochs(spark, options.keyed, options.tasks, 1, url)
+            log = proxy.log[begin:]
+            # The first record is that of the take-over.
+            records = [n for n, r in enumerate(log) if r.operation == "put" and "/records/" in r.path]
+            found[kind] = records[1]
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--server", choices=SERVERS, default="versitygw")
@@ -69,14 +86,17 @@ def main() -> None:
         print(f"{machine()}; {options.server}; {options.tasks} tasks a level, {options.keyed} keyed stages\n")
         print(heading("idle epoch", "S3, ms", "local disk, ms", "ratio"))
         figures = {f"{each:g} ms": tell(spark, server, options, each) for each in options.latency_ms}
+        starts = requests_of_starts(spark, server, options)
+        print("\nrequests of a start:", ", ".join(f"{count} with a {kind}" for kind, count in starts.items()))
         requests = requests_of_an_epoch(spark, server, options, options.keyed)
-        print("\nrequests per epoch:", ", ".join(f"{n:g} {operation}" for operation, n in requests.items()))
+        print("requests per epoch:", ", ".join(f"{n:g} {operation}" for operation, n in requests.items()))
     if options.evidence:
         facts = {
             "machine": machine(),
             "server": options.server,
             "latency": figures,
             "requests_per_epoch": requests,
+            "requests_of_a_start": starts,
         }
         options.evidence.write_text(json.dumps(facts, indent=2, sort_keys=True) + "\n")
 

@@ -20,6 +20,7 @@ from penstock.runner.planning.checks import refuse_unsupported
 from penstock.runner.protocol.coordinator import Coordinator, wall_clock_us
 from penstock.runner.protocol.loop import run_epochs
 from penstock.runner.protocol.record import CommitRecord
+from penstock.runner.protocol.record_codec import INLINE_BYTES
 from penstock.runner.store.checkpoint import Checkpoint
 from penstock.runner.tasks.epoch import EpochLimits
 from tests.simulation.inprocess import InProcessEngine
@@ -37,8 +38,11 @@ def run_stream(
     folder: Path | None = None,
     dropped: Collection[str] = (),
     now_us: Callable[[], int] = wall_clock_us,
+    inline_bytes: int = INLINE_BYTES,
 ) -> CommitRecord:
     """Build a pipeline and run its epochs to the end, or until `stop` says so; return the last record.
+
+    A record whose lists have more than `inline_bytes` has them in a side file.
 
     `on_commit` gets each record and the folder that has the checkpoint: `folder`, or one that goes when it is done.
     """
@@ -51,7 +55,7 @@ def run_stream(
     with tempfile.TemporaryDirectory() as temporary:
         home = folder or Path(temporary)
         checkpoint = Checkpoint.open(f"{home}/checkpoint")
-        coordinator = Coordinator(checkpoint, clock=now_us)
+        coordinator = Coordinator(checkpoint, clock=now_us, inline_bytes=inline_bytes)
         residuals = Residuals(PlanContext(plan))
         following = read_on(coordinator.take_over().state, plan, residuals)
         if following is not None:

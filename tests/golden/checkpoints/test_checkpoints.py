@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.runner.protocol.record_codec import decode_record
+from penstock.runner.store import Checkpoint
 from tests.golden.checkpoints.record import FOLDER, run
 
 RELEASES = sorted(path.name for path in FOLDER.iterdir() if (path / "expected.json").exists())
@@ -28,8 +28,9 @@ def test_a_checkpoint_of_a_release_is_continued_to_the_same_output(release: str,
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_the_checkpoint_of_a_release_holds_every_kind_of_content(release: str) -> None:
-    (record,) = (FOLDER / release / "checkpoint" / "records").iterdir()
-    state = decode_record(record.read_bytes()).state
+    found = Checkpoint.open(str(FOLDER / release / "checkpoint")).last_record()
+    assert (found.side_file is not None) == release.endswith("-side-file")
+    state = found.state
     assert state.residuals
     assert state.publications
     assert {run.stage for run in state.state_runs} >= {"Count", "Sum", "Session"}
