@@ -1,21 +1,24 @@
-"""A bucket as Amazon's own client sees it: the independent reader of what a pipeline wrote."""
+"""A bucket as the client of its cloud sees it: the independent reader of what a pipeline wrote."""
 
 from __future__ import annotations
 
 import threading
+import urllib.parse
+import urllib.request
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from xml.etree import ElementTree
 
 import boto3
 from botocore.config import Config
 from typing_extensions import Self
 
-from tests.object_stores.servers import BUCKET, KEYS
+from tests.object_stores.servers import AZURE_ACCOUNT, AZURE_KEY, BUCKET, KEYS, RunningServer
 
 
 class Bucket:
-    """The objects of an S3 server on a port of loopback."""
+    """The objects of a server on a port of loopback, read without Penstock and obstore. Here S3, by Amazon's client."""
 
     def __init__(self, port: int) -> None:
         self._client: Any = boto3.client(
@@ -27,16 +30,26 @@ class Bucket:
             config=Config(s3={"addressing_style": "path"}),
         )
 
+    def _tags(self, prefix: str) -> dict[str, str]:
+        """Return all keys below a prefix, each with its ETag."""
+        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
+        return {each["Key"]: each["ETag"] for page in pages for each in page.get("Contents", ())}
+
+    def _content(self, key: str) -> bytes:
+        content: bytes = self._client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+        return content
+
+    def unfinished_uploads(self) -> int:
+        """Return the number of multipart uploads that were begun and not ended."""
+        return len(self._client.list_multipart_uploads(Bucket=BUCKET).get("Uploads", ()))
+
     def tags(self, prefix: str) -> dict[str, str]:
         """Return the keys below a prefix, without those that have a part beginning with a dot; each with its ETag."""
-        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
-        found = {each["Key"]: each["ETag"] for page in pages for each in page.get("Contents", ())}
-        return {key: tag for key, tag in found.items() if "/." not in key}
+        return {key: tag for key, tag in self._tags(prefix).items() if "/." not in key}
 
     def all_keys(self, prefix: str) -> list[str]:
         """Return all keys below a prefix."""
-        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
-        return [each["Key"] for page in pages for each in page.get("Contents", ())]
+        return list(self._tags(prefix))
 
     def download(self, prefix: str, folder: Path) -> Path:
         """Copy the visible objects below a prefix to a folder that does not have them yet, and return the folder."""
@@ -44,12 +57,66 @@ class Bucket:
             target = folder / key.removeprefix(prefix + "/")
             if not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(self._client.get_object(Bucket=BUCKET, Key=key)["Body"].read())
+                target.write_bytes(self._content(key))
         return folder
 
+
+class AzureContainer(Bucket):
+    """A container of Azurite, read by Microsoft's client."""
+
+    def __init__(self, port: int) -> None:
+        from azure.storage.blob import ContainerClient
+
+        self._client = ContainerClient(
+            f"http://127.0.0.1:{port}/{AZURE_ACCOUNT}", BUCKET, credential=AZURE_KEY, api_version="2021-08-06"
+        )
+
+    def _tags(self, prefix: str) -> dict[str, str]:
+        return {each.name: each.etag for each in self._client.list_blobs(name_starts_with=prefix)}
+
+    def _content(self, key: str) -> bytes:
+        content: bytes = self._client.download_blob(key).readall()
+        return content
+
     def unfinished_uploads(self) -> int:
-        """Return the number of multipart uploads that were begun and not ended."""
-        return len(self._client.list_multipart_uploads(Bucket=BUCKET).get("Uploads", ()))
+        """Return the number of blobs that have only blocks that were not committed."""
+        found = self._client.list_blobs(include=["uncommittedblobs"])
+        return sum(each.size is None or (each.size == 0 and each.etag is None) for each in found)
+
+
+class GoogleBucket(Bucket):
+    """A bucket of our stand-in for Google Cloud Storage, read by plain requests of the XML API."""
+
+    def __init__(self, port: int) -> None:
+        self._url = f"http://127.0.0.1:{port}/{BUCKET}"
+
+    def _tags(self, prefix: str) -> dict[str, str]:
+        found: dict[str, str] = {}
+        query, more = {"list-type": "2", "prefix": prefix}, True
+        while more:
+            with urllib.request.urlopen(f"{self._url}?{urllib.parse.urlencode(query)}") as answer:
+                page = ElementTree.parse(answer)
+            found |= {
+                each.findtext("Key", ""): each.findtext("ETag", "") for each in page.iterfind("Contents")
+            }
+            more = page.findtext("IsTruncated") == "true"
+            query["continuation-token"] = page.findtext("NextContinuationToken", "")
+        return found
+
+    def _content(self, key: str) -> bytes:
+        with urllib.request.urlopen(f"{self._url}/{urllib.parse.quote(key)}") as answer:
+            content: bytes = answer.read()
+        return content
+
+    def unfinished_uploads(self) -> int:
+        """The stand-in has no multipart uploads, so a request for one would have failed."""
+        return 0
+
+
+def bucket_of(server: RunningServer) -> Bucket:
+    """Return the reader of a server's bucket."""
+    kinds = {"s3": Bucket, "az": AzureContainer, "gs": GoogleBucket}
+    return kinds[server.kind.scheme](server.port)
 
 
 class Watcher:

@@ -244,7 +244,7 @@ if CAMPAIGN:
         assert "`penstock package` packs this environment" in job.story()
         assert not any("/records/" in request.path for request in job.proxy.log if request.operation == "put")
 
-    def test_of_two_drivers_on_one_prefix_the_newer_one_goes_on(job: Job) -> None:
+    def test_of_two_drivers_on_one_prefix_the_newer_one_continues(job: Job, campaign) -> None:
         half = {"spark.cores.max": str(CORES)}  # the cluster has room for both
         older = job.start(**half)
         newer = None
@@ -260,7 +260,15 @@ if CAMPAIGN:
             older.kill()
             if newer is not None:
                 newer.kill()
-        assert job.wrong(count) == []
+        wrong = job.wrong(count)
+        campaign.record(
+            "cluster-two-drivers",
+            server=job.server.kind.name,
+            lines=count * KEYS,
+            starts=job.starts,
+            wrong=wrong,
+        )
+        assert wrong == []
 
     def test_kills_of_every_process_of_a_cluster_lose_nothing_and_double_nothing(
         job: Job, packed: Path, campaign

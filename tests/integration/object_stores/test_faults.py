@@ -1,6 +1,7 @@
-"""A pipeline with checkpoint and output on an S3 server, through a proxy that makes requests fail, and with SIGKILLs.
+"""A pipeline with checkpoint and output in an object store, through a proxy of faults, and with SIGKILLs.
 
-The source is generated, so the expected output is known. The proxy and Amazon's own client look from outside.
+The source is generated, so the expected output is known. The proxy and the client of each cloud look from outside.
+`make test` runs S3. A campaign also runs Azure's emulator and our stand-in for Google Cloud Storage, with fewer kills.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import Campaign
 from tests.integration.files.counting import PER_SECOND
-from tests.object_stores.bucket import Bucket, Watcher
+from tests.object_stores.bucket import Bucket, Watcher, bucket_of
 from tests.object_stores.faults import FaultProxy, Faults
-from tests.object_stores.servers import MOTO, VERSITYGW, RunningServer
+from tests.object_stores.servers import AZURITE, GCS, MOTO, VERSITYGW, RunningServer, Server
 from tests.oracle.kill import POLL_SECONDS, Run, python, session_members
 from tests.oracle.lines import Line, read_lines
 from tests.oracle.rules import counted
@@ -49,7 +51,7 @@ class Job:
     bucket: Bucket = field(init=False)
 
     def __post_init__(self) -> None:
-        self.bucket = Bucket(self.server.port)
+        self.bucket = bucket_of(self.server)
         (self.root / "hooks").mkdir()
 
     def start(self) -> Run:
@@ -106,19 +108,30 @@ def _is_worker(pid: int) -> bool:
 
 
 def test_faults_and_kills_on_s3_lose_nothing_and_double_nothing(tmp_path, campaign):
+    run_with_faults(
+        tmp_path, campaign, VERSITYGW if campaign.full else MOTO, campaign.size(2, 30), "object-store-faults"
+    )
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("kind", [AZURITE, GCS], ids=lambda kind: kind.name)
+def test_faults_and_kills_on_azure_and_google_lose_nothing_and_double_nothing(tmp_path, campaign, kind):
+    run_with_faults(tmp_path, campaign, kind, campaign.size(2, 9), f"object-store-faults-{kind.name}")
+
+
+def run_with_faults(folder: Path, campaign: Campaign, kind: Server, kills: int, evidence: str) -> None:
     """One of three kills, here the second, hits only a worker; the others hit driver, JVM and workers at once."""
-    rng, kills = campaign.random("s3-faults"), campaign.size(2, 30)
+    rng = campaign.random("s3-faults")
     moments = list(MOMENTS)
     seconds = campaign.size(120, 300)
     killed: Counter[str] = Counter()
-    kind = VERSITYGW if campaign.full else MOTO
     share = 0.05 if campaign.full else 0.12
     with (
-        kind.start(tmp_path / "server") as server,
+        kind.start(folder / "server") as server,
         FaultProxy(server.port, faults := Faults(campaign.seed, share)) as proxy,
-        Watcher(bucket := Bucket(server.port), "output") as watcher,
+        Watcher(bucket := bucket_of(server), "output") as watcher,
     ):
-        job = Job(tmp_path, server, proxy)
+        job = Job(folder, server, proxy)
         run = job.start()
         try:
             for number in range(kills):
@@ -141,9 +154,9 @@ def test_faults_and_kills_on_s3_lose_nothing_and_double_nothing(tmp_path, campai
         uploads = bucket.unfinished_uploads()
     wrong = counted(lines, "key", "n", {f"k{number}": count for number in range(KEYS)})
     wrong += [f"{line.place}: state differs" for line in lines if line.content["seen"] != line.content["n"]]
-    log = (tmp_path / "log").read_text()
+    log = (folder / "log").read_text()
     campaign.record(
-        "object-store-faults",
+        evidence,
         server=kind.name,
         kills=dict(killed),
         starts=job.rounds,

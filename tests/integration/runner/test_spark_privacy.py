@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from penstock.emulators.server_process import free_port
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=10)]
@@ -100,6 +102,20 @@ def test_a_local_driver_listens_on_loopback_only(driver: Driver) -> None:
     found = listening_addresses(driver.process.pid)
     assert found
     assert found <= LOOPBACK
+
+
+@pytest.mark.campaign
+def test_the_page_of_spark_is_served_when_asked_for_and_on_loopback_only(base: Path) -> None:
+    port = free_port()
+    settings = ("spark.ui.enabled=true", f"spark.ui.port={port}")
+    driver = Driver(base, *(word for each in settings for word in ("--spark_conf", each)))
+    try:
+        driver.wait()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/jobs/") as answer:
+            assert answer.status == 200
+        assert listening_addresses(driver.process.pid) <= LOOPBACK
+    finally:
+        driver.kill()
 
 
 def test_only_their_user_can_read_blocks_and_the_next_start_removes_them(base: Path, driver: Driver) -> None:
