@@ -28,9 +28,17 @@ test: $(READY)      ## every test (about 13 minutes on two cores)
 check: lint         ## the fast part (one to two minutes)
 	$(BIN)/python -m pytest $(FAST) $(ARGS)
 
-campaign: $(READY)  ## the full numbers; writes docs/evidence/*.json
-	PENSTOCK_CAMPAIGN=1 $(BIN)/python -m pytest $(ARGS)
-	$(BIN)/python tests/mutants/run.py --jobs 2 --evidence docs/evidence/mutants.json --resume
+# Every step runs, also after one that failed: each writes evidence of its own.
+campaign: $(READY)  ## the full numbers, for a night and a day; writes docs/evidence/*.json
+	@status=0; step() { echo "== $$*"; "$$@" || status=1; }; \
+	step env PENSTOCK_CAMPAIGN=1 $(BIN)/python -m pytest $(ARGS); \
+	step $(BIN)/python -m tests.matrix; \
+	step $(BIN)/python -m tests.beam.page; \
+	step $(BIN)/python benchmarks/object_store_epoch.py --evidence docs/evidence/object-store-epoch.json; \
+	step $(BIN)/python benchmarks/pace.py --rounds 3; \
+	step $(BIN)/python benchmarks/peers/bigtable/run.py; \
+	step $(BIN)/python tests/mutants/run.py --jobs 2 --evidence docs/evidence/mutants.json --resume; \
+	exit $$status
 
 mutants: $(READY)   ## each patch in tests/mutants must turn its test red
 	$(BIN)/python tests/mutants/run.py $(ARGS)
