@@ -15,6 +15,7 @@ import re
 import socket
 import threading
 import time
+import urllib.parse
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,7 +35,7 @@ _HOP = ("connection", "transfer-encoding", "content-length", "keep-alive")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request that reached the proxy: seconds since its start, operation, path with query, and its fault."""
+    """A request at the proxy: seconds since its start, operation, decoded path with query, and its fault."""
 
     at: float
     operation: str
@@ -123,6 +124,8 @@ class FaultProxy:
     def admit(self, method: str, path: str) -> str | None:
         """Log a request and return its fault."""
         operation = operation_of(method, path)
+        # obstore encodes even the slashes of a key for Google Cloud Storage.
+        path = urllib.parse.unquote(path)
         fault = self.fault_of(operation, path)
         self.log.append(Request(time.monotonic() - self._start, operation, path, fault))
         return fault

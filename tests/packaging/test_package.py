@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -292,3 +293,29 @@ def test_the_direct_runner_works_with_our_options(installed: Mapping[str, str], 
         "print('ran')"
     )
     assert run(sys.executable, "-c", program, folder=tmp_path, **installed) == "ran\n"
+
+
+OF_EXTRAS = re.compile(
+    r"google-cloud-.*|google-api.*|boto3|botocore|azure-.*|obstore|click|rich|ruamel.*|pydantic|pyspark|py4j|psycopg.*|ydb|"
+    r"confluent-kafka|deltalake|pyiceberg|opentelemetry-.*|prometheus-client|venv-pack2"
+)
+"""Distributions that only extras may bring."""
+
+
+@pytest.mark.slow
+@pytest.mark.campaign
+def test_the_base_install_brings_no_cloud_clients_and_no_libraries_of_the_command(
+    wheel: Path, tmp_path: Path
+) -> None:
+    """In a fresh environment, where pip decides what is installed."""
+    run(sys.executable, "-m", "venv", str(tmp_path / "environment"), folder=tmp_path)
+    program = str(tmp_path / "environment" / "bin" / "python")
+    run(program, "-m", "pip", "install", "--quiet", str(wheel), folder=tmp_path)
+    listed = json.loads(run(program, "-m", "pip", "list", "--format", "json", folder=tmp_path))
+    assert [each["name"] for each in listed if OF_EXTRAS.fullmatch(each["name"].lower())] == []
+    imports = "; ".join(f"import {name}" for name in WITHOUT_EXTRAS)
+    run(program, "-c", imports, folder=tmp_path)
+    command = [str(tmp_path / "environment" / "bin" / "penstock"), "list"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "pip install 'penstock[cli]'" in done.stderr
