@@ -76,6 +76,10 @@ class Epochs:
             if part.error is not None:
                 raise part.error
         outputs = [record for part in ended for record in part.outputs]
+        for part in ended:
+            # The tracker and its callback refer to each other and to the part. Records do not count for the garbage
+            # collector, so it would run seldom and keep the outputs of many epochs.
+            part.outputs.clear()
         assert late or all(beam_watermark(r.commit_timestamp) >= before for r in outputs), "late data"
         self.crashes += crash
         if not crash:

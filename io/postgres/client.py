@@ -254,8 +254,10 @@ class LogStream:
             self.close()
             raise
 
-    def receive(self, timeout: float, most: int) -> list[Arrived]:
+    def receive(self, timeout: float, most: int, most_bytes: int) -> list[Arrived]:
         """Return what has arrived, at most `most` messages; an empty list after `timeout` seconds.
+
+        `most_bytes`: no message is taken after so many bytes, because a row may have hundreds of megabytes.
 
         Raises:
             UnreachableError: the connection was lost.
@@ -263,10 +265,12 @@ class LogStream:
         """
         arrived: list[Arrived] = []
         append, get_data = arrived.append, self._connection.get_copy_data
+        room = most_bytes
         try:
-            while len(arrived) < most and not self._skipped:
+            while len(arrived) < most and room > 0 and not self._skipped:
                 size, data = get_data(1)
                 if size > 0:
+                    room -= size
                     if data[0] == _LOG_DATA:
                         append((int.from_bytes(data[1:9], "big"), bytes(data[_LOG_DATA_HEAD:])))
                     elif data[0] == _KEEPALIVE:

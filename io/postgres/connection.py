@@ -28,7 +28,8 @@ _PULL_AT_LEAST = 20_000
 """Changes of one pull. Each pull decodes the log from the confirmed position again, so small ones are dear."""
 
 _MESSAGES = 256
-"""How many messages are received at once."""
+_MESSAGE_BYTES = 1 << 20
+"""How many messages are received, or steps are taken, at once: no more after so many bytes."""
 _HURRY_SECONDS = 0.02
 """How often a reader asks for the end of the log while rows of a snapshot wait for it."""
 
@@ -140,7 +141,7 @@ class StreamedLog:
         """
         read = self._decoder.read
         while True:
-            for lsn, payload in self._stream.receive(_TICK_SECONDS, _MESSAGES):
+            for lsn, payload in self._stream.receive(_TICK_SECONDS, _MESSAGES, _MESSAGE_BYTES):
                 if payload:
                     size = len(payload)
                     for step in read(lsn, payload):
@@ -164,11 +165,16 @@ class StreamedLog:
 
 
 def _until_pause(items: Iterator[Item | None], most: int) -> list[Item]:
+    """Return the items before the next pause: at most `most`, and none after `_MESSAGE_BYTES`."""
     taken: list[Item] = []
+    room = _MESSAGE_BYTES
     for item in islice(items, most):
         if item is None:  # nothing new: return what there is
             break
         taken.append(item)
+        room -= item[1]
+        if room <= 0:
+            break
     return taken
 
 

@@ -39,8 +39,8 @@ MOST_IN_BATCH = 256
 """Steps that are handed over at once."""
 MOST_IN_RUN = 16
 """Records in one claim: few, so that a consumer that is split soon comes to an end."""
-_STEP_BYTES = 200
-"""What a record costs in memory besides its message, about."""
+_STEP_BYTES = 600
+"""What a queued record costs in memory besides its message, about: measured with CPython 3.11 and one column."""
 
 
 class LogPosition(NamedTuple):

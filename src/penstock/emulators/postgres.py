@@ -135,7 +135,7 @@ class PostgresServer:
         if answer.returncode:
             raise EmulatorStartError(f"pg_basebackup of PostgreSQL failed:\n{answer.stderr}")
         settings = ["hot_standby_feedback = on"]
-        if int((data / "PG_VERSION").read_text()) >= 17:
+        if primary.version >= 17:
             # The copies of slots need the name of a database in the connection of the standby.
             settings += ["sync_replication_slots = on", f"primary_conninfo = '{primary.dsn()}'"]
         with (data / "postgresql.auto.conf").open("a") as file:
@@ -151,6 +151,11 @@ class PostgresServer:
     def dsn(self, database: str = "postgres", user: str = "postgres") -> str:
         """Return a connection string of libpq."""
         return f"host=127.0.0.1 port={self.port} user={user} dbname={database}"
+
+    @property
+    def version(self) -> int:
+        """The major version, such as 17."""
+        return int((self._data / "PG_VERSION").read_text())
 
     @property
     def pid(self) -> int:

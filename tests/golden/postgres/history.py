@@ -42,3 +42,9 @@ def records() -> tuple[LogRecord, ...]:
 def events() -> tuple[ChangeEvent, ...]:
     convert = EventConverter("", "history", "changes")
     return tuple(event for record in records() for event in convert(record))
+
+
+def forget() -> None:
+    """Drop what was read of `HERE`, so that the files of another folder are read."""
+    records.cache_clear()
+    events.cache_clear()

@@ -163,7 +163,7 @@ def test_the_reader_stops_receiving_over_its_budget():
     batch = reading.take(10)
     assert batch is not None
     # One read of at most 256 items may pass the budget, and no more are received until steps are claimed.
-    assert ahead.queued_bytes <= 10_000 + 256 * 201
+    assert ahead.queued_bytes <= 10_000 + 256 * 601
     reading.settle(batch)
     reading.stop()
     assert ahead.queued_bytes == 0
