@@ -131,6 +131,7 @@ def latency(source: ReadFromPostgresChangeStream, dsn: str, seconds: float) -> l
     position = LogPosition(slot.confirmed_lsn, 0, slot.system)
     reader = LogReader(
         server,
+        source.stream.slot,
         position,
         0,
         wanted=lambda record: True,

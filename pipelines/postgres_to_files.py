@@ -25,7 +25,7 @@ from penstock.transforms.formats.postgres_lines import log_lines
 
 @takes(
     ReadFromPostgresChangeStream,
-    "dsn publication slot create_slot start end tables protocol streaming binary heartbeat_seconds "
+    "dsn publication slot further_slots create_slot start end tables protocol streaming binary heartbeat_seconds "
     "unavailable_seconds "
     "snapshot signal_table signal_file signal_folder chunk_rows parallel_tables",
     events_of="postgres",

@@ -92,8 +92,10 @@ class FlatFrontier:
         return replace(self, positions={})
 
     def deal(self, n: int) -> list[FlatFrontier]:
-        """Return at most `n` frontiers, none empty; those with the lowest watermarks are spread over all parts."""
-        names = sorted(self.positions, key=lambda name: (self.positions[name].watermark, name))
+        """Return at most `n` frontiers, none empty. The same partitions stay together as long as `n` is the same."""
+        # By name: in the order of watermarks, partitions would change their worker often, and each change costs a new
+        # connection.
+        names = sorted(self.positions)
         return [self._of(names[number::n]) for number in range(min(n, len(names)))]
 
     @staticmethod

@@ -112,9 +112,14 @@ class ChangeStreamCoder(shared.ChangeStreamCoder):
     value_type = ChangeStream
     system = "postgres"
 
+    def stream(self, fields: list[Any]) -> ChangeStream:
+        database, publication, slot, start, end, further = fields
+        others = tuple((name, names) for name, names in further)
+        return ChangeStream(database, publication, slot, start, end, others)
+
 
 class LogFrontierCoder(FlatFrontierCoder):
-    """Encodes the frontier of a log reader: ``{"end", "positions": {"slot": [at, watermark]}, "v":1}``.
+    """Encodes the frontier of a log reader: ``{"end", "positions": {name of the slot: [at, watermark]}, "v":1}``.
 
     `at` is [lsn, claimed, system, previous_end, snapshots, recent, prepared]; see `LogPosition`.
     `snapshots` is the document of a `SnapshotProgress`, and null if there is none.

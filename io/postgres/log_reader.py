@@ -33,8 +33,6 @@ from penstock.io.postgres.transactions import Step, TransactionEnd
 
 _LOGGER = logging.getLogger(__name__)
 NO_SNAPSHOTS = SnapshotProgress()
-PARTITION = "slot"
-"""The one partition of the frontier."""
 MOST_IN_BATCH = 256
 """Steps that are handed over at once."""
 MOST_IN_RUN = 16
@@ -137,10 +135,10 @@ class QueuedStep:
 
 
 class Batch:
-    """Steps in the order of the log. The consumer counts in `claimed` how many it has claimed."""
+    """Steps of a slot in the order of its log. The consumer counts in `claimed` how many it has claimed."""
 
-    def __init__(self, steps: list[QueuedStep]) -> None:
-        self.steps = steps
+    def __init__(self, slot: str, steps: list[QueuedStep]) -> None:
+        self._slot, self.steps = slot, steps
         self.claimed = 0
 
     @property
@@ -154,9 +152,9 @@ class Batch:
         for start in range(0, len(steps), MOST_IN_RUN):
             run = steps[start : start + MOST_IN_RUN]
             records = [record for step in run for record in step.records]
-            yield len(run), records, Advanced(PARTITION, Position(list(run[-1].position), run[-1].watermark))
+            yield len(run), records, Advanced(self._slot, Position(list(run[-1].position), run[-1].watermark))
         if self.ends_with_lineage:
-            yield 1, (), Ended(PARTITION)
+            yield 1, (), Ended(self._slot)
 
 
 class LogReader:
@@ -165,6 +163,7 @@ class LogReader:
     def __init__(
         self,
         service: Service,
+        slot: str,
         position: LogPosition,
         watermark: int,
         *,
@@ -180,7 +179,7 @@ class LogReader:
         `make_merge`: makes what adds snapshots; None: no snapshot is read. `renews`: a lost position is replaced, and
         all tables are read again.
         """
-        self._service, self._wanted, self._end = service, wanted, end
+        self._service, self.slot, self._wanted, self._end = service, slot, wanted, end
         self._unavailable_seconds = unavailable_seconds
         self._ahead, self._changed = ahead, ahead.changed
         self._queue: deque[QueuedStep] = deque()
@@ -222,7 +221,7 @@ class LogReader:
             if not self._queue and self._error is not None:
                 raise self._error
             count = min(len(self._queue), MOST_IN_BATCH)
-            return Batch([self._queue.popleft() for _ in range(count)])
+            return Batch(self.slot, [self._queue.popleft() for _ in range(count)])
 
     def settle(self, batch: Batch) -> None:
         """Take a batch back: steps that were not claimed come again."""
@@ -236,9 +235,14 @@ class LogReader:
                 self._changed.notify_all()
 
     @property
-    def behind(self) -> bool:
-        """Whether steps wait in the queue."""
-        return bool(self._queue)
+    def watermark(self) -> int:
+        """The watermark after the last claimed step."""
+        return self._claimed[1]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `take` returns, or raises, at once. The caller holds the lock of the budget."""
+        return bool(self._queue) or self._error is not None
 
     def uncounted(self) -> tuple[int, int]:
         """Return how many connections were opened and how many were lost since the last call."""

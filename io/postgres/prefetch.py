@@ -1,4 +1,4 @@
-"""The reader of a slot between bundles: lent to one bundle after another while each continues at its position.
+"""Readers of slots between bundles: each is lent to one bundle after another while these continue at its position.
 
 A server lets one reader use a slot. A parked reader therefore gives the slot up when `idle_stream_seconds` have passed,
 and at once when a bundle begins at another position. A bundle in another worker does not wait for that: it ends the
@@ -11,29 +11,38 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from penstock.io.change_streams.flat import FlatFrontier
+from penstock.io.change_streams.prefetch import ReadAhead
 from penstock.io.change_streams.settings import Limits
-from penstock.io.postgres.log_reader import PARTITION, Batch, LogPosition, LogReader
+from penstock.io.postgres.log_reader import Batch, LogPosition, LogReader
 
 _FIRST_STEP_SECONDS = 5.0
 """How long a split waits for the first step of a new connection."""
 
-MakeReader = Callable[[LogPosition, int], LogReader]
+MakeReader = Callable[[str, LogPosition, int], LogReader]
+"""Makes the reader of a slot at a position with a watermark."""
+
+
+class _Parked(NamedTuple):
+    reader: LogReader
+    janitor: threading.Timer
 
 
 class StreamPool:
-    """The reader of one slot in one process. Thread-safe; one bundle uses it at a time."""
+    """The readers of the slots of one change stream in one process. Thread-safe; one bundle uses a slot at a time."""
 
-    def __init__(self, make: MakeReader, limits: Limits) -> None:
+    def __init__(self, make: MakeReader, ahead: ReadAhead, limits: Limits) -> None:
+        """`ahead`: the budget that all readers of `make` share."""
         self._make, self._idle_seconds = make, limits.idle_stream_seconds
+        self.ahead = ahead
         self._lock = threading.Lock()
-        self._parked: LogReader | None = None
-        self._janitor: threading.Timer | None = None
+        self._parked: dict[str, _Parked] = {}
 
     @contextmanager
     def checkout(self, frontier: FlatFrontier) -> Iterator[Prefetcher]:
-        """Lend a prefetcher. After an error its reader is stopped, otherwise it is parked."""
+        """Lend a prefetcher. After an error its readers are stopped, otherwise they are parked."""
         prefetcher = Prefetcher(self)
         try:
             yield prefetcher
@@ -43,18 +52,18 @@ class StreamPool:
         else:
             prefetcher.close(keep=True)
 
-    def borrow(self, position: LogPosition, watermark: int) -> LogReader:
-        """Return the parked reader if it stands at this position, else a new one.
+    def borrow(self, slot: str, position: LogPosition, watermark: int) -> LogReader:
+        """Return the parked reader of a slot if it stands at this position, else a new one.
 
         A position that a bundle begins at is in the checkpoint, so the server need not keep the log before it. A
         repeated epoch begins at an older one, which acknowledges nothing.
         """
-        reader = self._unpark()
+        reader = self._unpark(slot)
         if reader is not None and not (reader.unpark() and reader.position == position):
             reader.stop()
             reader = None
         if reader is None:
-            reader = self._make(position, watermark)
+            reader = self._make(slot, position, watermark)
         reader.acknowledge(position.safe_lsn)
         return reader
 
@@ -68,59 +77,74 @@ class StreamPool:
             reader.stop()
             return
         reader.park()
+        janitor = threading.Timer(self._idle_seconds, self._expire, (reader,))
+        janitor.daemon = True
         with self._lock:
-            before, self._parked = self._parked, reader
-            self._janitor = threading.Timer(self._idle_seconds, self._expire, (reader,))
-            self._janitor.daemon = True
-            self._janitor.start()
+            before = self._parked.get(reader.slot)
+            self._parked[reader.slot] = _Parked(reader, janitor)
+            janitor.start()
         if before is not None:
-            before.stop()
+            before.janitor.cancel()
+            before.reader.stop()
 
-    def _unpark(self) -> LogReader | None:
+    def _unpark(self, slot: str) -> LogReader | None:
         with self._lock:
-            reader, self._parked = self._parked, None
-            if self._janitor is not None:
-                self._janitor.cancel()
-                self._janitor = None
-            return reader
+            parked = self._parked.pop(slot, None)
+        if parked is None:
+            return None
+        parked.janitor.cancel()
+        return parked.reader
 
     def _expire(self, reader: LogReader) -> None:
         with self._lock:
-            if self._parked is not reader:
+            parked = self._parked.get(reader.slot)
+            if parked is None or parked.reader is not reader:
                 return
-            self._parked = None
+            del self._parked[reader.slot]
         reader.stop()
 
 
 class Prefetcher:
-    """The reader that one `process` call has borrowed."""
+    """The readers that one `process` call has borrowed: one for each slot of its frontier."""
 
     def __init__(self, pool: StreamPool) -> None:
         self._pool = pool
-        self._reader: LogReader | None = None
-        self._in_hand: Batch | None = None
+        self._readers: dict[str, LogReader] = {}
+        self._in_hand: tuple[LogReader, Batch] | None = None
         self._began = time.monotonic()
 
     def serve(self, frontier: FlatFrontier) -> None:
-        """Read the slot, if it is not read to its end."""
+        """Read the slots that are not read to their end."""
         self._settle()
-        opening = frontier.positions.get(PARTITION)
-        if self._reader is None and opening is not None:
-            self._reader = self._pool.borrow(LogPosition(*opening.at), opening.watermark)
+        for slot, opening in frontier.positions.items():
+            if slot not in self._readers:
+                position = LogPosition(*opening.at)
+                self._readers[slot] = self._pool.borrow(slot, position, opening.watermark)
 
     def take(self, timeout: float) -> Batch | None:
-        """Return a batch, or None after `timeout` seconds; see `change_streams.prefetch`."""
+        """Return a batch, or None after `timeout` seconds; see `change_streams.prefetch`.
+
+        Among slots with something to claim, the one with the lowest watermark is next, so that no slot falls behind.
+        """
         self._settle()
-        if self._reader is None:
+        if not self._readers:
             return None
-        self._in_hand = self._reader.take(timeout)
-        return self._in_hand
+        readers, changed = self._readers.values(), self._pool.ahead.changed
+        with changed:
+            changed.wait_for(lambda: any(reader.is_ready for reader in readers), timeout)
+            ready = [reader for reader in readers if reader.is_ready]
+        if not ready:
+            return None
+        reader = min(ready, key=lambda reader: reader.watermark)
+        batch = reader.take(0)
+        self._in_hand = None if batch is None else (reader, batch)
+        return batch
 
     @property
     def data_expected(self) -> bool:
-        """Whether the connection is new and nothing has arrived yet."""
+        """Whether a connection is new and nothing has arrived yet."""
         young = time.monotonic() < self._began + _FIRST_STEP_SECONDS
-        return self._reader is not None and not self._reader.has_answered and young
+        return young and any(not reader.has_answered for reader in self._readers.values())
 
     first_record_pending = data_expected
 
@@ -131,20 +155,21 @@ class Prefetcher:
 
     def uncounted(self) -> tuple[int, int]:
         """Return how many connections were opened and how many were lost since the last call."""
-        return (0, 0) if self._reader is None else self._reader.uncounted()
+        counts = [reader.uncounted() for reader in self._readers.values()]
+        return sum(opened for opened, _ in counts), sum(lost for _, lost in counts)
 
     def close(self, *, keep: bool = False) -> None:
-        """Park the reader, or stop it."""
+        """Park the readers, or stop them."""
         self._settle()
-        reader, self._reader = self._reader, None
-        if reader is None:
-            return
-        if keep:
-            self._pool.give_back(reader)
-        else:
-            reader.stop()
+        readers, self._readers = self._readers, {}
+        for reader in readers.values():
+            if keep:
+                self._pool.give_back(reader)
+            else:
+                reader.stop()
 
     def _settle(self) -> None:
-        batch, self._in_hand = self._in_hand, None
-        if batch is not None and self._reader is not None:
-            self._reader.settle(batch)
+        in_hand, self._in_hand = self._in_hand, None
+        if in_hand is not None:
+            reader, batch = in_hand
+            reader.settle(batch)

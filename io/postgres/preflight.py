@@ -46,6 +46,16 @@ where pubname = any(%s) and not has_table_privilege(format('%%I.%%I', schemaname
 """
 """Published tables that the role may not select from."""
 
+SHARDED = """
+select distinct published.pubname, coalesce(leaf.relid, root.oid)::regclass::text,
+       to_jsonb(published) ->> 'rowfilter' is not null
+from pg_publication_tables published
+cross join lateral (select format('%%I.%%I', schemaname, tablename)::regclass::oid as oid) root
+left join lateral (select relid from pg_partition_tree(root.oid) where isleaf) leaf on true
+where published.pubname = any(%s)
+"""
+"""Tables of publications, partitions instead of their parents, and whether the publication has a filter of rows."""
+
 SYNCED = """
 select coalesce((to_jsonb(slot) ->> 'synced')::boolean, false) from pg_replication_slots slot where slot_name = %s
 """
@@ -112,6 +122,30 @@ def check_source(
             "transactions of a two-phase commit then come after their commit"
         )
     return slot
+
+
+def check_shards(stream: ChangeStream, rows: Rows) -> None:
+    """Check that no table is in the publications of two slots: its changes would come twice.
+
+    Two publications that filter the rows of a table may share it. Whether their filters exclude each other is known
+    only to the user.
+
+    Raises:
+        SetupError: a table belongs to two slots.
+    """
+    if not stream.further:
+        return
+    slots = {name: shard.slot for shard in stream.shards for name in shard.publications}
+    found: dict[str, tuple[str, bool]] = {}
+    for publication, table, filters in sorted(rows(SHARDED, (list(slots),))):
+        slot, all_filter = found.setdefault(table, (slots[publication], filters))
+        if slot != slots[publication] and not (filters and all_filter):
+            raise SetupError(
+                f"{stream}: the table {table} is in publications of the slots {slot} and {slots[publication]}, so its "
+                f"changes would come twice. Run: ALTER PUBLICATION {publication} DROP TABLE {table}; or give both "
+                "publications row filters that exclude each other"
+            )
+        found[table] = slot, all_filter and filters
 
 
 def renewed_slot(stream: ChangeStream, rows: Rows) -> Slot:

@@ -1,4 +1,4 @@
-"""The splittable DoFn and the transform that read a replication slot.
+"""The splittable DoFn and the transform that read replication slots.
 
     changes = pipeline | ReadFromPostgresChangeStream(
         dsn="host=db.example.org dbname=shop user=penstock", publication="shop_changes", slot="penstock")
@@ -10,10 +10,11 @@
 - **Watermark**: the commit timestamps of the log, and the server's clock when everything that was committed before it
   has been read; so it advances while nothing changes.
 - **Snapshots**: rows of tables come between the changes, as records of the kind READ. No row follows a change of its
-key
-  that it does not contain. docs/snapshots.md has the rest.
-- **State**: one position in the restriction. The server keeps its log from the last position that a bundle *began* at:
-  such a position is in the checkpoint. While the pipeline is stopped, the log grows.
+  key that it does not contain. docs/snapshots.md has the rest.
+- **Several slots** are partitions of one read: each has its own order, position and acknowledgement, and the watermark
+  is the lowest one.
+- **State**: one position of each slot in the restriction. The server keeps its log from the last position that a bundle
+  *began* at: such a position is in the checkpoint. While the pipeline is stopped, the log grows.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -37,10 +39,10 @@ from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChang
 from penstock.io.change_streams.settings import Limits
 from penstock.io.change_streams.snapshots.options import NEVER, WHEN_NEEDED, SnapshotOptions, initial_request
 from penstock.io.postgres import coder
-from penstock.io.postgres.log_reader import NO_SNAPSHOTS, PARTITION, LogPosition, LogReader, Service
+from penstock.io.postgres.log_reader import NO_SNAPSHOTS, LogPosition, LogReader, Service
 from penstock.io.postgres.metrics import PostgresMetrics
 from penstock.io.postgres.prefetch import StreamPool
-from penstock.io.postgres.preflight import IDENTITIES, Slot, check_source
+from penstock.io.postgres.preflight import IDENTITIES, Slot, check_shards, check_source
 from penstock.io.postgres.record import LogRecord
 from penstock.io.postgres.setup_warnings import warnings_of
 from penstock.io.postgres.source import EVERY_TABLE, ChangeStream, Connection, PostgresSettings
@@ -50,6 +52,9 @@ if TYPE_CHECKING:
     from penstock.io.postgres.client import Client
 
 _BACKOFFS: ProcessLocal[Backoff] = ProcessLocal()
+_NO_SLOTS: Mapping[str, str] = MappingProxyType({})
+Slots = Mapping[str, Slot]
+"""Each slot by its name."""
 
 
 class _Asking:
@@ -78,13 +83,14 @@ class ReadPostgresFn(ReadChangeStreamFn):
 
         settings, limits = self._settings, self._settings.limits
         self._client(stream)  # compares the stream with the program's
-        server = self.open_server(stream)
         ahead = ReadAhead(limits.buffer_bytes)
-        make_merge = merge_maker(stream, settings, _backoff(stream))
+        shards = {shard.slot: shard for shard in stream.shards}
 
-        def make(position: LogPosition, watermark: int) -> LogReader:
+        def make(slot: str, position: LogPosition, watermark: int) -> LogReader:
+            make_merge = merge_maker(shards[slot], settings, _backoff(stream))
             return LogReader(
-                server,
+                self.open_server(shards[slot]),
+                slot,
                 position,
                 watermark,
                 wanted=wanted(settings.tables, stream.start),
@@ -95,35 +101,42 @@ class ReadPostgresFn(ReadChangeStreamFn):
                 renews=settings.snapshots.snapshot == WHEN_NEEDED,
             )
 
-        return StreamPool(make, limits)
+        return StreamPool(make, ahead, limits)
 
     def open_server(self, stream: ChangeStream) -> Service:
-        """Return the server, whose log is not opened yet."""
+        """Return the server of a stream with one slot, whose log is not opened yet."""
         from penstock.io.postgres.connection import Server
 
         settings = self._settings
         return Server(stream, settings.connection, settings.heartbeat_ms / 1000, _backoff(stream))
 
-    def ask_service(self, client: _Asking, stream: ChangeStream) -> Slot:
+    def ask_service(self, client: _Asking, stream: ChangeStream) -> Slots:
+        options, connection = self._settings.snapshots, self._settings.connection
         try:
-            options, connection = self._settings.snapshots, self._settings.connection
-            return check_source(
-                stream,
-                client.rows,
-                create_slot=connection.create_slot,
-                renew_slot=options.snapshot == WHEN_NEEDED,
-                reads_tables=options.snapshot != NEVER,
-                streaming=connection.streaming,
-            )
+            check_shards(stream, client.rows)
+            return {
+                shard.slot: check_source(
+                    shard,
+                    client.rows,
+                    create_slot=connection.create_slot,
+                    renew_slot=options.snapshot == WHEN_NEEDED,
+                    reads_tables=options.snapshot != NEVER,
+                    streaming=connection.streaming,
+                )
+                for shard in stream.shards
+            }
         finally:
             client.close()
 
-    def first_frontier(self, stream: ChangeStream, said: Slot) -> FlatFrontier:
-        """Return the slot at its confirmed position."""
-        position = LogPosition(said.confirmed_lsn, 0, said.system)
-        if self._settings.snapshots.snapshot != NEVER:
-            position = position._replace(snapshots=NO_SNAPSHOTS.with_initial(initial_request()))
-        return FlatFrontier({PARTITION: Position(list(position), stream.start)}, stream.end)
+    def first_frontier(self, stream: ChangeStream, said: Slots) -> FlatFrontier:
+        """Return each slot at its confirmed position."""
+        positions = {}
+        for name, slot in said.items():
+            position = LogPosition(slot.confirmed_lsn, 0, slot.system)
+            if self._settings.snapshots.snapshot != NEVER:
+                position = position._replace(snapshots=NO_SNAPSHOTS.with_initial(initial_request()))
+            positions[name] = Position(list(position), stream.start)
+        return FlatFrontier(positions, stream.end)
 
     def check_start(self, stream: ChangeStream) -> None:
         """Check that the end is not before the start; a slot has its own position, so any start is possible."""
@@ -155,6 +168,9 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
             password may be part of it; it is never shown. PGPASSWORD and ~/.pgpass of the workers are used too.
         publication: the name of the publication, or of several ones separated by commas.
         slot: the name of a logical replication slot with the plugin pgoutput, which no other reader uses.
+        further_slots: more slots of the same database, each with its publication: ``{"penstock_2": "shop_orders"}``.
+            They are read in parallel, each as one partition, and the watermark is the lowest one. Changes of two slots
+            have no common order. A table belongs to one slot, unless row filters divide its rows.
         create_slot: create the slot if it does not exist, when a pipeline starts without a checkpoint. The read then
             begins at that moment.
         start: drop changes that were committed before; None: none. A slot cannot be moved back.
@@ -200,6 +216,7 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
         dsn: str,
         publication: str,
         slot: str,
+        further_slots: Mapping[str, str] = _NO_SLOTS,
         create_slot: bool = False,
         start: Timelike | None = None,
         end: Timelike | None = None,
@@ -226,7 +243,13 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
             _slot(named("slot", slot)),
             first,
             last,
+            _further(slot, publication, further_slots),
         )
+        if stream.further and (signal_table or signal_file or signal_folder or signal_kafka):
+            raise UsageError(
+                "signals request snapshots of one slot: with further_slots, leave out signal_table, signal_file, "
+                "signal_folder and signal_kafka, or read each slot with its own transform"
+            )
         if protocol not in ("stream", "pull"):
             raise UsageError(f"protocol must be stream or pull, not {protocol!r}")
         if streaming not in ("off", "on", "parallel"):
@@ -246,7 +269,7 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
         )
         limits = Limits.checked(
             unavailable_seconds=unavailable_seconds,
-            max_concurrent_partitions=1,
+            max_concurrent_partitions=len(stream.shards),
             buffer_bytes=buffer_bytes,
             idle_stream_seconds=idle_stream_seconds,
         )
@@ -281,7 +304,11 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
             ChangeStreamError: the server refused to answer.
             UnavailableError: it did not answer for `unavailable_seconds`.
         """
-        return self._asked(lambda client: warnings_of(self._stream, client.rows))
+
+        def ask(client: _Asking) -> list[str]:
+            return [text for shard in self._stream.shards for text in warnings_of(shard, client.rows)]
+
+        return self._asked(ask)
 
     def capture_type(self) -> str:
         """Return FULL if every published table has the replica identity FULL, else DEFAULT. It asks the server.
@@ -290,7 +317,8 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
             ChangeStreamError: the server refused to answer.
             UnavailableError: it did not answer for `unavailable_seconds`.
         """
-        rows = self._asked(lambda client: client.rows(IDENTITIES, (list(self._stream.publications),)))
+        names = [name for shard in self._stream.shards for name in shard.publications]
+        rows = self._asked(lambda client: client.rows(IDENTITIES, (names,)))
         return _weakest({identity for (identity,) in rows})
 
     def _asked(self, question: Callable[[_Asking], Any]) -> Any:
@@ -313,6 +341,22 @@ def _slot(name: str) -> str:
             f"slot must consist of lower-case letters, digits and underscores, at most 63 of them, not {name!r}"
         )
     return name
+
+
+def _further(slot: str, publication: str, further: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return the other slots with their publications, sorted, so that the order of the argument means nothing."""
+    if slot in further:
+        raise UsageError(f"further_slots: {slot!r} is the first slot already")
+    of_publication: dict[str, str] = {}
+    for name, publications in ((slot, publication), *further.items()):
+        for each in publications.split(","):
+            if each in of_publication:
+                raise UsageError(
+                    f"further_slots: publication {each!r} belongs to {of_publication[each]} and {name}, so its changes "
+                    "would come twice. Give each slot publications of its own"
+                )
+            of_publication[each] = name
+    return tuple(sorted((_slot(named("further_slots", name)), names) for name, names in further.items()))
 
 
 def _database(dsn: str) -> str:

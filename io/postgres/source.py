@@ -7,7 +7,7 @@ after a failover, another password), so it is never in a checkpoint.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from penstock.io.change_streams.settings import Settings
@@ -23,7 +23,8 @@ class ChangeStream(WithIdentity):
     """The changes of a publication, read through a replication slot, from `start` to `end`: nanoseconds, inclusive.
 
     A slot knows its own position, so `start` only drops older changes; 0 drops none. `end` None means without end.
-    `publication` may name several, separated by commas.
+    `publication` may name several, separated by commas. `further`: (slot, publication) of the other slots of the
+    database that are read too, each by its own connection.
     """
 
     database: str
@@ -31,13 +32,22 @@ class ChangeStream(WithIdentity):
     slot: str
     start: int
     end: int | None
+    further: tuple[tuple[str, str], ...] = ()
 
     @property
     def publications(self) -> tuple[str, ...]:
-        """The names of the publications."""
+        """The names of the publications of the first slot."""
         return tuple(self.publication.split(","))
 
+    @property
+    def shards(self) -> tuple[ChangeStream, ...]:
+        """The change stream of each slot, the first one first."""
+        first = replace(self, further=())
+        return (first, *(replace(first, slot=slot, publication=names) for slot, names in self.further))
+
     def __str__(self) -> str:
+        if self.further:
+            return "; ".join(map(str, self.shards))
         return f"publication {self.publication} of database {self.database}, read through slot {self.slot}"
 
 

@@ -74,9 +74,9 @@ def test_the_position_of_another_cluster_is_refused(database):
     database.publish()
     epochs = Epochs(database.source())
     ((frontier, state),) = epochs.residuals
-    position = frontier.positions["slot"]
+    position = frontier.positions[database.slot]
     other = position._replace(at=[position.at[0], 0, "7000000000000000000"])
-    epochs.residuals = [(replace(frontier, positions={"slot": other}), state)]
+    epochs.residuals = [(replace(frontier, positions={database.slot: other}), state)]
     with pytest.raises(PositionLostError, match="another database cluster"):
         for _ in range(40):
             epochs.run(0.1)

@@ -77,7 +77,7 @@ def test_the_server_may_drop_its_log_only_up_to_a_committed_position(database):
         ((position, _),) = epochs.residuals
         epochs.run(0.2, crash=number % 2 == 0)
         ((confirmed,),) = database.rows(slot)
-        assert before <= confirmed <= position.positions["slot"].at[0]
+        assert before <= confirmed <= position.positions[database.slot].at[0]
     assert [record.new for record in epochs.committed] == [(str(n),) for n in range(8)]
     deadline = time.monotonic() + 20
     while database.rows(slot)[0][0] <= before:
@@ -94,7 +94,7 @@ def test_the_slot_of_an_idle_table_advances_beside_a_busy_one(database):
     now = database.clock()
     epochs.run_until(now)
     ((last, _),) = epochs.residuals
-    assert last.positions["slot"].at[0] > first.positions["slot"].at[0] + 100_000
+    assert last.positions[database.slot].at[0] > first.positions[database.slot].at[0] + 100_000
     assert epochs.committed == []
 
 

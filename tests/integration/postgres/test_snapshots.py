@@ -40,7 +40,7 @@ class Snapshots:
     @property
     def progress(self) -> Any:
         ((frontier, _),) = self.epochs.residuals
-        return frontier.positions["slot"].at[4]
+        return frontier.positions[self.database.slot].at[4]
 
     @property
     def records(self) -> list[Any]:

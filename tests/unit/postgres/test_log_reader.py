@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections import defaultdict
 from contextlib import contextmanager, nullcontext
 
 import pytest
@@ -15,12 +16,14 @@ from penstock.io.change_streams.prefetch import ReadAhead
 from penstock.io.change_streams.settings import Limits
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.postgres.log_decoder import UnknownPrepared
-from penstock.io.postgres.log_reader import PARTITION, CaughtUp, LogPosition, LogReader
+from penstock.io.postgres.log_reader import CaughtUp, LogPosition, LogReader
 from penstock.io.postgres.prefetch import StreamPool
 from penstock.io.postgres.record import ChangeKind, LogRecord, LogTransaction
 from penstock.io.postgres.transactions import TransactionEnd
+from tests.waiting import wait_until
 
 START = LogPosition(0, 0, "system")
+SLOT = "penstock"
 
 
 def records(number, size):
@@ -75,6 +78,7 @@ class Server:
 def reader(server, position=START, end=None, buffer_bytes=1 << 20):
     return LogReader(
         server,
+        SLOT,
         position,
         0,
         wanted=lambda record: True,
@@ -82,6 +86,25 @@ def reader(server, position=START, end=None, buffer_bytes=1 << 20):
         unavailable_seconds=60,
         ahead=ReadAhead(buffer_bytes),
     )
+
+
+def pool_of(servers, end):
+    """Return a pool of readers, one for each server."""
+    ahead = ReadAhead(1 << 20)
+
+    def make(slot, position, watermark):
+        return LogReader(
+            servers[slot],
+            slot,
+            position,
+            watermark,
+            wanted=bool,
+            end=end,
+            unavailable_seconds=1,
+            ahead=ahead,
+        )
+
+    return StreamPool(make, ahead, Limits.checked(idle_stream_seconds=60))
 
 
 def claim(reading, batch, most=None):
@@ -158,7 +181,7 @@ def test_the_reader_stops_receiving_over_its_budget():
     server = Server(log, None)
     ahead = ReadAhead(10_000)
     reading = LogReader(
-        server, START, 0, wanted=lambda record: True, end=None, unavailable_seconds=60, ahead=ahead
+        server, SLOT, START, 0, wanted=lambda record: True, end=None, unavailable_seconds=60, ahead=ahead
     )
     batch = reading.take(10)
     assert batch is not None
@@ -194,18 +217,11 @@ def test_an_older_position_acknowledges_nothing():
 
 
 def test_a_bundle_that_repeats_the_end_of_a_read_finds_it_again():
-    server = Server([*records(1, 1), CaughtUp(200, 200)])
-
-    def make(position, watermark):
-        return LogReader(
-            server, position, watermark, wanted=bool, end=150, unavailable_seconds=1, ahead=ReadAhead(1 << 20)
-        )
-
-    pool = StreamPool(make, Limits.checked(idle_stream_seconds=60))
+    pool = pool_of({SLOT: Server([*records(1, 1), CaughtUp(200, 200)])}, end=150)
 
     def claim(position, with_end):
         """Run a bundle that claims everything, or everything but the end; return its last position."""
-        frontier = FlatFrontier({PARTITION: Position(list(position), 0)}, 150)
+        frontier = FlatFrontier({SLOT: Position(list(position), 0)}, 150)
         with pool.checkout(frontier) as prefetcher:
             prefetcher.serve(frontier)
             ended = False
@@ -237,3 +253,84 @@ def test_prepared_changes_that_the_server_does_not_send_again_are_lost(position,
     with pytest.raises(PositionLostError, match="'g'") if is_lost else nullcontext():
         read_all(reading)
     reading.stop()
+
+
+def read_bundle(pool, frontier, most):
+    """Run a bundle that claims up to `most` batches; return the frontier after it, and the records of each slot."""
+    found = defaultdict(list)
+    with pool.checkout(frontier) as prefetcher:
+        for _ in range(most):
+            if frontier.done:
+                break
+            prefetcher.serve(frontier)
+            batch = prefetcher.take(10)
+            assert batch is not None, "no slot has anything"
+            for count, emitted, step in batch.claims():
+                batch.claimed += count
+                found[step.partition] += emitted
+                frontier = (
+                    frontier.apply(step)
+                    if isinstance(step, Ended)
+                    else frontier.advanced({step.partition: step.position})
+                )
+    return frontier, found
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_slots_are_read_side_by_side_each_in_its_order_and_acknowledged_on_its_own(seed):
+    draw = random.Random(seed)
+    logs = {
+        slot: [item for number in range(1, 40) for item in records(number, draw.randrange(0, 30))]
+        for slot in ("a", "b", "c")
+    }
+    servers = {slot: Server([*log, CaughtUp(9000, 10_000)]) for slot, log in logs.items()}
+    pool = pool_of(servers, end=9_999)
+    frontier = FlatFrontier({slot: Position(list(START), 0) for slot in servers}, 9_999)
+    found = defaultdict(list)
+    while not frontier.done:
+        begun, before = frontier, frontier.watermark
+        frontier, bundle = read_bundle(pool, frontier, draw.randrange(1, 4))
+        if frontier.done or draw.random() < 0.7:
+            for slot, emitted in bundle.items():
+                found[slot] += emitted
+            assert frontier.done or frontier.watermark >= before
+        else:  # the bundle is lost, and the next one begins where it began
+            frontier = begun
+        for slot, position in begun.positions.items():
+            assert max(servers[slot].acknowledged, default=0) <= LogPosition(*position.at).lsn
+    assert found == {
+        slot: [each for each in log if isinstance(each, LogRecord)] for slot, log in logs.items()
+    }
+
+
+def test_the_slot_with_the_lowest_watermark_is_next():
+    servers = {
+        "ahead": Server([*records(50, 3), CaughtUp(9000, 10_000)]),
+        "behind": Server([*records(2, 600), CaughtUp(9000, 10_000)]),
+    }
+    opening = {"ahead": Position(list(START), 4_000), "behind": Position(list(START), 0)}
+    frontier = FlatFrontier(opening, 9_999)
+    pool = pool_of(servers, end=9_999)
+    with pool.checkout(frontier) as prefetcher:
+        prefetcher.serve(frontier)
+        wait_until(lambda: not prefetcher.data_expected, "a slot does not answer")
+        batch = prefetcher.take(10)
+        (_, _, step), *_ = batch.claims()
+        assert step.partition == "behind"
+
+
+def test_the_watermark_of_several_slots_is_the_lowest_one():
+    frontier = FlatFrontier({"a": Position(list(START), 70), "b": Position(list(START), 50)}, None)
+    assert frontier.watermark == 50
+    assert frontier.advanced({"b": Position(list(START), 90)}).watermark == 70
+    # Without the slot that was read to its end.
+    assert frontier.apply(Ended("b")).watermark == 70
+
+
+def test_slots_stay_together_while_the_number_of_parts_is_the_same():
+    frontier = FlatFrontier({name: Position(list(START), 0) for name in "abc"}, None)
+    later = frontier.advanced({"a": Position(list(START), 9), "b": Position(list(START), 5)})
+    assert [set(part.positions) for part in frontier.deal(2)] == [
+        set(part.positions) for part in later.deal(2)
+    ]
+    assert FlatFrontier.join(later.deal(2)) == later

@@ -1,0 +1,80 @@
+"""Several slots of one database, read as partitions of one read, in parallel and over crashes."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import PositionLostError, SetupError
+from penstock.io.postgres import parse_lsn
+from tests.epochs import Epochs
+
+pytestmark = pytest.mark.slow
+
+
+def divide(database, tables):
+    """Create a table, a publication and a slot for each name; return the arguments of the source."""
+    for name in tables:
+        database.execute(
+            f"create table {name} (id int primary key)",
+            f"create publication of_{name} for table {name}",
+            f"select pg_create_logical_replication_slot('{database.slot}_{name}', 'pgoutput')",
+        )
+    first, *others = tables
+    return {
+        "publication": f"of_{first}",
+        "slot": f"{database.slot}_{first}",
+        "further_slots": {f"{database.slot}_{name}": f"of_{name}" for name in others},
+        "heartbeat_seconds": 0.1,
+    }
+
+
+def confirmed(database):
+    found = database.rows("select slot_name, confirmed_flush_lsn::text from pg_replication_slots")
+    return {name: parse_lsn(lsn) for name, lsn in found if name.startswith(database.slot)}
+
+
+def test_slots_are_partitions_of_one_read_and_each_is_acknowledged_behind_its_checkpoint(database):
+    epochs = Epochs(database.source(**divide(database, "abc")), parts=2)
+    before = confirmed(database)
+    for number in range(8):
+        # One transaction changes tables of all slots.
+        database.execute(f"begin; insert into a values ({number}); insert into b values ({number}); commit")
+        database.execute(f"insert into c values ({number})")
+        epochs.run(0.3, crash=number % 3 == 1)
+        committed = {slot: at.at[0] for part, _ in epochs.residuals for slot, at in part.positions.items()}
+        acknowledged = confirmed(database)
+        assert all(acknowledged[slot] <= lsn for slot, lsn in committed.items()), (
+            "the server may drop too much"
+        )
+    assert epochs.widest == 2
+    epochs.run_until(database.clock())
+    for name in "abc":
+        ids = [int(record.new[0]) for record in epochs.committed if record.table.name == name]
+        assert ids == list(range(8)), name
+    epochs.run(0.3)
+    assert all(lsn > before[slot] for slot, lsn in confirmed(database).items())
+
+
+def test_check_names_the_slot_that_is_missing_and_the_table_that_two_slots_have(database):
+    options = divide(database, "ab")
+    database.source(**options).check()
+    database.execute("alter publication of_b add table a")
+    with pytest.raises(SetupError, match=r"the table a is in publications of the slots .*_a and .*_b"):
+        database.source(**options).check()
+    database.execute(
+        "alter publication of_b drop table a", f"select pg_drop_replication_slot('{database.slot}_b')"
+    )
+    with pytest.raises(PositionLostError, match="read through slot slot_.*_b: the slot does not exist"):
+        database.source(**options).check()
+
+
+def test_a_partition_and_its_parent_are_one_table_for_two_slots(database):
+    options = divide(database, "ab")
+    database.execute(
+        "create table whole (id int primary key) partition by range (id)",
+        "create table part partition of whole for values from (0) to (10)",
+        "alter publication of_a add table whole",
+        "alter publication of_b add table part",
+    )
+    with pytest.raises(SetupError, match="the table part is in publications of the slots"):
+        database.source(**options).check()
