@@ -78,7 +78,7 @@ def with_runner(arguments: Sequence[str]) -> list[str]:
 def _parser(build: Callable[..., Any]) -> argparse.ArgumentParser:
     """Return a parser for the keyword arguments of `build`. One without a default is required.
 
-    Flags cannot be abbreviated: Beam has hundreds, and `--s` must not be taken for one of the pipeline's.
+    Flags cannot be abbreviated: Beam has hundreds, and `--s` must not be read as a flag of the pipeline.
     """
     summary = (inspect.getdoc(build) or "").partition("\n")[0]
     parser = argparse.ArgumentParser(description=summary, allow_abbrev=False)

@@ -4,9 +4,9 @@ A worker that imports Beam on its own costs 1.6 CPU seconds and 188 MB; forked f
 Set by `spark.python.daemon.module`, unless a submission names another. The driver may have started a daemon
 together with the JVM, which then does the work: see `spark/daemon_handoff.py`.
 
-Workers log to standard error, at the levels of the pipeline that they run (`tasks/worker_logs.py`). Left out are Beam's
-messages about optional packages and about exceptions of DoFns. The exceptions reach the driver, and their text may
-quote rows.
+Workers log to standard error, at the levels of the pipeline that they run (`tasks/worker_logs.py`). Beam's messages
+about optional packages and about exceptions of DoFns are suppressed: the exceptions reach the driver in another way,
+and their text may quote rows.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from penstock.runner.spark.daemon_handoff import EARLY, hand_over, listen, take_
 from penstock.runner.spark.worker_path import without_archives
 
 if __name__ == "__main__":
-    # Imports make objects that live as long as this process. The collector would look at all of them again and again,
-    # which takes a sixth of the time of the imports. `serve` lets it run again.
+    # Imports make objects that live as long as this process. The garbage collector would inspect all of them many
+    # times, which takes a sixth of the time of the imports. `serve` enables it again.
     gc.disable()
     _jvm = os.getppid()
     _listener = listen(sys.argv[2]) if sys.argv[1:2] == [EARLY] else None
     if _listener is None and hand_over():
         os._exit(0)
     # The JVM reads the path of the daemon's socket from this standard output: four bytes for the length, then the
-    # path. If an import prints a line, four letters are taken for a length of more than a GB, the JVM runs out of
-    # memory and Spark 4.3 ends the session. So what imports print goes to standard error.
+    # path. If an import printed a line, its first four letters would be read as a length of more than a GB, the JVM
+    # would run out of memory, and Spark 4.3 would end the session. So output of imports goes to standard error.
     _pipe_to_jvm = os.dup(1)
     os.dup2(2, 1)
     sys.path[:] = without_archives(sys.path)
@@ -69,14 +69,15 @@ def worker(sock: Any, authenticated: bool) -> int:
         return 1  # the manager waits until the connection is closed, then ends this process
 
 
-daemon.worker = worker  # `manager` looks the function up in its module
+# PySpark's `manager` looks the function up in its module, so this replaces it.
+daemon.worker = worker
 
 
 def import_for_workers(modules: Iterable[str]) -> None:
-    """Import what the pipeline's tasks will need, and the clients of its sources and sinks.
+    """Import the modules that the pipeline's tasks will need, and the clients of its sources and sinks.
 
-    By the house rule a module `client` talks to the service. Tasks import it when they first connect, which takes half
-    a second in each worker.
+    In Penstock the module `client` of a package talks to the service. Tasks would import it when they first connect,
+    which takes half a second in each worker.
     """
     logging.disable(logging.WARNING)
     for module in modules:
@@ -93,7 +94,7 @@ def import_for_workers(modules: Iterable[str]) -> None:
 
 
 def serve() -> None:
-    """Be Spark's daemon: tell the JVM the path of a socket, and fork a worker for each connection to it."""
+    """Run Spark's daemon: tell the JVM the path of a socket, and fork a worker for each connection to it."""
     # Spark starts Python unbuffered, so `print` writes a text and its newline one by one, and the lines of two
     # workers mix.
     sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]

@@ -151,7 +151,7 @@ class Job:
         self, record: CommitRecord, driver: Driver, early: EarlyPublisher, claims: OutputClaims
     ) -> None:
         mark("committed", epoch=record.number)
-        # Before a sweep of this commit, in which sinks delete files.
+        # Claim outputs before a sweep that follows this commit, because sinks delete files in it.
         claims.committed(record)
         early.committed(record)
         self._result.committed(record, driver.measured(record.number), driver.phases(record.number))
@@ -172,7 +172,8 @@ class Job:
                 settings.epoch_seconds,
                 settings.epoch_max_records,
                 settings.epoch_max_bytes,
-                # In an object store each epoch costs money and some 100 ms: many small epochs would not be sooner.
+                # On an object store each epoch costs money and takes some 100 ms, so shorter epochs would not publish
+                # sooner.
                 may_end_early="://" not in state_folder,
             ),
             state_folder=state_folder,

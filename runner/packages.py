@@ -87,7 +87,7 @@ def _existing(option: str, path: str) -> str:
 
 
 def _missing(arguments: Sequence[str], report: str) -> list[str]:
-    """Return what pip would install here, as requirements that name exact files."""
+    """Return the packages that pip would install here, as requirements that name exact files."""
     _run_pip("--dry-run", "--report", report, *arguments)
     found = json.loads(Path(report).read_text(encoding="utf-8"))["install"]
     return [f"{each['metadata']['name']} @ {each['download_info']['url']}" for each in found]

@@ -74,8 +74,8 @@ class PySparkRunner(PipelineRunner):
         """
         with self._session(options):
             RuntimeValueProvider.set_runtime_options({})
-            # As Beam's own runners do: it gives the input of each GroupByKey the type of a pair, and refuses keys whose
-            # coder is not deterministic.
+            # Beam's own runners do the same: it gives the input of each GroupByKey the type of a pair, and refuses keys
+            # whose coder is not deterministic.
             pipeline.visit(
                 group_by_key_input_visitor(
                     not options.view_as(TypeOptions).allow_non_deterministic_key_coders
@@ -83,7 +83,8 @@ class PySparkRunner(PipelineRunner):
             )
             with dofn_specs_cached():
                 proto = pipeline.to_runner_api(default_environment=self.default_environment(options))
-            # It shares the session that starts. The public method, because subclasses override it.
+            # `run_proto` finds the session that is starting, and shares it. Call this public method, because subclasses
+            # may override it.
             return self.run_proto(proto, options)
 
     def resumes(self, options: PipelineOptions) -> bool:
@@ -113,7 +114,7 @@ class PySparkRunner(PipelineRunner):
         plan = _plan(proto, settings, options)
         checkpoint = _compatible_checkpoint(plan, settings)
         packages = Packages.of(options.view_as(SetupOptions))
-        # Made only for its checks: the master, which decides where the logs go, is not known before Spark runs.
+        # Called only for its checks: before Spark runs, the master is not known, and it decides where the logs go.
         worker_logging(options, to_driver=False)
         mark("planned")
         spark = session()
@@ -168,7 +169,7 @@ def _compatible_checkpoint(plan: Plan, settings: PySparkOptions) -> Checkpoint |
     last, context = checkpoint.last_record(), PlanContext(plan)
     check_compatibility(last, context, settings.drop_state or ())
     if last is not None:
-        # Only for its refusals, before anything runs. The job asks again when it has taken over.
+        # Called only for its errors, before anything runs. The job calls it again after the take-over.
         read_on(last.state, plan, Residuals(context))
     return checkpoint
 
@@ -191,7 +192,7 @@ def _is_interactive(proto: api.Pipeline) -> bool:
 
 
 def _check_temporary_checkpoint(spark: Any) -> None:
-    """Say that the checkpoint is temporary; refuse that on a cluster.
+    """Warn that the checkpoint is temporary; on a cluster refuse it.
 
     Raises:
         UsageError: workers on other machines would not find the state that the pipeline stores in the folder.

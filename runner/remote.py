@@ -1,10 +1,10 @@
-"""A pipeline that runs elsewhere, or has stopped, as its checkpoint folder shows it.
+"""Shows a pipeline that runs elsewhere, or has stopped, from its checkpoint folder, and sends requests to its driver.
 
     job = RemoteJob.open("/data/checkpoints/orders")
     job.last().watermark_us
     job.request("stop")
 
-Nothing is created or changed but the requests.
+It creates and changes only requests.
 """
 
 from __future__ import annotations

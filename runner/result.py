@@ -51,7 +51,7 @@ class PySparkPipelineResult(PipelineResult):
         self._metrics = metrics.MetricsAccumulator()
         self._error: BaseException | None = None
         self._finished = threading.Event()
-        # Without the lock a request (DRAINING, CANCELLING) could overwrite a state that was just reached (DONE).
+        # The lock keeps a request (DRAINING, CANCELLING) from overwriting a final state that was just reached (DONE).
         self._state_lock = threading.Lock()
         self._stop = threading.Event()
         self._drain = threading.Event()
@@ -118,7 +118,7 @@ class PySparkPipelineResult(PipelineResult):
         return {key.step: mark for key, mark in marks.items() if key.kind is WatermarkKind.OUTPUT}
 
     def residuals(self) -> tuple[ResidualView, ...]:
-        """Return what is still to be read, as of the last commit."""
+        """Return the residuals of the last commit: the work that remains to be read."""
         if self._record is None or self._residuals is None:
             return ()
         return self._residuals.views(self._record.state.residuals)

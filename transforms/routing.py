@@ -1,4 +1,4 @@
-"""`RouteEvents` and `ShardByKey`: which destination and which shard an event goes to. Pure rules."""
+"""`RouteEvents` and `ShardByKey`: they choose the destination and the shard of an event. Pure rules."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.io.bigquery.target import BigQueryTarget
 
 _ANSWER_SECONDS = 60.0
+"""How long to wait for the answer to one append."""
 
 
 class BigQueryWriteApi:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _REQUEST_SECONDS = 60.0
 _AT_A_TIME = 32
+"""Number of row mutations that are sent at the same time."""
 _ROW_CODES = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE)
 _SETUP = {
     grpc.StatusCode.NOT_FOUND: "the table or a family does not exist. Create it, with the family of versions",

@@ -94,7 +94,7 @@ def check_end(start: int, end: int | None, error: type[Exception]) -> None:
 def require_same(checkpoint: str, program: str, error: type[Exception]) -> None:
     """Reject a checkpoint of another change stream, or with another end.
 
-    Its changes would be taken for changes of this stream, and all changes up to this end would count as published.
+    Its changes would be mistaken for changes of this stream, and all changes up to this end would count as published.
     `checkpoint` and `program` are the identities in the checkpoint and in the running program.
 
     Raises:

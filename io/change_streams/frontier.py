@@ -30,6 +30,7 @@ class Slowest(NamedTuple):
 
 
 _MOST_NAMED = 2
+"""Number of partitions that a message names; it counts the others."""
 
 
 @runtime_checkable

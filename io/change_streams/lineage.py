@@ -16,7 +16,7 @@ The transform gets dictionaries with JSON values, one for each event:
 - `announced_by`: the partition whose record announced it. Empty for those that were live at the start, and for other
   events.
 
-A partition with several parents is announced by each of them: equal events but for `announced_by`.
+A partition with several parents is announced by each of them, so it has several events, which differ in `announced_by`.
 """
 
 from __future__ import annotations

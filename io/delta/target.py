@@ -50,6 +50,7 @@ from penstock.io.staging.delivery import LedgerEntry, TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
 
 _EPOCH_BITS = 32
+"""Delta stores one integer for each writer: the generation in the high bits, the epoch in the low ones."""
 
 
 @dataclass(frozen=True)

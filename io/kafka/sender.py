@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from penstock.io.kafka.target import KafkaTarget
 
 _REQUEST_SECONDS = 30.0
+"""Time limit of one request to the brokers, such as the creation of a topic."""
 _FLUSH_SECONDS = 60.0
+"""Time limit for sending a batch and for ending its transaction."""
 
 # librdkafka writes to stderr unless it gets a logger.
 _librdkafka = logging.getLogger("penstock.io.kafka.librdkafka")

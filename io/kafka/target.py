@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 Guarantee = Literal["transactional", "idempotent"]
 
 _TRANSACTION_MS = 60_000
+"""After this time the brokers abort an open transaction; readers of committed records wait until then."""
 
 
 @dataclass(frozen=True, slots=True)

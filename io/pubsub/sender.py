@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.io.pubsub.target import PubSubTarget
 
 _ANSWER_SECONDS = 60.0
+"""How long to wait for the answer to one request."""
 
 
 class PubSubTargetError(ServiceError):

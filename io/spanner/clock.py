@@ -18,6 +18,7 @@ from penstock.timestamps import NANOS
 _SYNCHRONIZED_SECONDS = 60
 """How long an answer is used. Monotonic clocks stand still while a computer is suspended."""
 _RETRY_SECONDS = 1
+"""Time after which the service is asked for its time again, if it did not answer."""
 
 
 class ServiceClock:

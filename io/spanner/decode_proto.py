@@ -270,7 +270,7 @@ def _plain(value: Any) -> Any:
 
 
 def _number(number: float) -> float | str:
-    """Return a number, or the text that stands for one that JSON does not have."""
+    """Return a number, or its text if JSON has no such number (NaN and infinities)."""
     if math.isfinite(number):
         return number
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"

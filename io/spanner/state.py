@@ -20,6 +20,7 @@ from penstock.io.spanner.position import Position
 from penstock.io.spanner.steps import FIRST_SPAN, MOST_IN_RUN, PendingStep
 
 _SMALL_BYTES = 64 << 10
+"""Batches of a partition are joined up to this size."""
 
 
 class Window(Protocol):
@@ -223,7 +224,7 @@ class ReadState:
     def rest(self, partition: PartitionState, asked_until: int) -> None:
         """Let the next query of the partition start when the clock has passed `asked_until`.
 
-        If the clock lags behind the service's, a query ends at once. This rule keeps the pace of queries all the same.
+        If the clock lags behind the service's, a query ends at once. This rule then limits the rate of queries.
         """
         self.schedule.add(partition, asked_until)
         self.due.notify()

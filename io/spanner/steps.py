@@ -32,7 +32,7 @@ PendingStep: TypeAlias = tuple[list[DataChangeRecord | UndecodableRecord], Step]
 """A step to claim, with the records to emit when the claim is granted: those of a run, or none."""
 
 Wanted: TypeAlias = Callable[[DataChangeRecord], bool]
-"""Whether a record is emitted. One that is not advances the position all the same."""
+"""Whether a record is emitted. A record that is not emitted still advances the position."""
 
 MOST_IN_RUN = 100
 """The most records that one step covers. A claim costs as much as a record, and a split has to wait for its end."""

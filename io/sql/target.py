@@ -100,7 +100,7 @@ class SqlTarget:
             raise classify_error(error.sqlstate or "", str(error), self.name) from error
 
     def table_of(self, event: ChangeEvent) -> TableName:
-        """Return the table that an event goes to."""
+        """Return the table to which an event is written."""
         return self.table_of_source(event.source)
 
     def table_of_source(self, source: Source) -> TableName:

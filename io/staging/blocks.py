@@ -1,4 +1,4 @@
-"""Records with their event times, in blocks; and which of them the watermark has passed. Pure.
+"""Holds records with their event times in blocks, and selects those that the watermark has passed. Pure.
 
 The records of a bucket may come from several readers, one of them ahead of another. All records below the watermark
 have arrived, so they can be sorted by event time and written: no later record belongs before them. The others wait.

@@ -1,4 +1,4 @@
-"""The first step of a staged sink: elements to blocks of records."""
+"""The first step of a staged sink: it collects elements into blocks of records."""
 
 from __future__ import annotations
 

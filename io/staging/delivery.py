@@ -147,7 +147,7 @@ class TargetUnavailableError(ServiceError):
 
 
 class RefusalError(Exception):
-    """Raised by a sender: the target refuses a row, and refused rows are not to be left out."""
+    """Raised by a sender: the target refuses a row, and the sender must not skip refused rows."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(f"row {refusal.index} of the batch: {refusal.reason}")
@@ -173,12 +173,12 @@ def is_delivered(ledger: LedgerEntry | None, delivery: Delivery) -> bool:
     drivers, and no two drivers share it. A copy of a checkpoint has the same job, and it may even reach the same
     generation and the same epoch with other events. So an entry counts only if its driver is one of `delivery.drivers`.
 
-    An entry of a later generation is of a newer driver, which takes no part in what this one sends. If the driver that
-    asks was superseded, it notices that after the error. If it was not, the entry is of another copy.
+    An entry of a later generation is by a newer driver, and says nothing about the deliveries of this one. It is an
+    error: if the asking driver was superseded, it notices that after the error; if not, the entry is of another copy.
 
     Raises:
-        LedgerConflictError: the entry is not of the history of this delivery. Neither sending nor skipping would be
-            right.
+        LedgerConflictError: the entry does not belong to the history of this delivery. To send the delivery would be
+            wrong, and so would it be to skip it.
     """
     return is_delivered_entry(ledger, delivery.position, delivery.job, delivery.drivers)
 
@@ -186,7 +186,7 @@ def is_delivered(ledger: LedgerEntry | None, delivery: Delivery) -> bool:
 def is_delivered_entry(
     ledger: LedgerEntry | None, position: LedgerEntry, job: str, drivers: Sequence[Driver] = ()
 ) -> bool:
-    """Return the same for the position of a delivery of `job`."""
+    """Return whether a target already has the delivery of `job` with this position; see `is_delivered`."""
     if ledger is None:
         return False
     if not _is_of_history(ledger, position, drivers):
@@ -204,12 +204,12 @@ def _is_of_history(ledger: LedgerEntry, position: LedgerEntry, drivers: Sequence
     if ledger.generation > position.generation:
         return False
     known = dict(drivers)
-    # A driver ends where the next one begins. Its epochs above that are of another copy, in which it ran longer.
+    # A driver's epochs end where the next driver begins. If the ledger has a later epoch of it, this is an entry of
+    # another copy of the checkpoint, in which that driver ran longer.
     later = [each for each in (*known, position.generation) if each > ledger.generation]
     if later and ledger.epoch >= min(later):
         return False
-    # A driver that is older than all that are named cannot be compared. An entry without a token is of a runner that
-    # gives none.
+    # A driver that is older than all named drivers cannot be compared. An entry has no token if the runner has none.
     if not ledger.driver or not known or ledger.generation < min(known):
         return True
     return known.get(ledger.generation) == ledger.driver

@@ -1,4 +1,4 @@
-"""The last step of a staged sink, after the commit: staged files to published ones."""
+"""The last step of a staged sink, after the commit: it publishes the staged files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ class PublishFilesFn(beam.DoFn):
             self._waiting.append((publication, timestamp))
             return
         publish(store, publication)
-        # Whichever process moved the file: of all tries of the step, one is part of a committed epoch.
+        # Count the file in each try: exactly one try of the step is part of a committed epoch, whichever process has
+        # moved the file.
         self._files.inc()
         yield publication.published()
 

@@ -1,4 +1,4 @@
-"""The second step of a staged sink: blocks of records to staged files."""
+"""The second step of a staged sink: it rolls blocks of records into staged files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The second step of a sink that sends rows: blocks of records to one staged batch per shard and epoch."""
+"""The second step of a sink that sends rows: it rolls blocks of records into one staged batch per shard and epoch."""
 
 from __future__ import annotations
 

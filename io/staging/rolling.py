@@ -1,6 +1,7 @@
 """Decides when the open file of a bucket is closed. Pure; the time is an argument.
 
-A bucket has at most one open file. It is no file yet but state of the pipeline: its records, and an `OpenFile`.
+A bucket has at most one open file. It is not yet a file on a disk, but state of the pipeline: its records, and an
+`OpenFile`.
 """
 
 from __future__ import annotations

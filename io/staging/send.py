@@ -71,8 +71,7 @@ class SendBatchesFn(beam.DoFn):
         for refusal in sent.refused:
             refused = RefusedEvent(_event_at(events, refusal), self._target.name, refusal.reason)
             yield beam.pvalue.TaggedOutput(REFUSED, refused)
-        # Count the batch in each try: exactly one try of the step is part of a committed epoch, whichever try has
-        # written the rows.
+        # Count the batch in each try: exactly one try of the step is part of a committed epoch.
         self._batches.inc()
         self._records.inc(batch.records - len(sent.refused))
         self._refused.inc(len(sent.refused))

@@ -140,6 +140,7 @@ class Client:
     def _ask(self, request: Any, service: Any, method: str, result_type: Any) -> Any:
         settings = ydb.BaseRequestSettings().with_timeout(_REQUEST_SECONDS)
         response = self._driver()(request, service.Stub, method, settings=settings)
+        # The SDK's own check of a status (private, ydb 3): it raises the SDK's class of error for the status.
         issues._process_response(response.operation)
         if result_type is None:
             return None

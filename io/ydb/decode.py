@@ -121,6 +121,7 @@ def changed_table(table: Table, schema: str) -> Table:
 
 
 _DIGITS = 20
+"""Number of digits of a 64-bit schema version, with which the stored schema begins."""
 
 
 def _schema_text(raw: msgspec.Raw) -> str:

@@ -40,6 +40,7 @@ _IDLE_SECONDS = 0.2
 """Longest pause of a driver without work. It then checks again, and notices a stop or a newer driver."""
 
 _FINALIZE_ROUNDS = 3
+"""How often the driver looks for worker processes that have not run their bundle finalizers."""
 
 
 class Engine(Protocol):
@@ -139,8 +140,8 @@ class Driver:
             the user's exception, with the worker's traceback and the place as notes.
             EpochAbortedError: the tasks did not work on the same data.
         """
-        # At each epoch, although only the record of an earlier program can differ: the driver keeps no state between
-        # epochs, so it does not know which program has written the record.
+        # This runs at each epoch, although only the record of an earlier program can differ: the driver keeps no state
+        # between epochs, so it does not know which program has written the record.
         state = state_for_plan(record.state, self._plan, self._dropped)
         drain_begins = self._draining() and not state.draining
         if drain_begins:
@@ -259,7 +260,8 @@ class Driver:
         show_logs(record for report in reports for record in report.logs)
         show_warnings(warning for report in reports for warning in report.warnings)
         raise_failure(reports)
-        # Only after `raise_failure`: a failed epoch has no bundles to finalize and no metrics, and sets no pace.
+        # This comes after `raise_failure`: a failed epoch has no bundles to finalize and no metrics, and must not
+        # influence the pace.
         self._pacing.observe(sum(report.records_read for report in reports))
         self._last = _LastEpoch.of(attempt, reports)
         if late := sum(report.dropped for report in reports):

@@ -85,7 +85,8 @@ class NextStates:
 
     def _reported_residuals(self, reports: Iterable[TaskReport]) -> list[Residual]:
         """The residuals that tasks report. A delay counts from now; a residual without a delay is due at once."""
-        # By the driver's clock, not by those of the workers, so that one clock decides when a residual is due.
+        # The driver's clock decides when a residual is due. With the clocks of the workers, several clocks would
+        # decide.
         now_us = self._now_us()
         return [
             Residual(

@@ -7,6 +7,7 @@ other tasks, so it waits only a moment. While no data arrives, tasks wait longer
 from __future__ import annotations
 
 _SHORTEST_SECONDS = 0.02
+"""Wait of a task without data while other tasks have data."""
 
 
 class Pacing:

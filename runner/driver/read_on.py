@@ -109,7 +109,7 @@ def _with_lower_watermarks(state: EpochState, plan: Plan, passed: Sequence[Resid
     lowest = min(residual.watermark_us for residual in passed)
     return replace(
         state,
-        # For all keys, because a watermark must not be above those of its producers. The next epochs raise them again.
+        # Lower all watermarks, because none may be above those of its producers. The next epochs raise them again.
         watermarks={key: min(mark, lowest) for key, mark in state.watermarks.items()},
         observed_watermarks={},
     )

@@ -61,7 +61,7 @@ class TestStreamSource:
     def next_event(self, state: EpochState) -> TestStreamEvent | None:
         """Return the next event; None if all were applied, or if there is no TestStream."""
         applied = state.test_events_applied
-        # By number, so that a driver that takes over continues with the same event.
+        # Events are found by their number, so that a driver that takes over continues with the same event.
         return self._all_events[applied] if applied < len(self._all_events) else None
 
     def clock_us(self, state: EpochState) -> int | None:

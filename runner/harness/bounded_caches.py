@@ -79,6 +79,7 @@ class _MultiMap:
                 key=self._key_coder.encode_nested(key),
             )
         )
+        # The class that Beam's own map side input returns for a key.
         return bundle_processor._StateBackedIterable(self._state_handler, state_key, self._value_coder)
 
 

@@ -205,7 +205,7 @@ class StageProcessor:
         self.process(element)
         while self._execution.delayed_applications:
             self.finalize()
-            # From the front: a DoFn's parts run in the order in which it deferred them.
+            # Take the first one: a DoFn's parts run in the order in which it deferred them.
             _, residual = self._execution.delayed_applications.pop(0)
             time.sleep(_delay_us(residual) / 1e6)
             self.process(residual.residual_value)
@@ -251,7 +251,7 @@ class StageProcessor:
         # written in this step too: until then a `DoOperation` keeps its changes.
         for op in self._ops.values():
             op.finish()
-        # After all operations, because each of them may still have written to any edge.
+        # Flush after all operations have finished, because each of them may still have written to any edge.
         for sink in self._sinks:
             for writer in sink.writers:
                 writer.flush()
@@ -260,7 +260,7 @@ class StageProcessor:
 
     def output_size(self) -> tuple[int, int]:
         """Records and bytes that this bundle has written to edges so far. May be called from another thread."""
-        # Without a lock: the numbers only grow, and a read that is one element behind moves a split by one poll.
+        # No lock is needed: the numbers only grow, and a read that is one element behind delays a split by one poll.
         writers = [writer for sink in self._sinks for writer in sink.writers]
         return sum(w.records for w in writers), sum(w.bytes for w in writers)
 
@@ -362,8 +362,9 @@ class _SplitTimer:
         return time.monotonic() >= deadline or records >= budget.records or size >= budget.bytes
 
     def _split(self) -> bool:
-        # From this thread while the other one processes: Beam's own splits come from another thread too, and the
-        # tracker's wrapper has a lock. None means that no element is being processed, or that the tracker refuses now.
+        # This thread calls `try_split` while the other thread processes: Beam's own splits come from another thread
+        # too, and the tracker's wrapper has a lock. None means that no element is being processed, or that the tracker
+        # refuses now.
         split = self._op.try_split(0.0)
         # The primary is not needed: the reader notices the split at its next claim and returns.
         if split is None:
@@ -376,9 +377,10 @@ class _SplitTimer:
 def _raise_at_next_claim(error: BaseException) -> None:
     """End the read whose tracker raised `error` in `try_split`, or a read without an end would never return.
 
-    Only the thread that reads can end the read, and it comes by whenever it claims a position. Beam 2.77 offers no way
-    to the tracker of the current element: the invoker that holds it is a Cython class with private attributes. But the
-    error has passed through the tracker's thread-safe wrapper, a plain Python object, so its frame is in the traceback.
+    Only the thread that reads can end the read, and it calls the tracker whenever it claims a position. So the next
+    claim must raise the error. Beam 2.77 offers no access to the tracker of the current element: the invoker that holds
+    it is a Cython class with private attributes. But the error has passed through the tracker's thread-safe wrapper, a
+    plain Python object, so its frame is in the traceback.
     """
 
     def try_claim(position: Any) -> bool:
@@ -494,7 +496,7 @@ def _descriptor(context: PlanContext, stage: Stage) -> beam_fn_api_pb2.ProcessBu
     transforms = {
         name: beam_runner_api_pb2.PTransform.FromString(data) for name, data in stage.transforms.items()
     }
-    # Only the PCollections of the stage: a graph of hundreds of stages would copy all of them for each stage.
+    # Include only the PCollections of the stage: a graph of hundreds of stages would copy all of them for each stage.
     named = {
         pcoll for each in transforms.values() for pcoll in (*each.inputs.values(), *each.outputs.values())
     }

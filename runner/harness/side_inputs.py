@@ -77,7 +77,7 @@ class WholeSideInput:
         self, coder: coders.WindowedValueCoder, *, keyed: bool, memory_bytes: int = _MEMORY_BYTES
     ) -> None:
         self._elements = _Elements(coder, keyed=keyed)
-        # By window first, so that all keys of a window are next to each other.
+        # Group by window first, so that all keys of a window are next to each other.
         self._grouping = Grouping(memory_bytes)
         self._lists: dict[bytes, dict[bytes, Iterable[bytes]]] | None = None
         self._file: Run | None = None
@@ -111,8 +111,8 @@ class WholeSideInput:
         if self._lists is None:
             self._lists = {}
             groups = self._grouping.groups()
-            # The files of a grouping have no index. A few groups, such as the one of an iterable side input, are read
-            # from them all the same. Many groups are copied to a file that has an index.
+            # The files of a grouping have no index. That is good enough for a few groups, such as the one of an
+            # iterable side input. Many groups are copied to a file that has an index.
             few = list(itertools.islice(groups, _FEW_GROUPS + 1)) if self._grouping.spilled else groups
             if isinstance(few, list) and len(few) > _FEW_GROUPS:
                 self._file = _indexed(itertools.chain(few, groups))

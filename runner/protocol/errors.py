@@ -54,11 +54,11 @@ class EpochFailedError(PenstockError):
 
 
 class NotWrittenError(OSError, ServiceError):
-    """The storage refused a file, and nothing of it exists. A later try may succeed."""
+    """The storage refused a file, and no part of it exists. A later try may succeed."""
 
 
 class OutcomeUnknownError(OSError, ServiceError):
-    """The storage may or may not have done what was asked. Ask again with the same bytes to find out."""
+    """The storage did not say whether it carried out a request. Repeat it with the same bytes to find out."""
 
 
 class CommitUnknownError(PenstockError):

@@ -95,7 +95,7 @@ def run_epochs(
         record = committed
         on_commit(record)
         since_sweep += 1
-        # Also at the end: no later driver would delete what the last epochs staged.
+        # Sweep at the end too: no later driver would delete the files that the last failed epochs staged.
         if since_sweep >= sweep_every or record.state.done:
             since_sweep = 0
             swept = _sweep(coordinator)

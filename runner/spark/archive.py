@@ -23,6 +23,7 @@ from penstock.runner.spark.gateway import spark_home
 from penstock.runner.spark.java import Java, cache_folder, find_java
 
 _WAIT_SECONDS = 120.0
+"""How long to wait for the end of the JVM, which writes 90 MB first."""
 
 
 def find_archive(java: Java, environment: Mapping[str, str] | None = None) -> Path | None:

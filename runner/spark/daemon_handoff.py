@@ -32,7 +32,9 @@ _AT_START = {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "YES"}
 """Variables that Python reads when it starts, with the values that Spark gives its daemon."""
 
 _MAX_MESSAGE = 1 << 20
+"""Maximum bytes of one receive. The message contains the environment, so it may need several."""
 _LOOK_SECONDS = 1.0
+"""Time between two checks whether the JVM still lives."""
 
 
 def early_daemon(address: str, imports: Sequence[str] = ()) -> list[str]:

@@ -21,6 +21,7 @@ EXIT_OUT_OF_MEMORY = (3, 52)
 """Exit codes of a JVM without heap: 3 by -XX:+ExitOnOutOfMemoryError, 52 by Spark's own handler."""
 
 QUOTED_LINES = 8
+"""Number of log lines that a message quotes."""
 
 
 @dataclass(frozen=True, slots=True)

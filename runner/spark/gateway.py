@@ -29,6 +29,7 @@ from penstock.runner.spark.diagnosis import Limits, start_failure
 from penstock.runner.spark.errors import SparkStartError
 
 KEPT_LINES = 200
+"""Number of the JVM's last log lines that are kept for an error message."""
 
 _MISSING_PACKAGE = re.compile(rb"WARNING: package \S+ not in java\.base\s*")
 """Java 25 prints this for a package that Spark 4.3 opens on every start, for older Javas."""
@@ -138,11 +139,11 @@ def launch_jvm(
     that becomes a child of the JVM.
     """
     conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    # As PySpark does it, with the same variables.
+    # Build the command as PySpark does, from the same variables.
     arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
     home = str(spark_home())
     command = [f"{home}/bin/spark-submit", *conf, *arguments]
-    # Without SPARK_HOME the script starts a Python to find it.
+    # Pass SPARK_HOME: without it the script starts a Python to find it.
     own = {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(address), "SPARK_HOME": home}
     return JvmProcess(start_process(command, {**os.environ, **own, **environment}, companion))
 
@@ -207,6 +208,7 @@ def connect(jvm: JvmProcess, address: Path) -> None:
         if jvm.exit_code(_POLL_SECONDS) is not None and not address.exists():
             jvm.mute()
             raise SparkStartError(start_failure(jvm.log, jvm.exit_code(), Limits.of_this_process()))
+    # A private method, but the only one that connects PySpark to a JVM without making a context (read in 4.3).
     with _gateway_in_environment(address.read_bytes()):
         SparkContext._ensure_initialized()
 

@@ -174,6 +174,8 @@ class OwnSession:
     def _end_context(self) -> None:
         from pyspark import SparkContext
 
+        # Forget the context before it is stopped: `stop` may fail because the JVM is gone, and then PySpark (4.3) would
+        # continue to return this context to other pipelines.
         active, SparkContext._active_spark_context = SparkContext._active_spark_context, None
         try:
             if active is not None:
@@ -239,6 +241,7 @@ def has_gateway() -> bool:
         return False
     from pyspark import SparkContext
 
+    # PySpark 4.3 has no public way to ask this without starting a JVM.
     return SparkContext._gateway is not None
 
 

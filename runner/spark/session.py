@@ -183,7 +183,7 @@ class SessionStart:
             )
         return OwnSession.submitted()
 
-    # In the thread.
+    # Methods of the thread.
 
     def _run(self) -> None:
         """Start the session; after an error end the parts that have started."""
@@ -220,6 +220,7 @@ def _active_context() -> Any:
         return None
     from pyspark import SparkContext
 
+    # The only public way, `SparkContext.getOrCreate`, would start a context if there is none.
     return SparkContext._active_spark_context
 
 
@@ -232,6 +233,7 @@ def _end_if_dead() -> None:
     active, session = _active_context(), started_session()
     if session is None or active is None or session.jvm is None:
         return
+    # `_jsc` is None after `stop`. A context that Spark itself has stopped still has it, so ask the JVM.
     if session.jvm.exit_code() is not None or active._jsc is None or active._jsc.sc().isStopped():
         session.end()
 

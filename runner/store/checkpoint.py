@@ -42,7 +42,9 @@ When you raise it, replace the golden checkpoints (`tests/golden/checkpoints/rec
 """
 
 MAX_KEY_GROUPS = 32768
+"""A run key has two bytes for the key group, and its bounds need one value above the highest."""
 LEFTOVER_AGE_S = 3600.0
+"""Age at which a partly written file is deleted. No writer takes that long."""
 
 _RECORD = re.compile(r"(\d{12,})\.record")
 
@@ -307,7 +309,7 @@ def _new_format(job: str, key_groups: int | None, now_us: int) -> bytes:
         "job": job,
         "key_groups": groups,
         "created_us": now_us,
-        # Only for the message of a version that cannot read the folder.
+        # Used only in the message of a version that cannot read the folder.
         "written_by": __version__,
     }
     return json.dumps({"penstock-checkpoint": content}, sort_keys=True).encode("ascii") + b"\n"

@@ -270,7 +270,7 @@ class StateStore:
 
     def _open(self, run: StateRun) -> Run:
         opened = self._opened.get(run.name)
-        # Kept here too: the cache may drop a run while this store still reads it.
+        # Keep a reference here too: the cache may drop a run while this store still reads it.
         if opened is None:
             opened = self._cache.open(self._filesystem, f"{self._folder}/{run.name}", run)
             self._opened[run.name] = opened
@@ -374,7 +374,7 @@ class StateStore:
 
     def _builder(self, taken: Sequence[StateRun]) -> RunBuilder:
         size = self._buffered_bytes() + sum(run.size for run in taken)
-        # Only an estimate: replaced entries count twice. It is used to choose the page size.
+        # This is an estimate to choose the page size: entries that are replaced count twice.
         entries = len(self._buffer) + sum(run.entries for run in taken)
         builder = RunBuilder(size // entries)
         for run in taken:  # oldest first: newer entries replace

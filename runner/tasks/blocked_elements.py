@@ -51,7 +51,7 @@ class BlockedElements:
 
     def remove(self, queue: BlockedQueue) -> Iterator[bytes]:
         """Yield the elements of a queue, then delete it."""
-        # As a list, because the caller may write to the store between two elements.
+        # Read all entries first, because the caller may write to the store between two elements.
         yield from list(self._cells.chunks(queue.key_group, b"", queue.window, _ELEMENTS))
         self._cells.clear(queue.key_group, b"", queue.window, _ELEMENTS)
         self._timers.clear(queue.key_group, b"", queue.window, _FAMILY, b"")

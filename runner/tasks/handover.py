@@ -44,7 +44,7 @@ def iterate(produce: Callable[[Callable[[T], None]], None]) -> Generator[T, None
         worker.parent.switch(result)
 
     worker = greenlet(produce)
-    # By default greenlet 3 starts each greenlet in a new, empty context.
+    # Set the context explicitly: by default greenlet 3 starts each greenlet in a new, empty context.
     worker.gr_context = _context
     result = worker.switch(emit)
     try:
@@ -56,7 +56,7 @@ def iterate(produce: Callable[[Callable[[T], None]], None]) -> Generator[T, None
             worker.parent = getcurrent()
             result = worker.switch()
     finally:
-        # In a loop: a `finally` clause of user code may emit once more, which returns here.
+        # Repeat: a `finally` clause of user code may emit once more, which returns here.
         while not worker.dead:
             worker.parent = getcurrent()
             worker.throw(AbandonedError)

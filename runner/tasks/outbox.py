@@ -40,7 +40,7 @@ class Outbox:
         if edge.routing.carried:
             self.carried.append(CarriedElement(edge.name, block))
         elif edge.level == self._scope.level and edge.routing is Routing.LOCAL:
-            # As an encoded block, although both stages are in one task: the consumer decodes the elements, so the
+            # Pass an encoded block, although both stages are in one task: the consumer decodes the elements, so the
             # stages share no mutable object, and its input is counted like that of any other stage.
             self._feed(self._plan.stages[edge.consumer], block)
         else:

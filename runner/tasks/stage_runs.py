@@ -96,7 +96,7 @@ class StageRuns:
             return True
         if timers.processing_us is None:
             return False
-        # After the wall clock was set back the stage runs, so that it can move its timers.
+        # If the wall clock was set back, run the stage so that it can move its timers.
         return self._scope.epoch.set_back_us > 0 or timers.processing_us <= self._scope.epoch.now_us()
 
     def has_finalizers(self) -> bool:

@@ -139,7 +139,7 @@ class Task:
         """Run the input that waited for side inputs: elements of earlier epochs first, then the blocks of this one."""
         self._runs.complete_side_inputs()
         for stage in self._stages:
-            # In the order of the plan: a stage may put out elements for a later stage that has side inputs too.
+            # Follow the order of the plan: a stage may put out elements for a later stage that has side inputs too.
             if stage.sides:
                 edges = [self._plan.edges[index] for index in stage.sides]
                 self._side_inputs.complete({edge.index: self._watermarks.edge_us(edge) for edge in edges})

@@ -37,7 +37,7 @@ def apply_levels(wanted: WorkerLogging) -> None:
     global _applied
     if wanted == _applied:
         return
-    # Without our daemon (the user's own session) nothing has configured logging yet; otherwise this changes nothing.
+    # Under our daemon logging is configured already, and this changes nothing. In the user's own session it is not.
     logging.basicConfig(stream=sys.stderr, format=FORMAT)
     for name in _applied.overrides if _applied else ():
         logging.getLogger(name).setLevel(logging.NOTSET)

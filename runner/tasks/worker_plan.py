@@ -18,7 +18,7 @@ class WorkerPlan:
     """A plan in this process."""
 
     def __init__(self, plan: Plan) -> None:
-        # Before any coder or DoFn is unpickled: it may be a class of the driver's program.
+        # Do this before any coder or DoFn is unpickled: it may be a class of the driver's program.
         adopt_program(plan.program)
         forward_coder_warnings()
         self.context = PlanContext(plan)

@@ -62,7 +62,7 @@ def show_warnings(given: Iterable[WorkerWarning]) -> None:
 
 def _pickled(category: type[Warning]) -> bytes | None:
     """Return the pickled class; None if another process cannot import it."""
-    # In the driver `__main__` is another program, or has no such class.
+    # A class of `__main__` is not sent: in the driver `__main__` is another program.
     if category.__module__ == "__main__":
         return None
     try:

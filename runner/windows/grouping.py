@@ -244,7 +244,7 @@ def _heads(file: IO[bytes]) -> Iterator[_SpilledGroup]:
             end = file.tell() + length
             parts = _PartsOnDisk(file, file.tell(), end)
         yield _SpilledGroup(identity, CompleteGroup(*identity, first_us, last_us, parts, count))
-        # From the stored position, because the consumer may have read from the file.
+        # Return to the stored position, because the consumer may have read from the file.
         file.seek(end)
 
 

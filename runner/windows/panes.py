@@ -159,8 +159,8 @@ class Panes:
                 dropped += sum(group.count for group in members)
                 continue
             known = self._coder.decode_nested(window)
-            # With the watermark of the last record. Elements of this epoch are not late against the watermark that
-            # comes with them, whatever their order was.
+            # Use the watermark of the last record: elements of this epoch must not be late against the watermark that
+            # arrives with them, in whatever order they arrive.
             at = self._trigger_context(known, self._input_us)
             for group in members:
                 self._add_values(window_key, known, state, group)

@@ -169,7 +169,7 @@ class _Node(ABC):
 class _Default(_Node):
     """Fires when the watermark has passed the window, and again for later elements."""
 
-    # Without a count of elements: `Panes` emits a late pane only if elements have come since the last pane.
+    # No count of elements is needed: `Panes` emits a late pane only if elements have come since the last pane.
     def should_fire(self, state: TriggerState, at: TriggerContext) -> bool:
         return at.at_end
 
@@ -384,7 +384,8 @@ class _AfterEach(_Composite):
 
     def on_elements(self, state: TriggerState, at: TriggerContext, count: int) -> None:
         current = self._unfinished(state)
-        # As in `_AfterEndOfWindow._counting_children`: a merge may make an earlier subtrigger the current one.
+        # Under merging windows all subtriggers count, as in `_AfterEndOfWindow._counting_children`: a merge may make an
+        # earlier subtrigger the current one.
         for child in self.children if self.merging else [current] if current else []:
             if not child.finished(state):
                 child.on_elements(state, at, count)

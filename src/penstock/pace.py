@@ -1,9 +1,9 @@
 """The time at which a reader should end its bundle. A runner sets it, sources read it. Imports neither Beam nor Spark.
 
-A Beam runner ends the bundle of a splittable DoFn by a split, and cannot see whether the reader has more data at hand.
-`PySparkRunner` commits and publishes after each bundle, so a record that waits for the end of its bundle is that much
-later. It therefore tells its readers when to return on their own. On other runners there is no pace, and a reader reads
-until it is split.
+A Beam runner ends the bundle of a splittable DoFn by a split, and cannot see whether the reader has more data ready.
+`PySparkRunner` commits and publishes after each bundle, so a record becomes visible only after the end of its bundle.
+Therefore this runner tells its readers when to return without a split. On other runners there is no pace, and a reader
+reads until it is split.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __all__ = ["Pace", "current_pace", "reading_at"]
 class Pace:
     """The time at which a reader should return, by `time.monotonic`.
 
-    A reader that has emitted records should return as soon as it has no more of them at hand. One that has emitted none
-    should wait for data until `idle_deadline`. Neither holds while the reader would lose work by returning.
+    A reader that has emitted records should return as soon as it has no more of them ready. A reader that has emitted
+    none should wait for data until `idle_deadline`. A reader that would lose work by returning should not return.
     """
 
     idle_deadline: float

@@ -409,5 +409,7 @@ CASES = {**DEFAULT, **BEFORE_AND_AFTER, **COUNTS_AND_CLOCKS, **COMPOSITES, **SES
 
 
 @pytest.mark.parametrize(("into", "steps", "expected"), CASES.values(), ids=CASES.keys())
-def test_panes(into: Any, steps: list[Any], expected: list[str]) -> None:
+def test_a_stream_fires_the_panes_that_were_worked_out_by_hand(
+    into: Any, steps: list[Any], expected: list[str]
+) -> None:
     assert sorted(panes_of(into, *steps)) == sorted(expected)

@@ -51,7 +51,7 @@ def test_the_start_of_a_pipeline_that_resumes_is_not_checked() -> None:
     assert asked == ["x"]
 
 
-def test_what_a_check_raises_is_raised_as_it_is() -> None:
+def test_an_error_of_a_check_is_raised_unchanged() -> None:
     pipeline = beam.Pipeline()
     _ = pipeline | Checked([], "x", LookupError("no such stream"))
     with pytest.raises(LookupError, match="no such stream"):

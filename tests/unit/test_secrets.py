@@ -18,7 +18,7 @@ def test_a_reference_names_a_variable_or_a_file(tmp_path: Path) -> None:
     assert not is_reference("x${env:KEY}")
 
 
-def test_what_is_missing_is_named_and_plain_text_is_not_shown(tmp_path: Path) -> None:
+def test_a_missing_secret_is_named_and_plain_text_is_not_shown(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the environment variable KEY is not set"):
         read_secret("${env:KEY}", {"KEY": ""})
     with pytest.raises(UsageError, match="cannot be read: No such file"):

@@ -16,7 +16,7 @@ def test_without_the_variable_nothing_is_written(tmp_path: Path, monkeypatch: py
     assert not list(tmp_path.iterdir())
 
 
-def test_each_mark_is_a_line_that_says_what_passed_which_phase(
+def test_each_mark_is_a_line_with_the_records_and_the_phase(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timeline, "_path", str(tmp_path / "timeline"))

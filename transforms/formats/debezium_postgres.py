@@ -52,6 +52,7 @@ NO_DEFAULT = object()
 _POINT = Struct("<BIdd").pack
 _LENGTH = re.compile(r"\((\d+)\)")
 _MONEY_SCALE = 2
+"""Number of digits after the point of a `money` value."""
 _DAY = 86_400 * NANOS
 
 
@@ -395,7 +396,7 @@ _EMPTY: dict[str, Any] = {
 
 
 def unchanged_value(type_: ColumnType, schema: Schema, placeholder: str, missing: Any) -> Any:
-    """Return what stands for a large value that did not change, or `missing` if the schema cannot hold anything."""
+    """Return the placeholder of a large value that did not change, or `missing` if the schema allows none."""
     kind = schema["type"]
     if type_.native == "hstore":
         pairs = {placeholder: placeholder}

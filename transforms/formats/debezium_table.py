@@ -152,7 +152,7 @@ class DebeziumTable:
         return Mapping({**found.schema, "default": default}, found.convert)
 
     def _prepare_postgres(self, schema: TableSchema, values: dict[str, Mapping]) -> None:
-        """Set what stands for columns that were not sent: unchanged large values, and the old row without its key."""
+        """Set the values that replace columns that were not sent: unchanged large values, and the old row."""
         missing = None if self._exact or not self._as_json else _OMIT
         columns = [column for column in schema if column.name in values]
         text = self._options.placeholder
@@ -307,7 +307,7 @@ class DebeziumTable:
         return shown
 
     def _absent_value(self, schema: Schema) -> Any:
-        """Return what stands for a column that was not sent, or `_OMIT`."""
+        """Return the value that replaces a column that was not sent, or `_OMIT`."""
         if self._exact:
             return None
         if schema["type"] == "string":

@@ -266,7 +266,7 @@ def _in_units(nanoseconds: int) -> Convert:
 
 
 def infinities(nanoseconds: int) -> tuple[int, int]:
-    """Return what stands for infinity and -infinity in timestamps whose unit has so many nanoseconds."""
+    """Return the values for infinity and -infinity in timestamps whose unit has `nanoseconds` nanoseconds."""
     if nanoseconds == 1:
         return 2**63 - 1, -(2**63)
     return INFINITE * 1000 // nanoseconds, MINUS_INFINITE * 1000 // nanoseconds

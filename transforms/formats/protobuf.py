@@ -28,6 +28,7 @@ Rule = Callable[[Any], Any]
 _FIRST_MESSAGE = b"\x00"
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _DEFAULT_PRECISION = 64
+"""Precision of a decimal whose schema does not state one."""
 
 
 class ProtobufConverter(RegistryConverter):

@@ -28,6 +28,7 @@ from penstock.io.change_streams.snapshots.progress import SnapshotProgress
 from penstock.io.change_streams.snapshots.worker import SnapshotWorker
 
 _END_OF_TIME = 1 << 80
+"""A position above every timestamp in nanoseconds: the stream has ended."""
 _NONE = SnapshotProgress()
 
 

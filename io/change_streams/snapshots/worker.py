@@ -23,6 +23,7 @@ from penstock.io.change_streams.status import UnreachableError
 
 _LOGGER = logging.getLogger(__name__)
 MOST_ATTEMPTS = 3
+"""How often a chunk that the service refuses is requested before it counts as failed."""
 _PAUSE_SECONDS = 0.2
 
 

@@ -18,6 +18,7 @@ from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, Table
 from penstock.io.postgres.snapshots.chunks import SnapshotRow, key_name, key_places
 
 _END_OF_TIME = 1 << 64
+"""A position above every LSN: the log was read to the end of the read."""
 _PRUNE_FROM = 64
 """Transactions that are not known to be visible, from which on the server is asked. They are a part of the
 checkpoint.

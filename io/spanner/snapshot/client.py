@@ -42,6 +42,7 @@ _SECONDS = 60.0
 _MESSAGE_SECONDS = 3600.0
 """How long the read of one range may take: a client that reads slowly holds the service back."""
 _SAMPLING_THREADS = 16
+"""Number of reads at the same time that look for the first key of a partition."""
 
 _BeginTransactionRequest = spanner_types.BeginTransactionRequest.pb()
 _ExecuteSqlRequest = spanner_types.ExecuteSqlRequest.pb()

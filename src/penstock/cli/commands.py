@@ -291,7 +291,7 @@ def _exporting(wanted: Sequence[str]) -> Iterator[Export]:
 
 
 def _end_at(until: str | None) -> list[str]:
-    """Return `--until` as the value of `--set` that it stands for."""
+    """Return the value of `--set` that is equivalent to `--until`."""
     return [] if until is None else [f"end={until}"]
 
 
@@ -324,9 +324,8 @@ def _ask_services(configuration: Configuration, pipeline: Any, json_: bool) -> l
     from penstock.preflight import preflight
 
     try:
-        resumes = pipeline.runner.resumes(
-            pipeline._options
-        )  # Beam's Pipeline has no public property for them
+        # Beam's Pipeline has no public property for its options.
+        resumes = pipeline.runner.resumes(pipeline._options)
         return preflight(pipeline, resuming=resumes)
     except Exception as error:
         text = str(error) or type(error).__name__

@@ -1,6 +1,6 @@
 """Commands for a job that runs elsewhere or has stopped: `stop`, `drain`, `status`, `checkpoints`.
 
-They read the checkpoint folder and change nothing in it, but for the request of `stop` and `drain`.
+They read the checkpoint folder. They change nothing in it, except that `stop` and `drain` write a request.
 """
 
 from __future__ import annotations

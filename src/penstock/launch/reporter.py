@@ -36,6 +36,7 @@ class Style(StrEnum):
 
 
 RATE_SECONDS = 5.0
+"""Period over which the rate in a progress line is measured."""
 PROGRESS_SECONDS = {Style.LIVE: 0.5, Style.LINE: 2.0, Style.JSON: 5.0}
 """Time between two progress lines."""
 

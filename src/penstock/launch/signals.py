@@ -23,6 +23,7 @@ that signal a whole group. A person who presses Ctrl-C a second time wants to ab
 """
 
 _EXIT_CODE = 130
+"""128 plus the number of SIGINT, as shells report it."""
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:

@@ -67,7 +67,7 @@ def test_an_update_of_mode_updates() -> None:
     assert (found.timestamp, found.version.order) == (5 * MILLISECOND, 6 * MILLISECOND)
 
 
-def test_an_erase() -> None:
+def test_an_erased_row_is_a_delete() -> None:
     found = event(ITEMS, DOCUMENTED["erase"])
     assert (found.op, found.key, found.before, found.after) == (
         Op.DELETE,
@@ -77,7 +77,7 @@ def test_an_erase() -> None:
     )
 
 
-def test_a_record_with_images() -> None:
+def test_a_record_with_both_images_is_an_update() -> None:
     rows = table(
         "NEW_AND_OLD_IMAGES", "a b c", a="Int64", b="Int64", c="Int64", textColumn="Utf8", intColumn="Int64",
         boolColumn="Bool",
@@ -126,7 +126,7 @@ ROW = '{"id":1,"v":"x"}'
         ("r", "null", ROW, Op.READ),
     ],
 )
-def test_the_debezium_flavour(letter: str, before: str, after: str, op: Op) -> None:
+def test_a_record_in_the_debezium_format_is_read(letter: str, before: str, after: str, op: Op) -> None:
     of = table("NEW_AND_OLD_IMAGES", "id", "DEBEZIUM_JSON", id="Uint64", v="Utf8")
     data = DEBEZIUM % (letter, before, after, "true" if letter == "r" else "false")
     found = event(of, data.encode(), b'{"payload":{"id":1}}')

@@ -277,7 +277,7 @@ def test_side_inputs_sessions_and_triggers_run_on_spark(pipeline: beam.Pipeline)
     assert_that(sums, equal_to([("k", 47), ("k", 47)]), "triggers")
 
 
-def test_what_streams_cannot_run_is_refused_by_name_before_anything_starts(spark: Any) -> None:
+def test_a_transform_that_streams_cannot_run_is_refused_by_name_before_the_start(spark: Any) -> None:
     p = beam.Pipeline(runner=PySparkRunner(spark))
     endless = p | beam.Create(["a"]) | beam.ParDo(CountFn(10, 10))
     _ = (

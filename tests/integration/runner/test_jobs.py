@@ -116,7 +116,7 @@ def test_shuffle_files_of_an_epoch_are_removed_after_it_ends(spark: Any, start: 
     wait_until(lambda: not _shuffle_files(spark) - before)
 
 
-def test_a_context_without_a_jvm_is_left_alone() -> None:
+def test_a_context_without_a_jvm_needs_no_calls() -> None:
     jvm = SparkJvm(object())
     with jvm.naming() as name:
         name("words")

@@ -207,7 +207,7 @@ def test_schema_changes_change_the_schema_of_later_records(new_table: Any) -> No
     assert last.after == {"id": 1, "amount": 1, "price": 1.5}
 
 
-def test_users_are_read(new_table: Any) -> None:
+def test_the_user_of_a_change_is_read(new_table: Any) -> None:
     table: Table = new_table(user_sids=True)
     at, _ = table.control.commit([["upsert", table.name, [1], {"note": "x"}]], user="root@builtin")
     (found,) = events(table.read_until(at * MILLISECOND))

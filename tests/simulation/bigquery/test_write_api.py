@@ -144,7 +144,7 @@ S = grpc.StatusCode
     ],
     ids=str,
 )
-def test_an_answer_has_one_meaning(
+def test_each_answer_of_the_write_api_raises_its_error(
     server: Server, api: BigQueryWriteApi, answer: Any, expected: type[Exception]
 ) -> None:
     server.answer = lambda: answer

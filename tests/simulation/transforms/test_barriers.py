@@ -164,7 +164,7 @@ def test_an_event_behind_a_barrier_fails_instead_of_following_it() -> None:
         emitted(Changefeed(), [[event(1, 1_000_000)], 2_000, 2_001, [event(1, 1_004_000)]])
 
 
-def test_each_table_has_barriers_of_its_own_in_every_shard() -> None:
+def test_each_table_has_separate_barriers_in_every_shard() -> None:
     orders = [event(number, 1_000_000 + number * 4_000) for number in range(4)]
     source = msgspec.structs.replace(orders[0].source, schema="sales", table="Users")
     (user,) = [msgspec.structs.replace(each, source=source) for each in orders[:1]]

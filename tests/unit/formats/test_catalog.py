@@ -64,7 +64,9 @@ def test_the_data_format_of_cloudevents_has_its_own_options() -> None:
         ),
     ],
 )
-def test_what_cannot_work_is_refused(name: str, options: dict[str, Any], complaint: str) -> None:
+def test_options_that_cannot_work_are_refused_with_the_fix(
+    name: str, options: dict[str, Any], complaint: str
+) -> None:
     with pytest.raises(UsageError, match=complaint):
         made(name, **options)
 

@@ -348,7 +348,7 @@ def test_virtual_timestamps_grow_with_the_commit_time_and_are_one_for_a_transact
     assert stamps[3].tx_id >> 40 == 1
 
 
-def test_a_barrier_lies_above_all_earlier_events_and_not_above_those_of_its_time() -> None:
+def test_a_barrier_is_above_all_earlier_events_and_not_above_those_of_its_time() -> None:
     schema = schema_of({"k": Kind.INT64})
     before, at = (
         virtual_timestamp(event_of(schema, after={"k": 1}, timestamp=time)) for time in (6_999, 7_000)

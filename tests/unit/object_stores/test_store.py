@@ -38,7 +38,7 @@ def store(requests: SimulatedRequests, clock: SimulatedClock) -> ObjectStore:
     "faults",
     [[], [LOST_AFTER], [LOST_BEFORE], [OVERLOADED, LOST_AFTER], [LOST_AFTER, LOST_BEFORE], [CONFLICT]],
 )
-def test_the_own_object_counts_as_created_whatever_became_of_the_answers(store, requests, faults):
+def test_the_own_object_counts_as_created_even_if_answers_are_lost(store, requests, faults):
     requests.faults = faults
     assert store.create("key", b"mine")
     assert requests.objects == {"key": b"mine"}

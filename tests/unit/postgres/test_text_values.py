@@ -69,7 +69,7 @@ def test_the_time_zone_of_a_timestamp_counts(moment, offset):
         (text_values.array(str), '{"{}",a b,"NULL"}', ["{}", "a b", "NULL"]),
     ],
 )
-def test_special_forms(read, text, value):
+def test_each_text_form_of_the_server_is_read(read, text, value):
     result = read(text)
     assert (result, str(result)) == (value, str(value))
 
@@ -96,6 +96,6 @@ def test_an_array_of_texts_is_read_back(items):
         (text_values.array(int), '{"1"2}'),
     ],
 )
-def test_other_texts_are_an_error(read, text):
+def test_a_text_in_another_form_is_an_error(read, text):
     with pytest.raises((ValueError, IndexError)):
         read(text)

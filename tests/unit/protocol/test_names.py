@@ -26,7 +26,7 @@ def test_each_part_of_a_run_name_changes_the_file_name():
 
 
 @pytest.mark.parametrize("name", ["notes.txt", ".tmp-123", "1-2-a-0123456789abcdef-00000-00001.run", "x.run"])
-def test_other_files_have_no_age(name):
+def test_a_file_with_another_name_has_no_age(name):
     assert run_age(name) is None
     assert run_key_groups(name) is None
 

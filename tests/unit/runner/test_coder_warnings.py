@@ -55,7 +55,7 @@ def test_records_of_other_levels_are_logged(caplog: pytest.LogCaptureFixture) ->
     assert "broken" in caplog.text
 
 
-def test_the_message_is_beam_s(caplog: pytest.LogCaptureFixture) -> None:
+def test_beam_still_logs_this_message_under_this_name(caplog: pytest.LogCaptureFixture) -> None:
     """The text and the logger are Beam's: this fails when a new version of Beam changes them."""
     coder: Any = FastPrimitivesCoder().as_deterministic_coder("Step").get_impl()
     coder.encode(Key("a"))

@@ -7,13 +7,13 @@ import pytest
 from penstock.runner.driver.pacing import Pacing
 
 
-def test_while_data_comes_a_task_without_any_does_not_hold_the_others_back() -> None:
+def test_while_data_arrives_a_task_without_data_does_not_delay_the_others() -> None:
     pacing = Pacing(0.5)
     pacing.observe(3)
     assert pacing.idle_seconds <= 0.02
 
 
-def test_while_none_comes_epochs_are_as_long_as_they_may_be() -> None:
+def test_while_no_data_arrives_epochs_have_their_full_length() -> None:
     pacing = Pacing(0.5)
     assert pacing.idle_seconds == 0.5
     pacing.observe(1)
@@ -32,7 +32,7 @@ def test_no_epoch_waits_longer_than_the_user_allows(records: int) -> None:
     assert pacing.idle_seconds == 0.01
 
 
-def test_where_epochs_are_expensive_they_are_never_cut_short() -> None:
+def test_expensive_epochs_always_have_their_full_length() -> None:
     pacing = Pacing(0.5, hurried=False)
     pacing.observe(3)
     assert pacing.idle_seconds == 0.5

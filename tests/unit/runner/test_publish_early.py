@@ -59,7 +59,7 @@ def _record(plan: Plan, number: int, *elements: str) -> CommitRecord:
     return CommitRecord(number, 1, "writer", None, 0, "epoch", number, EpochState(publications=named))
 
 
-def test_what_a_record_names_is_published_right_after_its_commit(tmp_path: Path) -> None:
+def test_publications_of_a_record_are_published_right_after_its_commit(tmp_path: Path) -> None:
     plan = _plan(_AppendFn(str(tmp_path / "published")))
     with closing(EarlyPublisher(plan)) as early:
         early.committed(_record(plan, 1, "a", "b"))
@@ -67,7 +67,7 @@ def test_what_a_record_names_is_published_right_after_its_commit(tmp_path: Path)
     assert (tmp_path / "published").read_text().split() == ["a", "b"]
 
 
-def test_an_error_is_left_to_the_epoch_that_publishes_officially(tmp_path: Path) -> None:
+def test_an_error_of_early_publishing_is_reported_by_the_next_epoch(tmp_path: Path) -> None:
     plan = _plan(_AppendFn(str(tmp_path / "published")))
     with closing(EarlyPublisher(plan)) as early:
         early.committed(_record(plan, 1, "bad", "left"))

@@ -44,7 +44,7 @@ def test_the_folder_of_a_killed_driver_is_removed_and_that_of_a_running_one_stay
     ours.remove()
 
 
-def test_a_folder_without_a_lock_is_left_to_its_driver_for_an_hour(tmp_path: Path) -> None:
+def test_a_folder_without_a_lock_is_kept_for_an_hour(tmp_path: Path) -> None:
     young = tmp_path / "penstock-spark-young"
     young.mkdir()
     made = young.stat().st_mtime

@@ -262,7 +262,7 @@ def test_in_global_order_a_child_waits_for_every_partition_below_its_start(child
     assert frontier.apply(Announced("b", children(20, ("d", ("b",))))).open.keys() == {"b", "c"}
 
 
-def test_in_step_a_dealt_part_opens_nothing_and_the_join_does(children: Any) -> None:
+def test_in_global_order_a_dealt_part_opens_nothing_and_the_join_does(children: Any) -> None:
     parts = replace(opened("a", "b"), globally_ordered=True).deal(2)
     for part in parts:
         (token,) = part.open

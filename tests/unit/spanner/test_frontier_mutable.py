@@ -161,7 +161,7 @@ def test_two_parts_that_read_the_same_partition_are_an_error() -> None:
         Frontier.join([reading(a=10), reading(a=20)])
 
 
-def test_what_remains_of_a_whole_frontier_is_nothing_when_all_partitions_have_ended() -> None:
+def test_a_whole_frontier_is_done_when_all_partitions_have_ended() -> None:
     frontier = after(reading(end=30, a=10, b=10), Ended("a"), Finished("b"))
     assert frontier.done
     assert frontier.deal(3) == []

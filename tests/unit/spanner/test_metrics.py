@@ -16,7 +16,7 @@ def test_a_split_is_one_split_and_two_partitions(children: Any) -> None:
     assert counted("p", record) == {"splits": 1, "partitions_announced": 2}
 
 
-def test_a_move_is_one_move(children: Any) -> None:
+def test_a_single_child_of_a_single_parent_counts_as_one_move(children: Any) -> None:
     assert counted("p", children(1, ("a", ("p",)))) == {"moves": 1, "partitions_announced": 1}
 
 

@@ -36,7 +36,7 @@ def service(
     return rows
 
 
-def test_what_the_service_says_about_a_stream_is_returned() -> None:
+def test_the_dialect_functions_and_options_of_a_stream_are_returned() -> None:
     found = check_source(STREAM, service(value_capture_type="NEW_ROW"))
     assert found == StreamFacts(GOOGLESQL, ("READ_Changes",), {"value_capture_type": "NEW_ROW"})
     assert not found.mutable

@@ -188,7 +188,7 @@ def test_a_checkpoint_with_a_later_end_is_refused_before_anything_is_read(
         next(fn.process(before.stream, SpannerTracker(frontier), estimator))
 
 
-def test_rebalance_returns_nothing_when_nothing_is_left() -> None:
+def test_rebalance_of_a_finished_read_returns_no_residuals() -> None:
     fn = ReadSpannerFn(reading()._settings)
     assert fn.rebalance(None, [], 3) == []  # type: ignore[arg-type]
     assert fn.rebalance(None, [(Frontier({}, {}), Timestamp(1))], 3) == []  # type: ignore[arg-type]

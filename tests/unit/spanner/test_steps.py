@@ -114,7 +114,7 @@ def test_a_move_out_only_advances_the_position() -> None:
     assert not closes(steps[-1][1])
 
 
-def test_a_partition_end_record_finishes_the_partition_whatever_follows() -> None:
+def test_a_partition_end_record_finishes_the_partition_and_later_records_are_ignored() -> None:
     steps, _ = to_steps("p", Position(5), [PartitionEndRecord(10, "00000009"), HeartbeatRecord(20)])
     assert steps == [([], Finished("p"))]
 

@@ -47,7 +47,7 @@ BATCH = StagedBatch(delivery(1, 5), 2, len(CONTENT), 0, content=CONTENT)
 
 
 @given(st.lists(st.sampled_from(["commit", "take over"]), min_size=1), st.data())
-def test_of_one_history_what_follows_the_ledger_is_sent_and_the_rest_skipped_or_refused(steps, data):
+def test_in_one_history_deliveries_after_the_ledger_are_sent_and_others_are_skipped_or_refused(steps, data):
     """Only a driver that was superseded sends a delivery of an older generation than the ledger's."""
     number, drivers, committed = 1, [Driver(1, "a")], []
     for step in steps:

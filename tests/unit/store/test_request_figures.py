@@ -62,12 +62,12 @@ class Driver:
         return Counter(operation for operation, _ in self.requests.log)
 
 
-def test_an_epoch_costs_what_the_page_says() -> None:
+def test_an_epoch_sends_the_requests_that_the_page_states() -> None:
     driver = Driver()
     assert driver.requests_of(driver.commit) == stated("an epoch that commits")
 
 
-def test_a_sweep_costs_what_the_page_says() -> None:
+def test_a_sweep_sends_the_requests_that_the_page_states() -> None:
     driver = Driver()
     for _ in range(2):  # the first one keeps the newest records
         for _ in range(SWEEP_EVERY):
@@ -76,12 +76,14 @@ def test_a_sweep_costs_what_the_page_says() -> None:
     assert swept == stated(f"a sweep, every {SWEEP_EVERY} commits")
 
 
-def test_an_idle_hour_costs_what_the_page_says() -> None:
+def test_an_idle_hour_sends_the_requests_that_the_page_states() -> None:
     driver = Driver()
     assert driver.requests_of(driver.idle_for_an_hour) == stated("an idle hour (nothing due)")
 
 
-def test_the_mark_of_an_output_costs_what_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mark_of_an_output_takes_the_requests_that_the_page_states(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     driver = Driver()
     monkeypatch.setattr(remote, "store_at", lambda location: driver.store)
     output = RemoteStore(Location("s3", "bucket", "out"))

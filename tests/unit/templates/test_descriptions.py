@@ -47,7 +47,7 @@ def test_schema_metadata_and_text_have_the_parameters_of_the_template(template: 
         assert " ".join(each.help.split()) in text
 
 
-def test_the_page_is_what_the_code_says() -> None:
+def test_the_page_equals_the_descriptions_in_the_code() -> None:
     written = (ROOT / "docs" / "templates.md").read_text("utf-8")
     assert written == page(), "run: python tools/template_page.py > docs/templates.md"
 

@@ -21,7 +21,7 @@ def shipped(request: pytest.FixtureRequest) -> Template:
     return template
 
 
-def test_there_are_templates() -> None:
+def test_the_templates_are_found() -> None:
     assert "spanner-to-files" in {each.name for each in SHIPPED}
 
 

@@ -48,7 +48,7 @@ def test_an_error_shows_no_value() -> None:
 
 
 @pytest.mark.parametrize("text", ["State ==", "import os", "State = 1", ""])
-def test_what_is_no_expression_is_refused_before_the_start(text: str) -> None:
+def test_a_text_that_is_no_expression_is_refused_before_the_start(text: str) -> None:
     with pytest.raises(UsageError, match="where is not an expression"):
         RowExpression(text)
 

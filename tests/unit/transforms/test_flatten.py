@@ -46,7 +46,7 @@ def test_a_delete_is_its_old_row_or_its_key_and_can_be_dropped() -> None:
     assert rows(order(op=Op.DELETE), deletes="drop") == []
 
 
-def test_what_a_row_cannot_show_is_refused() -> None:
+def test_a_column_that_a_row_cannot_show_is_refused() -> None:
     with pytest.raises(ValueError, match="a truncate of Orders has no row"):
         rows(order(op=Op.TRUNCATE))
     with pytest.raises(ValueError, match="deletes or adds to cells"):

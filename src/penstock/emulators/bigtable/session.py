@@ -29,6 +29,7 @@ SHORTEST_HEARTBEAT_US = 50_000
 """The shortest interval between heartbeats; shorter ones are treated as this one. The service documents no bound."""
 
 _RECORDS_A_STEP = 64
+"""Number of records after which a session lets others run."""
 _SCANNED_A_STEP = 2_000
 
 _EXPIRED = "the position is older than the change stream's retention; its changes are gone"

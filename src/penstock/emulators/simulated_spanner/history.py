@@ -27,6 +27,7 @@ from penstock.emulators.simulated_spanner.value import Value
 _INT64_EDGES = ("0", "-1", str((1 << 63) - 1), str(-(1 << 63)), str((1 << 53) + 1))
 _TEXTS = ("", "NULL", "{}", "Zoë ✓ 東京", 'quotes " and \\ and \n lines', "\u2028", "\x7f")
 _MOST_NANOSECONDS = 2_000_000_000
+"""Longest time between two steps of a history."""
 
 
 def play(

@@ -24,7 +24,7 @@ def test_an_execute_signal_of_debezium_is_read_with_all_its_fields():
     )
 
 
-def test_the_other_signals_are_read():
+def test_stop_pause_and_resume_signals_are_parsed():
     assert parse_signal("1", "stop-snapshot", None) == StopSnapshot("1")
     assert parse_signal("1", "stop-snapshot", '{"data-collections": ["a.b"]}') == StopSnapshot("1", ("a.b",))
     assert parse_signal("1", "pause-snapshot", "") == PauseSnapshot("1")

@@ -49,7 +49,9 @@ def filled() -> Database:
         ),
     ],
 )
-def test_queries(filled: Database, sql: str, params: dict[str, str], rows: list[list[Any]]) -> None:
+def test_a_supported_query_returns_its_rows(
+    filled: Database, sql: str, params: dict[str, str], rows: list[list[Any]]
+) -> None:
     assert run(filled, sql, **params).rows == rows
 
 

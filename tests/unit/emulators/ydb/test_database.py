@@ -171,7 +171,7 @@ def test_the_dynamodb_format_has_typed_attributes_and_leaves_null_out(clock: Clo
     assert (found["eventName"], found["awsRegion"]) == ("MODIFY", "r")
 
 
-def test_what_ydb_does_not_have_is_refused(database: Database) -> None:
+def test_a_feature_that_ydb_does_not_have_is_refused(database: Database) -> None:
     for options in (
         {"mode": "EVERYTHING"},
         {"format": "DEBEZIUM_JSON"},

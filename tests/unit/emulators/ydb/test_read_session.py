@@ -175,6 +175,6 @@ def test_children_are_given_to_a_consumer_when_their_parents_are_committed(topic
         (lambda c: (c.init(0), c.start(read_offset=99)), "after the end"),
     ],
 )
-def test_what_the_server_refuses(topic: Topic, act: Any, said: str) -> None:
+def test_a_request_outside_the_protocol_is_refused(topic: Topic, act: Any, said: str) -> None:
     with pytest.raises(StatusError, match=said):
         act(Client(topic))
