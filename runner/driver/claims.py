@@ -44,6 +44,7 @@ class OutputClaims:
             for sink in self._sinks:
                 sink.claim_output(self._job, position)
         except Exception:
+            # If this driver was superseded, its successor's claim is the cause, and that is the error to report.
             self._coordinator.check_superseded()
             raise
         self._claimed = (own.record.number, own.digest)

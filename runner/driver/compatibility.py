@@ -124,6 +124,8 @@ def _starved_or_repeated(state: EpochState, plan: Plan) -> list[str]:
     fired, fed, new = state.fired_impulses, plan.fed_by_impulse(), pending_impulses(state, plan)
     if state.done or state.draining:
         return [f"{name}: the pipeline has ended or is being drained" for name in new]
+    # Impulses that the pipeline no longer has. If a new Impulse feeds one of their steps, the step gets the same
+    # elements a second time, under another name.
     former = {step: name for name in fired.keys() - fed.keys() for step in fired[name]}
     repeated = [
         f"{step}: {former[step]} has fed it, and {name} would feed it again"

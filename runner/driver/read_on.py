@@ -40,6 +40,7 @@ def ended_after(
         for residual in (*before.ended, *before.residuals)
         if residual.transform in readers and (residual.transform, residual.element_id) not in alive
     }
+    # Of a chain of successors only the last read counts: the ends of the others are before its start.
     known = alive | ended.keys()
     return tuple(
         residual

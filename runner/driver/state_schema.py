@@ -56,6 +56,7 @@ def changed_schema(
     """
     for name in sorted(with_state):
         old, new = before.get(name, {}), after.get(name, {})
+        # A part that is only in the new schema has no stored state yet, so it cannot be decoded wrongly.
         for part in sorted(old.keys() & new.keys()):
             if old[part] != new[part]:
                 yield f"{name}: {part}: written by {old[part]}, would be read by {new[part]}"

@@ -41,8 +41,10 @@ class _UncachedKeys(bundle_processor.StateBackedSideInputMap):
 
     def __getitem__(self, window: BoundedWindow) -> Any:
         data = self._side_input_data
+        # Only a map keeps objects for keys. Beam's code for an iterable is right as it is.
         if data.access_pattern != common_urns.side_inputs.MULTIMAP.urn:
             return super().__getitem__(window)
+        # From here on as in Beam's method (2.77), but with another class for the values by key.
         target = data.window_mapping_fn(window)
         if target not in self._cache:
             self._cache[target] = data.view_fn(

@@ -135,6 +135,8 @@ class StateHandler:
         if timer.clear_bit:
             self._timers.clear(group, key, window, family.encode(), tag)
             return
+        # Beam (2.77) holds an event-time timer at its fire time, and a processing-time timer at the timestamp of the
+        # element that sets it.
         hold = _within_time(timer.hold_timestamp) if timer.hold_timestamp is not None else NO_HOLD_US
         fire = _within_time(timer.fire_timestamp)
         entry = TimerEntry(group, key, window, family.encode(), tag, self._coders[family].domain, fire, hold)

@@ -38,6 +38,7 @@ def make_edges(
     edges: list[Edge] = []
     for consumer, stage in enumerate(stages):
         buffer = source_of(stage).spec.payload
+        # The driver feeds Impulses and TestStreams, so no edge leads to them.
         if buffer != beam_phases.IMPULSE_BUFFER and buffer_of(buffer)[0] is not BufferKind.TEST_STREAM:
             wiring[buffer].append(len(edges))
             edges.append(
@@ -45,6 +46,7 @@ def make_edges(
             )
     for consumer, stage in enumerate(stages):
         for pcoll, side in _side_inputs(stage):
+            # Beam's fusion (`greedily_fuse`, 2.77) writes each side input to the buffer with this id.
             buffer = beam_phases.create_buffer_id(pcoll)
             wiring[buffer].append(len(edges))
             edges.append(

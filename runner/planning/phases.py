@@ -154,6 +154,7 @@ def cut_reads(
             continue
         (transform,) = stage.transforms
         (pcoll,) = _main_inputs(stage)
+        # The record carries the input of the dropped Reshuffle. The read keeps the Reshuffle's output as its input.
         source = by_output[pcoll].transforms[0] if pcoll in by_output else None
         written = next(iter(source.inputs.values())) if source else pcoll
         yield from _cut(stage, written, pcoll, BufferKind.RESIDUAL, step_name(transform))
@@ -182,18 +183,19 @@ def drop_carried_reshuffles(
     stages: list[beam_phases.Stage], context: beam_phases.TransformContext
 ) -> Iterator[beam_phases.Stage]:
     """Remove the Reshuffle before a post-commit step: the commit record carries those elements."""
-    stands_for = {}
+    # First find all of them: a consumer may come before its producer in the list.
+    replacements = {}
     for stage in stages:
         (transform,) = stage.transforms
         if CARRIED_RESHUFFLE in transform.annotations and transform.spec.urn == _RESHUFFLE:
             (given,), (made,) = transform.inputs.values(), transform.outputs.values()
-            stands_for[made] = given
+            replacements[made] = given
     for stage in stages:
         (transform,) = stage.transforms
-        if any(made in stands_for for made in transform.outputs.values()):
+        if any(made in replacements for made in transform.outputs.values()):
             continue
         for tag, pcoll in list(transform.inputs.items()):
-            transform.inputs[tag] = stands_for.get(pcoll, pcoll)
+            transform.inputs[tag] = replacements.get(pcoll, pcoll)
         yield stage
 
 
@@ -207,6 +209,7 @@ def expand_test_streams(
             yield stage
             continue
         for tag, made in transform.outputs.items():
+            # The tag is a part of the name: `driver/teststream.py` finds the steps of an event by it.
             name = f"{transform.unique_name}/{tag}"
             buffer = beam_phases.create_buffer_id(name, kind=BufferKind.TEST_STREAM)
             yield beam_phases.Stage(

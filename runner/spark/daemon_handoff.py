@@ -103,6 +103,7 @@ def take_over(
         data += more
     content = json.loads(data)
     environment: dict[str, str] = content["environment"]
+    # Python reads these variables only when it starts. If they differ, Spark's process must do the work itself.
     if any(environment.get(name) != os.environ.get(name) for name in _AT_START):
         return None
     for target, descriptor in enumerate(descriptors):
@@ -113,5 +114,6 @@ def take_over(
     sys.argv[:] = content["arguments"]
     sys.path[:] = without_archives(content["path"])
     os.chdir(content["folder"])
+    # Answer last: from now on Spark's process only waits, so everything must have been taken over.
     connection.sendall(_TAKEN)
     return connection

@@ -136,6 +136,7 @@ def session_ended(text: str) -> bool:
 
 def job_failure(text: str, stage_name: Callable[[int], str | None]) -> SparkError:
     """Return the error for a failed job; `text` is the Java exception, `stage_name` says what a stage ran."""
+    # From the most specific text to the least: the text of a crash also says that a worker died.
     if error := _setup_failure(text):
         return error
     stage = re.search(r"Task \d+ in stage (\d+)\.\d+ failed (\d+) times", text)

@@ -83,6 +83,7 @@ def check_executors(spark_context: Any, modules: Sequence[str] = ()) -> None:
     waiting = threading.Timer(QUIET_SECONDS, _say_that_nothing_runs, [str(spark_context.master)])
     waiting.daemon = True
     waiting.start()
+    # One task per slot. Spark may still run two on one executor, so an executor can be missed; it fails later then.
     n = slots(spark_context)
     spark_context.setJobGroup("penstock-check", "check of the executors", interruptOnCancel=True)
     try:

@@ -88,6 +88,7 @@ class OwnSession:
         }
         if master:
             chosen["spark.master"] = master
+        # Check everything before the JVM starts: its own messages about these mistakes are stack traces.
         if is_local(chosen["spark.master"]):
             _choose_python(chosen)
         _check_spark_home()

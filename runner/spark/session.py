@@ -73,6 +73,7 @@ def begin_session(
             return _beginning
         _end_if_dead()
         start = SessionStart(master, settings, imports)
+        # A JVM that exists already may serve other code of the program, so nothing is started on it in the background.
         if not (has_gateway() or "PYSPARK_GATEWAY_PORT" in os.environ):
             _beginning = start
             start.begin()

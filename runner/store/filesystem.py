@@ -233,6 +233,7 @@ def _modified(entry: os.DirEntry[str]) -> float:
 def _write_new(path: str, content: IO[bytes]) -> None:
     """Write and fsync a file that must not exist; delete it again if that fails (for example: the disk is full)."""
     try:
+        # O_EXCL: two attempts must never write one file. If a name occurs twice, this is an error and not a file.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
         try:
             with open(descriptor, "wb") as file:

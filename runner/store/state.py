@@ -351,6 +351,7 @@ class StateStore:
 
         Entries pass through memory one by one.
         """
+        # Newest first, as `_newest_of_each` expects: the buffer, then its spilled parts, then sealed runs.
         spilled = [run.scan([_EVERYTHING]) for run in reversed(self._spilled)]
         sealed = [self._open(run).scan([_counted_bounds(run)]) for run in reversed(taken)]
         needed = _NeededEntries(

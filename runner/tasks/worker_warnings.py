@@ -42,6 +42,7 @@ def collected_warnings(into: list[WorkerWarning]) -> Iterator[None]:
         if warning not in into:
             into.append(warning)
 
+    # Not `warnings.catch_warnings`: it would undo filters that users' code sets in this context.
     before = warnings.showwarning
     warnings.showwarning = keep
     try:

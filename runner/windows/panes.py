@@ -339,6 +339,7 @@ class Panes:
         if not self._merging:
             return {group.window: [group] for group in groups}
         active = self._load_active(key)
+        # Active windows of earlier epochs and the windows of the new elements: all of them may merge with each other.
         known = {
             window: self._coder.decode_nested(window) for window in [*active, *(g.window for g in groups)]
         }
