@@ -139,13 +139,12 @@ class StreamedLog:
 
         A generator: a large transaction of a spool is handed over in parts, and the messages after it wait.
         """
-        read = self._decoder.read
+        decoder = self._decoder
         while True:
             for lsn, payload in self._stream.receive(_TICK_SECONDS, _MESSAGES, _MESSAGE_BYTES):
                 if payload:
-                    size = len(payload)
-                    for step in read(lsn, payload):
-                        yield step, size
+                    for step in decoder.read(lsn, payload):
+                        yield step, decoder.message_bytes
                 else:
                     self._reached = max(self._reached, lsn)
             yield None
@@ -220,9 +219,8 @@ class PulledLog:
             with self._copying.pull(most, two_phase=self._two_phase) as messages:
                 for lsn, payload in messages:
                     count += 1
-                    size = len(payload)
                     for step in self._decoder.read(lsn, payload):
-                        yield step, size
+                        yield step, self._decoder.message_bytes
             if count < most:
                 end, most, prepared = now.lsn, _PULL_AT_LEAST, self._decoder.oldest_prepared
                 yield CaughtUp(now.lsn, now.timestamp, prepared), 0

@@ -58,6 +58,8 @@ class LogDecoder:
         self._reader, self._memory_bytes = reader, memory_bytes
         self._streamed: dict[int, Spool] = {}
         self._prepared: dict[tuple[int, str], _Prepared] = {}
+        self.message_bytes = 0
+        """Size of the message that the last step came from: in a spool, that of a change and not of the commit."""
         self._spool: Spool | None = None
         """Where the messages go at the moment; None: they belong to a committed transaction."""
 
@@ -81,6 +83,7 @@ class LogDecoder:
             DecodeError: the message is damaged, or does not fit the ones before it.
         """
         kind = payload[0] if payload else 0
+        self.message_bytes = len(payload)
         if self._spool is None:
             if kind not in _CONTROL:
                 steps = self._reader.read(lsn, decode(payload))
@@ -189,6 +192,7 @@ class LogDecoder:
                 subxid = int.from_bytes(payload[1:5], "big")
                 if subxid in spool.aborted:
                     continue
+            self.message_bytes = len(payload)
             yield from reader.read(lsn, decode(payload, spool.in_stream))
         reader.tables = current
         spool.close()

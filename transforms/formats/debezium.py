@@ -134,6 +134,11 @@ class DebeziumFormat(TableFormat[DebeziumTable]):
         """The letters of the operations that are left out."""
         return self._skipped
 
+    def leaves_out(self, event: ChangeEvent) -> bool:
+        """Whether an event becomes no record."""
+        op = _OPS.get(event.op)
+        return op is None or op in self._skipped
+
     def table(self, source: Source, schema: TableSchema) -> DebeziumTable:
         """Return how the events of a table are shown."""
         return self._make_plan(source, schema)

@@ -18,7 +18,7 @@ and the schemas are those of records of its engine.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -57,7 +57,9 @@ def format_transaction(format: DebeziumFormat, events: Sequence[ChangeEvent]) ->
     Raises:
         ValueError: there is no event, or the options of the format cannot express a value.
     """
-    begin, end = transaction_records(format.server, events, format.value_converter)
+    begin, end = transaction_records(
+        format.server, events, format.value_converter, leaves_out=format.leaves_out
+    )
     blocks = _Blocks()
     records = [record for event in events for record in format.records(event, blocks.of(event))]
     return [begin, *records, end]
@@ -93,12 +95,17 @@ def _transaction_id(event: ChangeEvent, position: int | None = None) -> str:
 
 
 def transaction_records(
-    server: str, events: Sequence[ChangeEvent], converter: Converter | None = None
+    server: str,
+    events: Sequence[ChangeEvent],
+    converter: Converter | None = None,
+    *,
+    leaves_out: Callable[[ChangeEvent], bool] = lambda event: False,
 ) -> list[FormattedRecord]:
     """Return BEGIN and END of a transaction, given all its events in their order.
 
     A change of a primary key counts as two events, because it becomes two records. Messages and truncates count as
-    one. The position in the id of END is that of the commit; Debezium writes the position after it.
+    one. An event that the format leaves out, such as a truncate by default, is not counted. The position in the id of
+    END is that of the commit; Debezium writes the position after it.
 
     Raises:
         ValueError: there is no event.
@@ -108,6 +115,8 @@ def transaction_records(
     first, last = events[0], events[-1]
     counts: Counter[str] = Counter()
     for event in events:
+        if leaves_out(event):
+            continue
         counts[table_name(event.source)] += 2 if _moves(event) else 1
     collections = tuple(DataCollection(name, count) for name, count in counts.items())
     begin = TransactionRecord("BEGIN", _transaction_id(first), None, None, _milliseconds(first))

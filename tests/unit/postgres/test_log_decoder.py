@@ -194,3 +194,19 @@ def test_rows_keep_the_table_as_it_was_described_before_them():
         "public.old",
         "public.new",
     ]
+
+
+def test_rows_of_a_streamed_transaction_have_the_size_of_their_message_and_not_that_of_the_commit():
+    large = m.Insert(1, ("x" * 50_000,), xid=7)
+    sent = [
+        (1, m.StreamStart(7, True)),
+        (1, replace(RELATION, xid=7)),
+        (2, large),
+        (3, large),
+        (4, m.StreamStop()),
+    ]
+    reading = decoder()
+    for lsn, message in sent:
+        assert not list(reading.read(lsn, encode(message)))
+    steps = reading.read(9, encode(m.StreamCommit(7, 9, 11, 9)))
+    assert [reading.message_bytes > 50_000 for step in steps if isinstance(step, LogRecord)] == [True, True]

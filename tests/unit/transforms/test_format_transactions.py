@@ -6,9 +6,11 @@ import json
 
 import apache_beam as beam
 from apache_beam.testing.util import assert_that
+from msgspec.structs import replace
 
 from penstock.event import Kind, Op
 from penstock.transforms import AssembledTransaction, DebeziumFormat, FormatTransactions
+from penstock.transforms.formats.debezium_transaction import format_transaction
 from tests.unit.formats.events import event_of, schema_of
 
 SCHEMA = schema_of({"Id": Kind.INT64}, State=Kind.STRING)
@@ -26,3 +28,14 @@ def test_a_transaction_is_framed_by_begin_and_end_and_its_records_have_their_pla
     with beam.Pipeline() as pipeline:
         transactions = pipeline | beam.Create([AssembledTransaction("7", 1, events)])
         assert_that(transactions | FormatTransactions(DebeziumFormat("srv")), check)
+
+
+def test_the_count_of_a_transaction_has_only_the_events_that_become_records() -> None:
+    events = (
+        event_of(SCHEMA, Op.CREATE, after={"Id": 1, "State": "new"}),
+        replace(event_of(SCHEMA, Op.CREATE, after={"Id": 1}), op=Op.TRUNCATE, key=None, after=None),
+    )
+    # The connector leaves truncates out before it counts.
+    for skipped, count in (("t", 1), ("none", 2)):
+        records = format_transaction(DebeziumFormat("srv", skipped_operations=skipped), events)
+        assert json.loads(records[-1].value or b"")["event_count"] == count == len(records) - 2
