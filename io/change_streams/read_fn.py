@@ -6,8 +6,8 @@ and the watermark.
 
 1. `initial_restriction` asks the service once whether the stream can be read, with retries, before any reading.
 2. `process` checks a prefetcher out of the worker's pool, claims its steps, emits records, and sets the watermark
-   from the frontier. It returns when it is split, when no work remains, when only other parts can advance, or when it
-   has emitted records and has no more at hand, if the runner sets a pace (`penstock.pace`).
+   from the frontier. It returns when it is split, when no work remains, or when only other parts can advance. If the
+   runner sets a pace (`penstock.pace`), it also returns when it has emitted records and has no more ready.
 3. `rebalance` lets a runner join the residuals of all bundles and deal them out again, between bundles.
 """
 

@@ -114,9 +114,10 @@ def sync_published(store: FileStore, publications: Iterable[Publication]) -> Non
 def clean_up(store: FileStore, job: str, sink: str, upto: tuple[int, int], keep: Collection[str]) -> int:
     """Delete the files that `sink` staged in `job` at or before (generation, epoch) `upto`, except those in `keep`.
 
-    Files of other sinks, other jobs and later epochs stay. Returns the number of deleted files. Folders stay as well:
-    during the life of a job they prove to `publish` that this is the output where the job staged its files, and a
-    clean-up may run so late that it cannot know whether the job still has something to publish.
+    Files of other sinks, other jobs and later epochs stay. Returns the number of deleted files.
+
+    Folders stay too. While a job lives, its folder proves to `publish` that the job has staged its files in this output.
+    A clean-up may run very late, so it cannot know whether the job still has files to publish.
     """
     staged = [(name, staged_in(name)) for name in store.names_in(staging_folder(job, sink))]
     doomed = [name for name, origin in staged if origin is not None and origin <= upto and name not in keep]

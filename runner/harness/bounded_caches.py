@@ -1,7 +1,8 @@
 """Bounds two caches of Beam's worker. Uses Beam's worker internals (read in 2.77).
 
-Beam keeps one object for each state of each key that a bundle has used, until the bundle ends, and one for each key
-that was looked up in a side input. A bundle here has as many keys as a task gets in an epoch, or in a whole batch.
+Until a bundle ends, Beam keeps one object for each state of each key that the bundle has used. It keeps another one for
+each key that was looked up in a side input. A bundle here has as many keys as a task gets in an epoch, or in a whole
+batch.
 Each object takes about a kilobyte, so a million keys would fill the worker's memory.
 """
 

@@ -1,9 +1,9 @@
 """The side inputs of one task, and the elements of a stream that are blocked until their side inputs are ready.
 
 In batch a side input is complete before the first element is processed. In a stream it is a sequence of panes (see
-`planning/views.py`). A window of the main input is *ready* when each of its side inputs has had a pane for the window
-that it is mapped to, or when the watermark of the side input has passed that window, which then is empty. An element
-is blocked in those of its windows that are not ready.
+`planning/views.py`). A window of the main input is mapped to one window of each side input. It is *ready* when each of
+these has had a pane, or is known to be empty because the watermark of the side input has passed it. An element is
+blocked in those of its windows that are not ready.
 
 All partitions get the same panes, so one partition stores them for all: the owner of the first key group. A window is
 deleted when the main input can have no more elements for it and no splittable DoFn still reads in it.
