@@ -116,7 +116,7 @@ def clean_up(store: FileStore, job: str, sink: str, upto: tuple[int, int], keep:
 
     Files of other sinks, other jobs and later epochs stay. Returns the number of deleted files.
 
-    Folders stay too. While a job lives, its folder proves to `publish` that the job has staged its files in this output.
+    Folders stay too. While a job lives, its folder proves to `publish` that the job has staged its files here.
     A clean-up may run very late, so it cannot know whether the job still has files to publish.
     """
     staged = [(name, staged_in(name)) for name in store.names_in(staging_folder(job, sink))]
