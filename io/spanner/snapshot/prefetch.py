@@ -1,8 +1,8 @@
 """Reads key ranges of a snapshot ahead: threads that read, one consumer that takes.
 
 Implements `Prefetcher` of `io/change_streams`. It may outlive a bundle: between two bundles its threads continue to
-read until the budget is used up. The next bundle continues with those ranges that it requests at exactly the key that was
-claimed last. The others are read again, after that key.
+read until the budget is used up. The next bundle continues with those ranges that it requests at exactly the key that
+was claimed last. The others are read again, after that key.
 
 - **Memory**: decoded messages wait under a budget of bytes. One message per range is always accepted, so that no range
   waits for another one.
