@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.pipelines.event_options import EventOptions, event_arguments
+from penstock.secrets import read_references
 
 Build = Callable[..., Any]
 _GIVEN_BY_US = ("source", "events")
@@ -26,7 +27,8 @@ _GIVEN_BY_US = ("source", "events")
 def takes(source: Callable[..., Any], names: str, *, events_of: str) -> Callable[[Build], Build]:
     """Return a decorator that makes the arguments `names` of `source`, and those of `EventOptions`, arguments of a
     build function. Required arguments come first in its signature. An argument of both is given to the source, which
-    saves the work on changes that it leaves out. The argument `replay` is not in the signature: it is no parameter.
+    saves the work on changes that it leaves out. References to secrets in arguments of the source are read. The
+    argument `replay` is not in the signature: it is no parameter.
     """
 
     def decorate(build: Build) -> Build:
@@ -45,6 +47,9 @@ def takes(source: Callable[..., Any], names: str, *, events_of: str) -> Callable
         every = sorted([*of_source_alone, *own, *of_events], key=_has_default)
         seen = signature.replace(parameters=[positional, *every])
 
+        def made(**read: Any) -> Any:
+            return source(**{name: _without_references(value) for name, value in read.items()})
+
         @functools.wraps(build)
         def with_plain_arguments(pipeline: Any, *, replay: Any = None, **given: Any) -> Any:
             seen.bind(pipeline, **given)  # raises TypeError for an argument that is unknown or missing
@@ -52,14 +57,18 @@ def takes(source: Callable[..., Any], names: str, *, events_of: str) -> Callable
             chosen = {each.name: given[each.name] for each in of_events if each.name in given.keys() - both}
             rest = {name: value for name, value in given.items() if name not in read and name not in chosen}
             options = replace(EventOptions.of(events_of, chosen), replay=replay)
-            return build(pipeline, source=source(**read), events=options, **rest)
+            return build(pipeline, source=made(**read), events=options, **rest)
 
         with_plain_arguments.__signature__ = seen  # type: ignore[attr-defined]
         # For pipelines of the same source to another sink (`penstock.pipelines.source_to_sink`).
-        with_plain_arguments.source, with_plain_arguments.source_names = source, tuple(of_source)  # type: ignore[attr-defined]
+        with_plain_arguments.source, with_plain_arguments.source_names = made, tuple(of_source)  # type: ignore[attr-defined]
         return with_plain_arguments
 
     return decorate
+
+
+def _without_references(value: Any) -> Any:
+    return read_references(value) if isinstance(value, str) else value
 
 
 def _has_default(parameter: inspect.Parameter) -> bool:

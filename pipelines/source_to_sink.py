@@ -32,7 +32,7 @@ from penstock.pipelines.event_options import (
 from penstock.pipelines.program import run_program
 from penstock.pipelines.sinks import SINKS, SinkKind
 from penstock.pipelines.sources import SOURCES
-from penstock.secrets import is_reference, read_secret
+from penstock.secrets import read_references
 
 WRITE = "Write"
 """The step of the sink."""
@@ -84,14 +84,10 @@ def _sink(kind: SinkKind, given: dict[str, Any], **more: Any) -> Any:
     for name in kind.secrets & arguments.keys():
         value = arguments[name]
         if isinstance(value, Mapping):
-            arguments[name] = {each: _without_reference(text) for each, text in value.items()}
+            arguments[name] = {each: read_references(text) for each, text in value.items()}
         else:
-            arguments[name] = _without_reference(value)
+            arguments[name] = read_references(value)
     return kind.load()(**arguments, **more)
-
-
-def _without_reference(text: str) -> str:
-    return read_secret(text) if is_reference(text) else text
 
 
 def _check_mode(source: str, kind: SinkKind, given: dict[str, Any]) -> None:

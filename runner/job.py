@@ -103,7 +103,10 @@ class Job:
         coordinator = Coordinator(checkpoint)
         record = coordinator.take_over()
         mark("took over")
-        logger.info("took over %s with record %d", checkpoint.folder, record.number)
+        if record.kind == "initial":
+            logger.info("new checkpoint in %s", checkpoint.folder)
+        else:
+            logger.info("continuing from the checkpoint in %s, record %d", checkpoint.folder, record.number)
         state = state_for_plan(record.state, self._plan, dropped)
         checkpoint.check_runs(state.state_runs)
         following = read_on(state, self._plan, Residuals(PlanContext(self._plan)))
@@ -140,6 +143,7 @@ class Job:
         requests.delete()
         # The loop ends only if the state is done or a stop was requested; all other ends are exceptions.
         if not record.state.done:
+            requests.note_stop()
             return str(PipelineState.STOPPED)
         return str(PipelineState.DRAINED if record.state.draining else PipelineState.DONE)
 

@@ -9,7 +9,7 @@ It creates and changes only requests.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,7 +85,14 @@ class RemoteJob:
 
     def records(self) -> list[RecordView]:
         """Return the records that the folder still has, the oldest first; the driver deletes old ones."""
-        views = []
+        return [_view(record, size, known) for record, size, known in self._records()]
+
+    def history(self) -> list[CommitRecord]:
+        """Return those of the records that are complete; the driver deletes the side files of replaced ones."""
+        return [record for record, _, known in self._records() if known]
+
+    def _records(self) -> Iterator[tuple[CommitRecord, int, bool]]:
+        """Yield each record with its size, and whether its lists are known."""
         for number in self._checkpoint.record_numbers():
             try:
                 data = self._checkpoint.read_record(number)
@@ -96,8 +103,7 @@ class RemoteJob:
                 record, known = self._checkpoint.with_lists(record), True
             except FileNotFoundError:
                 known = False
-            views.append(_view(record, len(data), known))
-        return views
+            yield record, len(data), known
 
     def last(self) -> CommitRecord | None:
         """Return the last record; None in a new checkpoint."""
@@ -119,6 +125,10 @@ class RemoteJob:
     def requested(self, generation: int) -> list[str]:
         """Return the requests that the driver of a generation has not yet obeyed."""
         return sorted(self._requests.of(generation))
+
+    def stopped(self, generation: int) -> bool:
+        """Return whether the driver of a generation has stopped with a checkpoint; False if it was killed."""
+        return self._requests.stopped(generation)
 
 
 def _residuals(record: CommitRecord, pipeline: Any) -> Sequence[ResidualView]:

@@ -15,7 +15,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from penstock.compat import UTC
-from penstock.secrets import is_reference
+from penstock.secrets import has_reference
 
 Value: TypeAlias = str | int | float | bool
 """What one text is read as; a repeated parameter is a list of them."""
@@ -40,7 +40,8 @@ class Parameter(BaseModel):
 
     `pattern` must match the whole text, and `pattern_help` says in words what it asks for. `minimum` and
     `maximum` are inclusive. `repeated` means a list in a file and one flag per value. `secret` values are
-    never shown, but a reference to a secret may be. A parameter that is neither required nor has a default is left out
+    never shown, but a reference to a secret may be. References in other parameters are replaced before a parameter
+    reads them. A parameter that is neither required nor has a default is left out
     when it is not given.
 
     A `mapping` has a value for each of several names, written ``parameter.name``, or as a mapping in a file. `entries`
@@ -81,10 +82,12 @@ class Parameter(BaseModel):
             ValueError: a clause that says what is wrong with it and what is asked for; it shows the text
                 unless the parameter is secret.
         """
-        if self.secret and is_reference(text):
+        if self.secret and has_reference(text):
             return text
         if REFERENCE.search(text):
-            raise ValueError("references such as ${env:NAME} are for secrets; this parameter is none")
+            raise ValueError(
+                f"{self._shown(text)} contains no reference that is known: write ${{env:NAME}} or ${{file:/path}}"
+            )
         if self.pattern and not re.fullmatch(self.pattern, text):
             raise ValueError(f"{self._shown(text)} is not {self.pattern_help}{self._hint()}")
         if self.choices and text not in self.choices:
@@ -92,10 +95,6 @@ class Parameter(BaseModel):
         value = self._typed(text)
         self._check_range(value)
         return value
-
-    def read_entry(self, name: str, text: str) -> Value:
-        """Return the value of one name of a mapping; raises ValueError as `read` does."""
-        return (self.entries or {}).get(name, self).read(text)
 
     def _typed(self, text: str) -> Value:
         try:

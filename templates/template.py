@@ -100,6 +100,11 @@ class _Templates(Mapping[str, Template]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 
+    def summary(self, name: str) -> str:
+        """Return the summary of a template. The template is not made for it: all of them take seconds."""
+        pair = self._pairs.get(name)
+        return self._made[name].summary if pair is None else _summary(*pair)
+
     def __len__(self) -> int:
         return len(self._names)
 
@@ -113,7 +118,7 @@ def _of_pair(written: Mapping[str, Template], source: str, sink: str) -> Templat
     known = {**choices, **sink_parameters(kind), **described_by(described, SOURCES[source])}
     return Template(
         name=f"{source}-to-{sink}",
-        summary=f"{SOURCES[source].title} to {kind.title}{kind.promise}",
+        summary=_summary(source, sink),
         description=(
             f"Reads the change stream as {source}-to-files does, and writes its changes to {kind.title}. Changes can "
             "be filtered, and columns chosen, renamed and masked.\n"
@@ -125,13 +130,18 @@ def _of_pair(written: Mapping[str, Template], source: str, sink: str) -> Templat
     )
 
 
+def _summary(source: str, sink: str) -> str:
+    kind = SINKS[sink]
+    return f"{SOURCES[source].title} to {kind.title}{kind.promise}"
+
+
 def described_by(parameters: Mapping[str, Parameter], source: SourceKind) -> dict[str, Parameter]:
     """Return those parameters of a template that belong to its source."""
     return {name: parameters[name] for name in source.parameters()}
 
 
 @functools.cache  # files of the package do not change, and parsing them takes a tenth of a second
-def templates() -> Mapping[str, Template]:
+def templates() -> _Templates:
     """Return all templates of the package by name, in alphabetical order."""
     found = [load_template(entry.read_text("utf-8")) for entry in _specifications()]
     return _Templates({each.name: each for each in sorted(found, key=lambda each: each.name)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
@@ -14,6 +15,12 @@ Answer = TypeVar("Answer")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """Seconds. The pause doubles from the first to the longest, and each is drawn at random from its upper half."""
+
+
+SAY_AFTER_SECONDS = 2.0
+"""Time after which a caller that waits for an answer is told why."""
+
+logger = logging.getLogger(__name__)
 
 
 class Backoff:
@@ -72,15 +79,23 @@ class Backoff:
             the error class given to the constructor: the service did not answer for `unavailable_seconds`.
             other errors of `question`, as they are.
         """
+        said = False
         while True:
             try:
                 answer = question()
             except UnreachableError as error:
                 self.failed(str(error), unavailable_seconds)
+                if not said and self._silent_seconds() >= SAY_AFTER_SECONDS:
+                    said = True
+                    text = "%s does not answer; it is asked again for %.0f s at most. The last answer: %s"
+                    logger.warning(text, self._service, unavailable_seconds, error)
                 time.sleep(self.remaining_pause())
             else:
                 self.answered()
                 return answer
+
+    def _silent_seconds(self) -> float:
+        return 0.0 if self._since is None else self._clock() - self._since
 
     def remaining_pause(self) -> float:
         """Return the seconds to wait before the next attempt; 0 while the service answers."""

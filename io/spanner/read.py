@@ -259,6 +259,8 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
         project, instance, database, change_stream: names; the change stream's without READ_.
         start: the first commit timestamp to read, inclusive. None means now: the time when this transform
             is made. A pipeline that resumes from a checkpoint ignores it.
+        end: the last commit timestamp to read, inclusive. None means without end. A pipeline that
+            resumes from a checkpoint may have a later end or none, but no earlier one.
         snapshot: "initial" (or True) reads every row of the watched tables before the changes, as records with the
             mod_type READ: as of `start`, or as of now without one. Then follows every change with a greater commit
             timestamp. "when_needed" also reads all rows when the service no longer has the changes after the
@@ -274,8 +276,6 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
         chunk_rows: how many rows of a table an incremental snapshot reads at once, unless a signal says it.
         parallel_tables: how many tables it reads at once.
         snapshot_data_boost: read the rows with Data Boost, not with the compute capacity of the instance.
-        end: the last commit timestamp to read, inclusive. None means without end. A pipeline that
-            resumes from a checkpoint may have a later end or none, but no earlier one.
         heartbeat_seconds: interval of the service's heartbeats in a long idle query; 1 to 300.
         poll_seconds: length of the time window of one query; 0.01 to 60. A shorter window delivers sooner where the
             service sends rows only at the end of a query, and needs more queries.

@@ -92,10 +92,7 @@ class Checkpoint:
         except StoreError as error:
             raise CheckpointError(f"cannot use {folder} for checkpoints: {error}") from error
         except OSError as error:
-            raise CheckpointError(
-                f"cannot use {folder} for checkpoints: {error}. Give --checkpoint_dir a folder that nothing else uses "
-                "and this user can write to, on a file system with hard links"
-            ) from error
+            raise _cannot_use(folder, error) from error
         return _open_format(folder, format_file, key_groups, storage)
 
     @classmethod
@@ -109,7 +106,10 @@ class Checkpoint:
         try:
             data = storage.read(f"{path}/FORMAT")
         except FileNotFoundError:
-            raise CheckpointError(f"there is no checkpoint in {path}: it has no FORMAT file") from None
+            raise CheckpointError(
+                f"there is no checkpoint in {path}: it has no FORMAT file. Give the folder that the "
+                "pipeline has as its checkpoint_dir"
+            ) from None
         except (OSError, StoreError) as error:
             raise CheckpointError(f"cannot read the checkpoint in {path}: {error}") from error
         return _open_format(path, data, None, storage)
@@ -125,7 +125,7 @@ class Checkpoint:
         try:
             return not storage.list(path)
         except OSError as error:
-            raise CheckpointError(f"cannot use {path} for checkpoints: {error}") from error
+            raise _cannot_use(path, error) from error
 
     @property
     def state_folder(self) -> str:
@@ -298,6 +298,13 @@ class Checkpoint:
         """Delete partly written files that are older than an hour; return their number."""
         folders = (self.folder, self._records)
         return sum(self.filesystem.delete_leftovers(folder, LEFTOVER_AGE_S) for folder in folders)
+
+
+def _cannot_use(folder: str, error: OSError) -> CheckpointError:
+    return CheckpointError(
+        f"cannot use {folder} for checkpoints: {error}. Give --checkpoint_dir a folder that nothing else uses and this "
+        "user can write to, on a file system with hard links"
+    )
 
 
 def _new_format(job: str, key_groups: int | None, now_us: int) -> bytes:

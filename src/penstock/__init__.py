@@ -1,8 +1,21 @@
 """Penstock: database change streams through Apache Beam (Python) pipelines that run on Spark.
 
-Users import from `io.spanner`, `io.bigtable`, `io.postgres`, `io.ydb`, `io.files`, `io.staging`, `event`, `transforms`,
-`pipelines`, `publish`, `preflight`, `errors`, `runner`, `templates`, `emulators.spanner`, `emulators.bigtable`,
-`emulators.simulated_spanner`, `emulators.ydb`. Each lists its public names in `__all__`. Everything else is internal.
+    from penstock.io.spanner import ReadFromSpannerChangeStream
+    from penstock.runner import PySparkRunner
+    from penstock.transforms import ToChangeEvents
+
+| Packages | Content |
+|---|---|
+| `io.spanner`, `io.bigtable`, `io.postgres`, `io.ydb` | sources; the first two and `io.sql` also write |
+| `io.files`, `io.delta`, `io.iceberg`, `io.kafka`, `io.pubsub`, `io.bigquery`, `io.sql`, `io.spark` | sinks |
+| `event`, `transforms` | the event that all sources share; filters, masks, formats |
+| `runner` | `PySparkRunner`, its options and its result |
+| `publish`, `preflight`, `errors` | steps after a commit, checks before a start, all errors |
+| `pipelines`, `templates` | the pipelines of the command line |
+| `io.staging` | parts of sinks, for new ones |
+| `emulators.spanner`, `emulators.bigtable`, `emulators.simulated_spanner`, `emulators.ydb` | local services for tests |
+
+Each package lists its public names in `__all__`. Everything else is internal.
 """
 
 __version__ = "0.1.0"

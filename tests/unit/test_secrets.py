@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import UsageError
-from penstock.secrets import is_reference, read_secret
+from penstock.secrets import has_reference, is_reference, read_references, read_secret
 
 
 def test_a_reference_names_a_variable_or_a_file(tmp_path: Path) -> None:
@@ -16,6 +16,15 @@ def test_a_reference_names_a_variable_or_a_file(tmp_path: Path) -> None:
     assert read_secret(f"${{file:{tmp_path}/key}}") == "from a file"
     assert is_reference("${env:KEY}")
     assert not is_reference("x${env:KEY}")
+
+
+def test_references_inside_a_text_are_replaced_once() -> None:
+    environment = {"HOST": "db", "KEY": "${env:HOST}"}
+    assert (
+        read_references("host=${env:HOST} password=${env:KEY}", environment) == "host=db password=${env:HOST}"
+    )
+    assert has_reference("host=${env:HOST}")
+    assert not has_reference("host=$HOST ${HOST}")
 
 
 def test_a_missing_secret_is_named_and_plain_text_is_not_shown(tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ def ask(
         say(f"the pipeline has already ended, with record {record.number}")
         return ExitCode.DONE
     generation, began = record.generation, clock()
+    if job.stopped(generation):
+        return _ended(what, record.number, say)
     job.request(what, generation)
     age = span(max(0.0, began - record.committed_us / 1e6))
     say(f"asked {record.writer} to {what}; its last commit was {age} ago")

@@ -33,7 +33,7 @@ from penstock.cli.emulator import emulator
 from penstock.cli.inputs import Problem, from_flags
 from penstock.cli.json_schema import json_schema as job_schema
 from penstock.cli.package import package
-from penstock.cli.redaction import redacted, resume_command, secret_names
+from penstock.cli.redaction import redacted, resume_command, secret_names, shown_value
 from penstock.cli.resolve import resolve
 from penstock.cli.runner_options import begin_session
 from penstock.cli.snapshot import snapshot
@@ -57,13 +57,13 @@ def cli() -> None:
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def list_(json_: bool) -> None:
     """List the templates."""
-    found = templates().values()
+    found = templates()
     if json_:
-        click.echo(json.dumps([{"name": each.name, "summary": each.summary} for each in found], indent=2))
+        click.echo(json.dumps([{"name": name, "summary": found.summary(name)} for name in found], indent=2))
         return
-    width = max(len(each.name) for each in found)
-    for each in found:
-        click.echo(f"{each.name:<{width}}  {each.summary}")
+    width = max(map(len, found))
+    for name in found:
+        click.echo(f"{name:<{width}}  {found.summary(name)}")
 
 
 def _names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -78,7 +78,7 @@ def _names(context: click.Context, parameter: click.Parameter, incomplete: str) 
 @click.option("--json-schema", is_flag=True, help="Print a JSON schema of the job file, for editors.")
 @click.option("--example", is_flag=True, help="Print a job file to fill in.")
 def describe(name: str, json_: bool, flex_metadata: bool, json_schema: bool, example: bool) -> None:
-    """Show what the template NAME does, its guarantees and its parameters."""
+    """Show what a template does, promises and takes."""
     template = _template(name)
     if flex_metadata:
         click.echo(json.dumps(flex.flex_metadata(template), indent=2))
@@ -95,12 +95,23 @@ def describe(name: str, json_: bool, flex_metadata: bool, json_schema: bool, exa
 @click.option(
     "--set", "sets", multiple=True, metavar="NAME=VALUE", help="Value of a parameter; repeat it for more."
 )
-@click.option("--checkpoint-dir", help="Folder of the pipeline's position and state: a path or a URL.")
 @click.option(
-    "--output", "-o", "file", type=click.Path(dir_okay=False, path_type=Path), help="Default: print it."
+    "--checkpoint-dir",
+    metavar="FOLDER|URL",
+    help="Folder of the pipeline's position and state: a path or a URL.",
+)
+@click.option(
+    "--output",
+    "-o",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File to write. Default: print.",
 )
 def init(name: str, sets: Sequence[str], checkpoint_dir: str | None, file: Path | None) -> None:
-    """Write a job file for the template NAME: given values, examples for the other required ones."""
+    """Write a job file for a template.
+
+    It has the given values, examples for the other required ones, and all others as comments.
+    """
     template = _template(name)
     values, problems = from_flags(sets)
     unknown = [each for each in values if each not in template.parameters and "." not in each]
@@ -140,10 +151,13 @@ def plan(
     online: bool,
     **flags: Any,
 ) -> None:
-    """Show what `run` would do: the steps, the guarantees, and every value. Nothing is started or created."""
+    """Show what `run` would do, and start nothing.
+
+    Prints the steps, the guarantees, and every value. Secrets are hidden.
+    """
     try:
         configuration = resolve(name_or_file, sets, flags, os.environ)
-        pipeline = _try_to_build(configuration)
+        pipeline = _try_to_build(configuration, to_run=online)
         warnings = _ask_services(configuration, pipeline, json_) if online else []
         steps = graph.graph_of(pipeline, depth)
     except ConfigurationError as error:
@@ -169,7 +183,7 @@ def plan(
     for section, values in redacted(configuration).items():
         click.echo(f"\n{section.capitalize()}")
         for name, value in values.items():
-            click.echo(f"  {name}: {value}")
+            click.echo(f"  {name}: {shown_value(value)}")
 
 
 def _refused_changes(configuration: Configuration) -> list[str]:
@@ -188,7 +202,10 @@ def _refused_changes(configuration: Configuration) -> list[str]:
 @cli.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the script that completes `penstock` in a shell: eval "$(penstock completion bash)"."""
+    """Print the completion script of a shell.
+
+    Use it with: eval "$(penstock completion bash)"
+    """
     found = get_completion_class(shell)
     assert found is not None  # click has all three
     click.echo(found(cli, {}, "penstock", "_PENSTOCK_COMPLETE").source())
@@ -199,10 +216,13 @@ def completion(shell: str) -> None:
 @click.option("--json", "json_", is_flag=True, help="Print the problems, or the configuration, as JSON.")
 @click.option("--online", is_flag=True, help="Also ask the services: names, rights, retention, registry.")
 def validate(name_or_file: str, sets: Sequence[str], json_: bool, online: bool, **flags: Any) -> None:
-    """Check a configuration and report every problem. Nothing is started or created."""
+    """Check a configuration and report every problem.
+
+    Nothing is started or created. Secrets need not exist, except with --online.
+    """
     try:
         configuration = resolve(name_or_file, sets, flags, os.environ)
-        pipeline = _try_to_build(configuration)
+        pipeline = _try_to_build(configuration, to_run=online)
         warnings = _ask_services(configuration, pipeline, json_) if online else []
     except ConfigurationError as error:
         if not json_:
@@ -219,7 +239,7 @@ def validate(name_or_file: str, sets: Sequence[str], json_: bool, online: bool, 
     click.echo(f"valid: {configuration.template.name}")
     for values in shown.values():
         for name, value in values.items():
-            click.echo(f"  {name}: {value}")
+            click.echo(f"  {name}: {shown_value(value)}")
 
 
 @cli.command()
@@ -254,10 +274,10 @@ def run(
     metrics: Sequence[str],
     **flags: Any,
 ) -> None:
-    """Run a template or a job file on Spark until it is done, fails, or is interrupted.
+    """Run a template or a job file on Spark.
 
-    Ctrl-C stops the pipeline with a checkpoint and prints the command that continues it. Ctrl-C again, a second or
-    more later, aborts at once.
+    The command ends when the pipeline is done, fails, or is interrupted. Ctrl-C stops the pipeline with a checkpoint
+    and prints the command that continues it. Ctrl-C again, a second or more later, aborts at once.
     """
     try:
         configuration = resolve(name_or_file, [*sets, *_end_at(until)], flags, os.environ)
@@ -337,7 +357,7 @@ def _ask_services(configuration: Configuration, pipeline: Any, json_: bool) -> l
         sys.exit(ExitCode.PREFLIGHT)
 
 
-def _try_to_build(configuration: Configuration) -> Any:
+def _try_to_build(configuration: Configuration, *, to_run: bool) -> Any:
     """Return the pipeline: some values are refused only by its transforms, such as an end before the start.
 
     Raises:
@@ -345,7 +365,7 @@ def _try_to_build(configuration: Configuration) -> Any:
     """
     ignore_import_warnings()
     try:
-        return build(configuration)
+        return build(configuration, to_run=to_run)
     except Exception as error:  # `run` would not start either, whatever the error
         text = str(error) or type(error).__name__
         raise ConfigurationError([Problem(configuration.template.name, text)]) from error

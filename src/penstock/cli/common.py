@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -14,11 +14,16 @@ import click
 from penstock.cli.configuration import Configuration, ConfigurationError, runner_flag
 from penstock.cli.inputs import MAX_JOB_CHARACTERS, read_job
 from penstock.cli.resolve import resolve
-from penstock.cli.runner_options import RUNNER, RUNNER_PACKAGE
-from penstock.errors import PenstockError
+from penstock.cli.runner_options import RUNNER, RUNNER_PACKAGE, Values
+from penstock.errors import PenstockError, UsageError
 from penstock.launch.run import ExitCode
+from penstock.pipelines.event_options import SECRETS
+from penstock.secrets import read_references, with_stand_ins
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+_METAVARS = {"checkpoint_dir": "FOLDER|URL", "master": "MASTER", "conf": "NAME=VALUE", "drop_state": "STEP"}
 
 
 def configuration_options(command: Command) -> Command:
@@ -29,7 +34,10 @@ def configuration_options(command: Command) -> Command:
             # file.
             option = click.option(runner_flag(name), name, is_flag=True, default=None, help=parameter.help)
         else:
-            option = click.option(runner_flag(name), name, multiple=parameter.repeated, help=parameter.help)
+            metavar = _METAVARS.get(name, parameter.type.upper())
+            option = click.option(
+                runner_flag(name), name, multiple=parameter.repeated, metavar=metavar, help=parameter.help
+            )
         command = option(command)
     sets = click.option(
         "--set",
@@ -65,7 +73,10 @@ def checkpoint_of(job: str) -> str:
     folder = found.texts[0] if found else os.environ.get("PENSTOCK_CHECKPOINT_DIR")
     if not folder:
         refuse(f"{job} names no checkpoint_dir: pass the checkpoint folder in place of the job file")
-    return folder
+    try:
+        return read_references(folder)
+    except UsageError as error:
+        refuse(f"{job}: checkpoint_dir: {error}")
 
 
 def configuration_of(job: str, sets: Sequence[str] = ()) -> Configuration | None:
@@ -89,17 +100,34 @@ def remote_job(job: str) -> Any:
         refuse(error)
 
 
-def build(configuration: Configuration, **more: Any) -> Any:
+def build(configuration: Configuration, *, to_run: bool = True, **more: Any) -> Any:
     """Return the template's Beam pipeline with the runner's options. Nothing is started or created.
 
-    `more` are arguments of the build function that are no parameters, such as `replay`.
+    A pipeline that is not `to_run` needs no secrets: a text stands in for each that is not available here. `more`
+    are arguments of the build function that are no parameters, such as `replay`.
     """
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
     pipeline = beam.Pipeline(options=PipelineOptions(configuration.runner_arguments()))
-    configuration.template.build_function()(pipeline, **configuration.parameters, **more)
+    parameters = configuration.parameters if to_run else _parameters_without_secrets(configuration)
+    configuration.template.build_function()(pipeline, **parameters, **more)
     return pipeline
+
+
+def _parameters_without_secrets(configuration: Configuration) -> Values:
+    """Return the parameters, with a stand-in for each secret whose variable or file does not exist here."""
+    values = dict(configuration.parameters)
+    for name, parameter in configuration.template.parameters.items():
+        # The pipeline's own check reads the secrets of formats, which are always references.
+        if not parameter.secret or name not in values or name in SECRETS:
+            continue
+        value = values[name]
+        if isinstance(value, Mapping):
+            values[name] = {entry: with_stand_ins(str(text)) for entry, text in value.items()}
+        else:
+            values[name] = with_stand_ins(str(value))
+    return values
 
 
 def refuse(error: object) -> NoReturn:

@@ -1,11 +1,12 @@
 """Turns raw values into a configuration: precedence, defaults, and every problem in one error. Pure.
 
-The order is: flags, environment variables, the job file, defaults. The first that has a value wins.
+The order is: flags, environment variables, the job file, defaults. The first that has a value wins. References such as
+``${env:NAME}`` are replaced, except in secrets, which are read when the pipeline starts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -44,18 +45,23 @@ class Configuration:
 
 
 def configure(
-    template: Template, parameters: Sequence[Layer], runner: Sequence[Layer], problems: Iterable[Problem] = ()
+    template: Template,
+    parameters: Sequence[Layer],
+    runner: Sequence[Layer],
+    problems: Iterable[Problem] = (),
+    read_references: Callable[[str], str] = str,
 ) -> Configuration:
     """Return the configuration in which each value comes from the first layer that has one, or is the default.
 
     `parameters` and `runner` are layers in order of precedence. `problems` were found while the layers were read.
+    `read_references` returns a text with the values of its references, or raises ValueError.
 
     Raises:
         ConfigurationError: with `problems` and all others.
     """
     names = _Names(template.parameters, _runner_options(template))
-    values, wrong = _resolve_layers("parameter", names.parameters, parameters, names)
-    options, wrong_options = _resolve_layers("runner option", names.runner, runner, names)
+    values, wrong = _resolve_layers("parameter", names.parameters, parameters, names, read_references)
+    options, wrong_options = _resolve_layers("runner option", names.runner, runner, names, read_references)
     if found := [*problems, *wrong, *wrong_options]:
         raise ConfigurationError(found)
     return Configuration(template, values, options)
@@ -96,7 +102,11 @@ class _Names:
 
 
 def _resolve_layers(
-    noun: str, known: Mapping[str, Parameter], layers: Sequence[Layer], names: _Names
+    noun: str,
+    known: Mapping[str, Parameter],
+    layers: Sequence[Layer],
+    names: _Names,
+    read_references: Callable[[str], str],
 ) -> tuple[Values, list[Problem]]:
     problems = [
         Problem(raw.where, f"{noun} {name!r} is unknown{names.advice(name, known)}")
@@ -107,14 +117,14 @@ def _resolve_layers(
     values: dict[str, Any] = {}
     for name, parameter in known.items():
         if parameter.mapping:
-            entries, wrong = _read_mapping(noun, name, parameter, layers)
+            entries, wrong = _read_mapping(noun, name, parameter, layers, read_references)
             problems += wrong
             values |= {name: entries} if entries else {}
             continue
         raw = next((layer[name] for layer in layers if name in layer), None)
         if raw is not None:
             try:
-                values[name] = _read(parameter, raw)
+                values[name] = _read(parameter, raw, read_references)
             except ValueError as error:
                 problems.append(Problem(raw.where, f"{noun} {name!r}: {error}"))
         elif parameter.required:
@@ -133,7 +143,11 @@ def _is_known(name: str, known: Mapping[str, Parameter]) -> bool:
 
 
 def _read_mapping(
-    noun: str, name: str, parameter: Parameter, layers: Sequence[Layer]
+    noun: str,
+    name: str,
+    parameter: Parameter,
+    layers: Sequence[Layer],
+    read_references: Callable[[str], str],
 ) -> tuple[dict[str, Value], list[Problem]]:
     """Return the values of `name.entry` of all layers, each from the first layer that has it."""
     values, problems = {}, []
@@ -150,16 +164,24 @@ def _read_mapping(
         try:
             if raw.listed:
                 raise ValueError("takes one value, not a list")
-            values[full.removeprefix(start)] = parameter.read_entry(full.removeprefix(start), raw.texts[0])
+            entry = full.removeprefix(start)
+            of_entry = (parameter.entries or {}).get(entry, parameter)
+            values[entry] = of_entry.read(_replaced(raw.texts[0], of_entry, read_references))
         except ValueError as error:
             problems.append(Problem(raw.where, f"{noun} {full!r}: {error}"))
     return values, problems
 
 
-def _read(parameter: Parameter, raw: RawValue) -> Value | tuple[Value, ...]:
+def _read(
+    parameter: Parameter, raw: RawValue, read_references: Callable[[str], str]
+) -> Value | tuple[Value, ...]:
     if parameter.repeated:
-        return tuple(parameter.read(text) for text in raw.texts)
+        return tuple(parameter.read(_replaced(text, parameter, read_references)) for text in raw.texts)
     if raw.listed:
         got = f"but {len(raw.texts)} were given" if len(raw.texts) > 1 else "not a list"
         raise ValueError(f"takes one value, {got}")
-    return parameter.read(raw.texts[0])
+    return parameter.read(_replaced(raw.texts[0], parameter, read_references))
+
+
+def _replaced(text: str, parameter: Parameter, read_references: Callable[[str], str]) -> str:
+    return text if parameter.secret else read_references(text)

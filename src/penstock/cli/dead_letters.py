@@ -72,15 +72,21 @@ def show_letters(letters: str, limit: int, values: bool) -> None:
 @dead_letters.command("replay")
 @click.argument("job", metavar="JOB.YAML")
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="As `run` got it.")
-@click.option("--progress", type=click.Choice(["auto", "live", "line", "json", "none"]), default="auto")
+@click.option(
+    "--progress",
+    type=click.Choice(["auto", "live", "line", "json", "none"]),
+    default="auto",
+    show_default=True,
+    help="How to show progress, as for `run`.",
+)
 @click.option(
     "--debug", is_flag=True, help="Also show the traceback of an error. It may contain values of rows."
 )
 def replay_letters(job: str, sets: Sequence[str], progress: str, debug: bool) -> None:
-    """Process the dead letters of a job again, each from the step that could not process it.
+    """Process the dead letters of a job again.
 
-    The command stores a list of the replayed files next to the checkpoint, so no letter is replayed twice. Letters that
-    fail again are new dead letters.
+    Each enters the pipeline at the step that could not process it. The command stores a list of the replayed files next
+    to the checkpoint, so no letter is replayed twice. Letters that fail again are new dead letters.
     """
     configuration = _configuration(job, sets)
     folder = str(configuration.parameters["dead_letters"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from textwrap import fill, indent
 
@@ -54,11 +55,14 @@ def _given(name: str, parameter: Parameter, given: Mapping[str, Sequence[str]]) 
         entries = {
             full.partition(".")[2]: texts[0] for full, texts in given.items() if full.startswith(f"{name}.")
         }
-        lines = [f"    {entry}: {_quoted(text)}" for entry, text in entries.items()]
+        inner = parameter.entries or {}
+        lines = [
+            f"    {entry}: {_quoted(text, inner.get(entry, parameter))}" for entry, text in entries.items()
+        ]
         return [help_, f"  {name}:", *lines] if lines else []
     if name not in given:
         return []
-    texts = [_quoted(text) for text in given[name]]
+    texts = [_quoted(text, parameter) for text in given[name]]
     return [help_, f"  {name}: {'[' + ', '.join(texts) + ']' if parameter.repeated else texts[0]}"]
 
 
@@ -96,7 +100,8 @@ def _setting(name: str, parameter: Parameter) -> Iterator[str]:
             yield f"  #   {entry}: {text}".rstrip()
         return
     value = parameter.example if parameter.default is None else show(parameter.default)
-    text = f"[{_quoted(value)}]" if parameter.repeated and value else _quoted(value) if value else ""
+    quoted = _quoted(value, parameter) if value else ""
+    text = f"[{quoted}]" if parameter.repeated and value else quoted
     yield f"  {'' if parameter.required else '# '}{name}: {text}".rstrip()
 
 
@@ -104,13 +109,15 @@ def _entry_examples(parameter: Parameter) -> Iterator[tuple[str, str]]:
     """Yield names of a mapping with the text of an example or a default."""
     if parameter.entries is None:
         name, _, text = (parameter.example or "").partition("=")
-        yield name, _quoted(text)
+        yield name, _quoted(text, parameter)
     for name, each in (parameter.entries or {}).items():
         value = each.example if each.default is None else show(each.default)
-        yield name, _quoted(value) if value else ""
+        yield name, _quoted(value, each) if value else ""
 
 
-def _quoted(text: str) -> str:
+def _quoted(text: str, parameter: Parameter) -> str:
+    if parameter.type in ("integer", "number", "boolean") and re.fullmatch(r"[\w.+-]+", text):
+        return text
     return "'" + text.replace("'", "''") + "'"
 
 

@@ -15,7 +15,7 @@ from penstock.launch.signals import restore_defaults
 
 @click.group()
 def emulator() -> None:
-    """Start a local service with change streams, for development and tests."""
+    """Start a local service for development and tests."""
 
 
 _UNKNOWN_OPTIONS = {"ignore_unknown_options": True, "allow_extra_args": True}

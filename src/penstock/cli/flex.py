@@ -24,12 +24,16 @@ def flex_metadata(template: Template) -> dict[str, Any]:
     }
 
 
-def _parameters(parameters: Mapping[str, Parameter], prefix: str = "") -> Iterator[dict[str, Any]]:
+def _parameters(parameters: Mapping[str, Parameter]) -> Iterator[dict[str, Any]]:
+    format_ = parameters.get("format")
     for name, each in parameters.items():
-        if each.entries:
-            yield from _parameters(each.entries, f"{prefix}{name}.")
-        else:
-            yield _parameter(f"{prefix}{name}", each)
+        # A user interface shows the options of a format only if that format is chosen.
+        of_format = format_ is not None and name in format_.choices
+        shown_with = {"parentName": "format", "parentTriggerValues": [name]} if of_format else {}
+        for entry, inner in (each.entries or {}).items():
+            yield {**_parameter(f"{name}.{entry}", inner), **shown_with}
+        if not each.entries:
+            yield _parameter(name, each)
 
 
 def _parameter(name: str, parameter: Parameter) -> dict[str, Any]:
@@ -43,7 +47,9 @@ def _parameter(name: str, parameter: Parameter) -> dict[str, Any]:
     if parameter.choices:
         shown["enumOptions"] = [{"value": choice, "label": choice} for choice in parameter.choices]
     if parameter.pattern:
-        shown["regexes"] = [f"^{parameter.pattern}$"]
+        shown["regexes"] = [
+            f"^(?:{parameter.pattern})$" if "|" in parameter.pattern else f"^{parameter.pattern}$"
+        ]
     if parameter.default is not None:
         shown["defaultValue"] = show(parameter.default)
     return shown

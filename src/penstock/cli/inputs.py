@@ -94,6 +94,11 @@ def from_environment(environment: Mapping[str, str], names: Iterable[str]) -> di
     }
 
 
+def _in_words(problem: str) -> str:
+    """Return a problem of the YAML parser; a tab at the start of a line is so common that it gets its own words."""
+    return "a tab; indent with spaces" if "'\\t'" in problem else problem
+
+
 def read_job(text: str, file: str) -> Job:
     """Return the content of a job file and all problems of its form; messages call the file `file`."""
     return _JobReader(file).read(text)
@@ -133,7 +138,7 @@ class _JobReader:
                 error.problem_mark, f"is nested deeper than {MAX_NESTING} levels; a job file has three"
             )
         except MarkedYAMLError as error:
-            self._report(error.problem_mark or error.context_mark, f"not YAML: {error.problem}")
+            self._report(error.problem_mark or error.context_mark, f"not YAML: {_in_words(error.problem)}")
         except ReaderError as error:
             self._report_character(text, error.position)
         else:

@@ -33,17 +33,35 @@ SILENT_SECONDS = 30.0
 
 @click.command()
 @job_argument
-@click.option("--wait", default=60.0, show_default=True, help="Seconds to wait for the end; 0: only ask.")
+@click.option(
+    "--wait",
+    metavar="SECONDS",
+    default=60.0,
+    show_default=True,
+    help="How long to wait for the end; 0: only ask.",
+)
 def stop(job: str, wait: float) -> None:
-    """Stop a job that runs elsewhere at its next checkpoint. The same command that started it continues it."""
+    """Stop a job that runs elsewhere, at its next checkpoint.
+
+    The same command that started the job continues it.
+    """
     _ask(job, "stop", wait)
 
 
 @click.command()
 @job_argument
-@click.option("--wait", default=600.0, show_default=True, help="Seconds to wait for the end; 0: only ask.")
+@click.option(
+    "--wait",
+    metavar="SECONDS",
+    default=600.0,
+    show_default=True,
+    help="How long to wait for the end; 0: only ask.",
+)
 def drain(job: str, wait: float) -> None:
-    """Drain a job that runs elsewhere: read no further, close windows, publish everything. It cannot continue."""
+    """Drain a job that runs elsewhere. It cannot continue.
+
+    The job reads no further, closes its windows, and publishes everything that it has read.
+    """
     _ask(job, "drain", wait)
 
 
@@ -58,23 +76,34 @@ def _ask(job: str, what: str, wait: float) -> None:
 
 @click.command()
 @job_argument
-@click.option("--seconds", default=0.0, help="Look at the job for so long; rates and charts need it.")
+@click.option(
+    "--seconds",
+    metavar="SECONDS",
+    default=0.0,
+    help="Look at the job for so long. Default: only what the checkpoint has.",
+)
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page to this file.")
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a page to this file: watermark lag, throughput, and the lineage of partitions.",
+)
 @click.option("--lineage", metavar="FOLDER", help="The lineage log. Default: lineage_log of the job file.")
 def status(job: str, seconds: float, json_: bool, html: Path | None, lineage: str | None) -> None:
-    """Show a job that runs elsewhere or has stopped, as of its last commit.
+    """Show a job that runs elsewhere or has ended.
 
-    With a job file, partitions are shown too: only the pipeline can read the positions of its sources.
+    The numbers are those of its last commit. With a job file, partitions are shown too: only the pipeline can read the
+    positions of its sources.
     """
     ignore_import_warnings()
     try:
         remote, configuration = remote_job(job), configuration_of(job)
-        pipeline = None if configuration is None else build(configuration)
+        pipeline = None if configuration is None else build(configuration, to_run=False)
         samples = list(_samples(remote, pipeline, seconds))
         record = remote.last()
         requested = [] if record is None else remote.requested(record.generation)
-        state = _state(record, requested, time.time())
+        stopped = record is not None and remote.stopped(record.generation)
+        state = _state(record, requested, time.time(), stopped=stopped)
         if lineage is None and configuration is not None:
             lineage = str(configuration.parameters.get("lineage_log", "")) or None
         partitions = _partitions(lineage) if html else []
@@ -99,7 +128,13 @@ def _facts(facts: dict[str, str], samples: list[Snapshot]) -> dict[str, str]:
 
 
 def _samples(job: Any, pipeline: Any, seconds: float) -> Iterator[Snapshot]:
-    """Yield snapshots of the last record, one a second for `seconds`; at least one if there is a record."""
+    """Yield snapshots of the records before the last, then of the last record, one a second for `seconds`.
+
+    There is at least one if there is a record. Those before the last show how fast the job was until now.
+    """
+    for record in job.history()[:-1]:
+        counters = committed_counters(job.metrics(record))
+        yield take_snapshot(record.committed_us / 1e6, job.progress(record), counters)
     end = time.time() + seconds
     while True:
         record = job.last()
@@ -112,12 +147,14 @@ def _samples(job: Any, pipeline: Any, seconds: float) -> Iterator[Snapshot]:
         time.sleep(min(1.0, max(0.0, end - time.time())))
 
 
-def _state(record: Any, requested: list[str], now: float) -> str:
+def _state(record: Any, requested: list[str], now: float, *, stopped: bool = False) -> str:
     if record is None:
         return "not begun: the checkpoint has no record"
     if record.state.done:
         return "drained" if record.state.draining else "done"
     age = now - record.committed_us / 1e6
+    if stopped:
+        return "stopped with a checkpoint: the same command that started it continues it"
     words = ["draining" if record.state.draining else "running"]
     if age > SILENT_SECONDS:
         words = [f"no commit for {span(age)}: stopped, failed, or in a long epoch"]
@@ -137,7 +174,10 @@ def checkpoints() -> None:
 @job_argument
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def show_checkpoint(job: str, json_: bool) -> None:
-    """Show the commit records that a checkpoint folder still has, the oldest first."""
+    """Show the commit records of a checkpoint folder.
+
+    A driver deletes old records. The oldest one that is left comes first.
+    """
     ignore_import_warnings()
     try:
         remote = remote_job(job)
@@ -153,18 +193,19 @@ def show_checkpoint(job: str, json_: bool) -> None:
         click.echo(json.dumps(shown, indent=2))
         return
     click.echo(f"{remote.name} in {remote.folder}")
+    click.echo(
+        f"{'record':>8}  {'kind':<14}  {'committed':<24}  {'generation':>10}  {'epochs':>7}  {'watermark':<24}  "
+        f"{'residuals':>9}  {'publications':>12}  state"
+    )
     for each in records:
         ended = " drained" if each.done and each.draining else " done" if each.done else ""
         # A replaced record with a large state has no counts any more.
-        counts = "large, replaced"
+        counts = f"{'?':>9}  {'?':>12}  large, replaced"
         if each.state_bytes is not None:
-            counts = (
-                f"{each.residuals} residuals, {each.publications} publications, {each.state_runs} state runs "
-                f"({each.state_bytes:,} bytes)"
-            )
+            counts = f"{each.residuals:>9}  {each.publications:>12}  {each.state_bytes:,} bytes"
         click.echo(
-            f"  record {each.number} {each.kind}{ended}, {_time(each.committed_us)}, generation {each.generation}, "
-            f"epoch {each.epochs}, watermark {_time(each.watermark_us)}, {counts}"
+            f"{each.number:>8}  {each.kind + ended:<14}  {_time(each.committed_us):<24}  {each.generation:>10}  "
+            f"{each.epochs:>7}  {_time(each.watermark_us):<24}  {counts}"
         )
 
 

@@ -153,10 +153,10 @@ def package(
     python: str,
     python_prefix: str | None,
 ) -> None:
-    """Write a bundle for spark-submit and print the command that starts it.
+    """Write a bundle for spark-submit.
 
-    The bundle has the entry program, the job file and a packed environment without Spark. ARGUMENTS after `--` are
-    passed to the program.
+    Prints the command that starts it. The bundle has the entry program, the job file and a packed environment without
+    Spark. ARGUMENTS after `--` are passed to the program.
     """
     chosen = (environment or current_environment()).resolve()
     try:

@@ -12,7 +12,7 @@ from typing import Any
 from penstock.cli.configuration import Configuration, runner_flag
 from penstock.cli.runner_options import ONE_SHOT_OPTIONS, RUNNER
 from penstock.secrets import is_reference
-from penstock.templates.parameter import Parameter
+from penstock.templates.parameter import Parameter, show
 
 HIDDEN = "(hidden)"
 
@@ -89,3 +89,10 @@ def redacted(configuration: Configuration) -> dict[str, dict[str, Any]]:
     if isinstance(conf := runner.get("conf"), tuple):
         runner["conf"] = tuple(redacted_pair("--conf", str(pair)) for pair in conf)
     return {"parameters": parameters, "runner": runner}
+
+
+def shown_value(value: Any) -> str:
+    """Return a value as a job file has it."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(show, value))}]"
+    return show(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from penstock.cli.inputs import (
     read_job,
 )
 from penstock.cli.runner_options import ONE_SHOT_OPTIONS, RUNNER
-from penstock.launch.folders import any_folder_conflict
+from penstock.launch.folders import any_folder_conflict, is_a_file
+from penstock.secrets import read_references
 from penstock.templates.template import Template, UnknownTemplateError, template_named
 
 
@@ -48,9 +50,15 @@ def resolve(
             {name: value for name, value in job.runner.items() if name not in ONE_SHOT_OPTIONS},
         ],
         problems,
+        partial(read_references, environment=environment),
     )
     if conflict := any_folder_conflict({**configuration.parameters, **configuration.runner}):
         raise ConfigurationError([Problem("", conflict)])
+    checkpoint = str(configuration.runner.get("checkpoint_dir", ""))
+    if is_a_file(checkpoint):
+        raise ConfigurationError(
+            [Problem("", f"checkpoint_dir {checkpoint} is not a folder; choose a folder")]
+        )
     return configuration
 
 

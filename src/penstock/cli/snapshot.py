@@ -10,9 +10,11 @@ from uuid import uuid4
 import click
 
 from penstock.cli.common import is_job_file, refuse
+from penstock.cli.configuration import ConfigurationError
 from penstock.cli.inputs import MAX_JOB_CHARACTERS, read_job
 from penstock.io.change_streams.snapshots.signal_folder import write_signal
 from penstock.io.change_streams.snapshots.signals import SignalError, parse_signal
+from penstock.secrets import read_references
 
 _ACTIONS = ("execute", "stop", "pause", "resume")
 
@@ -20,14 +22,29 @@ _ACTIONS = ("execute", "stop", "pause", "resume")
 @click.command()
 @click.argument("job", metavar="JOB.YAML|FOLDER")
 @click.option(
-    "--table", "tables", multiple=True, help="Regular expression for schema.table. Repeat it for more."
+    "--table",
+    "tables",
+    multiple=True,
+    metavar="PATTERN",
+    help="Regular expression for schema.table. Repeat it for more.",
 )
 @click.option(
     "--condition", "conditions", multiple=True, metavar="TABLE=SQL", help="Rows of a table to read."
 )
-@click.option("--surrogate-key", default="", help="Columns to divide the tables by, separated by commas.")
+@click.option(
+    "--surrogate-key",
+    metavar="COLUMNS",
+    default="",
+    help="Columns to divide the tables by, separated by commas.",
+)
 @click.option("--chunk-size", type=int, default=0, help="Rows that are read at once.")
-@click.option("--action", type=click.Choice(_ACTIONS), default="execute", show_default=True)
+@click.option(
+    "--action",
+    type=click.Choice(_ACTIONS),
+    default="execute",
+    show_default=True,
+    help="What the job shall do.",
+)
 def snapshot(
     job: str,
     tables: Sequence[str],
@@ -36,10 +53,11 @@ def snapshot(
     chunk_size: int,
     action: str,
 ) -> None:
-    """Ask a job that reads a database for an incremental snapshot, while it runs.
+    """Ask a running job to read tables again.
 
-    The job finds the request in its signal_folder: JOB.YAML sets that parameter, or name the FOLDER itself. A request
-    is kept if the job does not run, and is applied once.
+    This is an incremental snapshot: the job reads rows while it reads changes. The job finds the request in its
+    signal_folder: JOB.YAML sets that parameter, or name the FOLDER itself. A request is kept if the job does not run,
+    and is applied once.
     """
     data: dict[str, object] = {}
     if tables:
@@ -55,19 +73,31 @@ def snapshot(
     try:
         parse_signal(id_, type_, data)
         path = write_signal(_folder(job), id_, type_, data, time.time_ns())
-    except (SignalError, OSError) as error:
+    except SignalError as error:
         refuse(error)
+    except OSError as error:
+        refuse(
+            f"{error.filename or job}: {error.strerror}. Give a job file with a signal_folder, or that folder"
+        )
     click.echo(f"requested: {type_} {id_} in {path.parent}")
 
 
 def _folder(job: str) -> Path:
     if not is_job_file(job):
+        # No job looks into a folder whose name is misspelt, so none is made here.
+        if not Path(job).is_dir():
+            refuse(
+                f"there is no folder {job}: check the name, or make the folder that the job has as signal_folder"
+            )
         return Path(job)
     # A job file may lack parameters that its `run` gets from flags, so only this one is looked at.
     with Path(job).open(encoding="utf-8") as file:
-        found = read_job(file.read(MAX_JOB_CHARACTERS + 1), job).parameters.get("signal_folder")
+        read = read_job(file.read(MAX_JOB_CHARACTERS + 1), job)
+    found = read.parameters.get("signal_folder")
+    if found is None and read.problems:
+        refuse(ConfigurationError(read.problems))
     if found is None:
         refuse(
             f"{job} has no signal_folder: add it and start the job again, or name the folder in place of the file"
         )
-    return Path(found.texts[0])
+    return Path(read_references(found.texts[0]))

@@ -24,6 +24,11 @@ def any_folder_conflict(values: Mapping[str, Any]) -> str | None:
     return next(filter(None, found), None)
 
 
+def is_a_file(location: str) -> bool:
+    """Return whether a path names something that is no folder. Nothing is asked of an object store."""
+    return "://" not in location and os.path.lexists(location) and not os.path.isdir(location)
+
+
 def folder_conflict(
     output: str, checkpoint_dir: str, *, names: tuple[str, str] = ("output", "checkpoint_dir")
 ) -> str | None:

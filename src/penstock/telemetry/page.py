@@ -51,7 +51,7 @@ def status_page(
 def chart(points: Sequence[tuple[float, float]]) -> str:
     """Return a line chart of (seconds since 1970, value); a sentence if there are fewer than two points."""
     if len(points) < 2:
-        return "<p>Not enough samples for a chart: use --seconds.</p>"
+        return "<p>Not enough commits for a chart yet; --seconds looks longer.</p>"
     first, last = points[0][0], points[-1][0]
     top = max(value for _, value in points) or 1.0
     low = min(0.0, *(value for _, value in points))  # a clock behind that of the source gives a negative lag

@@ -106,7 +106,7 @@ def rate(before: Snapshot, now: Snapshot) -> float:
 
 def as_line(before: Snapshot, now: Snapshot) -> str:
     """Return the progress line for people; its rate is that since `before`."""
-    parts = [f"{rate(before, now):,.0f}/s", f"{now.changes:,} in all"]
+    parts = [f"{rate(before, now):,.0f} changes/s", f"{now.changes:,} in all"]
     parts.append("watermark -" if now.lag is None else f"watermark {_distance(now.lag)}")
     if now.slowest is not None and now.lag is not None and now.lag >= _LONG_SECONDS:
         parts[-1] += f", held by {now.slowest}"

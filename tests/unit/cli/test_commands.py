@@ -15,8 +15,10 @@ from click.testing import CliRunner, Result
 from penstock import __version__
 from penstock.cli import commands
 from penstock.cli.commands import cli
+from penstock.cli.common import build
 from penstock.cli.configuration import Configuration
 from penstock.cli.redaction import resume_command
+from penstock.errors import UsageError
 from penstock.launch.run import ExitCode
 from penstock.templates.template import template_named
 
@@ -128,6 +130,50 @@ def test_validate_finds_an_output_that_cannot_be_written(tmp_path: Path) -> None
     done = penstock("validate", "spanner-to-files", *given)
     assert done.exit_code == ExitCode.CONFIGURATION, done.exception
     assert "Choose an output that is a folder" in done.output
+
+
+def test_a_checkpoint_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "c").touch()
+    done = penstock("validate", "spanner-to-files", *VALID, "--checkpoint-dir", f"{tmp_path}/c")
+    assert (done.exit_code, "is not a folder" in done.output) == (ExitCode.CONFIGURATION, True)
+
+
+def test_a_reference_is_replaced_before_a_value_is_checked(tmp_path: Path) -> None:
+    given = [*VALID, "--set", "lineage_log=${env:ROOT}/lineage"]
+    done = penstock("validate", "spanner-to-files", *given, ROOT=str(tmp_path))
+    assert f"lineage_log: {tmp_path}/lineage" in done.output
+    assert (
+        "the environment variable ROOT is not set" in penstock("validate", "spanner-to-files", *given).output
+    )
+
+
+@pytest.mark.parametrize("dsn", ["${env:DSN}", "host=db dbname=shop password=${env:DSN}"])
+def test_validate_and_plan_need_no_secret_of_source_or_sink(dsn: str) -> None:
+    slot = [
+        f"--set={each}" for each in (f"dsn={dsn}", f"target_dsn={dsn}", "publication=shop", "slot=penstock")
+    ]
+    for command in ("validate", "plan"):
+        done = penstock(command, "postgres-to-postgresql", *slot, "--checkpoint-dir", "/tmp/c")
+        assert done.exit_code == ExitCode.DONE, done.output
+
+
+def test_the_secret_of_a_source_is_read_when_the_pipeline_is_built(
+    launched: list[Configuration], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["run", "postgres-to-files", "--checkpoint-dir", "/tmp/c", "--set", "output=/tmp/out"]
+    arguments += [
+        "--set",
+        "dsn=dbname=shop host=${env:NO_SUCH_HOST}",
+        "--set",
+        "publication=shop",
+        "--set",
+        "slot=penstock",
+    ]
+    assert penstock(*arguments).exit_code == ExitCode.DONE
+    with pytest.raises(UsageError, match="NO_SUCH_HOST is not set"):
+        build(launched[0])
+    monkeypatch.setenv("NO_SUCH_HOST", "db.example.org")
+    build(launched[0])
 
 
 def test_validate_creates_no_folder(tmp_path: Path) -> None:
@@ -290,7 +336,7 @@ def test_validate_shows_the_options_of_a_format_and_does_not_need_its_secret() -
     mask = ["--set", "mask_columns.Email=hash", "--set", "mask_key=${env:PENSTOCK_TEST_NO_SUCH_SECRET}"]
     shown = CliRunner().invoke(cli, ["validate", "spanner-to-files", *FORMATTED, *mask])
     assert shown.exit_code == 0, shown.output
-    assert "debezium.schemas_enable: True" in shown.output
+    assert "debezium.schemas_enable: true" in shown.output
     assert "mask_key: ${env:PENSTOCK_TEST_NO_SUCH_SECRET}" in shown.output
 
 

@@ -63,7 +63,7 @@ def test_every_documented_command_runs(data: Path, monkeypatch: pytest.MonkeyPat
     # Built once, because that takes longer than all commands together.
     built: list[Any] = []
 
-    def build(configuration: Any) -> Any:
+    def build(configuration: Any, **_: Any) -> Any:
         built[:] = built or [common.build(configuration)]
         return built[0]
 

@@ -98,6 +98,11 @@ def test_the_error_of_text_that_is_not_yaml_names_the_position() -> None:
     assert problems_of("template: [a\n")[0].startswith("job.yaml:2:1: not YAML: ")
 
 
+def test_a_tab_is_named() -> None:
+    (problem,) = read_job("parameters:\n\tproject: x\n", "job.yaml").problems
+    assert str(problem) == "job.yaml:2:1: not YAML: a tab; indent with spaces"
+
+
 def test_a_character_that_yaml_does_not_allow_is_named_with_its_line() -> None:
     assert problems_of("template: t\nrunner:\n  conf: a\x00b\n")[0] == (
         "job.yaml:3:10: not YAML: the character '\\x00' is not allowed"

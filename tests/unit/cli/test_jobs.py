@@ -45,6 +45,9 @@ class Driver:
     def end(self) -> None:
         Requests(self.checkpoint).delete(self.generation)
 
+    def note_stop(self) -> None:
+        Requests(self.checkpoint).note_stop(self.generation)
+
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Driver:
@@ -83,6 +86,15 @@ def test_a_driver_that_ends_without_a_drain_is_no_success(driver: Driver) -> Non
     code, said = asked(driver, "drain", driver.end)
     assert code == ExitCode.FAILED
     assert "before the pipeline was drained" in said[-1]
+
+
+def test_a_driver_that_has_stopped_is_not_waited_for(driver: Driver) -> None:
+    driver.note_stop()
+    code, said = asked(driver, "stop")
+    assert (code, len(said)) == (ExitCode.DONE, 1)
+    assert said[0].startswith("stopped, with record 2")
+    assert asked(driver, "drain")[0] == ExitCode.FAILED
+    assert penstock("status", driver.checkpoint.folder).output.count("state: stopped with a checkpoint") == 1
 
 
 def test_the_driver_of_a_restarted_pipeline_is_asked_too(driver: Driver) -> None:
@@ -124,7 +136,9 @@ def test_status_and_checkpoints_read_a_folder_and_write_nothing(driver: Driver) 
     assert "1 epochs" in shown
     records = json.loads(penstock("checkpoints", "show", str(folder), "--json").output)["records"]
     assert [each["kind"] for each in records] == ["initial", "epoch"]
-    assert "record 2 epoch" in penstock("checkpoints", "show", str(folder)).output
+    lines = penstock("checkpoints", "show", str(folder)).output.splitlines()
+    assert lines[1].split()[:3] == ["record", "kind", "committed"]
+    assert lines[3].split()[:2] == ["2", "epoch"]
     assert sorted(folder.rglob("*")) == before
 
 
@@ -136,6 +150,16 @@ def test_a_job_file_names_the_checkpoint_also_if_it_is_incomplete(driver: Driver
     file.write_text("template: spanner-to-files\n")
     assert "names no checkpoint_dir" in penstock("status", str(file)).output
     assert "cannot be read" in penstock("status", str(tmp_path / "other.yaml")).output
+
+
+def test_the_rate_and_the_charts_come_from_the_records_that_the_checkpoint_has(
+    driver: Driver, tmp_path: Path
+) -> None:
+    driver.commit(PENDING)
+    page = tmp_path / "status.html"
+    assert penstock("status", driver.checkpoint.folder, "--html", str(page)).exit_code == ExitCode.DONE
+    # The state of these records has no watermark; their commits give a chart of the rate.
+    assert page.read_text().count("<polyline") == 1
 
 
 def test_the_state_says_when_no_driver_seems_to_run(driver: Driver) -> None:

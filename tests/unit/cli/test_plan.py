@@ -131,5 +131,8 @@ def test_flex_metadata_has_a_parameter_for_each_option_of_a_format() -> None:
     assert (metadata["streaming"], parameters["project"]["isOptional"]) == (True, False)
     assert parameters["project"]["regexes"] == ["^[a-z][a-z0-9.:-]{4,}[a-z0-9]$"]
     assert parameters["debezium.schemas_enable"]["paramType"] == "BOOLEAN"
+    assert parameters["debezium.schemas_enable"]["parentName"] == "format"
+    assert parameters["debezium.schemas_enable"]["parentTriggerValues"] == ["debezium"]
+    assert "parentName" not in parameters["project"]
     assert parameters["ydb.mode"]["enumOptions"][0] == {"value": "KEYS_ONLY", "label": "KEYS_ONLY"}
     assert all(each["helpText"] for each in parameters.values())

@@ -25,6 +25,14 @@ def test_a_request_is_left_in_the_signal_folder_of_a_job(tmp_path: Path) -> None
     )
 
 
+def test_a_folder_that_does_not_exist_is_refused_and_not_made(tmp_path: Path) -> None:
+    for job in ("signalss", "job.yaml"):
+        result = CliRunner().invoke(cli, ["snapshot", str(tmp_path / job), "--table", "x"])
+        assert result.exit_code == 2, job
+        assert "folder" in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_request_without_tables_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["snapshot", str(tmp_path)])
     assert result.exit_code == 2

@@ -114,14 +114,14 @@ def test_the_line_has_rate_total_watermark_partitions_and_checkpoint() -> None:
     counters = {"changes": 2500, "splits": 4, "merges": 2, "moves": 1}
     line = as_line(snapshot(at=990.0, counters={"changes": 500}), snapshot(counters=counters))
     assert line == (
-        "200/s | 2,500 in all | watermark 2.0 s behind | partitions 3 open, 1 waiting | "
+        "200 changes/s | 2,500 in all | watermark 2.0 s behind | partitions 3 open, 1 waiting | "
         "4 splits, 2 merges, 1 moves | 7 epochs | checkpoint 0.5 s ago"
     )
 
 
 def test_the_line_before_the_first_commit_has_no_watermark_and_no_checkpoint() -> None:
     fresh = Snapshot(1000.0, 0, None, None, None, None, {})
-    assert as_line(fresh, fresh) == "0/s | 0 in all | watermark - | 0 epochs"
+    assert as_line(fresh, fresh) == "0 changes/s | 0 in all | watermark - | 0 epochs"
 
 
 @pytest.mark.parametrize(("lag", "text"), [(119.0, "119.0 s"), (120.0, "2 min"), (7200.0, "2.0 h")])

@@ -86,10 +86,13 @@ def test_a_secret_is_never_shown() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_references_are_for_secrets() -> None:
-    with pytest.raises(ValueError, match="are for secrets"):
-        parameter().read("${env:PASSWORD}")
-    assert parameter(secret=True, pattern="x+", pattern_help="a key").read("${env:KEY}") == "${env:KEY}"
+def test_a_secret_keeps_its_references_and_unknown_ones_are_refused() -> None:
+    secret = parameter(secret=True, pattern="x+", pattern_help="a key")
+    assert secret.read("${env:KEY}") == "${env:KEY}"
+    assert secret.read("host=db password=${file:/run/key}") == "host=db password=${file:/run/key}"
+    for each in (parameter(), secret):
+        with pytest.raises(ValueError, match=r"write \$\{env:NAME\} or"):
+            each.read("${evn:KEY}")
 
 
 @pytest.mark.parametrize(
