@@ -112,7 +112,11 @@ def status(job: str, seconds: float, json_: bool, html: Path | None, lineage: st
     facts = {"job": remote.name, "checkpoint": remote.folder, "state": state}
     if html:
         page = status_page(
-            f"penstock: {remote.name}", _facts(facts, samples), samples, partitions, time.time()
+            f"penstock: {remote.name}",
+            _facts(facts, samples),
+            _while_it_ran(samples),
+            partitions,
+            time.time(),
         )
         html.write_text(page, "utf-8")
     if json_:
@@ -127,12 +131,19 @@ def _facts(facts: dict[str, str], samples: list[Snapshot]) -> dict[str, str]:
     return {**facts, "progress": as_line(samples[0], samples[-1])} if samples else facts
 
 
-def _samples(job: Any, pipeline: Any, seconds: float) -> Iterator[Snapshot]:
-    """Yield snapshots of the records before the last, then of the last record, one a second for `seconds`.
+def _while_it_ran(samples: list[Snapshot]) -> list[Snapshot]:
+    """Return the samples without those of a job that has stopped: hours of silence would squeeze the rest."""
+    return [
+        each for each in samples if each.committed_at is None or each.at - each.committed_at < SILENT_SECONDS
+    ]
 
-    There is at least one if there is a record. Those before the last show how fast the job was until now.
+
+def _samples(job: Any, pipeline: Any, seconds: float) -> Iterator[Snapshot]:
+    """Yield a snapshot of each record as of its commit, then of the last record as of now, one a second for `seconds`.
+
+    There is at least one if there is a record. Those of the commits show how fast the job was.
     """
-    for record in job.history()[:-1]:
+    for record in job.history():
         counters = committed_counters(job.metrics(record))
         yield take_snapshot(record.committed_us / 1e6, job.progress(record), counters)
     end = time.time() + seconds

@@ -18,6 +18,7 @@ from penstock.runner.protocol import Coordinator, EpochState, Residual
 from penstock.runner.remote import RemoteJob
 from penstock.runner.store import Checkpoint
 from penstock.runner.store.requests import Requests
+from penstock.telemetry.snapshot import Snapshot
 
 PENDING = EpochState(residuals=(Residual("Read", "id", b"", 0, 0),))
 
@@ -160,6 +161,12 @@ def test_the_rate_and_the_charts_come_from_the_records_that_the_checkpoint_has(
     assert penstock("status", driver.checkpoint.folder, "--html", str(page)).exit_code == ExitCode.DONE
     # The state of these records has no watermark; their commits give a chart of the rate.
     assert page.read_text().count("<polyline") == 1
+
+
+def test_the_charts_of_a_stopped_job_end_with_its_last_commit() -> None:
+    ran = [Snapshot(at, 1, at, None, None, None, {}) for at in (10.0, 11.0)]
+    stopped = Snapshot(4000.0, 1, 11.0, None, None, None, {})
+    assert jobs._while_it_ran([*ran, stopped]) == ran
 
 
 def test_the_state_says_when_no_driver_seems_to_run(driver: Driver) -> None:
