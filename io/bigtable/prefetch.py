@@ -29,7 +29,7 @@ from penstock.io.bigtable.keys import KeyRange
 from penstock.io.bigtable.reader import MOST_IN_BATCH, Batch, KeyFilter, Source, StreamReader, stop_all
 from penstock.io.bigtable.reopen import ReopenSchedule
 from penstock.io.change_streams import settings
-from penstock.io.change_streams.prefetch import Claim, ReadAhead
+from penstock.io.change_streams.prefetch import Claim, ReadAhead, Traffic
 from penstock.timestamps import NANOS
 
 _TURN_SECONDS = 1.0
@@ -101,7 +101,7 @@ class Prefetcher:
         self._in_hand: Batch | None = None
         self._gathered = 0  # steps that may be taken before more of them are waited for
         self._takes_turns = False
-        self._requests = self._retries = 0
+        self._traffic = Traffic()
 
     def serve(self, frontier: Frontier) -> None:
         """Run the streams that may be open, and re-open the segments that have waited long enough for a merge."""
@@ -190,12 +190,11 @@ class Prefetcher:
         """Whether each partition has its own stream. Otherwise they take turns, and a short bundle is no turn."""
         return not self._takes_turns
 
-    def uncounted(self) -> tuple[int, int]:
-        """Return how many streams were opened and how many were lost since the last call."""
+    def uncounted(self) -> Traffic:
+        """Return the streams that were opened and lost since the last call, and the bytes that were received."""
         for reader in self._running.values():
             self._count(reader)
-        done = self._requests, self._retries
-        self._requests = self._retries = 0
+        done, self._traffic = self._traffic, Traffic()
         return done
 
     def close(self, *, keep: bool = False) -> None:
@@ -239,9 +238,7 @@ class Prefetcher:
         reader.stop()
 
     def _count(self, reader: StreamReader) -> None:
-        requests, retries = reader.uncounted()
-        self._requests += requests
-        self._retries += retries
+        self._traffic = self._traffic.and_also(reader.uncounted())
 
     def _end_turns(self, surplus: int) -> None:
         """Stop up to `surplus` of the streams whose turn has ended, those with the highest watermark first.

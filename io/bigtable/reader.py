@@ -31,7 +31,7 @@ from penstock.io.bigtable.record import (
 )
 from penstock.io.bigtable.steps import PendingStep, advanced, to_steps, undecodable
 from penstock.io.change_streams.backoff import Backoff
-from penstock.io.change_streams.prefetch import Claim, ReadAhead
+from penstock.io.change_streams.prefetch import Claim, ReadAhead, Traffic
 from penstock.io.change_streams.refusals import Refusals
 from penstock.io.change_streams.status import UnreachableError
 
@@ -154,7 +154,7 @@ class StreamReader:
         """Nothing of this stream was claimed yet, and it has not failed."""
         self.opened = time.monotonic()
         self.running_since = time.monotonic()
-        self._streams = self._retries = 0
+        self._streams = self._retries = self._received_bytes = 0
         self._opening = opening
         self._refusal = id(source), opening.partition
         self._last: ChangeStreamMutation | DamagedMutation | Heartbeat | None = None
@@ -220,11 +220,11 @@ class StreamReader:
         if call is not None:
             call.cancel()
 
-    def uncounted(self) -> tuple[int, int]:
-        """Return how many streams were opened and how many were lost since the last call."""
+    def uncounted(self) -> Traffic:
+        """Return the streams that were opened and lost since the last call, and the bytes that were received."""
         with self._ahead.lock:
-            done = self._streams, self._retries
-            self._streams = self._retries = 0
+            done = Traffic(self._streams, self._retries, self._received_bytes)
+            self._streams = self._retries = self._received_bytes = 0
             return done
 
     def join(self) -> None:
@@ -339,6 +339,7 @@ class StreamReader:
             if self._stopped:
                 return False
             ahead.queued_bytes += size
+            self._received_bytes += size
             # The consumer waits only while all queues are empty, so other appends need not wake it.
             if not self._queue:
                 ahead.changed.notify_all()

@@ -24,6 +24,8 @@ SPLITS, MERGES, MOVES = "splits", "merges", "moves"
 PARTITIONS_CLOSED = "partitions_closed"
 REQUESTS, RETRIES = "requests", "retries"
 """Queries or streams that were started, and those that were lost for a temporary reason."""
+RECEIVED_BYTES = "received_bytes"
+"""Bytes that were read ahead, as the service sent them. Data that is read again counts again."""
 OPEN_PARTITIONS, WAITING_PARTITIONS = "open_partitions", "waiting_partitions"
 """Gauges: partitions of one part of the frontier that are read, and that wait for others."""
 REFUSED_PARTITIONS, REFUSED_SECONDS = "refused_partitions", "longest_refusal_seconds"
@@ -32,7 +34,7 @@ LAG_MS = "watermark_lag_ms"
 """Distribution: how far the watermark of a part was behind the clock of its worker when a bundle ended."""
 
 LINEAGE = (SPLITS, MERGES, MOVES)
-COMMON = (RECORDS, CHANGES, *LINEAGE, PARTITIONS_CLOSED, REQUESTS, RETRIES)
+COMMON = (RECORDS, CHANGES, *LINEAGE, PARTITIONS_CLOSED, REQUESTS, RETRIES, RECEIVED_BYTES)
 """The counters that every source has."""
 
 
@@ -100,9 +102,10 @@ class ReaderMetrics:
 
     def finish(self) -> Counter[str]:
         """Return the counters at the end of the call."""
-        requests, retries = self._prefetcher.uncounted()
+        traffic = self._prefetcher.uncounted()
         self._counts[RECORDS] += self._records
         self._counts[CHANGES] += self._changes
-        self._counts[REQUESTS] += requests
-        self._counts[RETRIES] += retries
+        self._counts[REQUESTS] += traffic.requests
+        self._counts[RETRIES] += traffic.retries
+        self._counts[RECEIVED_BYTES] += traffic.received_bytes
         return self._counts

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 Claim: TypeAlias = tuple[int, Sequence[Any], Any]
 """(number of steps, records to emit, the step to claim). The claim of this last step claims all of them."""
@@ -27,6 +27,18 @@ class Batch(Protocol):
 
     def claims(self) -> Iterator[Claim]:
         """Yield the claims to make, in order."""
+
+
+class Traffic(NamedTuple):
+    """What went over the network: requests that were sent, those that were lost, and bytes as the service sent them."""
+
+    requests: int = 0
+    retries: int = 0
+    received_bytes: int = 0
+
+    def and_also(self, other: Traffic) -> Traffic:
+        """Return the sum of both."""
+        return Traffic(*map(sum, zip(self, other, strict=True)))
 
 
 class Prefetcher(Protocol):
@@ -53,8 +65,8 @@ class Prefetcher(Protocol):
     def may_stop(self) -> bool:
         """Whether the bundle may end now without discarding a request whose data has not come yet."""
 
-    def uncounted(self) -> tuple[int, int]:
-        """Return how many requests were sent and how many were lost since the last call."""
+    def uncounted(self) -> Traffic:
+        """Return the traffic since the last call. Data that is read again counts again."""
 
     def close(self) -> None:
         """Stop all threads and drop the data that was read ahead."""

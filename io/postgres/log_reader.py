@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 from penstock.errors import PositionLostError
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.flat import Advanced, Ended, Position
-from penstock.io.change_streams.prefetch import Claim, ReadAhead
+from penstock.io.change_streams.prefetch import Claim, ReadAhead, Traffic
 from penstock.io.change_streams.snapshots.progress import SnapshotProgress
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.postgres.log_decoder import UnknownPrepared
@@ -191,7 +191,7 @@ class LogReader:
         """Whether a first step has arrived."""
         self.is_exhausted = False
         """Whether the end of the read was claimed: the thread has ended, and no step follows."""
-        self._requests = self._retries = 0
+        self._requests = self._retries = self._received_bytes = 0
         self._make_merge, self._renews = make_merge, renews
         self._merge: Merge | None = None
         self._parked = self._gone = False
@@ -244,11 +244,11 @@ class LogReader:
         """Whether `take` returns, or raises, at once. The caller holds the lock of the budget."""
         return bool(self._queue) or self._error is not None
 
-    def uncounted(self) -> tuple[int, int]:
-        """Return how many connections were opened and how many were lost since the last call."""
+    def uncounted(self) -> Traffic:
+        """Return the connections that were opened and lost since the last call, and the bytes that were received."""
         with self._changed:
-            counts = self._requests, self._retries
-            self._requests = self._retries = 0
+            counts = Traffic(self._requests, self._retries, self._received_bytes)
+            self._requests = self._retries = self._received_bytes = 0
             return counts
 
     def park(self) -> None:
@@ -421,7 +421,9 @@ class LogReader:
         with self._changed:
             self._queue.extend(steps)
             self.has_answered = True
-            self._ahead.queued_bytes += sum(step.size for step in steps)
+            size = sum(step.size for step in steps)
+            self._received_bytes += size
+            self._ahead.queued_bytes += size
             self._changed.notify_all()
             self._changed.wait_for(
                 lambda: (

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from penstock.io.change_streams.flat import FlatFrontier
-from penstock.io.change_streams.prefetch import ReadAhead
+from penstock.io.change_streams.prefetch import ReadAhead, Traffic
 from penstock.io.change_streams.settings import Limits
 from penstock.io.postgres.log_reader import Batch, LogPosition, LogReader
 
@@ -153,10 +153,12 @@ class Prefetcher:
         """Always: the next bundle continues the connection."""
         return True
 
-    def uncounted(self) -> tuple[int, int]:
-        """Return how many connections were opened and how many were lost since the last call."""
-        counts = [reader.uncounted() for reader in self._readers.values()]
-        return sum(opened for opened, _ in counts), sum(lost for _, lost in counts)
+    def uncounted(self) -> Traffic:
+        """Return the connections that were opened and lost since the last call, and the bytes that were received."""
+        done = Traffic()
+        for reader in self._readers.values():
+            done = done.and_also(reader.uncounted())
+        return done
 
     def close(self, *, keep: bool = False) -> None:
         """Park the readers, or stop them."""

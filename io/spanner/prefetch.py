@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 from penstock.io.change_streams import settings
 from penstock.io.change_streams.backoff import Backoff
-from penstock.io.change_streams.prefetch import ReadAhead
+from penstock.io.change_streams.prefetch import ReadAhead, Traffic
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner.frontier import Advanced, Frontier
 from penstock.io.spanner.placements import PlacementList
@@ -161,11 +161,12 @@ class Prefetcher:
         with self._changed:
             return not any(map(self._is_behind, self._state.partitions.values()))
 
-    def uncounted(self) -> tuple[int, int]:
-        """Return how many queries were started and how many were lost since the last call."""
+    def uncounted(self) -> Traffic:
+        """Return the queries that were started and lost since the last call, and the bytes that were received."""
         with self._changed:
-            done = self._state.queries, self._state.retries
-            self._state.queries = self._state.retries = 0
+            state = self._state
+            done = Traffic(state.queries, state.retries, state.received_bytes)
+            state.queries = state.retries = state.received_bytes = 0
             return done
 
     # Between bundles.

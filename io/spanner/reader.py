@@ -205,6 +205,7 @@ class QueryReader:
                 return
             partition.finished = finished
             state.charge(partition, batch.size)
+            state.received_bytes += batch.size
             # Only a batch that is still in the queue can absorb another: the consumer removes a batch before it reads
             # its steps.
             if partition.queue and partition.queue[-1].absorbs(batch):

@@ -200,7 +200,7 @@ class ReadState:
         self.lease = Lease()
         self.error: BaseException | None = None
         self.queued_bytes = 0
-        self.queries = self.retries = 0
+        self.queries = self.retries = self.received_bytes = 0
 
     def check_ended(self) -> bool:
         """Return whether the read has ended. Here a parked read ends that no bundle continued in time."""

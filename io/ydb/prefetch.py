@@ -17,7 +17,7 @@ from typing import Protocol
 
 from typing_extensions import Self
 
-from penstock.io.change_streams.prefetch import ReadAhead
+from penstock.io.change_streams.prefetch import ReadAhead, Traffic
 from penstock.io.change_streams.settings import Limits
 from penstock.io.ydb.frontier import Frontier, Position
 from penstock.io.ydb.reader import MOST_IN_BATCH, Batch, PartitionReader, stop_all
@@ -53,7 +53,7 @@ class Prefetcher:
         self._gathered = 0  # steps that may be taken before more of them are waited for
         self._takes_turns = False
         self._began: float | None = None
-        self._requests = self._retries = 0
+        self._traffic = Traffic()
 
     def serve(self, frontier: Frontier) -> None:
         """Read the open partitions of the frontier and no others."""
@@ -120,12 +120,11 @@ class Prefetcher:
         """Whether each partition has its own reader. Otherwise they take turns, and a short bundle is no turn."""
         return not self._takes_turns
 
-    def uncounted(self) -> tuple[int, int]:
-        """Return how many streams were opened and how many were lost since the last call."""
+    def uncounted(self) -> Traffic:
+        """Return the streams that were opened and lost since the last call, and the bytes that were received."""
         for reader in self._running.values():
             self._count(reader)
-        done = self._requests, self._retries
-        self._requests = self._retries = 0
+        done, self._traffic = self._traffic, Traffic()
         return done
 
     def close(self, *, keep: bool = False) -> None:
@@ -168,9 +167,7 @@ class Prefetcher:
         reader.stop()
 
     def _count(self, reader: PartitionReader) -> None:
-        requests, retries = reader.uncounted()
-        self._requests += requests
-        self._retries += retries
+        self._traffic = self._traffic.and_also(reader.uncounted())
 
     def _end_turns(self, surplus: int) -> None:
         """Stop up to `surplus` of the readers whose turn has ended, those with the highest watermark first."""

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol, TypeAlias
 
 from penstock.io.change_streams.backoff import Backoff
-from penstock.io.change_streams.prefetch import Claim, ReadAhead
+from penstock.io.change_streams.prefetch import Claim, ReadAhead, Traffic
 from penstock.io.change_streams.refusals import Refusals
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.ydb.frontier import Advanced, Ended, Finished, Position
@@ -156,7 +156,7 @@ class PartitionReader:
         self._last: Finished | Ended | None = None
         self._end_offset: int | None = None
         self._claimed_any = False
-        self._requests = self._retries = 0
+        self._requests = self._retries = self._received_bytes = 0
         self._call: Call | None = None
         self._is_started = self._stopped = False
         self._thread = threading.Thread(target=self._run, name="penstock-ydb-reader", daemon=True)
@@ -240,11 +240,11 @@ class PartitionReader:
         """Wait for the thread of a stopped reader."""
         self._thread.join()
 
-    def uncounted(self) -> tuple[int, int]:
-        """Return how many streams were opened and how many were lost since the last call."""
+    def uncounted(self) -> Traffic:
+        """Return the streams that were opened and lost since the last call, and the bytes that were received."""
         with self._ahead.lock:
-            done = self._requests, self._retries
-            self._requests = self._retries = 0
+            done = Traffic(self._requests, self._retries, self._received_bytes)
+            self._requests = self._retries = self._received_bytes = 0
             return done
 
     # The thread's side.
@@ -350,7 +350,9 @@ class PartitionReader:
             if not self._queue:
                 self._ahead.changed.notify_all()
             self._queue.extend(steps)
-            self._ahead.queued_bytes += sum(step.size for step in steps)
+            size = sum(step.size for step in steps)
+            self._received_bytes += size
+            self._ahead.queued_bytes += size
         if self._steps.has_ended:
             self._finish(Ended(self.partition))
         return self._steps.has_ended

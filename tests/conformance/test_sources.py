@@ -28,6 +28,7 @@ from penstock.io.change_streams.metrics import (
     LAG_MS,
     NAMESPACE_PREFIX,
     OPEN_PARTITIONS,
+    RECEIVED_BYTES,
     RECORDS,
     REQUESTS,
     RETRIES,
@@ -331,4 +332,5 @@ def test_counters_have_the_common_names(source: Adapter, monkeypatch: pytest.Mon
     assert source.namespace.startswith(NAMESPACE_PREFIX)
     assert counted[RECORDS] == counted[CHANGES] == len(source.committed)
     assert {REQUESTS, RETRIES} <= counted.keys()
+    assert counted[RECEIVED_BYTES] >= len(source.committed)
     assert gauges == {OPEN_PARTITIONS, WAITING_PARTITIONS}

@@ -24,7 +24,7 @@ from penstock.io.change_streams.arguments import named, period
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.connection import Connection
 from penstock.io.change_streams.metrics import ReaderMetrics
-from penstock.io.change_streams.prefetch import WithoutPool
+from penstock.io.change_streams.prefetch import Traffic, WithoutPool
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
 from penstock.io.change_streams.settings import Limits, Settings
 from penstock.io.change_streams.source import WithIdentity
@@ -74,7 +74,7 @@ class Prefetcher:
 
     def __init__(self, lists: Lists, stream: ListStream, limits: Limits) -> None:
         self._lists, self._stream, self._closed = lists, stream, threading.Event()
-        self._unavailable_seconds = limits.unavailable_seconds
+        self._unavailable_seconds, self._received_bytes = limits.unavailable_seconds, 0
 
     def serve(self, frontier: flat.FlatFrontier) -> None:
         self._at = dict(frontier.positions)
@@ -86,6 +86,7 @@ class Prefetcher:
         record = next(iter(self._lists.lists[name][index:]), None)
         if record is not None and (end is None or record.commit_timestamp <= end):
             self._at[name] = flat.Position(index + 1, max(low, record.commit_timestamp))
+            self._received_bytes += len(repr(record))
             wanted = [record] if record.commit_timestamp >= self._stream.start else []
             return Batch(flat.Advanced(name, self._at[name]), *wanted)
         if end is not None and now > end:
@@ -94,8 +95,9 @@ class Prefetcher:
         self._at[name] = flat.Position(index, max(low, now))
         return Batch(flat.Advanced(name, self._at[name]))
 
-    def uncounted(self) -> tuple[int, int]:
-        return 0, 0
+    def uncounted(self) -> Traffic:
+        received, self._received_bytes = self._received_bytes, 0
+        return Traffic(received_bytes=received)
 
     def close(self) -> None:
         self._closed.set()

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from penstock.errors import PositionLostError
-from penstock.io.change_streams.prefetch import Batch, Claim, Prefetcher, StreamPool
+from penstock.io.change_streams.prefetch import Batch, Claim, Prefetcher, StreamPool, Traffic
 from penstock.io.change_streams.snapshots.frontier import Lost, Renewed, SnapshotsFrontier
 from penstock.io.change_streams.snapshots.merge import StreamMerge
 from penstock.io.change_streams.snapshots.options import initial_request
@@ -153,7 +153,7 @@ class MergingPrefetcher:
     def may_stop(self) -> bool:
         return self._closed or self.stream.may_stop
 
-    def uncounted(self) -> tuple[int, int]:
+    def uncounted(self) -> Traffic:
         return self.stream.uncounted()
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ from typing import Protocol, TypeAlias
 
 from penstock.errors import UnavailableError
 from penstock.io.change_streams.backoff import Backoff
-from penstock.io.change_streams.prefetch import Claim
+from penstock.io.change_streams.prefetch import Claim, Traffic
 from penstock.io.change_streams.status import UnreachableError
 from penstock.io.spanner.record import DataChangeRecord
 from penstock.io.spanner.snapshot.errors import ExpiredError
@@ -120,7 +120,7 @@ class SnapshotPrefetcher:
         self._error: BaseException | None = None
         self._closed = False
         self._parked_until: float | None = None
-        self._requests = self._retries = 0
+        self._requests = self._retries = self._received_bytes = 0
 
     # During a bundle.
 
@@ -176,11 +176,11 @@ class SnapshotPrefetcher:
         with self._changed:
             return not self._ranges
 
-    def uncounted(self) -> tuple[int, int]:
-        """Return how many reads were started and how many were lost since the last call."""
+    def uncounted(self) -> Traffic:
+        """Return the reads that were started and lost since the last call, and the bytes that were received."""
         with self._changed:
-            done = self._requests, self._retries
-            self._requests = self._retries = 0
+            done = Traffic(self._requests, self._retries, self._received_bytes)
+            self._requests = self._retries = self._received_bytes = 0
             return done
 
     # Between bundles.
@@ -389,6 +389,7 @@ class SnapshotPrefetcher:
             state.batches.append(batch)
             state.queued_bytes += batch.size
             self._queued_bytes += batch.size
+            self._received_bytes += batch.size
             if isinstance(batch.step, RowsRead):
                 state.queued = state.queued.after(batch.step.key)
             self._changed.notify_all()

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.io.change_streams import turn as module
 from penstock.io.change_streams.metrics import ReaderMetrics
+from penstock.io.change_streams.prefetch import Traffic
 from penstock.io.change_streams.tracker import Poll
 from penstock.io.change_streams.turn import POLL_SECONDS, Turn
 from penstock.pace import Pace, current_pace, reading_at
@@ -51,8 +52,8 @@ class Prefetcher:
         self._clock.now += timeout
         return None
 
-    def uncounted(self) -> tuple[int, int]:
-        return 0, 0
+    def uncounted(self) -> Traffic:
+        return Traffic()
 
 
 @pytest.fixture

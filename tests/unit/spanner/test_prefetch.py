@@ -189,7 +189,7 @@ def test_transient_errors_are_retried_from_the_last_record_with_pauses() -> None
         prefetcher.read({"p": Position(start)})
         taken(prefetcher, 0.5)
     assert [begin for _, begin, _ in asked[:3]] == [start, start + 1, start + 2]
-    assert prefetcher.uncounted() == (len(asked), 2)
+    assert prefetcher.uncounted()[:2] == (len(asked), 2)
 
 
 def test_an_unavailable_service_is_retried_with_backoff_and_fails_after_the_timeout() -> None:

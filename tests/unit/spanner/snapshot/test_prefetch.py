@@ -120,7 +120,7 @@ def test_all_rows_of_all_ranges_come_once(make: Any) -> None:
     keys, after = claimed(prefetcher, frontier())
     assert sorted(keys) == table.keys
     assert after.done
-    assert prefetcher.uncounted() == (2, 0)
+    assert prefetcher.uncounted()[:2] == (2, 0)
     assert prefetcher.take(0) is None
     assert not prefetcher.data_expected
 
@@ -132,7 +132,7 @@ def test_an_interrupted_range_is_read_again_after_its_last_row(make: Any) -> Non
     keys, _ = claimed(prefetcher, frontier(r0=KeyRange(0)))
     assert keys == table.keys
     assert [each.start for each, _ in table.requests] == ["", '["2"]', '["5"]']
-    assert prefetcher.uncounted() == (3, 2)
+    assert prefetcher.uncounted()[:2] == (3, 2)
 
 
 def test_a_read_continues_at_its_resume_token(make: Any) -> None:
