@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import queue
 from collections.abc import Callable, Iterator
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from typing import Any
 
@@ -371,7 +372,7 @@ def _connected(stream: ChangeStream, connection: Connection) -> Any:
     driver.topic_client.close()
     try:
         driver.wait(timeout=_CONNECT_SECONDS)
-    except TimeoutError:
+    except FutureTimeoutError:  # in Python 3.10 not the built-in TimeoutError
         driver.stop(timeout=1)
         raise UnreachableError(f"{stream}: the endpoints that YDB names cannot be reached") from None
     return driver

@@ -66,6 +66,7 @@ CELLS = (
     Cell("3.12", "4.0", java=21),
     Cell("3.12", "4.3"),
     Cell("3.13", "4.3", java=21),
+    Cell("3.10", "", part=SOURCES),
     Cell("3.11", "", beam="2.72", part=SOURCES),
     Cell("3.11", "", beam="2.74", part=SOURCES),
     Cell("3.11", "", beam="2.76", part=SOURCES),

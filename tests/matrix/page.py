@@ -48,7 +48,7 @@ LACKS = """
 |---|---|
 | Spark 3.5, 4.0 | Spark has no Unix domain sockets between the JVM and Python workers: an epoch costs about twice as much |
 | Spark 3.5 | Spark supports Python 3.11 and older officially; Java 8, 11 or 17, of which Penstock needs 17 |
-| Python 3.10 | notes on errors (the place of a failure in the pipeline) are not printed with a traceback; state runs go through a temporary file |
+| Python 3.10 | obstore 0.11, because 0.12 needs Python 3.11 (all tests of object stores pass with it); notes on errors (the place of a failure in the pipeline) are not printed with a traceback; state runs go through a temporary file |
 """
 
 

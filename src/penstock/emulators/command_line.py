@@ -58,5 +58,6 @@ async def until_the_end(ended: asyncio.Event, parent: int | None) -> None:
     while not ended.is_set():
         if parent and os.getppid() != parent:
             return
-        with suppress(TimeoutError):
+        # In Python 3.10 this error of asyncio is not the built-in TimeoutError.
+        with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(ended.wait(), _WATCH_SECONDS if parent else None)

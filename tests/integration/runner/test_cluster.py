@@ -50,19 +50,22 @@ def run(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 def _session(leader: int) -> list[tuple[int, str]]:
-    """(pid, command line) of all processes of a session."""
+    """(pid, command line) of all processes of a session, and of sessions that its processes have begun.
+
+    With Python 3.10 the JVM of a driver has a session of its own.
+    """
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                session = int((entry / "stat").read_text().rpartition(")")[2].split()[3])
-                if session == leader:
-                    found.append(
-                        (int(entry.name), (entry / "cmdline").read_bytes().decode().replace("\0", " "))
-                    )
+                stat = (entry / "stat").read_text().rpartition(")")[2].split()
+                line = (entry / "cmdline").read_bytes().decode().replace("\0", " ")
+                found.append((int(entry.name), int(stat[1]), int(stat[3]), line))
             except (FileNotFoundError, ProcessLookupError):
                 continue
-    return found
+    own = {pid for pid, _, session, _ in found if session == leader}
+    sessions = {leader} | {session for _, parent, session, _ in found if parent in own}
+    return [(pid, line) for pid, _, session, line in found if session in sessions]
 
 
 def _workers(leader: int) -> list[int]:
