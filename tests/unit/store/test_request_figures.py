@@ -11,6 +11,7 @@ import pytest
 
 from penstock.io.staging import owner, remote
 from penstock.io.staging.remote import RemoteStore
+from penstock.object_stores.guarantees import check_guarantees
 from penstock.object_stores.location import Location
 from penstock.publish import CheckpointPosition
 from penstock.runner.protocol import Coordinator, EpochState
@@ -79,6 +80,16 @@ def test_a_sweep_sends_the_requests_that_the_page_states() -> None:
 def test_an_idle_hour_sends_the_requests_that_the_page_states() -> None:
     driver = Driver()
     assert driver.requests_of(driver.idle_for_an_hour) == stated("an idle hour (nothing due)")
+
+
+def test_the_check_of_a_store_is_the_difference_between_the_starts_that_the_page_names() -> None:
+    """`benchmarks/object_store_epoch.py` counts whole starts on a server."""
+    found = re.search(r"(\d+) for a new checkpoint, (\d+) for an existing one; (\d+) more", PAGE.read_text())
+    assert found
+    new, existing, check = map(int, found.groups())
+    driver = Driver()
+    checked = driver.requests_of(lambda: check_guarantees(driver.store)).total()
+    assert checked == check == new - existing
 
 
 def test_the_mark_of_an_output_takes_the_requests_that_the_page_states(
