@@ -23,12 +23,13 @@ RECORD_FORMAT = "debezium"
 # A Bigtable change stream has one table, no tags, and no full rows.
 # A YDB changefeed has one table and no tags.
 # PostgreSQL's transactions have no tags either, and its source has the filter `tables` itself.
+# Debezium has transaction metadata for PostgreSQL, and not for Spanner.
 # The source of Spanner filters by `mod_types` and `exclude_transaction_tags` itself.
 _NOT_FOR = {
-    "spanner": ("operations", "without_tags"),
-    "bigtable": ("tables", "without_tables", "without_tags", "materialize_rows"),
+    "spanner": ("operations", "without_tags", "transaction_metadata"),
+    "bigtable": ("tables", "without_tables", "without_tags", "materialize_rows", "transaction_metadata"),
     "postgres": ("tables", "without_tags"),
-    "ydb": ("tables", "without_tables", "without_tags"),
+    "ydb": ("tables", "without_tables", "without_tags", "transaction_metadata"),
 }
 
 GIVEN = {
@@ -68,6 +69,9 @@ class EventOptions:
             rows. The state of the pipeline then has one row for each key.
         barrier_seconds: Interval, in seconds, of barriers (`resolved` records) in each shard; format ydb only. 0
             means none.
+        transaction_metadata: Whether each transaction has Debezium's records BEGIN and END, in the table `transaction`,
+            and each record its place in it; format debezium only. The pipeline then keeps each transaction
+            as a whole until the watermark has passed it.
         dead_letters: Folder for changes that cannot be decoded, converted or formatted. Without it, such a change stops
             the pipeline. Its files contain values of rows.
         max_dead_letters: Number of dead letters at which the pipeline stops, counted since its checkpoint was created;
@@ -88,6 +92,7 @@ class EventOptions:
     mask_key: str | None = None
     materialize_rows: bool = False
     barrier_seconds: float = 0
+    transaction_metadata: bool = False
     dead_letters: str | None = None
     max_dead_letters: int | None = None
     format_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -170,13 +175,13 @@ def by_table(references: Iterable[str]) -> dict[str, list[str]]:
 
 def choices_for_sinks(system: str) -> dict[str, Argument]:
     """Return the arguments of `EventOptions` that fit a source and do not concern a format."""
-    about_formats = {"format", "lines", "barrier_seconds", *formats_of(system)}
+    about_formats = {"format", "lines", "barrier_seconds", "transaction_metadata", *formats_of(system)}
     return {name: each for name, each in event_arguments(system).items() if name not in about_formats}
 
 
 def choices_for_records(system: str) -> dict[str, Argument]:
     """Return the arguments of `EventOptions` for a sink whose records have a format: there is no native format."""
-    about_files = ("lines", "barrier_seconds")
+    about_files = ("lines", "barrier_seconds", "transaction_metadata")
     found = {name: each for name, each in event_arguments(system).items() if name not in about_files}
     found["format"] = replace(
         found["format"],

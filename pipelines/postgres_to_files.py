@@ -15,6 +15,7 @@ from functools import partial
 
 import apache_beam as beam
 
+from penstock.errors import UsageError
 from penstock.io.postgres import ReadFromPostgresChangeStream
 from penstock.pipelines.event_lines import EventLines, NativeLines, WriteLines, readable
 from penstock.pipelines.event_options import NATIVE, EventOptions
@@ -47,6 +48,12 @@ def postgres_to_files(
     Raises:
         UsageError: an argument is malformed or out of range; the message names it.
     """
+    if events.transaction_metadata and source.reads_snapshots:
+        raise UsageError(
+            "transaction_metadata delays changes until their transaction is whole, so rows of a snapshot would come "
+            "before changes that they contain: set snapshot=never, and remove signal_table, signal_file and "
+            "signal_folder"
+        )
     to_lines: beam.PTransform = NativeLines(events, log_lines)
     if events.format != NATIVE:
         to_lines = EventLines(events, "postgres", source.stream, source.capture_type, shards)

@@ -79,7 +79,7 @@ class AssembleTransactions(StatefulTransform):
         transactions, incomplete = events | AssembleTransactions(if_incomplete="output")
 
     - Order: the transactions of one source (system, server, database and change stream) are emitted in the order of
-      (commit time, transaction id). The events in a transaction have the order of their versions. With
+      (commit time, version of the first event). The events in a transaction have the order of their versions. With
       `ordered=False` the transactions have no order, and the last step is not limited to one worker per source.
     - Repeats: a bundle that runs again after a crash gives the same output. An event that comes twice is in its
       transaction once.
@@ -170,7 +170,7 @@ def assemble(events: Iterable[ChangeEvent]) -> AssembledTransaction:
 
 
 def in_commit_order(transactions: Iterable[AssembledTransaction]) -> list[AssembledTransaction]:
-    """Return the transactions of one source in the order of (commit time, transaction id)."""
+    """Return the transactions of one source in the order of (commit time, version of the first event)."""
     return sorted(transactions, key=_commit_order)
 
 
@@ -210,8 +210,10 @@ def _key(event: ChangeEvent, *parts: Any) -> bytes:
     return msgspec.msgpack.encode((source.system, source.server, source.database, source.stream, *parts))
 
 
-def _commit_order(transaction: AssembledTransaction) -> tuple[int, str]:
-    return transaction.timestamp, transaction.id
+def _commit_order(transaction: AssembledTransaction) -> tuple[int, Version]:
+    # Not the id: PostgreSQL gives it at the start of a transaction. Its version begins with the place of the commit in
+    # the log, that of Spanner with the commit timestamp.
+    return transaction.timestamp, transaction.events[0].version
 
 
 class _AssembleFn(beam.DoFn):  # type: ignore[misc, unused-ignore]

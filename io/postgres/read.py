@@ -297,6 +297,12 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
         )
         super().__init__(stream, settings)
 
+    @property
+    def reads_snapshots(self) -> bool:
+        """Whether rows of tables may come between the changes."""
+        options = self._settings.snapshots
+        return bool(options.takes_signals or options.snapshot != NEVER)
+
     def setup_warnings(self) -> list[str]:
         """Return warnings about the slot and the tables: retention, failover, replica identity. It asks the server.
 

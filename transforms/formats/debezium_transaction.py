@@ -57,12 +57,23 @@ def format_transaction(format: DebeziumFormat, events: Sequence[ChangeEvent]) ->
     Raises:
         ValueError: there is no event, or the options of the format cannot express a value.
     """
+    return [record for _, records in transaction_parts(format, events) for record in records]
+
+
+def transaction_parts(
+    format: DebeziumFormat, events: Sequence[ChangeEvent]
+) -> list[tuple[ChangeEvent | None, list[FormattedRecord]]]:
+    """Return the records of `format_transaction` with their event, which is None for BEGIN and END.
+
+    Raises:
+        ValueError: see `format_transaction`.
+    """
     begin, end = transaction_records(
         format.server, events, format.value_converter, leaves_out=format.leaves_out
     )
     blocks = _Blocks()
-    records = [record for event in events for record in format.records(event, blocks.of(event))]
-    return [begin, *records, end]
+    of_events = [(event, format.records(event, blocks.of(event))) for event in events]
+    return [(None, [begin]), *of_events, (None, [end])]
 
 
 class _Blocks:

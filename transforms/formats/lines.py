@@ -74,11 +74,12 @@ class RecordLines:
         Raises:
             ValueError: the format cannot express the event.
         """
-        table = self._table(event)
+        return self.lines_of(self._table(event), self._format(event))
+
+    def lines_of(self, table: str, records: Iterable[FormattedRecord]) -> list[Line]:
+        """Return the lines of records of a table."""
         return [
-            Line(table, record.key, line)
-            for record in self._format(event)
-            if (line := self.line(record)) is not None
+            Line(table, record.key, line) for record in records if (line := self.line(record)) is not None
         ]
 
     def barrier(self, table: str, watermark: int) -> Line:

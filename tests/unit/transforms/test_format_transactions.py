@@ -8,8 +8,9 @@ import apache_beam as beam
 from apache_beam.testing.util import assert_that
 from msgspec.structs import replace
 
-from penstock.event import Kind, Op
+from penstock.event import Kind, Op, Version
 from penstock.transforms import AssembledTransaction, DebeziumFormat, FormatTransactions
+from penstock.transforms.assemble_transactions import in_commit_order
 from penstock.transforms.formats.debezium_transaction import format_transaction
 from tests.unit.formats.events import event_of, schema_of
 
@@ -39,3 +40,15 @@ def test_the_count_of_a_transaction_has_only_the_events_that_become_records() ->
     for skipped, count in (("t", 1), ("none", 2)):
         records = format_transaction(DebeziumFormat("srv", skipped_operations=skipped), events)
         assert json.loads(records[-1].value or b"")["event_count"] == count == len(records) - 2
+
+
+def test_transactions_of_one_time_have_the_order_of_the_log_and_not_of_their_ids() -> None:
+    # PostgreSQL gives the id at the start, and its event timestamps may be equal.
+    def of(id_: str, commit_lsn: int) -> AssembledTransaction:
+        event = replace(
+            event_of(SCHEMA, Op.CREATE, after={"Id": 1}), version=Version(commit_lsn, id_, "1", 0)
+        )
+        return AssembledTransaction(id_, 1, (event,))
+
+    first, second = of("100", 500), of("99", 600)
+    assert in_commit_order([second, first]) == [first, second]
