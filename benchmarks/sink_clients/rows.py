@@ -19,7 +19,7 @@ from penstock.transforms.formats.formatted import FormattedRecord
 Contender = tuple[Callable[[Any, int], None], Callable[[Any], Any]]
 """The function that writes an epoch, and the function that prepares its input from the events."""
 
-EMULATORS = ("Pub/Sub", "Spanner current", "Bigtable")
+EMULATORS = ("Pub/Sub", "Spanner current", "Bigtable", "BigQuery log", "BigQuery current")
 """Targets that are emulators, whose speed says little. They get a fifth of the events."""
 
 
@@ -64,6 +64,7 @@ def row_contenders() -> Iterator[dict[str, Contender]]:
             **_pubsub(servers),
             **_spanner(servers),
             **_bigtable(servers),
+            **_bigquery(servers),
         }
 
 
@@ -232,6 +233,61 @@ def _bigtable(servers: ExitStack) -> dict[str, Contender]:
     return {
         "Bigtable": (sending(target, servers), lambda events: batch_of([_cells(each) for each in events])),
         "Bigtable, plain": (plain, rows_of),
+    }
+
+
+def _bigquery(servers: ExitStack) -> dict[str, Contender]:
+    """The plain client appends rows to the default stream, as Google's samples do. The emulator appends changes too."""
+    from google.cloud.bigquery_storage_v1 import types
+    from google.cloud.bigquery_storage_v1.writer import AppendRowsStream
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    from penstock.emulators.bigquery import BigQueryEmulator
+    from penstock.io.bigquery.clients import rest_client, write_client
+    from penstock.io.bigquery.target import BigQueryTarget
+
+    emulator = servers.enter_context(BigQueryEmulator.start())
+    given = {"endpoint": emulator.endpoint, "write_endpoint": emulator.write_endpoint}
+    target = BigQueryTarget("benchmark", "shop", table="orders_log", **given)
+    client = rest_client(target)
+    client.create_dataset("benchmark.shop")
+    kinds = ["INT64"] * 5 + ["STRING"] * 3 + ["FLOAT64", "BOOL"]
+    columns = ", ".join(f"c{number} {kind}" for number, kind in enumerate(kinds))
+    client.query(f"CREATE TABLE shop.plain ({columns})").result()
+    proto = descriptor_pb2.FieldDescriptorProto
+    types_of = {"INT64": proto.TYPE_INT64, "STRING": proto.TYPE_STRING, "BOOL": proto.TYPE_BOOL}
+    descriptor = descriptor_pb2.DescriptorProto(name="Plain")
+    for number, kind in enumerate(kinds):
+        descriptor.field.add(
+            name=f"c{number}",
+            number=number + 1,
+            type=types_of.get(kind, proto.TYPE_DOUBLE),
+            label=proto.LABEL_OPTIONAL,
+        )
+    file = descriptor_pb2.FileDescriptorProto(name="plain.proto", syntax="proto2")
+    file.message_type.add().CopyFrom(descriptor)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    message = message_factory.GetMessageClass(pool.FindMessageTypeByName("Plain"))
+    template = types.AppendRowsRequest(
+        write_stream="projects/benchmark/datasets/shop/tables/plain/streams/_default"
+    )
+    template.proto_rows.writer_schema.proto_descriptor = descriptor
+    stream = AppendRowsStream(write_client(target), template)
+    servers.callback(stream.close)
+
+    def plain(rows: Any, number: int) -> None:
+        # The emulator wants the name in each request.
+        request = types.AppendRowsRequest(write_stream=template.write_stream)
+        request.proto_rows.rows.serialized_rows = [message(**row).SerializeToString() for row in rows]
+        stream.send(request).result()
+
+    current = BigQueryTarget("benchmark", "shop", "current", **given)
+    return {
+        "BigQuery log": (sending(target, servers), batch_of),
+        "BigQuery log, plain": (plain, rows_of),
+        "BigQuery current": (sending(current, servers), batch_of),
+        "BigQuery current, plain": (plain, rows_of),
     }
 
 

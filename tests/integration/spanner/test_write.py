@@ -167,6 +167,21 @@ def test_driver_of_an_older_generation_writes_nothing(target: Target) -> None:
     assert target.rows() == [(1, 2, None, None)]
 
 
+def test_a_sender_that_was_overtaken_asks_the_ledger_again_and_writes_nothing(target: Target) -> None:
+    first, second = (Delivery("sink", "job", 0, 1, 1, epoch) for epoch in (1, 2))
+    batches = [[event(1, Op.CREATE, 1, {"a": 1})], [event(2, Op.UPDATE, 1, {"a": 2})]]
+    paused, successor = (target.target.open(skip_refused=False) for _ in range(2))
+    paused.send(first, batches[0])
+    successor.send(first, batches[0])
+    successor.send(second, batches[1])
+    with pytest.raises(TargetUnavailableError, match="another process writes the same batch"):
+        paused.send(second, batches[1])
+    for sender in (paused, successor):
+        sender.close()
+    target.deliver(batches[1], epoch=2)
+    assert target.rows() == [(1, 2, None, None)]
+
+
 def test_copy_of_the_checkpoint_with_the_same_numbers_is_refused_and_not_skipped(target: Target) -> None:
     batch = [event(1, Op.CREATE, 1, {"a": 1})]
     target.deliver(batch, epoch=2, drivers=(Driver(1, "a"),))
