@@ -9,6 +9,7 @@ The values are plain (`penstock.event.plain_types`), with times in nanoseconds. 
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -146,17 +147,31 @@ class _Row:
     def newest(self) -> Version:
         return self.version if self.ended_by is None else self.ended_by
 
+    @property
+    def is_deletion(self) -> bool:
+        """Whether this only says that there is no row."""
+        return self.ended_by == self.version
+
 
 @dataclass(slots=True)
 class History:
-    """The history of one table through an epoch. `schema` has the columns of its events."""
+    """The history of one table through an epoch. `schema` has the columns of its events.
+
+    A change that is older than the newest one of its row, such as a dead letter that is replayed, becomes a version
+    between its neighbours. So that it cannot become the valid one, a deletion of a row that the table does not have is
+    a version too, which ends when it begins.
+    """
 
     load: Load
     load_open: Callable[[], list[StoredRow]]
     """Returns all rows that are valid now; only a TRUNCATE needs it."""
+    load_versions: Load
+    """Returns all versions of rows; only a late change needs it."""
     schema: TableSchema = field(default_factory=lambda: TableSchema(()))
     _last: dict[str, _Row] = field(default_factory=dict)
     _written: dict[tuple[str, Version], _Row] = field(default_factory=dict)
+    _versions: dict[str, list[_Row]] = field(default_factory=dict)
+    """All versions of the rows that have late changes, in their order."""
 
     def add(self, events: Iterable[ChangeEvent]) -> list[StoredRow]:
         """Apply the events of the epoch, in their order for each key; return the rows that are new or changed.
@@ -167,55 +182,116 @@ class History:
         events = [event for event in events if event.op not in (Op.MESSAGE, Op.SCHEMA)]
         for event in events:
             self.schema = merged_schema(self.schema, event.schema)
-        keys = {key_text(key) for event in events for key in _keys(event)}
-        self._remember(self.load(sorted(keys)))
+        self._remember(self.load(sorted({key_text(key) for event in events for key in _keys(event)})))
+        late = []
         for event in events:
             if event.op is Op.TRUNCATE:
                 self._remember(self.load_open())
                 for row in list(self._last.values()):
                     self._end(row, event, deleted=True)
-            else:
-                self._add(event)
+            elif not self._add(event):
+                late.append(event)
+        if late:
+            self._load_versions(sorted({key_text(key) for event in late for key in _keys(event)}))
+            for event in late:
+                self._add_late(event)
         return [self._stored(row) for row in self._written.values()]
 
-    def _add(self, event: ChangeEvent) -> None:
+    def _add(self, event: ChangeEvent) -> bool:
+        """Add a change that is newer than all others of its row; return False if it is not."""
         key, old_key = event.key or {}, changed_key(event)
-        last = self._last.get(key_text(key if old_key is None else old_key))
-        if last is not None and last.newest >= event.version:
-            return
+        places = [key_text(each) for each in ([key] if old_key is None else [key, old_key])]
+        known = [self._last.get(each) for each in places]
+        if any(row is not None and row.newest >= event.version for row in known):
+            return False
+        last = known[-1]
         valid = last if last is not None and last.ended_by is None else None
+        gone = event.op is Op.DELETE or old_key is not None
         if valid is not None:
-            self._end(valid, event, deleted=event.op is Op.DELETE or old_key is not None)
-        text = key_text(key)
-        known = self._last.get(text)
-        if event.op is Op.DELETE or (known is not None and known.newest > event.version):
+            self._end(valid, event, deleted=gone)
+        elif gone:
+            gone_key = key if old_key is None else old_key
+            self._write(_deletion(places[-1], gone_key, event, event.version, event.timestamp))
+        if event.op is not Op.DELETE:
+            if old_key is not None and known[0] is not None:
+                self._end(known[0], event, deleted=False)
+            self._write(_version(places[0], event, valid))
+        return True
+
+    def _add_late(self, event: ChangeEvent) -> None:
+        """Add a change between the versions of its row that are older and newer. A repeated one changes nothing."""
+        key, old_key = event.key or {}, changed_key(event)
+        base = None
+        if event.op is Op.DELETE or old_key is not None:
+            base = self._delete_late(key if old_key is None else old_key, event)
+        if event.op is Op.DELETE:
             return
-        if old_key is not None and known is not None and known.ended_by is None:
-            self._end(known, event, deleted=False)
-        plain = plain_images(event.schema)(event.after) or {}
-        values = plain if valid is None or event.op is Op.CREATE else valid.values | plain
-        row = self._last[text] = _Row(text, event.version, values, event.timestamp)
-        self._written[text, row.version] = row
+        text = key_text(key)
+        versions = self._versions.get(text, [])
+        if any(row.version == event.version for row in versions):
+            return
+        before = self._valid_at(text, event)
+        row = _version(text, event, before if old_key is None else base)
+        if before is not None:
+            row.ended_at, row.ended_by, row.deleted = before.ended_at, before.ended_by, before.deleted
+            self._cut(before, event, deleted=False)
+        elif after := next((each for each in versions if each.version > event.version), None):
+            row.ended_at, row.ended_by, row.deleted = after.timestamp, after.version, after.is_deletion
+        self._write(row)
+
+    def _delete_late(self, key: Image, event: ChangeEvent) -> _Row | None:
+        """End the version that is valid at the moment of a late change, and return it as it was; None: there is none.
+
+        If a later deletion ended it, that deletion becomes a version: it still ends what comes between the two.
+        """
+        text = key_text(key)
+        before = self._valid_at(text, event)
+        if before is not None:
+            later = replace(before)
+            self._cut(before, event, deleted=True)
+            if later.ended_by is not None and later.ended_at is not None and later.deleted:
+                self._write(_deletion(text, key, event, later.ended_by, later.ended_at))
+            return later
+        if not any(row.ended_by == event.version for row in self._versions.get(text, ())):
+            self._write(_deletion(text, key, event, event.version, event.timestamp))
+        return None
+
+    def _valid_at(self, text: str, event: ChangeEvent) -> _Row | None:
+        """Return the version that is valid when a late change comes."""
+        older = (row for row in reversed(self._versions.get(text, ())) if row.version < event.version)
+        row = next(older, None)
+        return None if row is None or (row.ended_by is not None and row.ended_by <= event.version) else row
+
+    def _cut(self, row: _Row, event: ChangeEvent, *, deleted: bool) -> None:
+        row.ended_at, row.ended_by, row.deleted = event.timestamp, event.version, deleted
+        self._written[row.text, row.version] = row
 
     def _end(self, row: _Row, event: ChangeEvent, *, deleted: bool) -> None:
         if row.ended_by is None and row.version < event.version:
             row.ended_at, row.ended_by, row.deleted = event.timestamp, event.version, deleted
             self._written[row.text, row.version] = row
 
+    def _write(self, row: _Row) -> None:
+        self._written[row.text, row.version] = row
+        last = self._last.get(row.text)
+        # The version before it ends when it begins, so both may be equally new.
+        if last is None or last.newest <= row.newest:
+            self._last[row.text] = row
+        if row.text in self._versions:
+            insort(self._versions[row.text], row, key=_version_of)
+
+    def _load_versions(self, texts: list[str]) -> None:
+        found = {(each[KEY], each[VERSION]): _row_of(each) for each in self.load_versions(texts)}
+        for row in self._written.values():
+            if row.text in texts:
+                found[row.text, encode_version(row.version)] = row
+        self._versions = {text: [] for text in texts}
+        for row in sorted(found.values(), key=_version_of):
+            self._versions[row.text].append(row)
+
     def _remember(self, stored: Iterable[StoredRow]) -> None:
         for each in stored:
-            ended = each[ENDED_BY]
-            values = {name: value for name, value in each.items() if not name.startswith(PREFIX)}
-            row = _Row(
-                each[KEY],
-                decode_version(each[VERSION]),
-                values,
-                each[TIMESTAMP],
-                each[VALID_TO],
-                None if ended is None else decode_version(ended),
-                each[DELETED],
-            )
-            known = self._last.get(each[KEY])
+            row, known = _row_of(each), self._last.get(each[KEY])
             if known is None or known.newest < row.newest:
                 self._last[each[KEY]] = row
 
@@ -229,6 +305,36 @@ class History:
             VALID_TO: row.ended_at,
             ENDED_BY: None if row.ended_by is None else encode_version(row.ended_by),
         }
+
+
+def _row_of(stored: StoredRow) -> _Row:
+    ended = stored[ENDED_BY]
+    return _Row(
+        stored[KEY],
+        decode_version(stored[VERSION]),
+        {name: value for name, value in stored.items() if not name.startswith(PREFIX)},
+        stored[TIMESTAMP],
+        stored[VALID_TO],
+        None if ended is None else decode_version(ended),
+        stored[DELETED],
+    )
+
+
+def _version(text: str, event: ChangeEvent, valid: _Row | None) -> _Row:
+    """Return the version that an event makes of its row; `valid` has the values of columns that were not sent."""
+    plain = plain_images(event.schema)(event.after) or {}
+    values = plain if valid is None or event.op is Op.CREATE else valid.values | plain
+    return _Row(text, event.version, values, event.timestamp)
+
+
+def _deletion(text: str, key: Image, event: ChangeEvent, version: Version, timestamp: int) -> _Row:
+    """Return the version of a row that is gone: it ends when it begins, and has the key only."""
+    values = plain_images(event.schema)(key) or {}
+    return _Row(text, version, values, timestamp, timestamp, version, deleted=True)
+
+
+def _version_of(row: _Row) -> Version:
+    return row.version
 
 
 def _keys(event: ChangeEvent) -> list[Image]:

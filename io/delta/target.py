@@ -261,6 +261,7 @@ def _merge_history(commit: _Commit, table: TableEvents) -> None:
     history = History(
         lambda keys: _load(commit.delta, keys, f"({VALID_TO} is null or {DELETED}) and {KEY} in"),
         lambda: _load(commit.delta, None, f"{VALID_TO} is null"),
+        lambda keys: _load(commit.delta, keys, f"{KEY} in"),
     )
     rows = history.add(table.events)
     after, change = commit.fit(table_schema(history.schema, "history"))

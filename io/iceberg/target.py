@@ -64,10 +64,11 @@ def unavailable_errors() -> tuple[type[Exception], ...]:
         exceptions.WaitingForLockException,
     )
     try:
-        from sqlalchemy.exc import OperationalError
+        from sqlalchemy.exc import IntegrityError, OperationalError
     except ImportError:  # only a catalogue in a database needs it
         return found
-    return (*found, OperationalError)
+    # IntegrityError: another driver has created the namespace at the same moment.
+    return (*found, IntegrityError, OperationalError)
 
 
 @dataclass(frozen=True)
@@ -266,6 +267,7 @@ def _replace_history(commit: _Commit, table: TableEvents) -> None:
     history = History(
         lambda keys: commit.load(And(may_change, In(KEY, keys))) if keys else [],
         lambda: commit.load(IsNull(VALID_TO)),
+        lambda keys: commit.load(In(KEY, keys)),
     )
     rows = history.add(table.events)
     # A version of another key may be among those of this list, but no version is used twice with one key.

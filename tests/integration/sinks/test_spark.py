@@ -63,6 +63,8 @@ def test_structs_have_the_columns_of_the_table_and_its_types(spark: Any, tmp_pat
     run(spark, tmp_path, WriteToSpark(save, images="struct", shards=1))
     frame = spark.read.parquet(f"{tmp_path}/lake")
     assert frame.schema["id"].dataType.typeName() == "long"
+    staged = tmp_path.glob("checkpoint/staging/.*/*/*/g*")
+    assert not list(staged), "the end of the job leaves staged batches"
     assert sorted((row["id"], row["name"]) for row in frame.collect()) == EXPECTED
 
 

@@ -1,0 +1,99 @@
+"""Tables of Delta and Iceberg on an S3 server: repeats, two writers at once, and what a store refuses."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
+
+from penstock.event import ChangeEvent
+from penstock.io.delta.errors import DeltaTargetError
+from penstock.io.delta.target import DeltaTarget
+from penstock.io.iceberg.errors import IcebergTargetError
+from penstock.io.iceberg.target import IcebergTarget
+from penstock.io.staging import TargetUnavailableError
+from penstock.io.staging.retry import repeat_while_unavailable
+from tests.object_stores.servers import BUCKET, KEYS, MOTO
+from tests.unit.tables.histories import Writer
+from tests.unit.tables.test_delta import batches, epoch
+
+pytestmark = [pytest.mark.slow(seconds=20), pytest.mark.campaign]
+
+
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with MOTO.start(tmp_path_factory.mktemp("s3")) as server:
+        yield f"http://127.0.0.1:{server.port}"
+
+
+def delta(endpoint: str, uri: str) -> DeltaTarget:
+    options = {"AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true", **KEYS}
+    return DeltaTarget(uri, "current", "evolve", options)
+
+
+def iceberg(endpoint: str, folder: Path, bucket: str) -> IcebergTarget:
+    properties = {
+        "type": "sql",
+        "uri": f"sqlite:///{folder}/{bucket}.db",
+        "warehouse": f"s3://{bucket}/warehouse",
+        "s3.endpoint": endpoint,
+        "s3.access-key-id": KEYS["AWS_ACCESS_KEY_ID"],
+        "s3.secret-access-key": KEYS["AWS_SECRET_ACCESS_KEY"],
+        "s3.region": KEYS["AWS_REGION"],
+    }
+    return IcebergTarget("shop.t", "prod", "current", "evolve", properties)
+
+
+def publish(target: Any, events: list[ChangeEvent], number: int) -> None:
+    """Publish an epoch as the sink does: again while another writer comes in between."""
+    repeat_while_unavailable(
+        lambda: target.publish(epoch(number), batches(events, number)), "", 60, lambda: 0, lambda _: None
+    )
+
+
+def rows(target: Any) -> list[tuple[Any, ...]]:
+    if isinstance(target, DeltaTarget):
+        table = DeltaTable(target.uri, storage_options=dict(target.storage_options)).to_pyarrow_table()
+    else:
+        table = load_catalog("prod", **target.properties).load_table("shop.t").scan().to_arrow()
+    found = duckdb.from_arrow(table).filter("not _penstock_deleted").project("id, name, amount")
+    return found.order("all").fetchall()
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_epochs_that_two_drivers_publish_at_once_are_in_the_table_once(
+    kind: str, endpoint: str, tmp_path: Path
+):
+    target: Any = (
+        delta(endpoint, f"s3://{BUCKET}/t") if kind == "delta" else iceberg(endpoint, tmp_path, BUCKET)
+    )
+    writer, rng = Writer(3), random.Random(3)
+    target.check()
+    for number in range(2, 6):
+        events = writer.changes(rng.randint(3, 9))
+        with ThreadPoolExecutor(2) as drivers:
+            list(drivers.map(lambda _, n=number, e=events: publish(target, e, n), range(2)))
+        assert rows(target) == [row[:3] for row in writer.current()]
+
+
+def test_a_bucket_that_does_not_exist_is_refused_before_anything_is_written(endpoint: str, tmp_path: Path):
+    with pytest.raises(DeltaTargetError, match="bucket does not exist"):
+        delta(endpoint, "s3://no-such-bucket/t").check()
+    with pytest.raises(IcebergTargetError, match="bucket does not exist"):
+        publish(iceberg(endpoint, tmp_path, "no-such-bucket"), Writer(1).changes(2), 2)
+
+
+def test_a_server_that_does_not_listen_is_an_outage(tmp_path: Path):
+    closed = "http://127.0.0.1:1"
+    target = delta(closed, "s3://no-such-bucket/t")
+    target.storage_options.update({"max_retries": "1", "retry_timeout": "1s"})  # type: ignore[attr-defined]
+    for each in (target, iceberg(closed, tmp_path, BUCKET)):
+        with pytest.raises(TargetUnavailableError):
+            each.publish(epoch(2), batches(Writer(1).changes(2), 2))
