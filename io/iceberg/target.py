@@ -8,6 +8,7 @@ the table; then everything is done again from the new metadata.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -224,7 +225,10 @@ class _Commit:
                 with transaction.update_schema() as update:
                     update.union_by_name(rows.schema)
             if replaced is not None:
-                transaction.delete(replaced)
+                with warnings.catch_warnings():
+                    # pyiceberg warns if all keys are new.
+                    warnings.filterwarnings("ignore", "Delete operation did not match", UserWarning)
+                    transaction.delete(replaced)
             if rows.num_rows:
                 transaction.append(rows, snapshot_properties={"penstock.epoch": str(self.delivery.epoch)})
             transaction.set_properties(self.properties(truncated, forgotten))

@@ -22,7 +22,9 @@ _ROW_CODES = frozenset(
         KafkaError.INVALID_MSG,
     )
 )
+_CONNECTION_CODES = frozenset((KafkaError._AUTHENTICATION, KafkaError._SSL))
 _ADVICE = {
+    KafkaError._SSL: "no TLS connection: check security.protocol and ssl.* in config=",
     KafkaError._AUTHENTICATION: "the broker did not accept the credentials: check sasl.* and ssl.* in config=",
     KafkaError.SASL_AUTHENTICATION_FAILED: "the broker did not accept the credentials: check sasl.* in config=",
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "the user may not write the topic: it needs WRITE, DESCRIBE and, to create "
@@ -38,6 +40,11 @@ _ADVICE = {
     KafkaError.INVALID_REPLICATION_FACTOR: "the cluster has fewer brokers than replication_factor",
     KafkaError._INVALID_ARG: "a setting of config= is not accepted",
 }
+
+
+def needs_a_person(error: KafkaError) -> bool:
+    """Return whether brokers refuse the connection itself, and will refuse it again."""
+    return error.code() in _CONNECTION_CODES
 
 
 def concerns_a_row(error: KafkaError) -> bool:

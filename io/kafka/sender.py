@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from penstock.io.kafka.errors import classify_error, concerns_a_row
+from penstock.io.kafka.errors import classify_error, concerns_a_row, needs_a_person
 from penstock.io.kafka.ledger import Ledger
 from penstock.io.kafka.records import Record, StoredEntry, records_of, topics_of
 from penstock.io.staging.delivery import (
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _REQUEST_SECONDS = 30.0
 """Time limit of one request to the brokers, such as the creation of a topic."""
+_METADATA_SECONDS = 5.0
+"""Time limit of one try to get the list of topics; a refused login is noticed after each."""
 _FLUSH_SECONDS = 60.0
 """Time limit for sending a batch and for ending its transaction."""
 
@@ -44,12 +46,27 @@ class KafkaSender:
         self._target, self._skip_refused = target, skip_refused
         self._transactions: dict[str, _Writer] = {}
         self._producer: _Producer | None = None
+        self._refused: KafkaError | None = None
         # Keep the client in a field: if it is garbage-collected, its futures fail.
-        self._admin = AdminClient(target.client_settings(), logger=_librdkafka)
+        self._admin = AdminClient(
+            {**target.client_settings(), "error_cb": self._take_error}, logger=_librdkafka
+        )
         self._topics: set[str] = set()
         if target.transactional:
             with self._errors():
                 self._create(target.ledger_topic, 1, {"cleanup.policy": "compact"})
+
+    def check(self) -> None:
+        """Ask for the topics, and for the topic of the sink if it is one and is not to be created.
+
+        Raises:
+            KafkaTargetError, TargetUnavailableError: the brokers refuse or do not answer, or there is no such topic.
+        """
+        target = self._target
+        with self._errors():
+            known = self._existing()
+            if "{" not in target.topic and not target.create_topics and target.topic not in known:
+                raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
 
     def send(self, delivery: Delivery, events: EventBatch) -> Sent:
         """Produce the batch; see `Sender.send`."""
@@ -129,13 +146,13 @@ class KafkaSender:
         for topic in topics_of(records) - self._topics:
             if target.create_topics:
                 self._create(topic, target.partitions, dict(target.topic_config))
-            elif not self._exists(topic):
+            elif topic not in self._existing():
                 # A producer would wait for the topic until the records time out.
                 raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
             self._topics.add(topic)
 
     def _create(self, topic: str, partitions: int, config: dict[str, str]) -> None:
-        if not self._exists(topic):
+        if topic not in self._existing():
             new = NewTopic(topic, partitions, self._target.replication_factor, config=config)
             try:
                 self._admin.create_topics([new], operation_timeout=_REQUEST_SECONDS)[topic].result()
@@ -144,16 +161,30 @@ class KafkaSender:
                     raise
         self._topics.add(topic)
 
-    def _exists(self, topic: str) -> bool:
-        found = self._admin.list_topics(topic, timeout=_REQUEST_SECONDS).topics.get(topic)
-        return found is not None and found.error is None
+    def _existing(self) -> frozenset[str]:
+        """Return the topics that exist."""
+        deadline = time.monotonic() + _REQUEST_SECONDS
+        while True:
+            try:
+                # Ask for all topics: a broker may create a topic that a client asks for by name, with other settings.
+                found = self._admin.list_topics(timeout=_METADATA_SECONDS).topics
+                return frozenset(name for name, topic in found.items() if topic.error is None)
+            except KafkaException:
+                self._admin.poll(0)  # calls `_take_error`
+                if self._refused is not None or time.monotonic() > deadline:
+                    raise
+
+    def _take_error(self, error: KafkaError) -> None:
+        # librdkafka (read in 2.16) repeats a refused login without end. A request that waits for it only times out.
+        if needs_a_person(error):
+            self._refused = error
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
         try:
             yield
         except KafkaException as error:
-            raise classify_error(error.args[0], self._target.name) from error
+            raise classify_error(self._refused or error.args[0], self._target.name) from error
 
 
 class _Writer:

@@ -43,8 +43,12 @@ class KafkaTarget:
         return self.guarantee == "transactional"
 
     def check(self) -> None:
-        """Ask the broker for its topics, and create the topic of the ledger if it is missing."""
-        self.open(skip_refused=False).close()
+        """Ask the brokers for their topics, and create the topic of the ledger if it is missing."""
+        sender = self.open(skip_refused=False)
+        try:
+            sender.check()
+        finally:
+            sender.close()
 
     def open(self, *, skip_refused: bool) -> KafkaSender:
         """Return a sender; see `penstock.io.staging.delivery.Target`."""
