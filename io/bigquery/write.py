@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, get_args
 
 from penstock.errors import UsageError
 from penstock.event.schema_changes import Policy
@@ -11,6 +11,7 @@ from penstock.extras import require_extra
 from penstock.io.bigquery.columns import Nanoseconds
 from penstock.io.bigquery.target import BigQueryTarget, Mode
 from penstock.io.change_streams.credentials import GoogleLogin
+from penstock.io.staging.arguments import SOURCE_NAMES, check_choice, check_placeholders
 from penstock.io.staging.retry import UNAVAILABLE_SECONDS
 from penstock.io.staging.send_after_commit import SHARDS, SendAfterCommit
 
@@ -84,19 +85,14 @@ class WriteToBigQuery(SendAfterCommit):
     ) -> None:
         require_extra("bigquery", "google.cloud.bigquery")
         require_extra("bigquery", "google.cloud.bigquery_storage_v1")
-        _check_choice("mode", mode, ("log", "current"))
-        _check_choice("schema_changes", schema_changes, ("evolve", "ignore", "stop"))
-        _check_choice("nanoseconds", nanoseconds, ("refuse", "truncate"))
+        check_choice("mode", mode, get_args(Mode))
+        check_choice("schema_changes", schema_changes, get_args(Policy))
+        check_choice("nanoseconds", nanoseconds, get_args(Nanoseconds))
         if not isinstance(max_staleness_seconds, int) or not 0 <= max_staleness_seconds <= 86_400:
             raise UsageError(f"max_staleness_seconds must be 0 to 86400, got {max_staleness_seconds!r}.")
         if (endpoint is None) is not (write_endpoint is None):
             raise UsageError("endpoint and write_endpoint belong together: an emulator has both.")
-        try:
-            table.format(table="t", schema="s", database="d")
-        except (KeyError, IndexError, ValueError):
-            raise UsageError(
-                f"table must be a name with {{table}}, {{schema}} and {{database}}, got {table!r}."
-            ) from None
+        check_placeholders("table", table, SOURCE_NAMES)
         target = BigQueryTarget(
             project,
             dataset,
@@ -121,8 +117,3 @@ class WriteToBigQuery(SendAfterCommit):
 
     def display_data(self) -> dict[str, Any]:
         return {**super().display_data(), "mode": self._bigquery.mode, "dataset": self._bigquery.dataset}
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise UsageError(f"{name} must be one of {', '.join(choices)}, got {value!r}.")

@@ -15,6 +15,7 @@ from penstock.event.model import ChangeEvent, Column, Source, TableSchema
 from penstock.event.plain_types import plain_schema
 from penstock.event.schema_changes import Policy, SchemaChange, merged_schema, plan_schema_change
 from penstock.io.columnar.table_rows import PREFIX, Mode, by_table
+from penstock.io.staging.arguments import SOURCE_NAMES, check_choice, check_placeholders
 from penstock.io.staging.batch import StagedBatch, StagedEvents
 from penstock.io.staging.coders import RecordBlockCoder
 
@@ -83,12 +84,11 @@ def schema_change(
     return TableSchema((*columns, *change.added)), change
 
 
-def check_arguments(mode: Mode, policy: Policy) -> None:
-    """Refuse values that are not allowed."""
-    if mode not in get_args(Mode):
-        raise UsageError(f"mode is one of {', '.join(get_args(Mode))}, got {mode!r}.")
-    if policy not in get_args(Policy):
-        raise UsageError(f"schema_changes is one of {', '.join(get_args(Policy))}, got {policy!r}.")
+def check_arguments(name: str, table: str, mode: Mode, policy: Policy) -> None:
+    """Refuse values that are not allowed; `name` is the argument with the table."""
+    check_placeholders(name, table, SOURCE_NAMES)
+    check_choice("mode", mode, get_args(Mode))
+    check_choice("schema_changes", policy, get_args(Policy))
 
 
 def log_columns(

@@ -73,7 +73,7 @@ class WriteToDelta(WriteCheckedRows):
         require_extra("delta", "pyarrow")
         from penstock.io.delta.target import DeltaTarget
 
-        check_arguments(mode, schema_changes)
+        check_arguments("uri", os.fspath(uri), mode, schema_changes)
         target = DeltaTarget(
             os.fspath(uri), mode, schema_changes, dict(storage_options or {}), tombstone_seconds
         )

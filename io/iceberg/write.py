@@ -67,7 +67,7 @@ class WriteToIceberg(WriteCheckedRows):
         # Imported here, because the module needs pyarrow.
         from penstock.io.iceberg.target import IcebergTarget
 
-        check_arguments(mode, schema_changes)
+        check_arguments("table", table, mode, schema_changes)
         if "." not in table:
             raise UsageError(f"table needs a namespace, such as shop.{table}, got {table!r}.")
         target = IcebergTarget(

@@ -48,9 +48,8 @@ class KafkaSender:
         self._producer: _Producer | None = None
         self._refused: KafkaError | None = None
         # Keep the client in a field: if it is garbage-collected, its futures fail.
-        self._admin = AdminClient(
-            {**target.client_settings(), "error_cb": self._take_error}, logger=_librdkafka
-        )
+        settings: dict[str, Any] = {**target.client_settings(), "error_cb": self._take_error}
+        self._admin = AdminClient(settings, logger=_librdkafka)
         self._topics: set[str] = set()
         if target.transactional:
             with self._errors():

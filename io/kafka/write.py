@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
-from penstock.errors import UsageError
 from penstock.io.kafka.records import Format
 from penstock.io.kafka.target import Guarantee, KafkaTarget
+from penstock.io.staging.arguments import SOURCE_NAMES, check_choice, check_placeholders
 from penstock.io.staging.retry import UNAVAILABLE_SECONDS
 from penstock.io.staging.send_after_commit import SHARDS, SendAfterCommit
 
@@ -76,14 +76,8 @@ class WriteToKafka(SendAfterCommit):
         staging: str | os.PathLike[str] | None = None,
         unavailable_seconds: float = UNAVAILABLE_SECONDS,
     ) -> None:
-        if guarantee not in ("transactional", "idempotent"):
-            raise UsageError(f"guarantee must be 'transactional' or 'idempotent', got {guarantee!r}.")
-        try:
-            topic.format(topic="t", table="t", schema="s", database="d")
-        except (KeyError, IndexError, ValueError):
-            raise UsageError(
-                f"topic must be a name with {{topic}}, {{table}}, {{schema}} and {{database}}, got {topic!r}."
-            ) from None
+        check_choice("guarantee", guarantee, get_args(Guarantee))
+        check_placeholders("topic", topic, ("topic", *SOURCE_NAMES))
         target = KafkaTarget(
             bootstrap_servers,
             format,

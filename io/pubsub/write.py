@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from penstock.errors import UsageError
 from penstock.io.pubsub.messages import Format
 from penstock.io.pubsub.target import PubSubTarget
+from penstock.io.staging.arguments import SOURCE_NAMES, check_placeholders
 from penstock.io.staging.retry import UNAVAILABLE_SECONDS
 from penstock.io.staging.send_after_commit import SHARDS, SendAfterCommit
 
@@ -67,12 +67,7 @@ class WriteToPubSub(SendAfterCommit):
         staging: str | os.PathLike[str] | None = None,
         unavailable_seconds: float = UNAVAILABLE_SECONDS,
     ) -> None:
-        try:
-            topic.format(table="t", schema="s", database="d")
-        except (KeyError, IndexError, ValueError):
-            raise UsageError(
-                f"topic must be an id with {{table}}, {{schema}} and {{database}}, got {topic!r}."
-            ) from None
+        check_placeholders("topic", topic, SOURCE_NAMES)
         target = PubSubTarget(project, topic, format, ordering, create_topics, endpoint)
         super().__init__(
             target,

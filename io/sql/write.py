@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, get_args
 
-from penstock.errors import UsageError
 from penstock.event.schema_changes import Policy
 from penstock.extras import require_extra
 from penstock.io.sql.target import Mode, SqlTarget
+from penstock.io.staging.arguments import SOURCE_NAMES, check_choice, check_placeholders
 from penstock.io.staging.retry import UNAVAILABLE_SECONDS
 from penstock.io.staging.send_after_commit import SHARDS, SendAfterCommit
 
@@ -54,8 +54,8 @@ class WriteToSql(SendAfterCommit):
         unavailable_seconds: how long a database that does not answer is asked again before the epoch fails, in
             seconds.
 
+    Raises:
         UsageError: an argument is wrong, or psycopg is missing (at construction).
-        UsageError: an argument is wrong (at construction).
     """
 
     def __init__(
@@ -74,16 +74,9 @@ class WriteToSql(SendAfterCommit):
         unavailable_seconds: float = UNAVAILABLE_SECONDS,
     ) -> None:
         require_extra("postgres", "psycopg")
-        if mode not in ("current", "log"):
-            raise UsageError(f"mode must be 'current' or 'log', got {mode!r}.")
-        if schema_changes not in ("evolve", "ignore", "stop"):
-            raise UsageError(f"schema_changes must be 'evolve', 'ignore' or 'stop', got {schema_changes!r}.")
-        try:
-            table.format(table="t", schema="s", database="d")
-        except (KeyError, IndexError, ValueError):
-            raise UsageError(
-                f"table must be a name with {{table}}, {{schema}} and {{database}}, got {table!r}."
-            ) from None
+        check_choice("mode", mode, get_args(Mode))
+        check_choice("schema_changes", schema_changes, get_args(Policy))
+        check_placeholders("table", table, SOURCE_NAMES)
         target = SqlTarget(dsn, mode, schema, table, schema_changes, create_tables, tombstone_seconds)
         super().__init__(
             target,
