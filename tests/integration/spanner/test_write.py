@@ -8,13 +8,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from google.cloud.spanner_v1 import SpannerClient
 from google.cloud.spanner_v1.database import Database
 
 from penstock.attempt import Driver
 from penstock.emulators.spanner import SpannerEmulator
 from penstock.event import ChangeEvent, Column, ColumnType, Kind, Op, Source, TableSchema, Version
+from penstock.io.spanner import ReadFromSpannerChangeStream
 from penstock.io.spanner import sender as sender_module
-from penstock.io.spanner.write import SpannerTarget
+from penstock.io.spanner.write import TRANSACTION_TAG, SpannerTarget
 from penstock.io.staging.delivery import Delivery, LedgerConflictError, Refusal, Sent, TargetUnavailableError
 from tests.changing_table import SCHEMA, changed_table
 
@@ -140,6 +142,27 @@ def test_rows_and_their_entry_in_the_ledger_are_one_transaction(
     monkeypatch.setattr(Database, "run_in_transaction", first_only)
     target.deliver([event(1, Op.CREATE, 1, {"a": 1, "b": 1, "c": 1})])
     assert target.rows() == [(1, 1, 1, 1)]
+
+
+def test_every_commit_has_the_tag_by_which_a_reader_leaves_it_out(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise two replicas would send each change back and forth."""
+    tags: list[str] = []
+    commit = SpannerClient.commit
+
+    def spy(self: Any, request: Any = None, **options: Any) -> Any:
+        tags.append(request.request_options.transaction_tag)
+        return commit(self, request=request, **options)
+
+    monkeypatch.setattr(SpannerClient, "commit", spy)
+    target.deliver([event(1, Op.CREATE, 1, {"a": 1, "b": 1, "c": 1})])
+    target.deliver([event(2, Op.DELETE, 1, None)])
+    assert tags == [TRANSACTION_TAG] * 2
+    source = ReadFromSpannerChangeStream(
+        project="p", instance="i", database="d", change_stream="s", exclude_transaction_tags=[TRANSACTION_TAG]
+    )
+    assert source.selection.excluded_tags == {TRANSACTION_TAG}
 
 
 def test_change_of_a_key_moves_a_whole_row_and_refuses_a_partial_one(target: Target) -> None:
