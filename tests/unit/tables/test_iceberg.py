@@ -14,11 +14,12 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from penstock.errors import UsageError
-from penstock.event import ChangeEvent
+from penstock.event import ChangeEvent, Kind
 from penstock.event.schema_changes import SchemaChangedError
 from penstock.io.iceberg import WriteToIceberg
 from penstock.io.iceberg.target import IcebergTarget
 from penstock.io.staging import LedgerConflictError, TargetUnavailableError
+from tests.unit.formats.events import event_of, schema_of
 from tests.unit.tables.histories import Writer, split
 from tests.unit.tables.test_delta import batches, deletion, epoch, two_widths
 
@@ -133,13 +134,25 @@ def test_columns_are_added_and_become_wider(properties, mode: Any):
     assert rows(properties, columns, "true") == [(1, 1, None), (2, 1 << 40, "x")]
 
 
-def test_the_policy_stop_writes_nothing_of_the_epoch(properties):
-    target = target_of(properties, "current", "stop")
+@pytest.mark.parametrize("mode", ["log", "current", "history"])
+def test_the_policy_stop_writes_nothing_of_the_epoch(properties, mode: Any):
+    target = target_of(properties, mode, "stop")
     first, second = two_widths()
     publish(target, [first], 2)
     with pytest.raises(SchemaChangedError, match="extra"):
         publish(target, [second], 3)
-    assert rows(properties, "id") == [(1,)]
+    assert rows(properties, "after.id" if mode == "log" else "id", "true") == [(1,)]
+
+
+@pytest.mark.parametrize("mode", ["log", "current"])
+def test_the_policy_ignore_leaves_new_columns_out(properties, mode: Any):
+    schema = schema_of({"id": Kind.INT64}, n=Kind.INT32, extra=Kind.STRING)
+    target = target_of(properties, mode, "ignore")
+    publish(target, [two_widths()[0]], 2)
+    publish(target, [event_of(schema, after={"id": 2, "n": 2, "extra": "x"}, timestamp=2 * 10**9)], 3)
+    assert rows(properties, "after.n" if mode == "log" else "n", "true") == [(1,), (2,)]
+    table = load_catalog("test", **properties).load_table("shop.t")
+    assert "extra" not in str(table.schema())
 
 
 def test_credentials_of_the_catalogue_are_not_shown():
