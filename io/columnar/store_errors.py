@@ -1,4 +1,4 @@
-"""What the texts of object stores and file systems mean for a sink that writes through a library. Pure.
+"""Classifies errors of object stores and file systems by their texts, for sinks that write through a library. Pure.
 
 delta-rs and pyarrow have one class of errors for a store that does not answer and for one that refuses, so the text
 decides. It is that of the store (`NoSuchBucket`), of the Rust crate object_store, of the AWS SDK for C++ in pyarrow

@@ -1,4 +1,4 @@
-"""From the binary form of a PostgreSQL value to the text that the server prints for it. Pure.
+"""Converts the binary form of a PostgreSQL value to the text that the server prints for it. Pure.
 
 With `binary 'true'` the server sends values in the form of each type's send function. Records always hold texts, so
 that rows of the log, rows of snapshots and keys of both compare equal. The texts are those of a session with

@@ -1,4 +1,4 @@
-"""From the bytes of one `pgoutput` message to a message object. Pure; the hot path of the source.
+"""Decodes the bytes of one `pgoutput` message to a message object. Pure; the hot path of the source.
 
     byte    type of the message
     int32   transaction id: only between Stream Start and Stream Stop, and only in messages of rows, tables and types

@@ -1,4 +1,4 @@
-"""From `LogRecord` to `ChangeEvent`s. Pure.
+"""Converts a `LogRecord` to `ChangeEvent`s. Pure.
 
 | replica identity | `before` of an UPDATE | `after` of an UPDATE | `before` of a DELETE |
 |---|---|---|---|

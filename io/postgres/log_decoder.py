@@ -1,4 +1,4 @@
-"""From the payloads of `pgoutput`, protocol versions 1 to 4, to the records of committed transactions.
+"""Decodes payloads of `pgoutput`, protocol versions 1 to 4, to the records of committed transactions.
 
     decoder = LogDecoder(TransactionReader(describe_table, near_xid=…))
     for lsn, payload in arrived:

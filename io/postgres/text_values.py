@@ -1,4 +1,4 @@
-"""From the text form of a PostgreSQL value to the Python value of its logical type. Pure; part of the hot path.
+"""Converts the text form of a PostgreSQL value to the Python value of its logical type. Pure; in the hot path.
 
 The forms are those of a session with ``DateStyle = ISO``, ``IntervalStyle = iso_8601``, ``bytea_output = hex``,
 ``TimeZone = UTC`` and UTF-8 as the client encoding (`SESSION_SETTINGS`). A time zone in a text is read all the same.

@@ -1,4 +1,4 @@
-"""From messages of the log to records with their transactions. Pure.
+"""Converts messages of the log to records with their transactions. Pure.
 
     reader = TransactionReader(describe_table, near_xid=…)
     for lsn, message in messages:

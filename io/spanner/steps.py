@@ -66,15 +66,16 @@ def to_steps(
             after = position.after_sequence(
                 record.commit_timestamp, record.server_transaction_id, record.record_sequence
             )
-            if after is not None:
-                position = after
-                if isinstance(record, DamagedRecord):
-                    run.append(_undecodable(key, record))
-                elif wanted is None or wanted(record):
-                    run.append(record)
-                covered += 1
-                if covered == most_in_run:
-                    end_run()
+            if after is None:  # the record was read before the checkpoint
+                continue
+            position = after
+            if isinstance(record, DamagedRecord):
+                run.append(_undecodable(key, record))
+            elif wanted is None or wanted(record):
+                run.append(record)
+            covered += 1
+            if covered == most_in_run:
+                end_run()
             continue
         end_run()
         if isinstance(record, HeartbeatRecord):
