@@ -45,8 +45,8 @@ IN_MEMORY_BYTES = 4 << 20
 On a network file system, many reads from a small file cost more than the memory.
 """
 
-MAPPED_BYTES = 256 << 20
-"""Part of a larger run that is mapped into memory; the rest is read page by page."""
+MAPPED_BYTES = 128 << 20
+"""How much of the larger runs of a process is mapped into memory, all together; the rest is read page by page."""
 
 CACHE_BYTES = 128 << 20
 """Maximum memory of the runs in a cache."""
@@ -98,10 +98,12 @@ def page_size(entry_bytes: int) -> int:
 class Run:
     """One opened run. It is read-only and may be used by any thread."""
 
-    def __init__(self, database: sqlite3.Connection, held_bytes: int) -> None:
+    def __init__(self, database: sqlite3.Connection, held_bytes: int, mapped_bytes: int = 0) -> None:
         self._database = database
         self.held_bytes = held_bytes
         """Bytes of memory that the open run uses."""
+        self.mapped_bytes = mapped_bytes
+        """Bytes of its file that may be mapped into memory."""
 
     # There is no `close`: caches and stores share a run, and no one of them knows whether it has the last reference.
     def __del__(self) -> None:
@@ -251,28 +253,30 @@ class FileRunBuilder:
             os.unlink(self.path)
 
 
-def open_run(filesystem: FileSystem, path: str, run: StateRun) -> Run:
+def open_run(filesystem: FileSystem, path: str, run: StateRun, mapped_bytes: int = 0) -> Run:
     """Open the file of a run and check that it is the file that the commit record names.
+
+    At most `mapped_bytes` of it are mapped into memory.
 
     Raises:
         RunMissingError: there is no such file.
         CheckpointError: the file was cut off or changed.
     """
     try:
-        return _open(filesystem, path, run)
+        return _open(filesystem, path, run, mapped_bytes)
     except FileNotFoundError as error:
         raise run_missing(path, run) from error
     except CheckpointError:
         # Perhaps only this machine's copy of the object is damaged. Delete it and read the object again.
         if not filesystem.discard_copy(path):
             raise
-        return _open(filesystem, path, run)
+        return _open(filesystem, path, run, mapped_bytes)
 
 
-def _open(filesystem: FileSystem, path: str, run: StateRun) -> Run:
+def _open(filesystem: FileSystem, path: str, run: StateRun, mapped_bytes: int) -> Run:
     local = filesystem.local_path(path)
     if local is not None and run.size > IN_MEMORY_BYTES:
-        return _open_in_place(local, path, run)
+        return _open_in_place(local, path, run, min(mapped_bytes, run.size))
     data = filesystem.read(path) if local is None else Path(local).read_bytes()
     _check(path, run, len(data), zlib.crc32(data))
     database = _connect(":memory:")
@@ -280,14 +284,15 @@ def _open(filesystem: FileSystem, path: str, run: StateRun) -> Run:
     return Run(database, len(data))
 
 
-def _open_in_place(local: str, path: str, run: StateRun) -> Run:
+def _open_in_place(local: str, path: str, run: StateRun, mapped_bytes: int) -> Run:
     _check(path, run, Path(local).stat().st_size, _checksum(local))
     # "immutable" lets SQLite skip locks and checks for changes, since nothing ever writes to the file.
     database = _connect(_uri(local) + "?mode=ro&immutable=1")
     # Reads go through the page cache of the system, which all worker processes share. Mapped pages count as memory of
-    # each process that has read them (YARN kills a container for it), so only a part of a large run is mapped.
-    database.execute(f"PRAGMA mmap_size = {MAPPED_BYTES}")
-    return Run(database, 0)
+    # each process that has read them (YARN kills a container for it), so only a part is mapped. A read of a page that is
+    # not mapped costs a system call more.
+    database.execute(f"PRAGMA mmap_size = {mapped_bytes}")
+    return Run(database, 0, mapped_bytes)
 
 
 def _checksum(local: str) -> int:
@@ -337,8 +342,14 @@ def _connect(database: str) -> sqlite3.Connection:
 class RunCache:
     """Opened runs by name; the least recently used are dropped. Never stale, because no name is used twice."""
 
-    def __init__(self, limit_bytes: int = CACHE_BYTES, limit_runs: int = CACHE_RUNS) -> None:
+    def __init__(
+        self,
+        limit_bytes: int = CACHE_BYTES,
+        limit_runs: int = CACHE_RUNS,
+        limit_mapped_bytes: int = MAPPED_BYTES,
+    ) -> None:
         self._limit_bytes = limit_bytes
+        self._limit_mapped_bytes = limit_mapped_bytes
         self._limit_runs = limit_runs
         self._runs: OrderedDict[tuple[FileSystem, str], Run] = OrderedDict()
         self._held_bytes = 0
@@ -350,8 +361,11 @@ class RunCache:
             if opened := self._runs.get((filesystem, path)):
                 self._runs.move_to_end((filesystem, path))
                 return opened
+            # One limit for all runs: a store of several gigabytes has several large runs, and a limit for each of them
+            # let a worker grow above a gigabyte.
+            mapped = sum(each.mapped_bytes for each in self._runs.values())
         # Outside the lock: a large run takes long to check. Two threads may open it twice, which does no harm.
-        opened = open_run(filesystem, path, run)
+        opened = open_run(filesystem, path, run, max(0, self._limit_mapped_bytes - mapped))
         self.keep(filesystem, path, opened)
         return opened
 

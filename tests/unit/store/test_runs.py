@@ -111,6 +111,16 @@ def test_the_cache_drops_the_least_recently_used_beyond_its_limits(tmp_path):
         assert opened[1].get(b"\x00\x00key") == b"value"
 
 
+def test_large_runs_together_are_mapped_into_memory_up_to_one_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "IN_MEMORY_BYTES", 0)
+    paths = [written(tmp_path, [(b"\x00\x00key", b"value")], name) for name in "abc"]
+    size = paths[0][1].size
+    cache = RunCache(limit_runs=2, limit_mapped_bytes=size + size // 2)
+    mapped = [cache.open(FILES, *path).mapped_bytes for path in paths]
+    assert mapped == [size, size // 2, 0]
+    assert cache.open(FILES, *paths[0]).mapped_bytes == size, "the first was dropped, so its part is free again"
+
+
 def test_a_run_larger_than_the_cache_is_still_kept_while_it_is_the_newest(tmp_path):
     cache = RunCache(limit_bytes=1)
     path, meta = written(tmp_path, [(b"\x00\x00key", b"value")])
