@@ -172,6 +172,7 @@ class Job:
             self._engine,
             Residuals(PlanContext(self._plan)),
             partitions=min(settings.spark_parallelism or slots(self._spark), KEY_GROUPS),
+            slots=slots(self._spark),
             limits=EpochLimits(
                 settings.epoch_seconds,
                 settings.epoch_max_records,

@@ -23,6 +23,7 @@ from penstock.runner.driver.merge_reports import raise_failure
 from penstock.runner.driver.next_state import NextStates
 from penstock.runner.driver.pacing import Pacing
 from penstock.runner.driver.publish_on_driver import DriverPublisher
+from penstock.runner.driver.reading_limit import EpochCost, ReadingLimit, epoch_cost, publishing_seconds
 from penstock.runner.driver.residuals import Residuals
 from penstock.runner.driver.schedule import Schedule
 from penstock.runner.driver.state_schema import state_schemas
@@ -86,6 +87,7 @@ class Driver:
     """Runs single epochs of a plan.
 
     `staging` is a folder or URL that sinks are offered for staged files.
+    `slots` is the number of tasks that run at the same time; None means `partitions`.
     `dropped` are steps whose state is deleted (`--drop_state`). `draining` says whether a drain was requested.
     """
 
@@ -100,6 +102,7 @@ class Driver:
         state_folder: str,
         name: str,
         staging: str | None = None,
+        slots: int | None = None,
         dropped: Collection[str] = (),
         draining: Callable[[], bool] = lambda: False,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
@@ -132,6 +135,12 @@ class Driver:
         self._last = _LastEpoch()
         self._reported = (0, 0.0, 0.0)
         self._pacing = Pacing(limits.seconds, hurried=limits.may_end_early)
+        self._slots = slots or partitions
+        self._reading_limit = ReadingLimit(limits.seconds, limits.max_records)
+        self._cost: EpochCost | None = None
+        """Cost of the last epoch, while some of it is not known yet."""
+        self._commits_since: float | None = None
+        """When the tasks of the last epoch ended, until its commit has ended."""
 
     def __call__(self, record: CommitRecord, attempt: Attempt) -> EpochState | None:
         """Run one try of the epoch that follows `record`; None if there is no work yet.
@@ -140,6 +149,7 @@ class Driver:
             the user's exception, with the worker's traceback and the place as notes.
             EpochAbortedError: the tasks did not work on the same data.
         """
+        self._count_commit()
         # This runs at each epoch, although only the record of an earlier program can differ: the driver keeps no state
         # between epochs, so it does not know which program has written the record.
         state = state_for_plan(record.state, self._plan, self._dropped)
@@ -176,7 +186,9 @@ class Driver:
             rebalanced = self._residuals.rebalance(state.residuals, self._inputs.partitions)
             due, waiting = due_rules.split_by_due(rebalanced, until_us)
         # Publish before the tasks run: the same step in the tasks reports the publications as done.
+        began = self._monotonic()
         self._on_driver.publish(state, attempt)
+        self._count_publishing(state, self._monotonic() - began)
         reports = self._run(record, attempt, state, due, waiting, event, set_back_us)
         input_complete = self._test_stream.next_event(state) is None and self._schedule.input_complete(state)
         return self._next_states.make(state, attempt, reports, waiting, input_complete=input_complete)
@@ -213,6 +225,30 @@ class Driver:
         except Exception as error:
             logger.warning("bundle finalizers of the last epoch failed: %s", type(error).__name__)
 
+    # The cost of an epoch. The next epoch publishes what it has committed, so the last part is known only then.
+
+    def _count_commit(self) -> None:
+        """Add the time since the tasks of the last epoch ended to its cost, when its commit has ended."""
+        if self._cost is not None and self._commits_since is not None:
+            seconds = self._monotonic() - self._commits_since
+            self._cost = replace(self._cost, fixed_seconds=self._cost.fixed_seconds + seconds)
+        # The driver may ask several times whether there is work, and pauses in between.
+        self._commits_since = None
+
+    def _count_publishing(self, state: EpochState, seconds: float) -> None:
+        """Add the time of publishing in the driver. If the tasks publish nothing, the cost is complete."""
+        if self._cost is not None:
+            self._cost = replace(self._cost, work_seconds=self._cost.work_seconds + seconds)
+        if not state.publications:
+            self._observe_cost(0.0)
+
+    def _observe_cost(self, publishing: float) -> None:
+        """Give the cost of the last epoch to the limit of the next ones."""
+        if self._cost is not None:
+            work = self._cost.work_seconds + publishing
+            self._reading_limit.observe(replace(self._cost, work_seconds=work))
+        self._cost = None
+
     def _next_event(self, state: EpochState, due: Sequence[Residual]) -> TestStreamEvent | None:
         """Return the event of a TestStream to apply in this epoch; None while work of earlier epochs is due."""
         clock_us = self._test_stream.clock_us(state)
@@ -248,6 +284,7 @@ class Driver:
             test_clock_us=self._test_stream.clock_us(state),
             set_back_us=set_back_us,
             idle_seconds=self._pacing.idle_seconds,
+            max_records=self._reading_limit.max_records,
         )
         # A batch pipeline runs its epochs too, but its user never hears of epochs.
         place = f"epoch {attempt.epoch}" if self._plan.streaming else ""
@@ -256,13 +293,16 @@ class Driver:
         began = self._monotonic()
         reports = self._engine.run(epoch, description, f"penstock-{attempt.job}")
         mark("reported", epoch=attempt.epoch)
-        self._reported = (attempt.epoch, began, self._monotonic())
+        ended = self._monotonic()
+        self._reported = (attempt.epoch, began, ended)
         show_logs(record for report in reports for record in report.logs)
         show_warnings(warning for report in reports for warning in report.warnings)
         raise_failure(reports)
         # This comes after `raise_failure`: a failed epoch has no bundles to finalize and no metrics, and must not
         # influence the pace.
         self._pacing.observe(sum(report.records_read for report in reports))
+        self._observe_cost(publishing_seconds(reports))
+        self._cost, self._commits_since = epoch_cost(reports, ended - began, self._slots), ended
         self._last = _LastEpoch.of(attempt, reports)
         if late := sum(report.dropped for report in reports):
             logger.warning(

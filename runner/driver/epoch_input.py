@@ -51,12 +51,17 @@ class EpochInputs:
         test_clock_us: int | None,
         set_back_us: int = 0,
         idle_seconds: float = math.inf,
+        max_records: int | None = None,
     ) -> EpochInput:
-        """Return the input of a try of the epoch that follows `state`: it reads `due`, and `waiting` is kept."""
+        """Return the input of a try of the epoch that follows `state`: it reads `due`, and `waiting` is kept.
+
+        `max_records` is the limit of each task in this epoch, if it is not that of all epochs.
+        """
+        limits = replace(self._limits, idle_seconds=idle_seconds)
         return EpochInput(
             attempt=attempt,
             partitions=self.partitions,
-            limits=replace(self._limits, idle_seconds=idle_seconds),
+            limits=limits if max_records is None else replace(limits, max_records=max_records),
             inputs=tuple(self._task_input(p, state, due, event) for p in range(self.partitions)),
             watermarks=dict(state.watermarks),
             state=stored_state(state),

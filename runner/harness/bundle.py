@@ -95,10 +95,10 @@ class ReadResidual:
 
 @dataclass(slots=True)
 class Budget:
-    """When to split a read: at `deadline`, or when its output reaches `records` or `bytes`.
+    """When to split a read: at `deadline`, when it has written `records`, or when the bundle has written `bytes`.
 
-    A read that has written nothing is split at `idle_deadline`. Both are times of `time.monotonic`. Bytes are counted
-    as encoded for the exchange. `may_end_early`: the reader gets a pace (`penstock.pace`).
+    A read is split at `idle_deadline` if the bundle has written nothing. Both are times of `time.monotonic`. Bytes are
+    counted as encoded for the exchange. `may_end_early`: the reader gets a pace (`penstock.pace`).
     """
 
     deadline: float
@@ -315,6 +315,13 @@ class StageProcessor:
         )
 
 
+# Polled, and not triggered by the writers: a check for each record would cost the reader more than 100 wake-ups a
+# second cost the machine.
+_POLL_SECONDS = 0.01
+_MANY = 10_000
+"""Records that a reader needs longer for than a poll."""
+
+
 class _SplitTimer:
     """Splits a running restriction at fraction 0, from a thread, once the budget is used up.
 
@@ -322,14 +329,13 @@ class _SplitTimer:
     whose progress is complete, so an idle reader that has caught up would run without an end.
     """
 
-    # Polled, and not triggered by the writers: a check for each record would cost the reader more than 100 wake-ups a
-    # second cost the machine.
-    _POLL_S = 0.01
-
     def __init__(self, op: Any, budget: Budget, output_size: Callable[[], tuple[int, int]]) -> None:
         self._op = op
         self._budget = budget
         self._output_size = output_size
+        self._records_before = output_size()[0]
+        # With a small limit the reader reaches it within milliseconds, and would read several times as much.
+        self._poll_seconds = _POLL_SECONDS if budget.records >= _MANY else _POLL_SECONDS / 10
         self._ended = threading.Event()
         # A daemon: if the reader hangs in user code, this thread must not keep the worker process alive.
         self._thread = threading.Thread(target=self._run, name="penstock-split", daemon=True)
@@ -348,7 +354,7 @@ class _SplitTimer:
 
     def _run(self) -> None:
         try:
-            while not self._ended.wait(self._POLL_S):
+            while not self._ended.wait(self._poll_seconds):
                 if self._is_used_up() and self._split():
                     return
         except BaseException as error:
@@ -359,7 +365,8 @@ class _SplitTimer:
         records, size = self._output_size()
         budget = self._budget
         deadline = budget.deadline if records else min(budget.deadline, budget.idle_deadline)
-        return time.monotonic() >= deadline or records >= budget.records or size >= budget.bytes
+        read = records - self._records_before
+        return time.monotonic() >= deadline or read >= budget.records or size >= budget.bytes
 
     def _split(self) -> bool:
         # This thread calls `try_split` while the other thread processes: Beam's own splits come from another thread

@@ -289,8 +289,8 @@ def _open_in_place(local: str, path: str, run: StateRun, mapped_bytes: int) -> R
     # "immutable" lets SQLite skip locks and checks for changes, since nothing ever writes to the file.
     database = _connect(_uri(local) + "?mode=ro&immutable=1")
     # Reads go through the page cache of the system, which all worker processes share. Mapped pages count as memory of
-    # each process that has read them (YARN kills a container for it), so only a part is mapped. A read of a page that is
-    # not mapped costs a system call more.
+    # each process that has read them (YARN kills a container for it), so only a part is mapped. Other pages cost a
+    # system call each.
     database.execute(f"PRAGMA mmap_size = {mapped_bytes}")
     return Run(database, 0, mapped_bytes)
 

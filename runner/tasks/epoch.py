@@ -185,11 +185,14 @@ class TaskReport:
     - `has_finalizers`: user code registered bundle finalizers. The process of the task keeps them until it learns of
       the commit.
     - `records_read`: number of elements that the reading stages have written.
+    - `publishing_seconds`, `reading_seconds`, `working_seconds`: how long the task ran Publications, read, and did
+      everything else except waiting for input.
     - `dropped`: number of elements that came too late for their window.
     - `problem`: why the input of the task does not come from one consistent run of the epoch; '' if it does.
     """
 
     nonce: str = ""
+    level: int = 0
     residuals: list[ResidualReport] = field(default_factory=list)
     carried: list[CarriedElement] = field(default_factory=list)
     runs: dict[str, tuple[StateRun, ...]] = field(default_factory=dict)
@@ -199,6 +202,9 @@ class TaskReport:
     inputs: list[ProducerAttempt] = field(default_factory=list)
     has_finalizers: bool = False
     records_read: int = 0
+    publishing_seconds: float = 0.0
+    reading_seconds: float = 0.0
+    working_seconds: float = 0.0
     dropped: int = 0
     warnings: list[WorkerWarning] = field(default_factory=list)
     logs: list[WorkerLogRecord] = field(default_factory=list)

@@ -66,6 +66,10 @@ class StageRuns:
         with self._running(stage, f", reading element {element_id}") as run:
             return run.read(element, budget)
 
+    def records_read(self) -> int:
+        """Return how many records the stages that read have written so far."""
+        return sum(run.processor.output_size()[0] for run in self._runs.values() if run.processor.stage.reads)
+
     def complete_side_inputs(self) -> None:
         """Let stages with side inputs run: all of this epoch's elements of side inputs have arrived."""
         self._side_inputs_complete = True

@@ -64,7 +64,7 @@ class Task:
         self._stages = scope.stages
         self._started = {(stage.origin, stage.step): stage for stage in self._stages if stage.step}
         self._begun = time.monotonic()
-        self._report = TaskReport(nonce=scope.nonce)
+        self._report = TaskReport(nonce=scope.nonce, level=scope.level)
         self._inbox = Inbox(scope.plan, scope.level, scope.partitions)
         self._state = TaskState(scope.epoch, scope.nonce, *scope.key_groups)
         self._side_inputs = SideInputs(scope, worker_plan.context, self._state)
@@ -81,9 +81,11 @@ class Task:
             for data in frames:
                 self._receive(data)
             self._report.problem = self._inbox.problem()
-            self._run_guarded(self._complete_side_inputs)
-            self._run_guarded(self._start_inputs)
-            self._run_guarded(self._end_stages)
+            self._work(self._complete_side_inputs)
+            self._report.publishing_seconds = self._run_guarded(self._publish)
+            self._work(self._start_inputs)
+            self._report.reading_seconds = self._run_guarded(self._read_residuals)
+            self._work(self._end_stages)
             self._close()
             self._mark("ended")
             succeeded = not self._failed
@@ -99,10 +101,18 @@ class Task:
     def _failed(self) -> bool:
         return self._report.failure is not None or bool(self._report.problem)
 
-    def _run_guarded(self, work: Callable[..., None], *args: Any) -> None:
-        """Do a piece of work, unless the task has failed; an exception becomes the failure of the task."""
+    def _work(self, work: Callable[..., None], *args: Any) -> None:
+        """Do a piece of work whose time the driver compares with the number of records (`driver/reading_limit.py`)."""
+        self._report.working_seconds += self._run_guarded(work, *args)
+
+    def _run_guarded(self, work: Callable[..., None], *args: Any) -> float:
+        """Do a piece of work, unless the task has failed; an exception becomes the failure of the task.
+
+        Returns the seconds that it took.
+        """
         if self._failed:
-            return
+            return 0.0
+        began = time.monotonic()
         try:
             # These contexts are entered for each piece of work, and not once for the task. Between two pieces Spark's
             # own code runs in this thread, and its warnings and log records are not the pipeline's.
@@ -115,6 +125,7 @@ class Task:
                 work(*args)
         except Exception as error:
             self._report.failure = failure_of(error, self._runs.where)
+        return time.monotonic() - began
 
     def _receive(self, data: bytes) -> None:
         """Take in one frame. A task that has failed still forwards frames: the driver waits for the reports in them."""
@@ -123,7 +134,7 @@ class Task:
             self._outbox.forward(data)
         # One by one, so that after an error in a frame the later frames are still forwarded to the levels below.
         for ready in self._inbox.take(frame):
-            self._run_guarded(self._take, ready)
+            self._work(self._take, ready)
 
     def _take(self, frame: Frame) -> None:
         edge = self._plan.edges[frame.edge]
@@ -147,27 +158,45 @@ class Task:
                 for block in self._runs.spooled(stage):
                     self._feed(stage, block)
 
-    def _start_inputs(self) -> None:
-        """Run the inputs that start this epoch. Publications come first: their epoch is already committed."""
-        given = self._scope.input
-        for publication in given.publications:
+    def _publish(self) -> None:
+        """Run the Publications. They come before all other inputs, because their epoch is already committed."""
+        for publication in self._scope.input.publications:
             self._feed(self._started[Origin.PUBLISH, publication.transform], publication.element)
+
+    def _start_inputs(self) -> None:
+        """Run the other inputs that start this epoch, except those that are read."""
+        given = self._scope.input
         for block in given.test_stream:
             self._feed(self._started[Origin.TEST_STREAM, block.step], block.block)
         for step in given.impulses:
             self._feed(self._started[Origin.IMPULSE, step], encoded_impulse())
-        for index, residual in enumerate(given.residuals):
-            self._read(residual, len(given.residuals) - index)
 
-    def _read(self, residual: Residual, remaining: int) -> None:
-        """Read one residual for its share of the time; `remaining` counts it and those after it."""
+    def _read_residuals(self) -> None:
+        """Read the residuals one after the other, until the task has read as many records as it may."""
+        residuals = self._scope.input.residuals
+        # From here, and not from the start of the task: a sink that publishes longer than an epoch may read would else
+        # leave no time to read, and each second epoch would be almost empty.
+        end = time.monotonic() + self._scope.epoch.limits.seconds
+        for index, residual in enumerate(residuals):
+            left = self._scope.epoch.limits.max_records - self._runs.records_read()
+            if left <= 0:
+                # In front of those that were read, so that they are the first ones of the next epoch.
+                self._report.residuals[:0] = map(_unread, residuals[index:])
+                return
+            self._read(residual, len(residuals) - index, end, left)
+
+    def _read(self, residual: Residual, remaining: int, end: float, left: int) -> None:
+        """Read one residual, at most `left` records, for its share of the time until `end`.
+
+        `remaining` counts it and those after it.
+        """
         limits = self._scope.epoch.limits
         now = time.monotonic()
         # A share of the time that remains: a residual that ends early leaves its time to those after it, and one that
         # was slow takes from them, not from the length of the epoch.
-        share = max(0.0, self._begun + limits.seconds - now) / remaining
+        share = max(0.0, end - now) / remaining
         idle = max(0.0, self._begun + limits.idle_seconds - now) / remaining
-        budget = Budget(now + share, now + idle, limits.max_records, limits.max_bytes, limits.may_end_early)
+        budget = Budget(now + share, now + idle, left, limits.max_bytes, limits.may_end_early)
         stage = self._started[Origin.RESIDUAL, residual.transform]
         for rest in self._runs.read(stage, residual.element_id, residual.element, budget):
             # A reader without a watermark estimator reports none. One that reports an earlier watermark than before is
@@ -216,10 +245,19 @@ class Task:
         if not self._failed:
             # State is written last, so that a task that failed writes none. If an error comes here, no record names
             # the runs that are already written, and a sweep deletes them later.
+            began = time.monotonic()
             try:
                 self._side_inputs.store(report)
                 report.runs = self._state.seal()
                 report.has_finalizers = self._runs.has_finalizers()
             except Exception as error:
                 report.failure = failure_of(error, "writing state")
+            report.working_seconds += time.monotonic() - began
         self._outbox.close(report, self._watermarks.outputs)
+
+
+def _unread(residual: Residual) -> ResidualReport:
+    """Return a residual that the task has not read, as it was."""
+    return ResidualReport(
+        residual.transform, residual.element_id, residual.element, residual.watermark_us, delay_us=0
+    )

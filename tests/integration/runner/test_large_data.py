@@ -33,7 +33,7 @@ def run(tmp_path: Path, campaign: Any) -> Any:
         command += [f"{name}={size}" for name, size in sizes.items()]
         measured = measure(command, 3600.0, {**os.environ, "SPARK_LOCAL_DIRS": str(scratch)})
         print(what, sizes, measured.facts())
-        campaign.record(f"memory-{what.replace('_', '-')}", **sizes, **measured.facts())
+        campaign.record(f"memory-{what.replace('_', '-')}", sizes=sizes, **measured.facts())
         assert measured.worker_mb < WORKER_MB
         assert measured.driver_mb < WORKER_MB
         return measured

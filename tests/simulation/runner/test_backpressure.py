@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -72,3 +73,42 @@ def test_the_watermark_never_passes_what_the_sink_has_not_written() -> None:
     assert all(written <= mark + BURST for written, mark in reading), (
         "an epoch reads no more than the source gives"
     )
+
+
+class FewFn(beam.DoFn):
+    """Emits as many elements as an epoch may read, then defers the rest."""
+
+    @beam.DoFn.unbounded_per_element()
+    def process(self, element: str, tracker: Any = beam.DoFn.RestrictionParam(Endless())) -> Iterator[str]:
+        first = tracker.current_restriction().start
+        for number in range(first, first + FEW):
+            if not tracker.try_claim(number):
+                return
+            yield element
+        tracker.defer_remainder()
+
+
+FEW, EPOCHS = 5, 6
+reached: list[str] = []
+
+
+def arrive(element: str) -> None:
+    reached.append(element)
+
+
+def test_an_epoch_ends_when_its_task_has_read_enough_and_the_other_elements_come_first_in_the_next() -> None:
+    reached.clear()
+    counts: list[Counter[str]] = []
+
+    def build(p: beam.Pipeline) -> None:
+        read = p | beam.Create(["a", "b", "c"]) | beam.ParDo(FewFn())
+        _ = read | beam.Reshuffle() | beam.Map(arrive)
+
+    def look(record: CommitRecord, folder: Path) -> None:
+        counts.append(Counter(reached))
+
+    limits = EpochLimits(5.0, FEW, 64 << 20)
+    run_stream(build, 1, look, limits=limits, stop=lambda record: len(reached) >= FEW * EPOCHS)
+    read = [count for count in counts if count]
+    assert [count.total() for count in read] == [FEW * (number + 1) for number in range(EPOCHS)]
+    assert all(max(count.values()) - min(count[name] for name in "abc") <= FEW for count in read)

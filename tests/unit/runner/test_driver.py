@@ -20,7 +20,7 @@ from penstock.runner.driver.residuals import Residuals
 from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning.graph import build_plan
 from penstock.runner.planning.plan import Plan
-from penstock.runner.protocol.record import CommitRecord, EpochState, Residual
+from penstock.runner.protocol.record import CommitRecord, EpochState, Publication, Residual
 from penstock.runner.tasks.epoch import EpochInput, EpochLimits, Failure, TaskReport
 
 
@@ -142,3 +142,30 @@ def test_the_note_of_an_error_names_the_step_and_no_epoch(plan: Plan) -> None:
     with pytest.raises(ValueError, match="no") as raised:
         _after_one_epoch(plan, _NoTasks(TaskReport("a", failure=failure)))
     assert raised.value.__notes__ == ["in Parse; in the worker:\nTraceback"]
+
+
+def _limits_of_three_epochs(plan: Plan, engine: _NoTasks, *publications: Publication) -> list[int]:
+    """Run three epochs, of which the last two have something to publish; return the limits of their tasks."""
+    driver = _driver(plan, engine, lambda: 50)
+    due = EpochState(residuals=(Residual("Read", "1.0", b"", 0, 0),))
+    publishing = replace(due, publications=publications)
+    for number, state in enumerate([due, publishing, publishing], 1):
+        driver(
+            CommitRecord(number, 1, "writer", None, 0, "epoch", 1, state),
+            Attempt("job", 1, number + 1, "a"),
+        )
+    return [epoch.limits.max_records for epoch in engine.ran]
+
+
+def test_the_epoch_after_a_slow_one_reads_less(plan: Plan) -> None:
+    engine = _NoTasks(TaskReport("a", records_read=100), TaskReport("b", level=1, working_seconds=4.0))
+    first, second, third = _limits_of_three_epochs(plan, engine)
+    assert first == 100
+    assert second == third == pytest.approx(10, abs=1)
+
+
+def test_slow_publications_limit_the_epochs_that_follow(plan: Plan) -> None:
+    engine = _NoTasks(TaskReport("a", records_read=100, publishing_seconds=4.0))
+    first, second, third = _limits_of_three_epochs(plan, engine, Publication("Send", b""))
+    assert first == second == 100
+    assert third == pytest.approx(10, abs=1)
