@@ -6,7 +6,7 @@ import json
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,15 @@ EVERY_SECONDS = 0.2
 class Measured:
     """What a program has printed, and the highest resident memory of its processes in MB.
 
-    `worker_mb` is that of the largest Python process below a JVM.
+    `worker_mb` is that of the largest Python process below a JVM. `samples` are the resident memory over time, in MB by
+    role, also of the largest process of each role.
     """
 
     figures: dict[str, Any]
     driver_mb: int
     jvm_mb: int
     worker_mb: int
+    samples: list[dict[str, int]] = field(default_factory=list)
 
     def facts(self) -> dict[str, Any]:
         """Return everything as one mapping, for evidence."""
@@ -35,8 +37,12 @@ class Measured:
         }
 
 
-def measure(command: Sequence[str], seconds: float, environment: dict[str, str]) -> Measured:
+def measure(
+    command: Sequence[str], seconds: float, environment: dict[str, str], sample_seconds: float = 0.0
+) -> Measured:
     """Run a program that prints one line of JSON last, and measure its processes until it ends.
+
+    With `sample_seconds` there is a sample of their memory after each such time.
 
     Raises:
         subprocess.CalledProcessError: it failed.
@@ -46,11 +52,17 @@ def measure(command: Sequence[str], seconds: float, environment: dict[str, str])
         command, stdout=subprocess.PIPE, env=environment, start_new_session=True, text=True
     )
     peaks = {"driver": 0, "jvm": 0, "worker": 0}
-    end = time.monotonic() + seconds
+    samples: list[dict[str, int]] = []
+    began = time.monotonic()
+    end = began + seconds
     try:
         while process.poll() is None:
-            for role, kilobytes in _processes(process.pid):
-                peaks[role] = max(peaks[role], kilobytes)
+            now = dict.fromkeys(peaks, 0)
+            for role, highest, resident in _processes(process.pid):
+                peaks[role] = max(peaks[role], highest)
+                now[role] = max(now[role], resident // 1000)
+            if sample_seconds and time.monotonic() >= began + sample_seconds * (len(samples) + 1):
+                samples.append(now)
             if time.monotonic() > end:
                 raise TimeoutError(f"{command} did not end within {seconds} s")
             try:
@@ -64,7 +76,7 @@ def measure(command: Sequence[str], seconds: float, environment: dict[str, str])
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command, printed)
     figures = json.loads(printed.splitlines()[-1])
-    return Measured(figures, *(peaks[role] // 1000 for role in ("driver", "jvm", "worker")))
+    return Measured(figures, *(peaks[role] // 1000 for role in ("driver", "jvm", "worker")), samples)
 
 
 def _kill_group(process: subprocess.Popen[str]) -> None:
@@ -74,15 +86,15 @@ def _kill_group(process: subprocess.Popen[str]) -> None:
         process.wait()
 
 
-def _processes(top: int) -> Iterator[tuple[str, int]]:
-    """Yield role and highest resident memory (kB) of a process and of those below it."""
-    yield "driver", _peak_kb(top)
+def _processes(top: int) -> Iterator[tuple[str, int, int]]:
+    """Yield role, highest and present resident memory (kB) of a process and of those below it."""
+    yield "driver", *_memory_kb(top)
     below = [(child, False) for child in _children(top)]
     while below:
         process, in_jvm = below.pop()
         is_jvm = _program(process).endswith("java")
         if is_jvm or in_jvm:
-            yield "jvm" if is_jvm else "worker", _peak_kb(process)
+            yield "jvm" if is_jvm else "worker", *_memory_kb(process)
         below.extend((child, in_jvm or is_jvm) for child in _children(process))
 
 
@@ -104,9 +116,11 @@ def _program(process: int) -> str:
         return ""
 
 
-def _peak_kb(process: int) -> int:
+def _memory_kb(process: int) -> tuple[int, int]:
+    """Return the highest and the present resident memory."""
     try:
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
     except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0)
+        return 0, 0
+    found = {name: value for name, _, value in (line.partition(":") for line in lines)}
+    return tuple(int(found.get(name, "0").split()[0]) for name in ("VmHWM", "VmRSS"))  # type: ignore[return-value]

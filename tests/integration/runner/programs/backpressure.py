@@ -8,6 +8,7 @@ the elements that the step had taken.
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import sys
@@ -117,7 +118,7 @@ def run(case: Case, folder: str, seconds: float) -> dict[str, Any]:
     taken = _taken(result)
     result.stop()
     result.wait_until_finish()
-    lengths = [after - before for before, after in zip(ends, ends[1:], strict=False)]
+    lengths = [after - before for before, after in itertools.pairwise(ends)]
     later = lengths[len(lengths) // 2 :]
     return {
         "epochs": len(ends),
