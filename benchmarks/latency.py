@@ -310,7 +310,14 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         child.wait()
 
 
-def one_round(rate: float, seconds: float, service: Any, flags: list[str], phases: bool) -> Round:
+def one_round(
+    rate: float,
+    seconds: float,
+    service: Any,
+    flags: list[str],
+    phases: bool,
+    settle_seconds: float = SETTLE_SECONDS,
+) -> Round:
     """Measure one round, from the start of a new service to its end."""
     with service.start() as emulator, tempfile.TemporaryDirectory(prefix="penstock-latency-") as name:
         os.environ.update(emulator.environment())
@@ -328,7 +335,7 @@ def one_round(rate: float, seconds: float, service: Any, flags: list[str], phase
             consumer.start()
             _wait_for(lambda: len(watcher.seen) >= WARM_FILES, "the first files")
             pace.value = rate
-            time.sleep(SETTLE_SECONDS)
+            time.sleep(settle_seconds)
             watch, beside, since = Stopwatch(root), Stopwatch(emulator.process_group), time.time_ns()
             time.sleep(seconds)
             cost, emulators, until = watch.stop(), beside.stop(), time.time_ns()
