@@ -118,7 +118,9 @@ def test_large_runs_together_are_mapped_into_memory_up_to_one_limit(tmp_path, mo
     cache = RunCache(limit_runs=2, limit_mapped_bytes=size + size // 2)
     mapped = [cache.open(FILES, *path).mapped_bytes for path in paths]
     assert mapped == [size, size // 2, 0]
-    assert cache.open(FILES, *paths[0]).mapped_bytes == size, "the first was dropped, so its part is free again"
+    assert cache.open(FILES, *paths[0]).mapped_bytes == size, (
+        "the first was dropped, so its part is free again"
+    )
 
 
 def test_a_run_larger_than_the_cache_is_still_kept_while_it_is_the_newest(tmp_path):
