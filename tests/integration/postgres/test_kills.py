@@ -68,7 +68,7 @@ def test_kills_lose_nothing_double_nothing_and_keep_order(tmp_path: Path, campai
                 command(database, folder, end),
                 [("at random", After(driver_dies))],
                 log=folder / "log",
-                seconds=end - time.time() + 120,
+                seconds=end - time.time() + 300,  # a loaded machine needs minutes for the start of Spark
                 environment={},
             )
             for timer in timers:
