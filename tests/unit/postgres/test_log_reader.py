@@ -334,3 +334,10 @@ def test_slots_stay_together_while_the_number_of_parts_is_the_same():
         set(part.positions) for part in later.deal(2)
     ]
     assert FlatFrontier.join(later.deal(2)) == later
+
+
+def test_the_position_of_an_idle_slot_follows_the_end_of_the_log():
+    reading = reader(Server([CaughtUp(500, 50), CaughtUp(5000, 10_000)]), end=9_999)
+    read_all(reading)
+    reading.stop()
+    assert (reading.position.lsn, reading.watermark) == (500, 50)

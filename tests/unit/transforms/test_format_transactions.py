@@ -43,12 +43,12 @@ def test_the_count_of_a_transaction_has_only_the_events_that_become_records() ->
 
 
 def test_transactions_of_one_time_have_the_order_of_the_log_and_not_of_their_ids() -> None:
-    # PostgreSQL gives the id at the start, and its event timestamps may be equal.
+    # The event timestamps of PostgreSQL may be equal, and ids are texts.
     def of(id_: str, commit_lsn: int) -> AssembledTransaction:
         event = replace(
             event_of(SCHEMA, Op.CREATE, after={"Id": 1}), version=Version(commit_lsn, id_, "1", 0)
         )
         return AssembledTransaction(id_, 1, (event,))
 
-    first, second = of("100", 500), of("99", 600)
+    first, second = of("99", 500), of("100", 600)
     assert in_commit_order([second, first]) == [first, second]
