@@ -56,7 +56,8 @@ class DebeziumFormat(TableFormat[DebeziumTable]):
         converter: What writes Avro or Protobuf instead of JSON.
         key_converter: The same for keys only. Default: `converter`.
         tombstones_on_delete: Whether a tombstone, a record without a value, follows a delete.
-        skipped_operations: Operations to leave out, by letter, separated by commas: c, u, d, t, or none.
+        skipped_operations: Operations to leave out, by letter, separated by commas: c, u, d, t, or none. An update that
+            changes the key is a delete and a create.
         unavailable_value_placeholder: Text in place of a column that the source did not send.
         decimal_handling_mode: How decimals are shown: precise (base64 of the unscaled value), double or string.
         time_precision_mode: How dates and times are shown.
@@ -134,11 +135,6 @@ class DebeziumFormat(TableFormat[DebeziumTable]):
         """The letters of the operations that are left out."""
         return self._skipped
 
-    def leaves_out(self, event: ChangeEvent) -> bool:
-        """Whether an event becomes no record."""
-        op = _OPS.get(event.op)
-        return op is None or op in self._skipped
-
     def table(self, source: Source, schema: TableSchema) -> DebeziumTable:
         """Return how the events of a table are shown."""
         return self._make_plan(source, schema)
@@ -179,7 +175,8 @@ class DebeziumFormat(TableFormat[DebeziumTable]):
     def records(self, event: ChangeEvent, blocks: Iterator[Any]) -> list[FormattedRecord]:
         """Return the records of an event; each one with a value takes its `transaction` block from `blocks`."""
         op = _OPS.get(event.op)
-        if op is None or op in self._skipped:
+        # An update is looked at first: one that changes the key is a delete and a create, which may not be skipped.
+        if op is None or (op in self._skipped and op != "u"):
             return []
         table = self._plan(event)
         if event.op is Op.MESSAGE:
@@ -189,8 +186,11 @@ class DebeziumFormat(TableFormat[DebeziumTable]):
             # Add the key to the value, as Debezium's connectors do: otherwise a consumer that reads values only could
             # not tell which row is gone.
             before = event.key
-        if op == "u" and (old_key := table.changed_key(event)) is not None:
-            return self._key_change(table, event, old_key, blocks)
+        if op == "u":
+            if (old_key := table.changed_key(event)) is not None:
+                return self._key_change(table, event, old_key, blocks)
+            if op in self._skipped:
+                return []
         key, headers = table.key(event.key), () if table.leaves_out else table.unavailable(before, after)
         value = table.value(event, op, before, after, next(blocks))
         record = FormattedRecord(table.topic, key, value, event.timestamp, event.version, headers)
@@ -207,11 +207,14 @@ class DebeziumFormat(TableFormat[DebeziumTable]):
         """Return delete, tombstone and create, linked by headers that hold the other key."""
         before, after = event.before, event.after
         old_key, new_key = table.key(old), table.key(event.key)
-        deletion = table.value(event, "d", before, None, next(blocks))
-        creation = table.value(event, "c", None, after, next(blocks))
         to_new, to_old = ("__debezium.newkey", new_key or b""), ("__debezium.oldkey", old_key or b"")
-        records = [table.record(event, old_key, deletion, (to_new, *table.unavailable(before, None)))]
-        if self._tombstones:
-            records.append(table.record(event, old_key, None, (to_new,)))
-        created = table.record(event, new_key, creation, (to_old, *table.unavailable(None, after)))
-        return [*records, created]
+        records = []
+        if "d" not in self._skipped:
+            deletion = table.value(event, "d", before, None, next(blocks))
+            records.append(table.record(event, old_key, deletion, (to_new, *table.unavailable(before, None))))
+            if self._tombstones:
+                records.append(table.record(event, old_key, None, (to_new,)))
+        if "c" not in self._skipped:
+            creation = table.value(event, "c", None, after, next(blocks))
+            records.append(table.record(event, new_key, creation, (to_old, *table.unavailable(None, after))))
+        return records

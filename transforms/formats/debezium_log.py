@@ -111,14 +111,14 @@ class _LogTable:
         """Return the records of a change; None if it must be made from its event."""
         kind, old, new = record.kind, record.old, record.new
         op = self._ops.get(kind)
-        if op is None:
-            return [] if kind in self._skipped else None
         if (
             kind is ChangeKind.UPDATE
             and old is not None
             and not (record.old_is_full and self._same_key(record))
         ):
             return None
+        if op is None:
+            return [] if kind in self._skipped else None
         if kind is ChangeKind.DELETE and not (record.old_is_full or self._whole_key_in_identity):
             return None
         try:

@@ -18,7 +18,7 @@ and the schemas are those of records of its engine.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -68,11 +68,13 @@ def transaction_parts(
     Raises:
         ValueError: see `format_transaction`.
     """
-    begin, end = transaction_records(
-        format.server, events, format.value_converter, leaves_out=format.leaves_out
-    )
     blocks = _Blocks()
     of_events = [(event, format.records(event, blocks.of(event))) for event in events]
+    counts: Counter[str] = Counter()
+    for event, records in of_events:
+        if values := sum(record.value is not None for record in records):
+            counts[table_name(event.source)] += values
+    begin, end = _frame(format.server, events, counts, format.value_converter)
     return [(None, [begin]), *of_events, (None, [end])]
 
 
@@ -106,29 +108,29 @@ def _transaction_id(event: ChangeEvent, position: int | None = None) -> str:
 
 
 def transaction_records(
-    server: str,
-    events: Sequence[ChangeEvent],
-    converter: Converter | None = None,
-    *,
-    leaves_out: Callable[[ChangeEvent], bool] = lambda event: False,
+    server: str, events: Sequence[ChangeEvent], converter: Converter | None = None
 ) -> list[FormattedRecord]:
     """Return BEGIN and END of a transaction, given all its events in their order.
 
     A change of a primary key counts as two events, because it becomes two records. Messages and truncates count as
-    one. An event that the format leaves out, such as a truncate by default, is not counted. The position in the id of
-    END is that of the commit; Debezium writes the position after it.
+    one; `format_transaction` does not count operations that its format skips. The position in the id of END is that of
+    the commit; Debezium writes the position after it.
 
     Raises:
         ValueError: there is no event.
     """
+    counts: Counter[str] = Counter()
+    for event in events:
+        counts[table_name(event.source)] += 2 if _moves(event) else 1
+    return _frame(server, events, counts, converter)
+
+
+def _frame(
+    server: str, events: Sequence[ChangeEvent], counts: Counter[str], converter: Converter | None
+) -> list[FormattedRecord]:
     if not events:
         raise ValueError("a transaction without events has no metadata records")
     first, last = events[0], events[-1]
-    counts: Counter[str] = Counter()
-    for event in events:
-        if leaves_out(event):
-            continue
-        counts[table_name(event.source)] += 2 if _moves(event) else 1
     collections = tuple(DataCollection(name, count) for name, count in counts.items())
     begin = TransactionRecord("BEGIN", _transaction_id(first), None, None, _milliseconds(first))
     end_id = _transaction_id(last, last.version.order)

@@ -31,6 +31,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "binary_handling_mode": "base64",
         "skipped_operations": "none",
     },
+    "microseconds": {
+        "time_precision_mode": "microseconds",
+        "unavailable_value_placeholder": "not sent",
+        "skipped_operations": "u,t",
+    },
+    "time_microseconds": {
+        "time_precision_mode": "adaptive_time_microseconds",
+        "decimal_handling_mode": "string",
+        "binary_handling_mode": "hex",
+    },
     "nanoseconds": {
         "time_precision_mode": "nanoseconds",
         "binary_handling_mode": "base64-url-safe",
@@ -38,6 +48,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "skipped_operations": "none",
     },
 }
+
+WITH_TRANSACTIONS = ("transactions", "time_microseconds")
+"""Configurations with metadata of transactions."""
 
 FAILING = {
     "ty_amo": "NULL in an array of an enum",
@@ -71,7 +84,7 @@ def transactions() -> list[list[ChangeEvent]]:
 
 def ours(name: str, **options: Any) -> dict[str, list[Any]]:
     format = DebeziumFormat(name, schemas_enable=True, **OPTIONS[name], **options)
-    if name == "transactions":
+    if name in WITH_TRANSACTIONS:
         records = []
         for whole in transactions():
             made = format_transaction(format, whole)
@@ -158,7 +171,14 @@ def tables(found: dict[str, list[Any]]) -> dict[str, list[str]]:
     }
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+# One more mode of times is enough in each run: the other one differs in one type.
+ALL = [
+    pytest.param(name, marks=[pytest.mark.slow, pytest.mark.campaign] if name == "time_microseconds" else [])
+    for name in OPTIONS
+]
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_records_equal_those_of_debezium_field_by_field_in_every_mode(name: str) -> None:
     expected, found = tables(theirs(name)), tables(ours(name, debezium_exact=True))
     assert found.keys() == expected.keys()

@@ -43,6 +43,17 @@ CONFIGURATIONS: dict[str, dict[str, str]] = {
         "provide.transaction.metadata": "true",
         "skipped.operations": "none",
     },
+    "microseconds": {
+        "time.precision.mode": "microseconds",
+        "unavailable.value.placeholder": "not sent",
+        "skipped.operations": "u,t",
+    },
+    "time_microseconds": {
+        "time.precision.mode": "adaptive_time_microseconds",
+        "decimal.handling.mode": "string",
+        "binary.handling.mode": "hex",
+        "provide.transaction.metadata": "true",
+    },
     "nanoseconds": {
         "time.precision.mode": "nanoseconds",
         "binary.handling.mode": "base64-url-safe",

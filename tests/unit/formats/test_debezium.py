@@ -98,6 +98,20 @@ def test_the_documented_key_with_its_schema_comes_out_byte_for_byte() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("skipped", "values"),
+    [("u", ["d", None, "c"]), ("d", ["c"]), ("c", ["d", None]), ("c,d", []), ("none", ["d", None, "c"])],
+)
+def test_a_changed_key_is_a_delete_and_a_create_for_the_operations_to_skip(
+    skipped: str, values: list[str | None]
+) -> None:
+    moved = event_of(schema_of({"k": Kind.INT64}), before={"k": 1}, after={"k": 2})
+    records = DebeziumFormat("srv", skipped_operations=skipped)(moved)
+    assert [record.value and json.loads(record.value)["op"] for record in records] == values
+    same = event_of(schema_of({"k": Kind.INT64}), before={"k": 1}, after={"k": 1})
+    assert len(DebeziumFormat("srv", skipped_operations=skipped)(same)) == (skipped != "u")
+
+
 def test_a_delete_is_followed_by_a_tombstone_unless_it_is_switched_off() -> None:
     gone = customer(Op.DELETE, before=ANNE)
     deletion, tombstone = DebeziumFormat("srv")(gone)
