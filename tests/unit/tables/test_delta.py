@@ -71,6 +71,15 @@ def test_the_current_state_is_the_table_of_the_source_after_every_epoch_with_rep
     assert DeltaTable(tmp_path / "t").transaction_version("sink/job") == (1 << 32) + 13
 
 
+def test_older_events_of_another_epoch_change_no_newer_row(tmp_path: Path):
+    writer = Writer(2)
+    target = DeltaTarget(str(tmp_path / "t"), "current", "evolve")
+    events = writer.changes(20, truncates=False)
+    publish(target, events, 2)
+    publish(target, events[:10], 3)
+    assert rows(tmp_path / "t", "id, name, amount") == [row[:3] for row in writer.current()]
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_the_history_has_the_table_of_the_source_at_every_moment(tmp_path: Path, seed: int):
     writer, rng = Writer(seed), random.Random(seed)

@@ -12,6 +12,7 @@ from typing import Any
 import duckdb
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
 
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent, Kind
@@ -72,6 +73,35 @@ def test_the_log_has_each_change_once_and_gains_the_columns_of_the_source(proper
     found = rows(properties, "metadata.version, op, after.note", "true")
     assert [op for _, op, _ in found] == [str(event.op) for event in events]
     assert [note for *_, note in found] == [(event.after or {}).get("note") for event in events]
+
+
+def test_older_events_of_another_epoch_change_no_newer_row(properties):
+    writer = Writer(2)
+    target = target_of(properties, "current")
+    events = writer.changes(20, truncates=False)
+    publish(target, events, 2)
+    publish(target, events[:10], 3)
+    assert rows(properties, "id, name, amount") == [row[:3] for row in writer.current()]
+
+
+def test_a_driver_that_dies_after_any_commit_of_a_publication_leaves_the_rows_once(
+    properties, monkeypatch: pytest.MonkeyPatch
+):
+    writer, target = Writer(3), target_of(properties, "log")
+    publish(target, writer.changes(3), 2)
+    events = writer.changes(3)
+    commit = SqlCatalog.commit_table
+
+    def die(*arguments: Any) -> Any:
+        commit(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", die)
+    with pytest.raises(KeyboardInterrupt):
+        publish(target, events, 3)
+    monkeypatch.undo()
+    publish(target, events, 3)
+    assert rows(properties, "metadata.order", "true") == [(number * 1000,) for number in range(1, 7)]
 
 
 @pytest.mark.parametrize("mode", ["log", "current"])
