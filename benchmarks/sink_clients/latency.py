@@ -103,8 +103,10 @@ def _spark(target: TargetUnderTest) -> Newest:
         for path in {each.parent for each in (target.folder / "lake").glob("epoch=*/_SUCCESS")} - known:
             known.add(path)
             for file in path.glob("*.parquet"):
-                seconds = pyarrow.parquet.ParquetFile(file).read(["seconds"])["seconds"].to_pylist()
-                best[0] = max([best[0], *(number_at(each * 1_000_000_000) for each in seconds)])
+                times = pyarrow.parquet.ParquetFile(file).read(["timestamp"])["timestamp"].to_pylist()
+                best[0] = max(
+                    [best[0], *(number_at(round(each.timestamp()) * 1_000_000_000) for each in times)]
+                )
         return best[0]
 
     return newest

@@ -28,20 +28,26 @@ KILLS, NUMBERS = int(os.environ.get("PENSTOCK_SINK_KILLS", "30")), 2_600
 KINDS = (WORKER, EXECUTOR, ALL, WORKER, EXECUTOR, WORKER, EXECUTOR, DRIVER, WORKER, EXECUTOR)
 
 
+GROUPS = ("sql", "files,spark", "delta,iceberg", "kafka", "pubsub,spanner,bigtable", "bigquery")
+"""Sinks that share a pipeline. The first group is the representative in `make test`."""
+MARKERS = {
+    "kafka": pytest.mark.kafka,
+    "pubsub": pytest.mark.pubsub,
+    "spanner": pytest.mark.emulator,
+    "bigtable": pytest.mark.emulator,
+    "bigquery": pytest.mark.bigquery,
+}
+
+
 def groups() -> list[Any]:
-    """The sinks that share a pipeline; one representative in `make test`, the others in the campaign."""
     if given := os.environ.get("PENSTOCK_SINKS"):
         return [given]
-    markers = {
-        "kafka": pytest.mark.kafka,
-        "pubsub": pytest.mark.pubsub,
-        "spanner": pytest.mark.emulator,
-        "bigtable": pytest.mark.emulator,
-    }
-    campaign = [name for name in TARGETS if name != "sql"]
-    return ["sql"] + [
-        pytest.param(name, marks=[pytest.mark.campaign, *([markers[name]] if name in markers else [])])
-        for name in campaign
+    return [GROUPS[0]] + [
+        pytest.param(
+            group,
+            marks=[pytest.mark.campaign, *(MARKERS[name] for name in group.split(",") if name in MARKERS)],
+        )
+        for group in GROUPS[1:]
     ]
 
 

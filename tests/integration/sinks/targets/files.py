@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +12,7 @@ import apache_beam as beam
 
 from penstock.event import ChangeEvent
 from tests.integration.sinks.source import BAD_OWNER, Truth, owner_key
+from tests.integration.sinks.spark_examples import example
 from tests.integration.sinks.targets.faults import log_faults
 from tests.integration.sinks.targets.target import Options, Refused, TargetUnderTest
 from tests.oracle.kill import FileAppears, Moment
@@ -94,25 +92,13 @@ def change_row(row: dict[str, Any]) -> tuple[str, int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class RenameFolder:
-    """The function of `WriteToSpark`: the folder of an id appears by a rename, and only once.
-
-    To overwrite the folder would not be safe from a driver that was paused in the middle of it: when it wakes up, Spark
-    adds its files to those that the next driver has written.
-    """
+class ToParquet:
+    """The function `to_parquet` of the page of the sink, as a value that can be pickled."""
 
     lake: str
 
     def __call__(self, dataframe: Any, epoch_id: int) -> None:
-        rows = dataframe.selectExpr(
-            "key", "cast(timestamp as long) as seconds", "metadata.version as version"
-        )
-        attempt = f"{self.lake}/.attempt-{uuid.uuid4().hex}"
-        rows.write.parquet(attempt)
-        try:
-            os.rename(attempt, f"{self.lake}/epoch={epoch_id}")
-        except OSError:  # the id has its folder already
-            shutil.rmtree(attempt)
+        example("to_parquet", LAKE=self.lake)(dataframe, epoch_id)
 
 
 class Spark(TargetUnderTest):
@@ -125,7 +111,7 @@ class Spark(TargetUnderTest):
     def write(events: beam.PCollection[ChangeEvent], **options: Any) -> Refused:
         from penstock.io.spark import WriteToSpark
 
-        sink = WriteToSpark(RenameFolder(options["lake"]), shards=2).with_exception_handling()
+        sink = WriteToSpark(ToParquet(options["lake"]), shards=2).with_exception_handling()
         return {"spark": (events | "Spark" >> sink)[1]}
 
     def publishing(self) -> Moment:
@@ -136,10 +122,11 @@ class Spark(TargetUnderTest):
         import duckdb
 
         rows = duckdb.sql(
-            f"select key, seconds from read_parquet('{self.folder}/lake/*/*.parquet', hive_partitioning=true) "
-            "order by epoch, version"
+            "select key, epoch_ns(timestamp) "
+            f"from read_parquet('{self.folder}/lake/epoch=*/*.parquet', hive_partitioning=true) "
+            "order by epoch, metadata.version"
         ).fetchall()
-        entries = [(*json.loads(key).values(), seconds * 1_000_000_000) for key, seconds in rows]
+        entries = [(*json.loads(key).values(), time) for key, time in rows]
         return log_faults("Spark", entries, truth)
 
     def figures(self) -> dict[str, Any]:
