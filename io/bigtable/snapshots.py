@@ -15,7 +15,7 @@ Bigtable has no snapshots: each row of a chunk is read at its own moment. So the
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -68,9 +68,18 @@ class BigtableRecords:
 class RowReader:
     """Reads chunks of one table. One thread uses it."""
 
-    def __init__(self, table: Any, stream: ChangeStream, selection: Selection) -> None:
+    def __init__(
+        self,
+        table: Any,
+        stream: ChangeStream,
+        selection: Selection,
+        *,
+        clock: Callable[[], int] = time.time_ns,
+        skew: int = SKEW,
+    ) -> None:
         """`table`: one of the client library. `selection`: which cells are emitted."""
         self._table, self._stream = table, stream
+        self._clock, self._skew = clock, skew
         # A row comes from no cluster, so the filters for the origin of changes do not concern it.
         self._selection = replace(selection, source_clusters=frozenset())
 
@@ -99,21 +108,26 @@ class RowReader:
             UnreachableError: ask again later.
             ChangeStreamError: the service refused it; the message says what to do.
         """
-        from penstock.io.bigtable.row_client import read_rows
-
-        started = time.time_ns()
+        started = self._clock()
         # Never below the watermark, which the row would otherwise follow as late data.
         timestamp = max(started, *request.after)
         keys = [each.encode("latin-1") for each in request.keys]
-        found = read_rows(self._table, self._rest(request), keys, request.size, request.condition)
+        found = self._found(self._rest(request), keys, request)
         rows = [
             ChunkRow(row_key, name_of(row_key), name_of(row_key), self._record(row_key, cells, timestamp))
             for row_key, cells in found
         ]
-        surely_seen = max(started - SKEW, *request.after)
-        reached = max(time.time_ns(), timestamp + 1)
+        surely_seen = max(started - self._skew, *request.after)
+        reached = max(self._clock(), timestamp + 1)
         is_last = not keys and len(rows) < request.size
         return Chunk(request, rows, surely_seen.__ge__, reached, is_last)
+
+    def _found(
+        self, rows: KeyRange, keys: Sequence[bytes], request: ChunkRequest
+    ) -> Iterable[tuple[bytes, tuple[SetCell, ...]]]:
+        from penstock.io.bigtable.row_client import read_rows
+
+        return read_rows(self._table, rows, keys, request.size, request.condition)
 
     def _rest(self, request: ChunkRequest) -> KeyRange:
         row_range = self._stream.row_range

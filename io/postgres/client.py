@@ -61,8 +61,10 @@ class Now(NamedTuple):
 class Client:
     """The questions of one thread."""
 
-    def __init__(self, stream: ChangeStream, connection: Connection) -> None:
+    def __init__(self, stream: ChangeStream, connection: Connection, *, application: str = "") -> None:
+        """`application`: the name of the sessions in pg_stat_activity; empty: that of the dsn, or penstock."""
         self._stream, self._connection = stream, connection
+        self._name: dict[str, Any] = {"application_name": application} if application else {}
         self._session: psycopg.Connection[Any] | None = None
         self._types: dict[int, CatalogType] | None = None
         self._skipped = False
@@ -86,6 +88,7 @@ class Client:
                 connect_timeout=_CONNECT_SECONDS,
                 options=_OPTIONS,
                 fallback_application_name="penstock",
+                **self._name,
             )
             session.add_notice_handler(self._take_notice)
         return self._session
@@ -102,6 +105,13 @@ class Client:
         """Run a statement without a result; raises as `rows` does."""
         with self._errors():
             self.session.execute(statement)
+
+    def start(self, statement: str) -> None:
+        """Send a statement and do not wait for its end. The client can only be closed afterwards."""
+        with self._errors():
+            self.session.pgconn.send_query(statement.encode())
+            while self.session.pgconn.flush():
+                pass
 
     def copied(self, query: sql.Composed) -> list[tuple[str | None, ...]]:
         """Return the rows of a COPY statement, values as the text that the log has; raises as `rows` does."""

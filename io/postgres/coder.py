@@ -21,7 +21,7 @@ from penstock.io.change_streams import coders as shared
 from penstock.io.change_streams.flat import FlatFrontier, Position
 from penstock.io.change_streams.flat_tracker import FlatFrontierCoder
 from penstock.io.change_streams.snapshots.progress import SnapshotProgress
-from penstock.io.postgres.log_reader import NO_SNAPSHOTS, LogPosition
+from penstock.io.postgres.log_reader import NO_SNAPSHOTS, InitialSnapshot, LogPosition
 from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, LogTransaction, Row, Table
 from penstock.io.postgres.source import ChangeStream
 
@@ -121,8 +121,8 @@ class ChangeStreamCoder(shared.ChangeStreamCoder):
 class LogFrontierCoder(FlatFrontierCoder):
     """Encodes the frontier of a log reader: ``{"end", "positions": {name of the slot: [at, watermark]}, "v":1}``.
 
-    `at` is [lsn, claimed, system, previous_end, snapshots, recent, prepared]; see `LogPosition`.
-    `snapshots` is the document of a `SnapshotProgress`, and null if there is none.
+    `at` is [lsn, claimed, system, previous_end, snapshots, recent, prepared, initial]; see `LogPosition`.
+    `initial` is a list or null. `snapshots` is the document of a `SnapshotProgress`, and null if there is none.
     """
 
     def document(self, frontier: FlatFrontier) -> dict[str, Any]:
@@ -142,13 +142,25 @@ class LogFrontierCoder(FlatFrontierCoder):
 
 def _position_document(position: LogPosition) -> list[Any]:
     snapshots = None if position.snapshots == NO_SNAPSHOTS else position.snapshots.document()
-    return [*position[:4], snapshots, list(position.recent), position.prepared]
+    initial = None if position.initial is None else list(position.initial)
+    return [*position[:4], snapshots, list(position.recent), position.prepared, initial]
 
 
 def _position(document: list[Any]) -> list[Any]:
-    lsn, claimed, system, previous_end, snapshots, recent, prepared = document
+    lsn, claimed, system, previous_end, snapshots, recent, prepared, initial = document
     progress = NO_SNAPSHOTS if snapshots is None else SnapshotProgress.from_document(snapshots)
-    return list(LogPosition(lsn, claimed, system, previous_end, progress, tuple(recent), prepared))
+    return list(
+        LogPosition(
+            lsn,
+            claimed,
+            system,
+            previous_end,
+            progress,
+            tuple(recent),
+            prepared,
+            None if initial is None else InitialSnapshot(*initial),
+        )
+    )
 
 
 coders.registry.register_coder(LogRecord, LogRecordCoder)

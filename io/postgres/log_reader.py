@@ -37,8 +37,25 @@ MOST_IN_BATCH = 256
 """Steps that are handed over at once."""
 MOST_IN_RUN = 16
 """Records in one claim: few, so that a consumer that is split soon comes to an end."""
+_TICK_SECONDS = 0.05
+"""How long the thread waits for rows of an initial snapshot before it looks whether it was stopped."""
 _STEP_BYTES = 600
 """What a queued record costs in memory besides its message, about: measured with CPython 3.11 and one column."""
+
+
+class InitialSnapshot(NamedTuple):
+    """The snapshot of the database that an initial snapshot reads. Changes that it contains are not emitted.
+
+    `visible`: the transactions that it contains, as `pg_current_snapshot` says it. They were committed before `lsn`,
+    and up to `timestamp`, nanoseconds of the server's clock. `name`, `lock`: under which the server holds it; `name` is
+    empty when no more rows are read at it.
+    """
+
+    visible: str
+    lsn: int
+    timestamp: int
+    name: str
+    lock: int
 
 
 class LogPosition(NamedTuple):
@@ -50,7 +67,8 @@ class LogPosition(NamedTuple):
     transactions is passed too. It is a part of the records, so a repeated read must find it. `snapshots`: what
     remains to be read of tables. `recent`: transactions that were read and that other sessions may not see yet; empty
     if no snapshot can begin. `prepared`: where the oldest transaction was prepared that is neither committed nor rolled
-    back, 0 if there is none. The server does not repeat a prepared transaction that was acknowledged.
+    back, 0 if there is none. The server does not repeat a prepared transaction that was acknowledged. `initial`: while
+    an initial snapshot is read, and until the log was read to its end.
     """
 
     lsn: int
@@ -60,6 +78,7 @@ class LogPosition(NamedTuple):
     snapshots: SnapshotProgress = NO_SNAPSHOTS
     recent: tuple[int, ...] = ()
     prepared: int = 0
+    initial: InitialSnapshot | None = None
 
     @property
     def safe_lsn(self) -> int:
@@ -114,6 +133,13 @@ class Merge(Protocol):
     def recent(self) -> tuple[int, ...]: ...
     @property
     def waits_for_log(self) -> bool: ...
+    @property
+    def initial(self) -> InitialSnapshot | None: ...
+    def begin_scan(self, stopped: Callable[[], bool]) -> bool: ...
+    @property
+    def is_scanning(self) -> bool: ...
+    def wait(self, seconds: float) -> None: ...
+    def acknowledged(self, lsn: int) -> None: ...
     def reopened(self) -> None: ...
     def begin_again(self) -> None: ...
     def note(self, record: LogRecord, timestamp: int, lsn: int) -> list[Any] | None: ...
@@ -289,6 +315,8 @@ class LogReader:
                 self._merge = self._make_merge(self._read[0])
             while not self._stopped:
                 try:
+                    if self._merge is not None:
+                        self._scan(self._merge)
                     self._read_until_lost()
                 except PositionLostError as error:
                     if not self._renews or self._merge is None:
@@ -315,6 +343,22 @@ class LogReader:
         merge.begin_again()
         self._read = renewed._replace(snapshots=merge.progress), watermark
 
+    def _scan(self, merge: Merge) -> None:
+        """Queue the rows of an initial snapshot. All of them come before the first change, so the log waits."""
+        position, watermark = self._read
+        if not merge.begin_scan(lambda: self._stopped) or merge.initial is None:
+            return
+        # A transaction that the snapshot does not contain may have an earlier commit timestamp. Its event timestamp is
+        # the watermark then. With an `end` in the past, the rows must not end the read before such a transaction.
+        now = merge.initial.timestamp if self._end is None else min(merge.initial.timestamp, self._end)
+        self._read = position._replace(initial=merge.initial), max(watermark, now)
+        while merge.is_scanning and not self._stopped:
+            steps = self._added(merge, at_end=True)
+            if steps:
+                self._put(steps)
+            elif merge.is_scanning:
+                merge.wait(_TICK_SECONDS)
+
     def _read_until_lost(self) -> None:
         position, watermark = self._read
         self._requests += 1
@@ -326,6 +370,8 @@ class LogReader:
                 if acknowledged < self._acknowledged:
                     acknowledged = self._acknowledged
                     log.acknowledge(acknowledged)
+                    if self._merge is not None:
+                        self._merge.acknowledged(acknowledged)
                 arrived = log.read(MOST_IN_BATCH)
                 self._service.backoff.answered()
                 steps = [step for item, size in arrived if (step := self._step(item, size)) is not None]
@@ -375,9 +421,13 @@ class LogReader:
         if self._end is not None and watermark > self._end:
             return self._end_here()
         if self._merge is not None:
-            position = position._replace(snapshots=self._merge.progress, recent=self._merge.recent)
+            position = self._with_snapshots(position, self._merge)
         self._read = position, watermark
         return QueuedStep(position, watermark, records, size + _STEP_BYTES)
+
+    @staticmethod
+    def _with_snapshots(position: LogPosition, merge: Merge) -> LogPosition:
+        return position._replace(snapshots=merge.progress, recent=merge.recent, initial=merge.initial)
 
     def _end_here(self) -> QueuedStep | None:
         """End the read, unless rows of a snapshot are still to come: `_added` ends it after them."""
@@ -396,13 +446,18 @@ class LogReader:
             return ()
         return (*before, record) if self._wanted(record) else before
 
-    def _added(self, merge: Merge) -> list[QueuedStep]:
-        """Return the steps that snapshots add at the end of what was read."""
+    def _added(self, merge: Merge, *, at_end: bool = False) -> list[QueuedStep]:
+        """Return the steps that snapshots add at the end of what was read. `at_end`: rows wait for no change."""
         steps = []
         # After the end no change is emitted, so the rows of a snapshot need not wait for the changes that they contain.
-        for records, progress, recent in merge.advance(self._read[0].lsn, self._read[1], at_end=self._ended):
+        for records, progress, recent in merge.advance(
+            self._read[0].lsn, self._read[1], at_end=at_end or self._ended
+        ):
             position, watermark = self._read
-            self._read = position._replace(snapshots=progress, recent=recent), watermark
+            self._read = (
+                position._replace(snapshots=progress, recent=recent, initial=merge.initial),
+                watermark,
+            )
             steps.append(QueuedStep(*self._read, records, len(records) * _STEP_BYTES))
         if self._ended and not merge.is_unfinished:
             steps.append(QueuedStep(*self._read, (), 0, ended=True))

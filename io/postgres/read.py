@@ -146,7 +146,8 @@ class ReadPostgresFn(ReadChangeStreamFn):
 def _has_snapshots(settings: PostgresSettings, position: LogPosition) -> bool:
     """Whether a snapshot can begin, or is not finished."""
     options = settings.snapshots
-    return options.takes_signals or options.snapshot != NEVER or bool(position.snapshots.snapshots)
+    wanted = options.takes_signals or options.snapshot != NEVER
+    return wanted or bool(position.snapshots.snapshots) or position.initial is not None
 
 
 def _backoff(stream: ChangeStream) -> Backoff:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import queue
+from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from penstock.errors import SetupError
@@ -37,6 +39,7 @@ class WorkerAnswers:
         self._emits_notifications, self._emits_dead_letters = notifications, dead_letters
         self._asked = ""
         self._failed: list[FailedChunk] = []
+        self._waiting: deque[Any] = deque()
 
     def _ask(self) -> None:
         unresolved = self._engine.progress.unresolved
@@ -46,12 +49,17 @@ class WorkerAnswers:
         for request in self._engine.requests():
             self._worker.ask(request)
 
+    def wait(self, seconds: float) -> None:
+        """Return when a thread has answered, or after `seconds`."""
+        with suppress(queue.Empty):
+            self._waiting.append(self._worker.answers.get(timeout=seconds))
+
     def _take_answers(self) -> list[Notification]:
         reports: list[Notification] = []
         self._failed = []
         while True:
             try:
-                answer = self._worker.answers.get_nowait()
+                answer = self._waiting.popleft() if self._waiting else self._worker.answers.get_nowait()
             except queue.Empty:
                 return reports
             if isinstance(answer, BaseException):

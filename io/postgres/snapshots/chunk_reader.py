@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -19,8 +21,10 @@ from penstock.io.postgres.client import Client
 from penstock.io.postgres.record import Table, parse_lsn
 from penstock.io.postgres.snapshots import chunks
 from penstock.io.postgres.snapshots.chunks import ChunkStatement, SnapshotRow, VisibleTransactions
+from penstock.io.postgres.snapshots.held_snapshot import HeldSnapshot, take_snapshot
 from penstock.io.postgres.source import ChangeStream, Connection
 
+_LOGGER = logging.getLogger(__name__)
 _GAP_SECONDS = 0.02
 """How often the reader looks whether a transaction that is in the log is visible."""
 _OLDEST_WITH_GENERATED = 180_000
@@ -34,11 +38,14 @@ class ChunkReader:
         stream: ChangeStream,
         connection: Connection,
         tables: Sequence[str],
+        held: HeldSnapshot,
         *,
         stopped: Callable[[], bool],
     ) -> None:
-        """`tables`: patterns of the tables whose changes are read. `stopped`: whether to end a wait."""
-        self._stream, self._tables, self._stopped = stream, tables, stopped
+        """`tables`: patterns of the tables whose changes are read. `held`: what chunks of an initial snapshot read.
+        `stopped`: whether to end a wait.
+        """
+        self._stream, self._tables, self._held, self._stopped = stream, tables, held, stopped
         self._client = Client(stream, connection)
 
     def visible(self) -> VisibleTransactions:
@@ -49,7 +56,7 @@ class ChunkReader:
         """Return the tables that a request means, and the names that cannot be read."""
         published = {
             f"{schema}.{name}": has_key
-            for schema, name, has_key in self._client.rows(chunks.TABLES, (list(self._stream.publications),))
+            for schema, name, has_key in self._published()
             if any(fnmatchcase(f"{schema}.{name}", pattern) for pattern in self._tables)
         }
         request, found, problems = snapshot.request, [], Problems()
@@ -70,6 +77,17 @@ class ChunkReader:
                 )
         return [name for name in dict.fromkeys(found) if name not in problems], problems
 
+    def _published(self) -> list[tuple[Any, ...]]:
+        parameters = (list(self._stream.publications),)
+        if self._held.name:
+            try:
+                with self._transaction():
+                    return self._client.rows(chunks.TABLES, parameters)
+            except ChangeStreamError as error:
+                # The first chunk finds the same, and the snapshot continues without it.
+                _LOGGER.warning("the tables cannot be listed at the first snapshot: %s", error)
+        return self._client.rows(chunks.TABLES, parameters)
+
     def read(self, request: ChunkRequest) -> Chunk:
         """Return a chunk of `SnapshotRow`s.
 
@@ -79,9 +97,18 @@ class ChunkReader:
         """
         self._wait_until_visible(request.after)
         schema, _, name = request.table.partition(".")
+        with self._transaction() as at:
+            return self._read_in_transaction(request, schema, name, at)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[str]:
+        """Run statements in one snapshot: the one that is held, whose name is yielded, or a new one."""
+        at = self._held.name
         self._client.run(chunks.BEGIN)
         try:
-            return self._read_in_transaction(request, schema, name)
+            if at:
+                self._client.run(take_snapshot(at))
+            yield at
         finally:
             self._client.run("rollback")
 
@@ -93,7 +120,7 @@ class ChunkReader:
             if transactions:
                 time.sleep(_GAP_SECONDS)
 
-    def _read_in_transaction(self, request: ChunkRequest, schema: str, name: str) -> Chunk:
+    def _read_in_transaction(self, request: ChunkRequest, schema: str, name: str, at: str) -> Chunk:
         lock = sql.SQL("lock table {}.{} in access share mode").format(
             sql.Identifier(schema), sql.Identifier(name)
         )
@@ -104,6 +131,11 @@ class ChunkReader:
         if not state:
             raise ChangeStreamError(f"{self._stream}: {request.table} is not in the publication any more")
         ((snapshot, oid, identity, kind, file, lists, filters),) = state
+        if at and self._client.rows(chunks.REWRITTEN, {"table": oid}):
+            raise ChangeStreamError(
+                f"{self._stream}: {request.table} was truncated or rewritten after the snapshot that is read, which "
+                "therefore has none of its rows"
+            )
         table = self._table(oid, schema, name, identity, lists)
         # One publication without a condition sends every row.
         conditions = [] if None in filters else [" or ".join(f"({each})" for each in filters)]

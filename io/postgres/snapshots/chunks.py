@@ -51,6 +51,16 @@ left join pg_index identity on identity.indrelid = relation.oid
 where attribute.attrelid = %s and attribute.attnum > 0 and not attribute.attisdropped
 order by attribute.attnum
 """
+REWRITTEN = """
+select from pg_class relation where relation.relfilenode <> 0
+and (relation.oid = %(table)s or relation.oid in (select relid from pg_partition_tree(%(table)s::oid::regclass)))
+and relation.relfilenode <> pg_relation_filenode(relation.oid) limit 1
+"""
+"""Files of a table that are newer than the transaction's snapshot. An older snapshot sees nothing in them.
+
+The column shows the file as of the snapshot, the function as of now. Source: PostgreSQL documentation, "MVCC Caveats".
+"""
+
 END_OF_LOG = """
 select pg_current_wal_insert_lsn()::text, current_setting('wal_block_size')::int8,
        pg_size_bytes(current_setting('wal_segment_size'))::int8

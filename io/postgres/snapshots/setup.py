@@ -13,6 +13,7 @@ from penstock.io.change_streams.snapshots.worker import SnapshotWorker
 from penstock.io.postgres.client import Client
 from penstock.io.postgres.log_reader import LogPosition
 from penstock.io.postgres.snapshots.chunk_reader import ChunkReader
+from penstock.io.postgres.snapshots.held_snapshot import HeldSnapshot
 from penstock.io.postgres.snapshots.merge import SnapshotMerge
 from penstock.io.postgres.source import ChangeStream
 
@@ -31,9 +32,6 @@ def merge_maker(
     """Return what makes the snapshots of a reader that begins at a position."""
     options = settings.snapshots
 
-    def make_reader(stopped: Callable[[], bool]) -> ChunkReader:
-        return ChunkReader(stream, settings.connection, settings.tables, stopped=stopped)
-
     def channels() -> list[Channel]:
         found = channels_of(options)
         if options.signal_table:
@@ -46,6 +44,11 @@ def merge_maker(
         return found
 
     def make(position: LogPosition) -> SnapshotMerge:
+        held = HeldSnapshot(stream, settings.connection)
+
+        def make_reader(stopped: Callable[[], bool]) -> ChunkReader:
+            return ChunkReader(stream, settings.connection, settings.tables, held, stopped=stopped)
+
         worker = SnapshotWorker(
             make_reader,
             channels,
@@ -61,6 +64,8 @@ def merge_maker(
             str(stream),
             position.snapshots,
             position.recent,
+            held,
+            position.initial,
             notifications=settings.notification_output,
             dead_letters=settings.error_output,
             visible=asking.visible,

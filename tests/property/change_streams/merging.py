@@ -37,6 +37,7 @@ class Reader:
         self.output: list[Change | Read] = []
         self.notifications: list[Any] = []
         self.position = 0
+        self.crashes = 0
         key = ("a",) if surrogate_key else ()
         progress, _ = SnapshotProgress().receive(ExecuteSnapshot("1", (TABLE,), surrogate_key=key))
         self.engine = SnapshotEngine(progress, chunk_size=chunk_size)
@@ -53,6 +54,7 @@ class Reader:
 
     def crash(self) -> None:
         """Continue from the last checkpoint; chunks and what was emitted since are lost."""
+        self.crashes += 1
         self.position, progress, recent, outputs = self.checkpoint
         del self.output[outputs:]
         stored = SnapshotProgress.from_document(json.loads(progress))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 from hypothesis import given, settings
+from hypothesis import seed as seeded
 from hypothesis import strategies as st
 
-from tests.conftest import CAMPAIGN
 from tests.property.change_streams.database import Change, Database
 from tests.property.change_streams.merging import (
     Read,
@@ -63,14 +64,23 @@ def run_history(seed: int, *, surrogate_key: bool) -> Reader:
     raise AssertionError("the snapshot does not end")
 
 
-@settings(max_examples=2_000 if CAMPAIGN else 200)
-@given(st.integers(0, 2**32), st.booleans())
-def test_replaying_a_merged_snapshot_gives_the_table_through_crashes(seed, surrogate_key):
-    reader = run_history(seed, surrogate_key=surrogate_key)
-    assert replayed(reader.output) == reader.database.rows
-    assert_rows_follow_only_what_they_see(reader.output)
-    changes = [item for item in reader.output if isinstance(item, Change)]
-    assert changes == reader.database.log, "the changes of the stream are not whole and in their order"
+def test_replaying_a_merged_snapshot_gives_the_table_through_crashes(campaign):
+    counts = Counter()
+
+    @settings(max_examples=campaign.size(200, 2_000), database=None)
+    @seeded(campaign.seed)
+    @given(st.integers(0, 2**32), st.booleans())
+    def gives_the_table(seed, surrogate_key):
+        reader = run_history(seed, surrogate_key=surrogate_key)
+        assert replayed(reader.output) == reader.database.rows
+        assert_rows_follow_only_what_they_see(reader.output)
+        changes = [item for item in reader.output if isinstance(item, Change)]
+        assert changes == reader.database.log, "the changes of the stream are not whole and in their order"
+        counts.update(histories=1, crashes=reader.crashes, changes=len(changes))
+        counts.update(rows=len(reader.output) - len(changes))
+
+    gives_the_table()
+    campaign.record("snapshot-histories-postgres", **counts)
 
 
 def test_the_histories_reach_every_rule():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from penstock.io.bigtable.frontier import Frontier, Reopened, Step
@@ -17,7 +17,7 @@ from penstock.io.change_streams.tracker import Poll
 from penstock.io.change_streams.watermark import beam_watermark
 from tests.simulation.bigtable.service import KEYS, MILLI, BrokenOffError, Service
 
-PendingStep = tuple[ChangeStreamMutation | None, Step]
+PendingStep = tuple[Sequence[ChangeStreamMutation], Step]
 
 
 class BrokenPromiseError(AssertionError):
@@ -29,13 +29,13 @@ class Reading:
 
     def __init__(self, seed: int, *, events: int = 50, crash_at: int | None = None) -> None:
         self.rng = random.Random(seed * 7919 + 1)
-        self.service = Service(seed, events)
+        self.service: Any = self._new_service(seed, events)
         self.fn = ReadBigtableFn(None)  # type: ignore[arg-type] - only `rebalance` is used
         self.row_range = self._row_range()
-        end = self.rng.choice((None, 30 * MILLI, 100 * MILLI))
+        end = self._end()
         partitions = self.service.layout
         self.service.advance(self.rng.choice((0, 5)))  # between the listing and the first read
-        start = Frontier.starting_at(MILLI, partitions, self.row_range, end)
+        start = self._start(Frontier.starting_at(MILLI, partitions, self.row_range, end))
         self.end = end
         self.residuals = [(start, beam_watermark(start.watermark))]
         self.committed: list[ChangeStreamMutation] = []
@@ -53,6 +53,24 @@ class Reading:
                 return self._check_all()
         raise BrokenPromiseError("the reader makes no progress")
 
+    def _new_service(self, seed: int, events: int) -> Service:
+        return Service(seed, events)
+
+    def _end(self) -> int | None:
+        return self.rng.choice((None, 30 * MILLI, 100 * MILLI))
+
+    def _start(self, stream: Frontier) -> Any:
+        return stream
+
+    def _tracker(self, frontier: Any) -> Any:
+        return BigtableTracker(frontier)
+
+    def _stored(self, frontier: Any) -> Any:
+        return FrontierCoder().decode(FrontierCoder().encode(frontier))
+
+    def _stream_of(self, tracker: Any) -> Frontier:
+        return tracker.current_restriction()
+
     def _row_range(self) -> KeyRange:
         if self.rng.random() < 0.6:
             return EVERYTHING
@@ -68,14 +86,14 @@ class Reading:
             return
         if min(state for _, state in dealt) < before:
             raise BrokenPromiseError("dealing moved the watermark back")
-        trackers = [BigtableTracker(_stored(frontier)) for frontier, _ in dealt]
+        trackers = [self._tracker(self._stored(frontier)) for frontier, _ in dealt]
         outputs, crashed = self._read(trackers)
         if crashed or self.rng.random() < 0.15:
             self.crashes += 1
             return
         assert all(tracker.try_claim(Poll()) for tracker in trackers)
         splits = [tracker.try_split(0) for tracker in trackers]
-        residuals = [_stored(split[1]) for split in splits if split]
+        residuals = [self._stored(split[1]) for split in splits if split]
         self._commit(before, outputs, [(left, beam_watermark(left.watermark)) for left in residuals])
 
     def _read(self, trackers: list[BigtableTracker]) -> tuple[list[ChangeStreamMutation], bool]:
@@ -92,28 +110,27 @@ class Reading:
                 self.crash_at = None
                 return outputs, True
             self.steps += 1
-            output, step = taken
-            emits = trackers[part].current_restriction().key_filter()
+            records, step = taken
+            emits = self._stream_of(trackers[part]).key_filter()
             assert trackers[part].try_claim(step)
-            if output is not None and (emits is None or emits(output.row_key)):
-                outputs.append(output)
+            outputs += [record for record in records if emits is None or emits(record.row_key)]
         return outputs, False
 
     def _steps(self, tracker: BigtableTracker) -> Iterator[PendingStep]:
         """Yield steps, of one short stream after another, each of a partition that the seed picks."""
-        while True:
-            frontier = tracker.current_restriction()
-            for part in self._reopen_schedule.due(frontier.waiting):
-                if part in tracker.current_restriction().waiting:
-                    self.reopened += 1
-                    yield None, Reopened(part)
-            ready = tracker.current_restriction().openings
-            if not ready:
-                if not tracker.current_restriction().waiting:
-                    return
-                self._seconds += 0.02
-                continue
+        while self._stream_of(tracker).openings or self._stream_of(tracker).waiting:
+            yield from self._one_stream(tracker)
+
+    def _one_stream(self, tracker: Any) -> Iterator[PendingStep]:
+        for part in self._reopen_schedule.due(self._stream_of(tracker).waiting):
+            if part in self._stream_of(tracker).waiting:
+                self.reopened += 1
+                yield [], Reopened(part)
+        ready = self._stream_of(tracker).openings
+        if ready:
             yield from self._stream(ready[self._pick(sorted(ready))])
+        else:
+            self._seconds += 0.02
 
     def _stream(self, opening: Any) -> Iterator[PendingStep]:
         end = self.end if opening.bounded else None
@@ -125,7 +142,7 @@ class Reading:
                     return
                 step = to_steps(opening.partition, record, bounded=end is not None)
                 assert step is not None
-                yield record if isinstance(record, ChangeStreamMutation) else None, step
+                yield [record] if isinstance(record, ChangeStreamMutation) else [], step
         except BrokenOffError:
             return
 
@@ -179,9 +196,4 @@ class Reading:
 
 
 def _identity(output: ChangeStreamMutation) -> str:
-    (entry,) = output.entries
-    return entry.family  # type: ignore[union-attr] - the service writes DeleteFamily only
-
-
-def _stored(frontier: Frontier) -> Frontier:
-    return FrontierCoder().decode(FrontierCoder().encode(frontier))
+    return str(output.tiebreaker)

@@ -22,6 +22,7 @@ from penstock.io.bigtable.record import (
     CloseStream,
     Continuation,
     DeleteFamily,
+    Entry,
     Heartbeat,
     MutationType,
 )
@@ -174,10 +175,15 @@ class Service:
     def _token(spots: list[Spot]) -> str:
         return json.dumps([(start.decode(), end.decode(), seen) for start, end, seen in spots])
 
-    @staticmethod
-    def _mutation(change: Change, token: str, low: int) -> ChangeStreamMutation:
-        entries = (DeleteFamily(str(change.number)),)
-        return ChangeStreamMutation(change.row_key, MutationType.USER, "c", change.at, 0, token, low, entries)
+    def _mutation(self, change: Change, token: str, low: int) -> ChangeStreamMutation:
+        entries = self.entries(change)
+        return ChangeStreamMutation(
+            change.row_key, MutationType.USER, "c", change.at, change.number, token, low, entries
+        )
+
+    def entries(self, change: Change) -> tuple[Entry, ...]:
+        """Return what a change does to its row."""
+        return (DeleteFamily(str(change.number)),)
 
 
 def _within(spots: list[Spot], part: KeyRange) -> list[Spot]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import queue
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
+from hypothesis import seed as seeded
 from hypothesis import strategies as st
 
 from penstock.io.change_streams.snapshot_tracker import SnapshotsCoder, SnapshotsTracker
@@ -40,7 +42,6 @@ from penstock.io.spanner.snapshot.merging import SpannerRecords
 from penstock.io.spanner.snapshot.rows import READ
 from penstock.io.spanner.steps import announces_end, closes, last_step, to_steps
 from penstock.io.spanner.tracker import FrontierCoder, SpannerTracker
-from tests.conftest import CAMPAIGN
 
 CODER = SnapshotsCoder(FrontierCoder())
 KEYS = 8
@@ -292,16 +293,22 @@ def merged_reading(reading: Any, broken: Any) -> Any:
     return MergedReading
 
 
-@settings(
-    max_examples=2_000 if CAMPAIGN else 60,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-    deadline=None,
-)
-@given(st.integers(0, 2**32))
 def test_a_snapshot_beside_a_stream_gives_the_table_through_splits_and_crashes(
-    merged_reading: Any, seed: int
+    merged_reading: Any, campaign: Any
 ) -> None:
-    merged_reading(seed).run()
+    counts: Counter[str] = Counter()
+
+    @settings(max_examples=campaign.size(60, 2_000), deadline=None, database=None)
+    @seeded(campaign.seed)
+    @given(st.integers(0, 2**32))
+    def gives_the_table(seed: int) -> None:
+        reading = merged_reading(seed)
+        reading.run()
+        counts.update(histories=1, crashes=reading.crashes, rows=reading.reads, pauses=reading.pauses)
+        counts.update(refused_claims=reading.refused, continued=reading.continued)
+
+    gives_the_table()
+    campaign.record("snapshot-histories-spanner", **counts)
 
 
 def test_the_histories_reach_every_case(merged_reading: Any) -> None:

@@ -1,0 +1,146 @@
+"""An initial snapshot has the guarantees of YDB's initial scan, also over restarts of the reader.
+
+Source: YDB documentation, "Change Data Capture", "Initial table scan": the original value of a row comes before each
+change of the row, and a row that has changed is not scanned again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from penstock.io.postgres.events import EventConverter
+from penstock.io.postgres.record import ChangeKind
+from penstock.transforms.formats.ydb import YdbFormat
+from tests.integration.postgres.conftest import Database
+from tests.integration.postgres.test_snapshots import SIGNALS, Snapshots, contents
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+ROWS = 120
+HOLDERS = (
+    "select pid from pg_stat_activity where application_name like 'penstock snapshot %' and datname = '{}'"
+)
+
+
+@pytest.fixture
+def original(database: Database) -> Database:
+    database.execute(
+        SIGNALS,
+        "create table t (id int primary key, v text)",
+        f"insert into t select i, 'original' from generate_series(1, {ROWS}) i",
+        "create table keyless (a int)",
+        f"insert into keyless select generate_series(1, {ROWS})",
+    )
+    database.publish("for table t, keyless, signals")
+    database.execute("alter table keyless replica identity full")
+    return database
+
+
+def scanning(database: Database, **options: Any) -> Snapshots:
+    """Return a reader that each epoch restarts."""
+    return Snapshots(database, snapshot="initial", chunk_rows=1, idle_stream_seconds=0, **options)
+
+
+def values_by_key(reader: Snapshots) -> dict[int, list[str]]:
+    """Return the values of each row as YDB's format has them, in their order; erased rows have None."""
+    convert, format_ = EventConverter(), YdbFormat("feed", mode="NEW_IMAGE")
+    found: dict[int, list[str]] = {}
+    for record in reader.records:
+        if record.table.name == "t":
+            for line in (line for event in convert(record) for line in format_(event)):
+                document = json.loads(line.value)
+                found.setdefault(document["key"][0], []).append(document.get("newImage", {}).get("v"))
+    return found
+
+
+def scan_with_writers(reader: Snapshots) -> int:
+    """Run epochs that crash or restart, while rows change that are read already and rows that are not."""
+    number = 0
+    while reader.progress.snapshots:
+        reader.database.execute(
+            f"update t set v = 'change {number}' where id % 9 = {number % 9}",
+            f"delete from t where id = {2 + 5 * number}",
+            f"insert into t values ({1000 + number}, 'new')",
+            f"update keyless set a = a where a % 9 = {number % 9}",
+        )
+        reader.epochs.run(0.1, steps=1, crash=number % 3 == 1)
+        number += 1
+        assert number < 200, "the snapshot does not end"
+    return number
+
+
+def test_the_original_value_of_each_row_comes_once_and_before_its_changes(original, caplog):
+    reader = scanning(original)
+    original.execute("update t set v = 'before the snapshot' where id = 1")
+    with caplog.at_level(logging.WARNING):
+        assert scan_with_writers(reader) > 3, "nothing changed while rows were read"
+    assert "first snapshot of the database" not in caplog.text
+    reader.run_to_now()
+    values = values_by_key(reader)
+    expected = {n: "original" if n > 1 else "before the snapshot" for n in range(1, ROWS + 1)}
+    assert {key: found[0] for key, found in values.items() if key <= ROWS} == expected
+    assert all(found.count("original") <= 1 for found in values.values())
+    assert any(found.count("before the snapshot") != 0 for found in values.values())
+    assert sum(len(found) > 1 for found in values.values()) > 9
+    assert reader.replayed("t") == contents(original, "t")
+    # Rows without a key cannot replace each other, so each must come exactly once.
+    reads = [record.new for record in reader.records if record.kind is ChangeKind.READ]
+    assert sum(len(row) == 1 for row in reads) == ROWS
+
+
+def test_a_snapshot_that_the_server_lost_is_finished_by_merging(original, caplog):
+    reader = scanning(original)
+    reader.epochs.run(0.1, steps=1)
+    ((holder,),) = original.rows(HOLDERS.format(original.name))
+    original.execute(f"select pg_terminate_backend({holder})", "truncate keyless")
+    wait_until(lambda: not original.rows(HOLDERS.format(original.name)))
+    with caplog.at_level(logging.WARNING):
+        scan_with_writers(reader)
+    assert "the server does not hold it any more" in caplog.text
+    reader.run_to_now()
+    assert reader.replayed("t") == contents(original, "t")
+
+
+@pytest.mark.parametrize(
+    "change", ["alter table t alter v type varchar(40)", "alter table t rename v to w", "truncate t"]
+)
+def test_a_table_that_is_altered_during_the_initial_snapshot_loses_no_row(original, change, caplog):
+    reader = scanning(original)
+    reader.epochs.run(0.1, steps=1)
+    original.execute(change, "insert into t values (2000, 'after')")
+    with caplog.at_level(logging.WARNING):
+        reader.run_to_now()
+    assert "first snapshot of the database" in caplog.text
+    found = [(int(row["id"]), row.get("w", row.get("v"))) for row in reader.replayed("t").values()]
+    assert sorted(found) == sorted(original.rows("select * from t"))
+
+
+def test_the_server_releases_the_snapshot_when_its_rows_are_in_a_checkpoint(original):
+    reader = Snapshots(original, snapshot="initial")
+    reader.run_until("COMPLETED")
+    original.execute("insert into t values (2000, 'after')")
+    reader.run_to_now()
+    wait_until(
+        lambda: reader.epochs.run(0.05) is None or not original.rows(HOLDERS.format(original.name)),
+        "the server still holds the snapshot",
+    )
+
+
+def test_a_paused_initial_snapshot_does_not_hold_changes_back(original, tmp_path):
+    from penstock.io.change_streams.snapshots.signal_folder import write_signal
+
+    options = {"signal_table": None, "signal_folder": str(tmp_path)}
+    write_signal(tmp_path, "pause", "pause-snapshot", {}, 1)
+    reader = scanning(original, **options)
+    reader.run_until("PAUSED")
+    original.execute("insert into t values (2000, 'after')")
+    reader.epochs.run_until(original.clock())
+    assert reader.records[-1].new == ("2000", "after")
+    assert not original.rows(HOLDERS.format(original.name))
+    write_signal(tmp_path, "resume", "resume-snapshot", {}, 2)
+    reader.run_until("COMPLETED")
+    assert reader.replayed("t") == contents(original, "t")
