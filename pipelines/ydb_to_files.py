@@ -25,8 +25,8 @@ from penstock.transforms.formats.ydb_lines import changefeed_lines
 
 @takes(
     ReadFromYdbChangefeed,
-    "endpoint database table changefeed start end consumer delivery_seconds token user password service_account_file "
-    "metadata_credentials root_certificates heartbeat_seconds unavailable_seconds",
+    "endpoint database table changefeed start end snapshot consumer delivery_seconds token user password "
+    "service_account_file metadata_credentials root_certificates heartbeat_seconds unavailable_seconds",
     events_of="ydb",
 )
 def ydb_to_files(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.errors import PositionLostError, SetupError
+from penstock.io.change_streams.snapshots.options import INITIAL, NEVER
 from penstock.io.ydb.description import Description, PartitionDescription
 from penstock.io.ydb.frontier import UNKNOWN, Frontier, Position, Waiting
 from penstock.io.ydb.source import ChangeStream
@@ -35,6 +36,48 @@ def check_changefeed(
         raise SetupError(
             f"{stream}: its topic has no consumer {consumer!r} (it has: {known}). Create it: "
             f"ALTER TOPIC `{stream.table}/{stream.changefeed}` ADD CONSUMER {consumer}"
+        )
+
+
+def check_snapshot(stream: ChangeStream, found: Description, snapshot: str) -> None:
+    """Check that the changefeed can give what the argument `snapshot` asks for: initial, never, or empty for either.
+
+    Raises:
+        SetupError: it cannot; the message names the fix.
+    """
+    if snapshot == INITIAL and not found.initial_scan:
+        raise SetupError(
+            f"{stream}: it was created without an initial scan, and YDB scans a table only when a changefeed is "
+            f"created. For snapshot=initial, create another one: ALTER TABLE `{stream.table}` ADD CHANGEFEED … WITH "
+            "(INITIAL_SCAN = TRUE, …)"
+        )
+    if snapshot == INITIAL and stream.start:
+        raise SetupError(
+            f"{stream}: a start leaves out the rows of the initial scan. Leave start out, or pass snapshot=never"
+        )
+    marked = found.table.format == "DEBEZIUM_JSON" or (found.has_commit_times and found.created_at[1])
+    if snapshot == NEVER and found.initial_scan and not marked:
+        raise SetupError(
+            f"{stream}: snapshot=never cannot tell rows of its initial scan from changes. This needs "
+            "VIRTUAL_TIMESTAMPS = TRUE and a server that says which transaction created the topic, or the format "
+            "DEBEZIUM_JSON. Create a changefeed without INITIAL_SCAN, or pass a start after the scan"
+        )
+
+
+def check_scan_is_whole(stream: ChangeStream, found: Description, snapshot: str) -> None:
+    """Check that retention has not deleted rows of the initial scan, when a pipeline starts without a checkpoint.
+
+    Raises:
+        PositionLostError: it may have.
+    """
+    known = {partition.number for partition in found.partitions}
+    deleted = any(
+        partition.first > 0 or not known.issuperset(partition.parents) for partition in found.partitions
+    )
+    if snapshot == INITIAL and deleted:
+        raise PositionLostError(
+            f"{stream}: the retention period has passed for the first records, so rows of the initial scan may be "
+            "missing. For snapshot=initial, create another changefeed with INITIAL_SCAN = TRUE"
         )
 
 

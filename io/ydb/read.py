@@ -29,6 +29,7 @@ from penstock.io.change_streams.arguments import in_range, named, period
 from penstock.io.change_streams.lineage import LineageEvent
 from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChangeStream, Unbounded
 from penstock.io.change_streams.settings import Limits
+from penstock.io.change_streams.snapshots.options import NEVER, WHEN_NEEDED, checked_snapshot
 from penstock.io.ydb import coder  # noqa: F401 - registers the coders of streams and records
 from penstock.io.ydb.decode import changed_table
 from penstock.io.ydb.description import Description
@@ -36,7 +37,14 @@ from penstock.io.ydb.frontier import Frontier
 from penstock.io.ydb.lineage import lineage_events
 from penstock.io.ydb.metrics import YdbMetrics
 from penstock.io.ydb.pool import StreamPool
-from penstock.io.ydb.preflight import check_changefeed, check_positions, check_retention, first_frontier
+from penstock.io.ydb.preflight import (
+    check_changefeed,
+    check_positions,
+    check_retention,
+    check_scan_is_whole,
+    check_snapshot,
+    first_frontier,
+)
 from penstock.io.ydb.record import ChangefeedRecord, Table
 from penstock.io.ydb.source import ChangeStream, Connection, Settings
 from penstock.io.ydb.steps import Rules
@@ -69,7 +77,9 @@ class ReadYdbFn(ReadChangeStreamFn):
         limit = settings.limits.unavailable_seconds
         found = client.backoff.ask(lambda: self.ask_service(client, stream), limit)
         tables = Tables(found.table)
-        rules = Rules.of(stream, found, settings.delivery_seconds, tables.at)
+        rules = Rules.of(
+            stream, found, settings.delivery_seconds, tables.at, skips_scan=settings.snapshot == NEVER
+        )
 
         def check(frontier: Frontier) -> None:
             check_positions(stream, frontier, found, time.time_ns())
@@ -92,11 +102,14 @@ class ReadYdbFn(ReadChangeStreamFn):
         found, names = client.describe()
         check_changefeed(stream, found, names, self._settings.consumer)
         assert found is not None, "check_changefeed raises"
+        check_snapshot(stream, found, self._settings.snapshot)
         return found
 
     def check_start(self, stream: ChangeStream) -> None:
         super().check_start(stream)
-        check_retention(stream, self.check(stream), time.time_ns())
+        found = self.check(stream)
+        check_retention(stream, found, time.time_ns())
+        check_scan_is_whole(stream, found, self._settings.snapshot)
 
     def first_frontier(self, stream: ChangeStream, said: Description) -> Frontier:
         """Return the partitions of the topic, to be read from the start."""
@@ -144,6 +157,8 @@ class ReadFromYdbChangefeed(ReadFromChangeStream):
             None: nothing is committed.
         delivery_seconds: how long YDB may need to write a change to the topic. The watermark of a changefeed without
             barriers is so much behind the time of writing; 0 to 86,400.
+        snapshot: ``initial`` (or True) demands a changefeed whose initial scan can be read from its first row.
+            ``never`` (or False) leaves out the rows of the scan. None: rows of a scan are read if there are any.
         token: an access token.
         user, password: a user of YDB.
         service_account_file: a file on the workers with the key of a service account, for Yandex Cloud.
@@ -175,6 +190,7 @@ class ReadFromYdbChangefeed(ReadFromChangeStream):
         end: Timelike | None = None,
         consumer: str | None = None,
         delivery_seconds: float = 10.0,
+        snapshot: str | bool | None = None,
         token: str | None = None,
         user: str | None = None,
         password: str | None = None,
@@ -219,6 +235,7 @@ class ReadFromYdbChangefeed(ReadFromChangeStream):
             end=stream.end,
             consumer=consumer or "",
             delivery_seconds=in_range("delivery_seconds", delivery_seconds, 0, 86_400),
+            snapshot="" if snapshot is None else _snapshot(snapshot),
         )
         super().__init__(stream, settings)
 
@@ -238,6 +255,14 @@ class ReadFromYdbChangefeed(ReadFromChangeStream):
         """Return the mode of the changefeed. It asks the server; raises what `check` raises."""
         found: Description = self.bounded_fn(self._settings).check(self._stream)
         return found.table.mode
+
+
+def _snapshot(snapshot: str | bool) -> str:
+    if snapshot == WHEN_NEEDED:
+        raise UsageError(
+            "snapshot must be initial or never, not when_needed: YDB scans a table only when a changefeed is created"
+        )
+    return checked_snapshot(snapshot)
 
 
 def _path(name: str, value: str, *, absolute: bool) -> str:

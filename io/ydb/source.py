@@ -92,11 +92,12 @@ class Connection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(settings.Settings):
-    """The common settings, and two of this source.
+    """The common settings, and those of this source.
 
     `consumer`: whose offsets are committed; empty: none. `delivery_seconds`: how long YDB may need to write a change
-    to the topic, for changefeeds without barriers.
+    to the topic, for changefeeds without barriers. `snapshot`: initial or never; empty: whatever the changefeed has.
     """
 
     consumer: str = ""
     delivery_seconds: float = 10.0
+    snapshot: str = ""

@@ -61,8 +61,9 @@ class PendingStep(NamedTuple):
 class Rules:
     """The facts that are the same for all partitions of one read.
 
-    `scan_tx_id`: transaction id of the snapshot of the initial scan; 0: there is no scan, or it is not known.
-    `table_at`: returns the table as a `Position.schema` says, or as YDB describes it now.
+    `skips_scan`: rows of the initial scan are not emitted. `scan_tx_id`: transaction id of the snapshot of the initial
+    scan; 0: there is no scan, or it is not known. `table_at`: returns the table as a `Position.schema` says, or as YDB
+    describes it now.
     """
 
     stream: ChangeStream
@@ -73,6 +74,7 @@ class Rules:
     delivery: int
     scan_tx_id: int
     table_at: Callable[[str], Table]
+    skips_scan: bool = False
 
     @classmethod
     def of(
@@ -81,6 +83,8 @@ class Rules:
         found: Description,
         delivery_seconds: float,
         table_at: Callable[[str], Table],
+        *,
+        skips_scan: bool = False,
     ) -> Rules:
         """Return the rules of a changefeed."""
         return cls(
@@ -92,6 +96,7 @@ class Rules:
             round(delivery_seconds * NANOS),
             found.created_at[1] if found.initial_scan else 0,
             table_at,
+            skips_scan,
         )
 
 
@@ -172,6 +177,8 @@ class PartitionSteps:
         is_scan = header.is_read
         if ts is not None and not header.schema:
             is_scan = is_scan or ts == snapshot or (tx_id == rules.scan_tx_id and tx_id > 0)
+        if is_scan and rules.skips_scan:
+            return None
         return ChangefeedRecord(
             commit if commit > watermark else watermark,
             self._partition,

@@ -6,10 +6,12 @@ import queue
 from types import SimpleNamespace
 from typing import Any
 
-from penstock.io.change_streams.snapshots.engine import Chunk
-from penstock.io.change_streams.snapshots.options import SnapshotOptions
+from penstock.io.change_streams.snapshots.engine import Chunk, FailedChunk
+from penstock.io.change_streams.snapshots.notifications import ScanStatus
+from penstock.io.change_streams.snapshots.options import SnapshotOptions, initial_request
 from penstock.io.change_streams.snapshots.progress import SnapshotProgress
 from penstock.io.change_streams.snapshots.signals import ExecuteSnapshot
+from penstock.io.postgres.log_reader import InitialSnapshot
 from penstock.io.postgres.record import UNCHANGED, ChangeKind, LogRecord, LogTransaction
 from penstock.io.postgres.snapshots.chunks import SnapshotRow
 from penstock.io.postgres.snapshots.merge import SnapshotMerge
@@ -18,23 +20,59 @@ from tests.unit.postgres.test_snapshot_chunks import statement, table
 TABLE = table("a")
 
 
-def emitted_before(change: LogRecord) -> list[Any]:
-    """Return what is emitted before a change of a row that waits."""
-    progress, _ = SnapshotProgress().receive(ExecuteSnapshot("1", ("public.t",)))
-    progress, _ = progress.resolved("1", ["public.t"])
+INITIAL_SNAPSHOT = InitialSnapshot("5:9:6", 100, 50, "exported", 1)
+"""It contains the transactions below 9 except 6, all of which were committed up to 50."""
+
+
+class Held:
+    """A server that holds one snapshot, and may lose it."""
+
+    def __init__(self, name: str = "", *, lost: bool = False) -> None:
+        self.name, self._lost = name, lost
+        self.released = False
+
+    def begin(self, stopped: Any) -> InitialSnapshot:
+        self.name = INITIAL_SNAPSHOT.name
+        return INITIAL_SNAPSHOT
+
+    def resume(self, initial: InitialSnapshot) -> bool:
+        self.name = "" if self._lost else initial.name
+        return not self._lost
+
+    def keep(self) -> None: ...
+
+    def release(self) -> None:
+        self.name, self.released = "", True
+
+
+def merging(
+    progress: SnapshotProgress, held: Any = None, initial: InitialSnapshot | None = None
+) -> tuple[SnapshotMerge, Any]:
+    """Return a merge and its worker, whose `asked` has the requests."""
     asked: list[Any] = []
-    worker: Any = SimpleNamespace(answers=queue.SimpleQueue(), ask=asked.append)
+    worker: Any = SimpleNamespace(answers=queue.SimpleQueue(), ask=asked.append, asked=asked)
     merge = SnapshotMerge(
         worker,
         SnapshotOptions(),
         "",
         progress,
         (),
+        held or Held(),
+        initial,
         notifications=False,
         dead_letters=False,
         visible=lambda: None,
         close=lambda: None,
     )
+    return merge, worker
+
+
+def emitted_before(change: LogRecord) -> list[Any]:
+    """Return what is emitted before a change of a row that waits."""
+    progress, _ = SnapshotProgress().receive(ExecuteSnapshot("1", ("public.t",)))
+    progress, _ = progress.resolved("1", ["public.t"])
+    merge, worker = merging(progress)
+    asked = worker.asked
     merge.advance(10, 10)
     rows = statement(TABLE).chunk_rows([("1", "b", "large", "1")], lambda row: SnapshotRow(TABLE, row))
     worker.answers.put(Chunk(asked[0], rows, lambda transaction: False, 100, False))
@@ -55,3 +93,79 @@ def test_a_change_with_all_columns_replaces_the_row():
     assert emitted_before(update(("1", "new", "other"))) == []
     full = update(("1", "new", UNCHANGED), old=("1", "b", "large"), old_is_full=True)
     assert emitted_before(full) == []
+
+
+INITIAL = SnapshotProgress().with_initial(initial_request())
+
+
+def change(transaction: int, committed: int) -> LogRecord:
+    return LogRecord(
+        ChangeKind.INSERT,
+        committed,
+        LogTransaction(transaction, 60, committed),
+        1,
+        60,
+        True,
+        TABLE,
+        ("1", "b", "c"),
+    )
+
+
+def test_changes_that_the_rows_of_an_initial_snapshot_contain_are_not_emitted():
+    merge, _ = merging(SnapshotProgress(), initial=INITIAL_SNAPSHOT)
+    assert merge.note(change(5, 40), 40, 60) is None
+    assert merge.note(change(6, 40), 40, 60) == []
+    assert merge.note(change(9, 40), 40, 60) == []
+
+
+def test_a_transaction_id_that_a_server_uses_again_after_a_crash_is_another_transaction():
+    merge, _ = merging(SnapshotProgress(), initial=INITIAL_SNAPSHOT)
+    assert merge.note(change(5, 51), 51, 60) == []
+
+
+def test_the_first_snapshot_is_forgotten_where_the_log_has_no_change_that_it_contains():
+    merge, _ = merging(SnapshotProgress(), initial=INITIAL_SNAPSHOT._replace(name=""))
+    merge.advance(99, 99)
+    assert merge.initial is not None
+    merge.advance(100, 100)
+    assert merge.initial is None
+
+
+def test_an_initial_snapshot_that_has_begun_continues_at_the_same_snapshot():
+    merge, _ = merging(INITIAL)
+    assert merge.begin_scan(lambda: False)
+    resumed, _ = merging(INITIAL, initial=merge.initial)
+    assert resumed.begin_scan(lambda: False)
+    assert resumed.initial == INITIAL_SNAPSHOT
+
+
+def test_a_snapshot_that_the_server_lost_is_continued_beside_the_log():
+    merge, _ = merging(INITIAL, Held(lost=True), INITIAL_SNAPSHOT)
+    assert not merge.begin_scan(lambda: False)
+    assert merge.initial == INITIAL_SNAPSHOT._replace(name="")
+    assert merge.note(change(5, 40), 40, 60) is None, "the rows that were emitted contain it"
+
+
+def test_a_chunk_that_is_refused_at_the_first_snapshot_is_read_as_of_now():
+    held = Held()
+    progress, _ = INITIAL.resolved("initial", ["public.t"])
+    merge, worker = merging(progress, held)
+    merge.begin_scan(lambda: False)
+    merge.advance(10, 10, at_end=True)
+    (request,) = worker.asked
+    worker.answers.put(FailedChunk(request, ScanStatus.SQL_EXCEPTION, "the table was rewritten"))
+    merge.advance(10, 10, at_end=True)
+    assert (held.released, merge.is_scanning) == (True, False)
+    assert len(worker.asked) == 2, "the chunk is not requested again"
+
+
+def test_the_server_holds_the_snapshot_until_a_checkpoint_has_its_rows():
+    held = Held()
+    merge, _ = merging(INITIAL, held)
+    merge.begin_scan(lambda: False)
+    merge._engine.progress = SnapshotProgress()  # the last row was queued
+    merge.advance(10, 10)
+    merge.acknowledged(10)
+    assert not held.released
+    merge.acknowledged(11)
+    assert held.released

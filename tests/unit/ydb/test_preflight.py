@@ -13,7 +13,14 @@ from penstock.errors import PositionLostError, SetupError, UsageError
 from penstock.io.ydb import ReadFromYdbChangefeed
 from penstock.io.ydb.errors import classify_status
 from penstock.io.ydb.frontier import UNKNOWN, Position, Waiting
-from penstock.io.ydb.preflight import check_changefeed, check_positions, check_retention, first_frontier
+from penstock.io.ydb.preflight import (
+    check_changefeed,
+    check_positions,
+    check_retention,
+    check_scan_is_whole,
+    check_snapshot,
+    first_frontier,
+)
 from penstock.io.ydb.source import ChangeStream
 from tests.unit.ydb.memory import TABLE, described
 
@@ -74,6 +81,51 @@ def test_a_changefeed_that_is_missing_disabled_or_unknown_is_refused_with_the_fi
     with pytest.raises(SetupError, match=r"no consumer 'c'.*ADD CONSUMER c"):
         check_changefeed(STREAM, found, (), "c")
     check_changefeed(STREAM, described(topic(), consumers=("c",)), (), "c")
+
+
+def test_snapshot_initial_demands_a_whole_scan_and_no_start() -> None:
+    made = topic(1, 2)
+    check_snapshot(STREAM, described(made), "")
+    with pytest.raises(SetupError, match="INITIAL_SCAN = TRUE"):
+        check_snapshot(STREAM, described(made), "initial")
+    check_snapshot(STREAM, described(made, initial_scan=True), "initial")
+    with pytest.raises(SetupError, match="Leave start out"):
+        check_snapshot(FROM_TEN, described(made, initial_scan=True), "initial")
+    check_scan_is_whole(STREAM, described(made, initial_scan=True), "initial")
+    made.trim(0, 1)
+    with pytest.raises(PositionLostError, match="rows of the initial scan may be missing"):
+        check_scan_is_whole(STREAM, described(made, initial_scan=True), "initial")
+    check_scan_is_whole(STREAM, described(made, initial_scan=True), "")
+
+
+def test_snapshot_never_is_refused_if_rows_of_the_scan_look_like_changes() -> None:
+    made = topic(1)
+    check_snapshot(STREAM, described(made, initial_scan=True, virtual_timestamps=True), "never")
+    with pytest.raises(SetupError, match="cannot tell"):
+        check_snapshot(STREAM, described(made, initial_scan=True, virtual_timestamps=False), "never")
+    check_snapshot(STREAM, described(made, virtual_timestamps=False), "never")
+    made.created_at = (0, 0)
+    with pytest.raises(SetupError, match="cannot tell"):
+        check_snapshot(STREAM, described(made, initial_scan=True, virtual_timestamps=True), "never")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [(None, ""), (True, "initial"), (False, "never"), ("initial", "initial")]
+)
+def test_snapshot_has_the_values_of_the_other_sources(given: Any, expected: str) -> None:
+    assert _snapshot_of(given) == expected
+
+
+def test_when_needed_is_refused_with_the_reason() -> None:
+    with pytest.raises(UsageError, match="only when a changefeed is created"):
+        _snapshot_of("when_needed")
+
+
+def _snapshot_of(given: Any) -> str:
+    source = ReadFromYdbChangefeed(
+        endpoint="grpc://h:1", database="/l", table="t", changefeed="f", snapshot=given
+    )
+    return source._settings.snapshot
 
 
 def test_a_start_before_the_retention_is_refused_if_records_were_deleted() -> None:

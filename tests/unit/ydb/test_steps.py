@@ -22,11 +22,18 @@ SECOND = 1_000_000_000
 
 
 def steps(
-    position: Position = Position(0, 0), *, start: int = 0, end: int | None = None, **options: Any
+    position: Position = Position(0, 0),
+    *,
+    start: int = 0,
+    end: int | None = None,
+    skips_scan: bool = False,
+    **options: Any,
 ) -> Any:
     stream = ChangeStream("/local", "orders", "feed", start, end)
     found = described(Topic("/local/orders/feed", created_at=(1000, 55)), **options)
-    return PartitionSteps(Rules.of(stream, found, 10.0, Tables(found.table).at), 0, position)
+    return PartitionSteps(
+        Rules.of(stream, found, 10.0, Tables(found.table).at, skips_scan=skips_scan), 0, position
+    )
 
 
 def message(
@@ -131,6 +138,14 @@ def test_if_that_is_not_known_rows_of_the_scan_have_the_lowest_timestamp_of_the_
     stamps = [(1000, 1), (1005, 2), (1000, 1), (1006, 3)]
     found = [reading.message(message(n, change(*at)), 1).record for n, at in enumerate(stamps)]
     assert [record.is_initial_scan for record in found] == [True, False, True, False]
+
+
+def test_rows_of_the_scan_can_be_left_out_and_move_the_position() -> None:
+    reading = steps(initial_scan=True, skips_scan=True)
+    stamps = [(1000, 55), (1005, 60)]
+    found = [reading.message(message(n, change(*at)), 1) for n, at in enumerate(stamps)]
+    assert [step.record is None for step in found] == [True, False]
+    assert found[0].position.offset == 1
 
 
 def test_without_a_scan_no_record_is_a_row_of_one() -> None:
