@@ -189,7 +189,7 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
         buffer_bytes: how much the reader may read ahead of the pipeline, counted as messages of the server.
         idle_stream_seconds: how long the connection waits for the next bundle that continues at its position. The slot
             is free for another worker after it.
-        snapshot: ``never``: changes only. ``initial``: all rows too, when a pipeline starts without a checkpoint.
+        snapshot: ``never``: changes only. ``initial``: all rows first, when a pipeline starts without a checkpoint.
             ``when_needed``: also when the server no longer has the changes after the checkpoint. docs/snapshots.md says
             what is promised.
         signal_table: a table with the text columns id, type and data. Rows that are inserted there request snapshots,
