@@ -20,7 +20,7 @@ from tests.integration.postgres.test_snapshots import SIGNALS, Snapshots, conten
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
-ROWS = 120
+ROWS, KEYLESS = 30, 12
 HOLDERS = (
     "select pid from pg_stat_activity where application_name like 'penstock snapshot %' and datname = '{}'"
 )
@@ -33,7 +33,7 @@ def original(database: Database) -> Database:
         "create table t (id int primary key, v text)",
         f"insert into t select i, 'original' from generate_series(1, {ROWS}) i",
         "create table keyless (a int)",
-        f"insert into keyless select generate_series(1, {ROWS})",
+        f"insert into keyless select generate_series(1, {KEYLESS})",
     )
     database.publish("for table t, keyless, signals")
     database.execute("alter table keyless replica identity full")
@@ -69,7 +69,7 @@ def scan_with_writers(reader: Snapshots) -> int:
         )
         reader.epochs.run(0.1, steps=1, crash=number % 3 == 1)
         number += 1
-        assert number < 200, "the snapshot does not end"
+        assert number < 100, "the snapshot does not end"
     return number
 
 
@@ -77,7 +77,7 @@ def test_the_original_value_of_each_row_comes_once_and_before_its_changes(origin
     reader = scanning(original)
     original.execute("update t set v = 'before the snapshot' where id = 1")
     with caplog.at_level(logging.WARNING):
-        assert scan_with_writers(reader) > 3, "nothing changed while rows were read"
+        assert scan_with_writers(reader) > 2, "nothing changed while rows were read"
     assert "first snapshot of the database" not in caplog.text
     reader.run_to_now()
     values = values_by_key(reader)
@@ -85,11 +85,11 @@ def test_the_original_value_of_each_row_comes_once_and_before_its_changes(origin
     assert {key: found[0] for key, found in values.items() if key <= ROWS} == expected
     assert all(found.count("original") <= 1 for found in values.values())
     assert values[1].count("before the snapshot") == 1, "a change that the row contains was emitted"
-    assert sum(len(found) > 1 for found in values.values()) > 9
+    assert sum(len(found) > 1 for found in values.values()) > 5
     assert reader.replayed("t") == contents(original, "t")
     # Rows without a key cannot replace each other, so each must come exactly once.
     reads = [record.new for record in reader.records if record.kind is ChangeKind.READ]
-    assert sum(len(row) == 1 for row in reads) == ROWS
+    assert sum(len(row) == 1 for row in reads) == KEYLESS
 
 
 def test_a_snapshot_that_the_server_lost_is_finished_by_merging(original, caplog):
