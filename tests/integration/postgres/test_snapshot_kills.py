@@ -20,6 +20,7 @@ from penstock.emulators.postgres import PostgresServer
 from penstock.io.change_streams.snapshots.signal_folder import write_signal
 from penstock.io.postgres import parse_lsn
 from tests.integration.postgres.conftest import VERSIONS, Database
+from tests.integration.spanner.test_snapshot_kills import RowsPublished
 from tests.oracle import kill
 from tests.oracle.kill import After, python
 from tests.oracle.lines import Line, read_lines
@@ -90,13 +91,7 @@ def test_a_snapshot_under_load_and_kills_gives_the_tables(tmp_path: Path, campai
         folder.mkdir()
         with PostgresServer.start(version=VERSIONS[number % len(VERSIONS)]) as server:
             database = Database(server)
-            for table in range(TABLES):
-                database.execute(
-                    f"create table t{table} (id int primary key, n int not null, body text)",
-                    f"alter table t{table} alter body set storage external",
-                    f"insert into t{table} select i, 0, repeat(md5(i::text), 90) from generate_series(1, {ROWS}) i",
-                )
-            database.publish()
+            fill(database)
             request = {"data-collections": ["public[.]t[0-9]"], "chunk-size": 200}
             write_signal(folder / "signals", "all", "execute-snapshot", request, 1)
             writers = BenchWriters(database.dsn, campaign.seed + number)
@@ -131,13 +126,78 @@ def test_a_snapshot_under_load_and_kills_gives_the_tables(tmp_path: Path, campai
     campaign.record("postgres-snapshot-kills", kills=killed, transactions=transactions, rows=rows)
 
 
-def command(database: Database, folder: Path, end: float) -> list[str]:
+@pytest.mark.campaign
+def test_kills_while_an_initial_snapshot_is_read_keep_each_original_value(
+    tmp_path: Path, campaign: Any
+) -> None:
+    draw = campaign.random("initial snapshot kills")
+    killed = transactions = rows = 0
+    for number in range(campaign.size(1, 5)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with PostgresServer.start(version=VERSIONS[number % len(VERSIONS)]) as server:
+            database = Database(server)
+            fill(database)
+            writers = BenchWriters(database.dsn, campaign.seed + number)
+            shares = sorted(draw.uniform(0.02, 0.8) for _ in range(3))
+            end = time.time() + 45
+            stop = threading.Timer(end - 3 - time.time(), writers.stop)
+            stop.start()
+            kills = kill.campaign(
+                command(database, folder, end, snapshot="initial", chunk_rows="10"),
+                [
+                    (f"{share:.2f}", RowsPublished(folder / "out", int(share * TABLES * ROWS)))
+                    for share in shares
+                ],
+                log=folder / "log",
+                seconds=end - time.time() + 150,
+                environment={},
+            )
+            stop.join()
+            lines = list(read_lines(folder / "out"))
+            assert len(kills) == len(shares), "the snapshot was read before its moment"
+            assert_original_values_come_first(lines)
+            assert replayed(lines) == rows_of(database.dsn)
+            assert_every_change_once(lines)
+        killed, transactions = killed + len(kills), transactions + writers.transactions
+        rows += sum(line.content["kind"] == "READ" for line in lines)
+    campaign.record("postgres-initial-snapshot-kills", kills=killed, transactions=transactions, rows=rows)
+
+
+def fill(database: Database) -> None:
+    for table in range(TABLES):
+        database.execute(
+            f"create table t{table} (id int primary key, n int not null, body text)",
+            f"alter table t{table} alter body set storage external",
+            f"insert into t{table} select i, 0, repeat(md5(i::text), 90) from generate_series(1, {ROWS}) i",
+        )
+    database.publish()
+
+
+def assert_original_values_come_first(lines: list[Line]) -> None:
+    """Each row is read once, before its changes; each update continues the value that came before it."""
+    seen: dict[tuple[str, str], int | None] = {}
+    for line in lines:
+        new, old = line.content["new"], line.content["old"]
+        key = (line.table, (new or old)["id"])
+        match line.content["kind"]:
+            case "READ":
+                assert key not in seen, "a row is read twice, or after a change of it"
+            case "UPDATE" if old is not None and old["id"] != new["id"]:
+                assert seen[line.table, old["id"]] == int(new["n"]), "a change is missing before this one"
+                seen[line.table, old["id"]] = None
+            case "UPDATE":
+                assert seen[key] == int(new["n"]) - 1, "a change is missing before this one"
+        seen[key] = None if new is None else int(new["n"])
+
+
+def command(database: Database, folder: Path, end: float, **more: str) -> list[str]:
     given = {
         "dsn": database.dsn,
         "publication": database.publication,
         "slot": database.slot,
         "output": str(folder / "out"),
-        "signal_folder": str(folder / "signals"),
+        **(more or {"signal_folder": str(folder / "signals")}),
         "end": datetime.fromtimestamp(end, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         "roll_seconds": "1",
     }
