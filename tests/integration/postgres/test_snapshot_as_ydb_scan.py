@@ -61,13 +61,14 @@ def scan_with_writers(reader: Snapshots) -> int:
     """Run epochs that crash or restart, while rows change that are read already and rows that are not."""
     number = 0
     while reader.progress.snapshots:
+        # The first epoch takes the snapshot, before anything changes.
+        reader.epochs.run(0.1, steps=1, crash=number % 3 == 1)
         reader.database.execute(
             f"update t set v = 'change {number}' where id % 9 = {number % 9}",
             f"delete from t where id = {2 + 5 * number}",
             f"insert into t values ({1000 + number}, 'new')",
             f"update keyless set a = a where a % 9 = {number % 9}",
         )
-        reader.epochs.run(0.1, steps=1, crash=number % 3 == 1)
         number += 1
         assert number < 100, "the snapshot does not end"
     return number
