@@ -56,6 +56,13 @@ def test_a_snapshot_sees_what_ended_before_it():
     assert not parse_snapshot("10:10:").sees(10)
 
 
+def test_a_snapshot_compares_whole_transaction_ids_after_an_epoch():
+    epoch = 1 << 32
+    visible = parse_snapshot(f"{epoch + 3}:{epoch + 9}:{epoch + 5}")
+    assert [visible.sees(epoch + n) for n in (2, 4, 5, 9)] == [True, True, False, False]
+    assert visible.sees(epoch - 1)
+
+
 @pytest.mark.parametrize(
     ("insert", "end"),
     [
