@@ -3,7 +3,7 @@
 An exported snapshot lives as long as the transaction that exported it. That transaction must survive the worker, so
 its session runs a loop on the server (`_HOLD`). A server does not look at the client's connection while a statement
 runs. Each worker that reads at the snapshot holds an advisory lock, in a session that ends with the worker. The loop
-ends when nobody has held the lock for `HOLD_SECONDS`.
+ends when the lock was free for `HOLD_SECONDS`.
 
 Nothing is written to the database: both transactions have no transaction id. The held snapshot keeps the server from
 removing old row versions.
