@@ -5,7 +5,8 @@
   in parts: a position inside of a transaction is the number of its records that were claimed.
 - **Errors** of the thread are raised by `take`, in the consumer. A connection that is lost is opened again from the
   last queued position, after a pause.
-- **Snapshots** (`snapshots.merge`) add rows of tables between the changes.
+- **Snapshots** (`snapshots.merge`) add rows of tables: initial ones before the log is opened, others between the
+  changes.
 
 Knows neither Beam nor the client.
 """

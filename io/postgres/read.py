@@ -9,8 +9,9 @@
   are not emitted again. Changes that a lost bundle had emitted are emitted again.
 - **Watermark**: the commit timestamps of the log, and the server's clock when everything that was committed before it
   has been read; so it advances while nothing changes.
-- **Snapshots**: rows of tables come between the changes, as records of the kind READ. No row follows a change of its
-  key that it does not contain. docs/snapshots.md has the rest.
+- **Snapshots**: rows of tables are records of the kind READ. Those of an initial snapshot come before all changes,
+  those that a signal requests between them. No row follows a change of its key that it does not contain.
+  docs/snapshots.md has the rest.
 - **Several slots** are partitions of one read: each has its own order, position and acknowledgement, and the watermark
   is the lowest one.
 - **State**: one position of each slot in the restriction. The server keeps its log from the last position that a bundle
