@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from penstock.event.arrow import arrow_array, arrow_type, python_values
+from penstock.event.change_rows import change_row_schema
 from penstock.event.column_types import ColumnType, Field, Kind
 from penstock.event.model import Column, Source, TableSchema
-from penstock.io.columnar.table_rows import StoredRow
+from penstock.io.columnar.table_rows import Mode, StoredRow, table_schema
 
 _KINDS = {
     pa.bool_(): Kind.BOOL,
@@ -26,6 +27,13 @@ _KINDS = {
 def arrow_schema(schema: TableSchema) -> pa.Schema:
     """Return the Arrow schema of plain columns."""
     return pa.schema([pa.field(column.name, arrow_type(column.type, "us")) for column in schema])
+
+
+def new_table_schema(schema: TableSchema, mode: Mode) -> pa.Schema:
+    """Return the Arrow schema of a table that a sink creates for events with the columns `schema`."""
+    shape = change_row_schema(schema) if mode == "log" else arrow_schema(table_schema(schema, mode))
+    # Nullable: a column that a later event does not have must not be refused.
+    return pa.schema([field.with_nullable(True) for field in shape])
 
 
 def rows_to_arrow(rows: Sequence[StoredRow], schema: TableSchema, source: Source) -> pa.Table:

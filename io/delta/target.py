@@ -17,11 +17,17 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.attempt import TOKEN_DIGITS
-from penstock.event.change_rows import change_row_schema, change_rows
+from penstock.event.change_rows import change_rows
 from penstock.event.model import Source, TableSchema, Version
 from penstock.event.replica import TableChanges, encode_version, fold
 from penstock.event.schema_changes import Policy, SchemaChange
-from penstock.io.columnar.arrow_rows import arrow_schema, columns_of_arrow, rows_of_arrow, rows_to_arrow
+from penstock.io.columnar.arrow_rows import (
+    arrow_schema,
+    columns_of_arrow,
+    new_table_schema,
+    rows_of_arrow,
+    rows_to_arrow,
+)
 from penstock.io.columnar.replica import (
     TableEvents,
     events_of_epoch,
@@ -111,13 +117,8 @@ class DeltaTarget:
         """Create an empty table. It has no entry in its ledger, so a crash after it repeats nothing."""
         from deltalake import DeltaTable
 
-        schema = table.schema
-        shape = (
-            change_row_schema(schema) if self.mode == "log" else arrow_schema(table_schema(schema, self.mode))
-        )
-        # Nullable: a column that a later event does not have must not be refused.
-        nullable = pa.schema([field.with_nullable(True) for field in shape])
-        DeltaTable.create(uri, nullable, mode="ignore", storage_options=dict(self.storage_options))
+        columns = new_table_schema(table.schema, self.mode)
+        DeltaTable.create(uri, columns, mode="ignore", storage_options=dict(self.storage_options))
         return self._open(uri)
 
 

@@ -18,11 +18,16 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.compat import UTC
-from penstock.event.change_rows import change_row_schema, change_rows
+from penstock.event.change_rows import change_rows
 from penstock.event.model import Source, TableSchema, Version
 from penstock.event.replica import encode_version, fold
 from penstock.event.schema_changes import Policy
-from penstock.io.columnar.arrow_rows import arrow_schema, columns_of_arrow, rows_of_arrow, rows_to_arrow
+from penstock.io.columnar.arrow_rows import (
+    columns_of_arrow,
+    new_table_schema,
+    rows_of_arrow,
+    rows_to_arrow,
+)
 from penstock.io.columnar.replica import (
     TableEvents,
     events_of_epoch,
@@ -129,16 +134,8 @@ class IcebergTarget:
         try:
             found = catalog.load_table(name)
         except NoSuchTableError:
-            schema = table.schema
-            shape = (
-                change_row_schema(schema)
-                if self.mode == "log"
-                else arrow_schema(table_schema(schema, self.mode))
-            )
-            # Nullable: a column that a later event does not have must not be refused.
-            nullable = pa.schema([each.with_nullable(True) for each in shape])
             catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
-            found = catalog.create_table_if_not_exists(name, schema=nullable)
+            found = catalog.create_table_if_not_exists(name, schema=new_table_schema(table.schema, self.mode))
         # Set the property only on this handle of the table: other writers keep their own setting.
         properties = {**found.metadata.properties, "commit.retry.num-retries": "0"}
         found.metadata = found.metadata.model_copy(update={"properties": properties})

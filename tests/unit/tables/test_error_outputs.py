@@ -39,15 +39,12 @@ SINKS = {
 
 
 @pytest.mark.parametrize("name", SINKS)
-def test_a_sink_stops_at_max_dead_letters_and_only_if_they_are_given(name: str, tmp_path: Path):
-    for limit in (None, 3):
-        pipeline = beam.Pipeline()
-        sink = SINKS[name](tmp_path).with_exception_handling(max_dead_letters=limit)
-        events = pipeline | beam.Create(EVENTS).with_output_types(ChangeEvent)
-        _, refused = events | "Write" >> sink
-        assert refused.producer is not None
-        labels = {each.unique_name for each in pipeline.to_runner_api().components.transforms.values()}
-        assert ("Write/Limit" in labels) is (limit is not None)
+def test_a_sink_stops_at_max_dead_letters(name: str, tmp_path: Path):
+    pipeline = beam.Pipeline()
+    sink = SINKS[name](tmp_path).with_exception_handling(max_dead_letters=3)
+    events = pipeline | beam.Create(EVENTS).with_output_types(ChangeEvent)
+    _, refused = events | "Write" >> sink
+    assert refused.producer.full_label.startswith("Write/Limit/")
     with pytest.raises(UsageError, match="max_dead_letters must be 1 or more"):
         SINKS[name](tmp_path).with_exception_handling(max_dead_letters=0)
 
