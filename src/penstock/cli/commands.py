@@ -25,7 +25,7 @@ from click.shell_completion import get_completion_class
 
 from penstock import __version__
 from penstock.cli import flex, graph, jobs
-from penstock.cli.common import build, configuration_options, refuse
+from penstock.cli.common import build, configuration_options, refuse, write_file
 from penstock.cli.configuration import Configuration, ConfigurationError
 from penstock.cli.dead_letters import dead_letters
 from penstock.cli.describe import as_text, job_file
@@ -163,7 +163,7 @@ def plan(
     except ConfigurationError as error:
         refuse(error)
     if svg:
-        svg.write_text(graph.as_svg(steps), "utf-8")
+        write_file(svg, graph.as_svg(steps))
     guarantees = [*configuration.template.guarantees, *_refused_changes(configuration)]
     if json_:
         shown = {

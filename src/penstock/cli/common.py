@@ -130,6 +130,14 @@ def _parameters_without_secrets(configuration: Configuration) -> Values:
     return values
 
 
+def write_file(file: Path, text: str) -> None:
+    """Write a file that an option names, or refuse."""
+    try:
+        file.write_text(text, "utf-8")
+    except OSError as error:
+        refuse(f"{file} cannot be written: {error.strerror}")
+
+
 def refuse(error: object) -> NoReturn:
     """Show an error of usage or configuration, and exit."""
     click.echo(f"Error: {error}", err=True)

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from penstock.cli.ask import ask
-from penstock.cli.common import build, configuration_of, job_argument, refuse, remote_job
+from penstock.cli.common import build, configuration_of, job_argument, refuse, remote_job, write_file
 from penstock.cli.folders import published_lines
 from penstock.compat import UTC
 from penstock.errors import PenstockError
@@ -118,7 +118,7 @@ def status(job: str, seconds: float, json_: bool, html: Path | None, lineage: st
             partitions,
             time.time(),
         )
-        html.write_text(page, "utf-8")
+        write_file(html, page)
     if json_:
         shown = as_fields(samples[0], samples[-1]) if samples else {}
         click.echo(json.dumps({**facts, **shown}, indent=2))

@@ -163,6 +163,12 @@ def test_the_rate_and_the_charts_come_from_the_records_that_the_checkpoint_has(
     assert page.read_text().count("<polyline") == 1
 
 
+def test_a_page_that_cannot_be_written_is_one_message(driver: Driver, tmp_path: Path) -> None:
+    shown = penstock("status", driver.checkpoint.folder, "--html", str(tmp_path / "none" / "page.html"))
+    assert shown.exit_code == ExitCode.CONFIGURATION
+    assert "page.html cannot be written: No such file" in shown.output
+
+
 def test_the_charts_of_a_stopped_job_end_with_its_last_commit() -> None:
     ran = [Snapshot(at, 1, at, None, None, None, {}) for at in (10.0, 11.0)]
     stopped = Snapshot(4000.0, 1, 11.0, None, None, None, {})
