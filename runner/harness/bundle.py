@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
-import traceback
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +21,6 @@ from apache_beam.coders import coder_impl
 from apache_beam.options.value_provider import RuntimeValueProvider
 from apache_beam.portability.api import beam_fn_api_pb2, beam_runner_api_pb2
 from apache_beam.runners import pipeline_context
-from apache_beam.runners.sdf_utils import ThreadsafeRestrictionTracker
 from apache_beam.runners.worker import statesampler
 from apache_beam.runners.worker.bundle_processor import BundleProcessor, ExecutionContext, TimerInfo
 from apache_beam.transforms import core, userstate
@@ -34,6 +31,7 @@ from penstock.pace import Pace, reading_at
 from penstock.runner.harness import operations
 from penstock.runner.harness.bounded_caches import bounded_caches
 from penstock.runner.harness.elements import ElementCoder
+from penstock.runner.harness.split_timer import Budget, SplitTimer
 from penstock.runner.harness.user_state import StateHandler, domain_of
 from penstock.runner.planning.plan import Plan, Stage
 
@@ -91,21 +89,6 @@ class ReadResidual:
     element: bytes
     watermark_us: int | None
     delay_us: int
-
-
-@dataclass(slots=True)
-class Budget:
-    """When to split a read: at `deadline`, when it has written `records`, or when the bundle has written `bytes`.
-
-    A read is split at `idle_deadline` if the bundle has written nothing. Both are times of `time.monotonic`. Bytes are
-    counted as encoded for the exchange. `may_end_early`: the reader gets a pace (`penstock.pace`).
-    """
-
-    deadline: float
-    idle_deadline: float
-    records: int
-    bytes: int
-    may_end_early: bool = True
 
 
 class StageProcessor:
@@ -219,7 +202,7 @@ class StageProcessor:
         # One restriction at a time: a split applies to the element that the operation processes at that moment.
         (element,) = self.elements(block)
         pace = Pace(min(budget.deadline, budget.idle_deadline)) if budget.may_end_early else None
-        with _SplitTimer(self._read, budget, self.output_size) as timer, reading_at(pace):
+        with SplitTimer(self._read, budget, self.output_size) as timer, reading_at(pace):
             self.process(element)
         # A DoFn that defers leaves its residuals in the execution context; those of a split are the timer's.
         residuals = timer.residuals + [residual for _, residual in self._execution.delayed_applications]
@@ -313,90 +296,6 @@ class StageProcessor:
             watermark_us=None if mark is None else mark.micros,
             delay_us=_delay_us(residual),
         )
-
-
-# Polled, and not triggered by the writers: a check for each record would cost the reader more than 100 wake-ups a
-# second cost the machine.
-_POLL_SECONDS = 0.01
-_MANY = 10_000
-"""Records that a reader needs longer for than a poll."""
-
-
-class _SplitTimer:
-    """Splits a running restriction at fraction 0, from a thread, once the budget is used up.
-
-    It calls `try_split` of the reading operation, not of the bundle. Beam's split of a bundle never asks a tracker
-    whose progress is complete, so an idle reader that has caught up would run without an end.
-    """
-
-    def __init__(self, op: Any, budget: Budget, output_size: Callable[[], tuple[int, int]]) -> None:
-        self._op = op
-        self._budget = budget
-        self._output_size = output_size
-        self._records_before = output_size()[0]
-        # With a small limit the reader reaches it within milliseconds, and would read several times as much.
-        self._poll_seconds = _POLL_SECONDS if budget.records >= _MANY else _POLL_SECONDS / 10
-        self._ended = threading.Event()
-        # A daemon: if the reader hangs in user code, this thread must not keep the worker process alive.
-        self._thread = threading.Thread(target=self._run, name="penstock-split", daemon=True)
-        self.residuals: list[Any] = []
-        self._error: BaseException | None = None
-
-    def __enter__(self) -> _SplitTimer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self._ended.set()
-        self._thread.join()
-        if self._error is not None and error is None:
-            raise self._error
-
-    def _run(self) -> None:
-        try:
-            while not self._ended.wait(self._poll_seconds):
-                if self._is_used_up() and self._split():
-                    return
-        except BaseException as error:
-            self._error = error
-            _raise_at_next_claim(error)
-
-    def _is_used_up(self) -> bool:
-        records, size = self._output_size()
-        budget = self._budget
-        deadline = budget.deadline if records else min(budget.deadline, budget.idle_deadline)
-        read = records - self._records_before
-        return time.monotonic() >= deadline or read >= budget.records or size >= budget.bytes
-
-    def _split(self) -> bool:
-        # This thread calls `try_split` while the other thread processes: Beam's own splits come from another thread
-        # too, and the tracker's wrapper has a lock. None means that no element is being processed, or that the tracker
-        # refuses now.
-        split = self._op.try_split(0.0)
-        # The primary is not needed: the reader notices the split at its next claim and returns.
-        if split is None:
-            return False
-        _, residuals = split
-        self.residuals = [residual for _, residual in residuals]
-        return True
-
-
-def _raise_at_next_claim(error: BaseException) -> None:
-    """End the read whose tracker raised `error` in `try_split`, or a read without an end would never return.
-
-    Only the thread that reads can end the read, and it calls the tracker whenever it claims a position. So the next
-    claim must raise the error. Beam 2.77 offers no access to the tracker of the current element: the invoker that holds
-    it is a Cython class with private attributes. But the error has passed through the tracker's thread-safe wrapper, a
-    plain Python object, so its frame is in the traceback.
-    """
-
-    def try_claim(position: Any) -> bool:
-        raise error
-
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        tracker = frame.f_locals.get("self")
-        if isinstance(tracker, ThreadsafeRestrictionTracker):
-            tracker.try_claim = try_claim
 
 
 @contextlib.contextmanager

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from penstock.attempt import offering_staging, running_attempt
-from penstock.runner.harness.bundle import Budget
 from penstock.runner.harness.elements import encoded_impulse
+from penstock.runner.harness.split_timer import Budget
 from penstock.runner.planning.plan import Origin, Plan, Stage
 from penstock.runner.protocol.frames import Frame
 from penstock.runner.protocol.record import EarliestTimers, Residual

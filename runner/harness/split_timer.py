@@ -1,0 +1,110 @@
+"""Ends the read of a splittable DoFn when its budget is used up, with a split from a thread. Uses Beam internals."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from apache_beam.runners.sdf_utils import ThreadsafeRestrictionTracker
+
+# Polled, and not triggered by the writers: a check for each record would cost the reader more than 100 wake-ups a
+# second cost the machine.
+_POLL_SECONDS = 0.01
+_MANY = 10_000
+"""Records that a reader needs longer for than a poll."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """When to split a read: at `deadline`, when it has written `records`, or when the bundle has written `bytes`.
+
+    A read is split at `idle_deadline` if the bundle has written nothing. Both are times of `time.monotonic`. Bytes are
+    counted as encoded for the exchange. `may_end_early`: the reader gets a pace (`penstock.pace`).
+    """
+
+    deadline: float
+    idle_deadline: float
+    records: int
+    bytes: int
+    may_end_early: bool = True
+
+
+class SplitTimer:
+    """Splits a running restriction at fraction 0, from a thread, once the budget is used up.
+
+    It calls `try_split` of the reading operation, not of the bundle. Beam's split of a bundle never asks a tracker
+    whose progress is complete, so an idle reader that has caught up would run without an end.
+    """
+
+    def __init__(self, op: Any, budget: Budget, output_size: Callable[[], tuple[int, int]]) -> None:
+        self._op = op
+        self._budget = budget
+        self._output_size = output_size
+        self._records_before = output_size()[0]
+        # With a small limit the reader reaches it within milliseconds, and would read several times as much.
+        self._poll_seconds = _POLL_SECONDS if budget.records >= _MANY else _POLL_SECONDS / 10
+        self._ended = threading.Event()
+        # A daemon: if the reader hangs in user code, this thread must not keep the worker process alive.
+        self._thread = threading.Thread(target=self._run, name="penstock-split", daemon=True)
+        self.residuals: list[Any] = []
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> SplitTimer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._ended.set()
+        self._thread.join()
+        if self._error is not None and error is None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            while not self._ended.wait(self._poll_seconds):
+                if self._is_used_up() and self._split():
+                    return
+        except BaseException as error:
+            self._error = error
+            _raise_at_next_claim(error)
+
+    def _is_used_up(self) -> bool:
+        records, size = self._output_size()
+        budget = self._budget
+        deadline = budget.deadline if records else min(budget.deadline, budget.idle_deadline)
+        read = records - self._records_before
+        return time.monotonic() >= deadline or read >= budget.records or size >= budget.bytes
+
+    def _split(self) -> bool:
+        # This thread calls `try_split` while the other thread processes: Beam's own splits come from another thread
+        # too, and the tracker's wrapper has a lock. None means that no element is being processed, or that the tracker
+        # refuses now.
+        split = self._op.try_split(0.0)
+        # The primary is not needed: the reader notices the split at its next claim and returns.
+        if split is None:
+            return False
+        _, residuals = split
+        self.residuals = [residual for _, residual in residuals]
+        return True
+
+
+def _raise_at_next_claim(error: BaseException) -> None:
+    """End the read whose tracker raised `error` in `try_split`, or a read without an end would never return.
+
+    Only the thread that reads can end the read, and it calls the tracker whenever it claims a position. So the next
+    claim must raise the error. Beam 2.77 offers no access to the tracker of the current element: the invoker that holds
+    it is a Cython class with private attributes. But the error has passed through the tracker's thread-safe wrapper, a
+    plain Python object, so its frame is in the traceback.
+    """
+
+    def try_claim(position: Any) -> bool:
+        raise error
+
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        tracker = frame.f_locals.get("self")
+        if isinstance(tracker, ThreadsafeRestrictionTracker):
+            tracker.try_claim = try_claim
