@@ -31,9 +31,10 @@ def test_memory_is_flat_and_the_watermark_honest_under(case: str, tmp_path: Path
     assert figures["epochs_with_watermark_ahead"] == 0
     # Half of the epoch is work on records that were read before the limit was known.
     assert figures["longest_later_epoch_seconds"] < 15
-    # The last sample may be one of a process that ends.
-    samples = measured.samples[:-1]
+    samples = [sample for sample in measured.samples if sample["worker"]]
     middle, last = (samples[len(samples) // 3 : 2 * len(samples) // 3], samples[2 * len(samples) // 3 :])
-    for role in ("driver", "jvm", "worker"):
+    for role in ("driver", "worker"):
         before, after = (max(each[role] for each in part) for part in (middle, last))
         assert after <= 1.15 * before + 30, role
+    # The heap of a JVM grows for some minutes before it is collected, up to a limit of its own.
+    assert measured.jvm_mb < 700
