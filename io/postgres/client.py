@@ -267,7 +267,7 @@ class LogStream:
     def receive(self, timeout: float, most: int, most_bytes: int) -> list[Arrived]:
         """Return what has arrived, at most `most` messages; an empty list after `timeout` seconds.
 
-        `most_bytes`: no message is taken after so many bytes, because a row may have hundreds of megabytes.
+        `most_bytes`: a size after which no message is taken, because a row may have hundreds of megabytes.
 
         Raises:
             UnreachableError: the connection was lost.

@@ -29,7 +29,7 @@ _PULL_AT_LEAST = 20_000
 
 _MESSAGES = 256
 _MESSAGE_BYTES = 1 << 20
-"""How many messages are received, or steps are taken, at once: no more after so many bytes."""
+"""Limits of the messages that are received, or of the steps that are taken, at once."""
 _HURRY_SECONDS = 0.02
 """How often a reader asks for the end of the log while rows of a snapshot wait for it."""
 
