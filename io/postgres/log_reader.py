@@ -83,7 +83,7 @@ class LogPosition(NamedTuple):
 
     @property
     def safe_lsn(self) -> int:
-        """The log before it is not needed any more, also not after a restart."""
+        """The log before it is not needed any more: what is read again after a restart begins here."""
         return min(self.lsn, self.prepared or self.lsn)
 
 
