@@ -67,7 +67,10 @@ class Server:
             with closing(LogDecoder(reader)) as decoder:
                 if self._connection.protocol == "pull":
                     # A connection that copies cannot answer other questions.
-                    with Client(self._stream, self._connection) as copying:
+                    with Client(
+                        self._stream, self._connection, application=self._connection.reader_name
+                    ) as copying:
+                        client.take_slot()
                         yield PulledLog(client, copying, decoder, slot.two_phase, self._heartbeat_seconds)
                     return
                 client.take_slot()

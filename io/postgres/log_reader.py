@@ -212,6 +212,14 @@ class LogReader:
         self._queue: deque[QueuedStep] = deque()
         self._claimed = self._read = (position, watermark)
         self._acknowledged = position.safe_lsn
+        self.unpaid = position.claimed
+        """How many records must be claimed before the bundle may end, unless their transaction ends before.
+
+        A new connection gets the transaction from its first record again. So a bundle that begins inside of it claims
+        at least as many records as were claimed before. Otherwise bundles that alternate between two workers would
+        repeat a large transaction again and again, each for a few more records. With this rule all repeats together
+        cost less than reading the transaction once more.
+        """
         self._error: BaseException | None = None
         self._stopped = self._ended = False
         self.has_answered = False
@@ -257,6 +265,10 @@ class LogReader:
             if batch.claimed:
                 last = batch.steps[batch.claimed - 1]
                 self._claimed = last.position, last.watermark
+                if self.unpaid:
+                    # A position between two transactions has no claimed records.
+                    is_whole = any(not step.position.claimed for step in batch.steps[: batch.claimed])
+                    self.unpaid = 0 if is_whole else max(0, self.unpaid - batch.claimed)
                 self.is_exhausted = last.ended
                 self._ahead.queued_bytes -= sum(step.size for step in batch.steps[: batch.claimed])
                 self._changed.notify_all()

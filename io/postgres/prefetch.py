@@ -20,6 +20,9 @@ from penstock.io.postgres.log_reader import Batch, LogPosition, LogReader
 
 _FIRST_STEP_SECONDS = 5.0
 """How long a split waits for the first step of a new connection."""
+_REPEAT_SECONDS = 600.0
+"""How long a split waits for a transaction that the server repeats. The server may need minutes to decode a large one
+before it sends the first record."""
 
 MakeReader = Callable[[str, LogPosition, int], LogReader]
 """Makes the reader of a slot at a position with a watermark."""
@@ -146,7 +149,12 @@ class Prefetcher:
         young = time.monotonic() < self._began + _FIRST_STEP_SECONDS
         return young and any(not reader.has_answered for reader in self._readers.values())
 
-    first_record_pending = data_expected
+    @property
+    def first_record_pending(self) -> bool:
+        """Whether a split now would repeat more of a transaction than this bundle has read (`LogReader.unpaid`)."""
+        is_in_time = time.monotonic() < self._began + _REPEAT_SECONDS
+        repeats = is_in_time and any(reader.unpaid for reader in self._readers.values())
+        return repeats or self.data_expected
 
     @property
     def may_stop(self) -> bool:

@@ -20,6 +20,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -72,6 +73,8 @@ class ReadPostgresFn(ReadChangeStreamFn):
     tracker_type = FlatTracker
     frontier_coder = coder.LogFrontierCoder
     metrics_type = PostgresMetrics
+    # The prefetcher limits how long a split waits.
+    split_deferral_seconds = math.inf
 
     def connect(self, stream: ChangeStream) -> _Asking:
         # The client imports psycopg, which only a running pipeline needs.

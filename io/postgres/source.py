@@ -55,8 +55,8 @@ class ChangeStream(WithIdentity):
 class Connection:
     """How a worker reaches the server. `dsn` may hold a password, so it is never shown.
 
-    `reader_name`: the application name of replication connections. All workers of a program have the same one, and no
-    other program has it. `streaming`, `binary`: the options of pgoutput with these names.
+    `reader_name`: the application name of connections that use the slot. All workers of a program have the same one,
+    and no other program has it. `streaming`, `binary`: the options of pgoutput with these names.
     """
 
     dsn: str = field(repr=False)

@@ -319,6 +319,47 @@ def test_the_slot_with_the_lowest_watermark_is_next():
         assert step.partition == "behind"
 
 
+def read_in_alternating_workers(bundle_ends):
+    """Read a transaction of 10,000 records; return the records, and how many bundles two workers in turn needed."""
+    log = [*records(1, 10_000), CaughtUp(9000, 10_000)]
+    pools = [pool_of({SLOT: Server(log)}, end=9_999) for _ in range(2)]
+    frontier = FlatFrontier({SLOT: Position(list(START), 0)}, 9_999)
+    found, bundles = [], 0
+    while not frontier.done:
+        with pools[bundles % 2].checkout(frontier) as prefetcher:
+            while not frontier.done:
+                prefetcher.serve(frontier)
+                batch = prefetcher.take(10)
+                for count, emitted, step in batch.claims():
+                    batch.claimed += count
+                    found += emitted
+                    is_end = isinstance(step, Ended)
+                    frontier = frontier.apply(step) if is_end else frontier.advanced({SLOT: step.position})
+                prefetcher.serve(frontier)
+                if bundle_ends(prefetcher):
+                    break
+        bundles += 1
+    return found, bundles
+
+
+def test_a_bundle_that_gets_a_transaction_again_reads_as_much_as_it_skips(monkeypatch):
+    # The server may need longer for a large transaction than a bundle waits for a new connection.
+    monkeypatch.setattr("penstock.io.postgres.prefetch._FIRST_STEP_SECONDS", 0)
+    found, bundles = read_in_alternating_workers(lambda prefetcher: not prefetcher.first_record_pending)
+    assert [record.sequence for record in found] == list(range(1, 10_001))
+    assert bundles < 12
+
+
+def test_a_bundle_that_continues_a_connection_may_end_inside_of_a_transaction():
+    server = Server([*records(1, 2_000), CaughtUp(9000, 10_000)])
+    pool, frontier = pool_of({SLOT: server}, end=9_999), FlatFrontier({SLOT: Position(list(START), 0)}, 9_999)
+    frontier, _ = read_bundle(pool, frontier, 1)
+    with pool.checkout(frontier) as prefetcher:
+        prefetcher.serve(frontier)
+        assert not prefetcher.first_record_pending
+    assert len(server.opened) == 1
+
+
 def test_the_watermark_of_several_slots_is_the_lowest_one():
     frontier = FlatFrontier({"a": Position(list(START), 70), "b": Position(list(START), 50)}, None)
     assert frontier.watermark == 50
