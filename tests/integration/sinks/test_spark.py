@@ -23,7 +23,7 @@ EXPECTED = sorted((number % 4, f"n{number}") for number in range(20))
 class PausedBeforeWriting:
     """A DataFrame or its writer. Before it writes, the driver is paused, and `successor` runs."""
 
-    WRITES = ("parquet", "jdbc", "insertInto")
+    WRITES = ("parquet", "jdbc", "insertInto", "saveAsTable")
 
     def __init__(self, inner: Any, successor: Callable[[], None]) -> None:
         self._inner, self._successor = inner, successor
