@@ -18,7 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -224,6 +224,8 @@ class LogReader:
         self._stopped = self._ended = False
         self.has_answered = False
         """Whether a first step has arrived."""
+        self.is_open = False
+        """Whether there is a connection. If it has not answered, the server decodes a large transaction."""
         self.is_exhausted = False
         """Whether the end of the read was claimed: the thread has ended, and no step follows."""
         self._requests = self._retries = self._received_bytes = 0
@@ -375,7 +377,7 @@ class LogReader:
     def _read_until_lost(self) -> None:
         position, watermark = self._read
         self._requests += 1
-        with self._service.open(position, watermark) as log:
+        with self._service.open(position, watermark) as log, self._opened():
             if self._merge is not None:
                 self._merge.reopened()
             acknowledged = -1
@@ -394,6 +396,14 @@ class LogReader:
                         log.hurry()
                 if steps and not self._put(steps):
                     return
+
+    @contextmanager
+    def _opened(self) -> Iterator[None]:
+        self.is_open = True
+        try:
+            yield
+        finally:
+            self.is_open = False
 
     def _step(self, item: Step | CaughtUp | UnknownPrepared, size: int) -> QueuedStep | None:
         """Return the step to queue for an item, and remember its position; None if it was read before."""

@@ -18,11 +18,13 @@ from penstock.io.change_streams.prefetch import ReadAhead, Traffic
 from penstock.io.change_streams.settings import Limits
 from penstock.io.postgres.log_reader import Batch, LogPosition, LogReader
 
-_FIRST_STEP_SECONDS = 5.0
-"""How long a split waits for the first step of a new connection."""
-_REPEAT_SECONDS = 600.0
-"""How long a split waits for a transaction that the server repeats. The server may need minutes to decode a large one
-before it sends the first record."""
+_CONNECTING_SECONDS = 5.0
+"""How long a split waits for a new connection."""
+_DECODING_SECONDS = 600.0
+"""How long a split waits for the server, which sends nothing while it decodes a large transaction.
+
+A new connection gets the transaction that it begins in from its first record again. The server needs seconds for a
+million rows and minutes for a hundred million."""
 
 MakeReader = Callable[[str, LogPosition, int], LogReader]
 """Makes the reader of a slot at a position with a watermark."""
@@ -146,15 +148,19 @@ class Prefetcher:
     @property
     def data_expected(self) -> bool:
         """Whether a connection is new and nothing has arrived yet."""
-        young = time.monotonic() < self._began + _FIRST_STEP_SECONDS
-        return young and any(not reader.has_answered for reader in self._readers.values())
+        return any(not reader.has_answered for reader in self._awaited())
 
     @property
     def first_record_pending(self) -> bool:
         """Whether a split now would repeat more of a transaction than this bundle has read (`LogReader.unpaid`)."""
-        is_in_time = time.monotonic() < self._began + _REPEAT_SECONDS
-        repeats = is_in_time and any(reader.unpaid for reader in self._readers.values())
-        return repeats or self.data_expected
+        return any(reader.unpaid or not reader.has_answered for reader in self._awaited())
+
+    def _awaited(self) -> list[LogReader]:
+        """Return the readers for which a split may wait: those that try to connect only for a short time."""
+        age = time.monotonic() - self._began
+        if age >= _DECODING_SECONDS:
+            return []
+        return [reader for reader in self._readers.values() if reader.is_open or age < _CONNECTING_SECONDS]
 
     @property
     def may_stop(self) -> bool:

@@ -344,10 +344,29 @@ def read_in_alternating_workers(bundle_ends):
 
 def test_a_bundle_that_gets_a_transaction_again_reads_as_much_as_it_skips(monkeypatch):
     # The server may need longer for a large transaction than a bundle waits for a new connection.
-    monkeypatch.setattr("penstock.io.postgres.prefetch._FIRST_STEP_SECONDS", 0)
+    monkeypatch.setattr("penstock.io.postgres.prefetch._CONNECTING_SECONDS", 0)
     found, bundles = read_in_alternating_workers(lambda prefetcher: not prefetcher.first_record_pending)
     assert [record.sequence for record in found] == list(range(1, 10_001))
     assert bundles < 12
+
+
+def waits_for_the_server(server):
+    """Return whether a bundle waits for a server that has not answered, after the time for a connection."""
+    frontier = FlatFrontier({SLOT: Position(list(START), 0)}, 9_999)
+    with pool_of({SLOT: server}, end=9_999).checkout(frontier) as prefetcher:
+        prefetcher.serve(frontier)
+        wait_until(lambda: server.opened, "the reader does not connect")
+        assert prefetcher.take(0.1) is None
+        return prefetcher.data_expected and prefetcher.first_record_pending
+
+
+def test_a_bundle_waits_for_a_server_that_decodes_and_not_for_one_that_cannot_be_reached(monkeypatch):
+    # The server may need longer for a large transaction than for a connection.
+    monkeypatch.setattr("penstock.io.postgres.prefetch._CONNECTING_SECONDS", 0)
+    assert waits_for_the_server(Server([]))
+    lost = Server([], draw=random.Random(0))
+    lost.draw.random = lambda: 0  # each connection is lost at once
+    assert not waits_for_the_server(lost)
 
 
 def test_a_bundle_that_continues_a_connection_may_end_inside_of_a_transaction():
