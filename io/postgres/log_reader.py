@@ -40,6 +40,9 @@ MOST_IN_RUN = 16
 """Records in one claim: few, so that a consumer that is split soon comes to an end."""
 _TICK_SECONDS = 0.05
 """How long the thread waits for rows of an initial snapshot before it looks whether it was stopped."""
+LEAST_CLAIMED = 50_000
+"""How many records of a repeated transaction a bundle claims at least. For fewer, the server would have to decode it
+several times more."""
 _STEP_BYTES = 600
 """What a queued record costs in memory besides its message, about: measured with CPython 3.11 and one column."""
 
@@ -212,13 +215,13 @@ class LogReader:
         self._queue: deque[QueuedStep] = deque()
         self._claimed = self._read = (position, watermark)
         self._acknowledged = position.safe_lsn
-        self.unpaid = position.claimed
+        self.unpaid = max(2 * position.claimed, LEAST_CLAIMED) if position.claimed else 0
         """How many records must be claimed before the bundle may end, unless their transaction ends before.
 
         A new connection gets the transaction from its first record again. So a bundle that begins inside of it claims
-        at least as many records as were claimed before. Otherwise bundles that alternate between two workers would
-        repeat a large transaction again and again, each for a few more records. With this rule all repeats together
-        cost less than reading the transaction once more.
+        twice as many records as were claimed before. Otherwise bundles that alternate between two workers would repeat
+        a large transaction again and again, each for a few more records. With this rule all repeats together cost half
+        as much as reading the transaction once.
         """
         self._error: BaseException | None = None
         self._stopped = self._ended = False
