@@ -203,6 +203,7 @@ class LogReader:
         ahead: ReadAhead,
         make_merge: Callable[[LogPosition], Merge] | None = None,
         renews: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`wanted`: whether a record is emitted; the position passes the others. `end`: nanoseconds, inclusive.
 
@@ -229,6 +230,10 @@ class LogReader:
         """Whether a first step has arrived."""
         self.is_open = False
         """Whether there is a connection. If it has not answered, the server decodes a large transaction."""
+        self._clock = clock
+        self._opening_since: float | None = None
+        self._repaid_at = 0.0
+        self._is_at_end = False
         self.is_exhausted = False
         """Whether the end of the read was claimed: the thread has ended, and no step follows."""
         self._requests = self._retries = self._received_bytes = 0
@@ -282,6 +287,17 @@ class LogReader:
     def watermark(self) -> int:
         """The watermark after the last claimed step."""
         return self._claimed[1]
+
+    @property
+    def is_repaying(self) -> bool:
+        """Whether the bundle has read for a shorter time than the server needed to send the first step.
+
+        A new connection decodes the log from `restart_lsn` of its slot on. That place can be far before the position,
+        and it moves only every 15 seconds or when a long transaction ends. If bundles that alternate between two
+        workers ended soon after the first step, the server would decode the same log again and again for a few
+        changes each. With this rule at least half of the time is spent on new changes.
+        """
+        return not self._is_at_end and self._clock() < self._repaid_at
 
     @property
     def is_ready(self) -> bool:
@@ -380,6 +396,7 @@ class LogReader:
     def _read_until_lost(self) -> None:
         position, watermark = self._read
         self._requests += 1
+        self._opening_since, self._is_at_end = self._clock(), False
         with self._service.open(position, watermark) as log, self._opened():
             if self._merge is not None:
                 self._merge.reopened()
@@ -393,6 +410,8 @@ class LogReader:
                 arrived = log.read(MOST_IN_BATCH)
                 self._service.backoff.answered()
                 steps = [step for item, size in arrived if (step := self._step(item, size)) is not None]
+                if steps:
+                    self._note_arrival(is_at_end=isinstance(arrived[-1][0], CaughtUp))
                 if self._merge is not None and not (steps and steps[-1].ended):
                     steps += self._added(self._merge)
                     if self._merge.waits_for_log:
@@ -407,6 +426,12 @@ class LogReader:
             yield
         finally:
             self.is_open = False
+
+    def _note_arrival(self, *, is_at_end: bool) -> None:
+        self._is_at_end = is_at_end
+        if self._opening_since is not None:
+            now = self._clock()
+            self._repaid_at, self._opening_since = now + (now - self._opening_since), None
 
     def _step(self, item: Step | CaughtUp | UnknownPrepared, size: int) -> QueuedStep | None:
         """Return the step to queue for an item, and remember its position; None if it was read before."""

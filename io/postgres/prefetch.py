@@ -152,8 +152,13 @@ class Prefetcher:
 
     @property
     def first_record_pending(self) -> bool:
-        """Whether a split now would repeat more of a transaction than this bundle has read (`LogReader.unpaid`)."""
-        return any(reader.unpaid or not reader.has_answered for reader in self._awaited())
+        """Whether a split now would repeat more of the log than this bundle has read.
+
+        See `LogReader.unpaid` and `LogReader.is_repaying`.
+        """
+        return any(
+            reader.unpaid or not reader.has_answered or reader.is_repaying for reader in self._awaited()
+        )
 
     def _awaited(self) -> list[LogReader]:
         """Return the readers for which a split may wait: those that try to connect only for a short time."""

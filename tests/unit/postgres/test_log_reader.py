@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import defaultdict
 from contextlib import contextmanager, nullcontext
 
@@ -52,6 +53,8 @@ class Server:
         self.acknowledged = []
         self.opened = []
         self.released = threading.Event()
+        self.decoded = threading.Event()
+        self.decoded.set()
 
     @contextmanager
     def open(self, position, watermark):
@@ -66,6 +69,9 @@ class Server:
             def read(self, most):
                 if server.draw is not None and server.draw.random() < 0.05:
                     raise UnreachableError("lost")
+                if not server.decoded.is_set():
+                    server.decoded.wait(0.01)
+                    return []
                 count = server.draw.randrange(1, 30) if server.draw else most
                 taken, pending[:] = pending[:count], pending[count:]
                 if not taken:
@@ -88,7 +94,7 @@ def reader(server, position=START, end=None, buffer_bytes=1 << 20):
     )
 
 
-def pool_of(servers, end):
+def pool_of(servers, end, clock=time.monotonic):
     """Return a pool of readers, one for each server."""
     ahead = ReadAhead(1 << 20)
 
@@ -102,6 +108,7 @@ def pool_of(servers, end):
             end=end,
             unavailable_seconds=1,
             ahead=ahead,
+            clock=clock,
         )
 
     return StreamPool(make, ahead, Limits.checked(idle_stream_seconds=60))
@@ -368,6 +375,25 @@ def test_a_bundle_waits_for_a_server_that_decodes_and_not_for_one_that_cannot_be
     lost = Server([], draw=random.Random(0))
     lost.draw.random = lambda: 0  # each connection is lost at once
     assert not waits_for_the_server(lost)
+
+
+@pytest.mark.parametrize("is_at_end", [False, True])
+def test_a_bundle_reads_for_as_long_as_the_server_decoded_the_log_again(is_at_end):
+    server, now = Server([*records(1, 3), *([CaughtUp(9000, 10_000)] if is_at_end else [])]), [100.0]
+    server.decoded.clear()
+    pool = pool_of({SLOT: server}, end=None, clock=lambda: now[0])
+    frontier = FlatFrontier({SLOT: Position(list(START), 0)}, None)
+    with pool.checkout(frontier) as prefetcher:
+        prefetcher.serve(frontier)
+        wait_until(lambda: server.opened)
+        now[0] = 130.0
+        assert prefetcher.first_record_pending
+        server.decoded.set()
+        wait_until(lambda: prefetcher.take(0))
+        now[0] = 159.0
+        assert prefetcher.first_record_pending is not is_at_end
+        now[0] = 161.0
+        assert not prefetcher.first_record_pending
 
 
 def test_a_bundle_that_continues_a_connection_may_end_inside_of_a_transaction():
