@@ -43,6 +43,8 @@ _TICK_SECONDS = 0.05
 LEAST_CLAIMED = 50_000
 """How many records of a repeated transaction a bundle claims at least. For fewer, the server would have to decode it
 several times more."""
+_LONG_OPENING_SECONDS = 2.0
+"""A connection that opens faster may be replaced at once: longer bundles would only delay their changes."""
 _STEP_BYTES = 600
 """What a queued record costs in memory besides its message, about: measured with CPython 3.11 and one column."""
 
@@ -431,7 +433,9 @@ class LogReader:
         self._is_at_end = is_at_end
         if self._opening_since is not None:
             now = self._clock()
-            self._repaid_at, self._opening_since = now + (now - self._opening_since), None
+            needed = now - self._opening_since
+            self._repaid_at = now + needed if needed >= _LONG_OPENING_SECONDS else 0.0
+            self._opening_since = None
 
     def _step(self, item: Step | CaughtUp | UnknownPrepared, size: int) -> QueuedStep | None:
         """Return the step to queue for an item, and remember its position; None if it was read before."""

@@ -377,8 +377,10 @@ def test_a_bundle_waits_for_a_server_that_decodes_and_not_for_one_that_cannot_be
     assert not waits_for_the_server(lost)
 
 
-@pytest.mark.parametrize("is_at_end", [False, True])
-def test_a_bundle_reads_for_as_long_as_the_server_decoded_the_log_again(is_at_end):
+@pytest.mark.parametrize(
+    ("decoding", "is_at_end", "stays"), [(30, False, True), (30, True, False), (1, False, False)]
+)
+def test_a_bundle_reads_for_as_long_as_the_server_decoded_the_log_again(decoding, is_at_end, stays):
     server, now = Server([*records(1, 3), *([CaughtUp(9000, 10_000)] if is_at_end else [])]), [100.0]
     server.decoded.clear()
     pool = pool_of({SLOT: server}, end=None, clock=lambda: now[0])
@@ -386,13 +388,13 @@ def test_a_bundle_reads_for_as_long_as_the_server_decoded_the_log_again(is_at_en
     with pool.checkout(frontier) as prefetcher:
         prefetcher.serve(frontier)
         wait_until(lambda: server.opened)
-        now[0] = 130.0
+        now[0] += decoding
         assert prefetcher.first_record_pending
         server.decoded.set()
         wait_until(lambda: prefetcher.take(0))
-        now[0] = 159.0
-        assert prefetcher.first_record_pending is not is_at_end
-        now[0] = 161.0
+        now[0] += 0.9 * decoding
+        assert prefetcher.first_record_pending is stays
+        now[0] += 0.2 * decoding
         assert not prefetcher.first_record_pending
 
 
