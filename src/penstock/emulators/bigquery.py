@@ -37,6 +37,9 @@ _PACKAGES = (
 )
 _IMPORT_EXTENSION = "import duckdb_extensions; duckdb_extensions.import_extension('spatial')"
 _INSTALL_SECONDS = 600
+# Each open AppendRows call holds a thread of asyncio's pool, which has four more than the machine has cores. With a few
+# killed or paused writers the emulator would not answer any more.
+_START = "import os; os.cpu_count = lambda: 60; from bqemulator.cli import main; main(prog_name='bqemulator')"
 
 
 def find_python(*, install: bool = True) -> Path:
@@ -102,7 +105,7 @@ class BigQueryEmulator(Emulator):
         """
         emulator = cls(log)
         ports = [f"--rest-port={emulator._rest}", f"--grpc-port={emulator._grpc}"]
-        command = [str(emulator._python), "-m", "bqemulator", "start", *ports, "--log-level=warning"]
+        command = [str(emulator._python), "-c", _START, "start", *ports, "--log-level=warning"]
         emulator._process = ServerProcess(command, log)
         deadline = time.monotonic() + timeout_seconds
         for port in (emulator._rest, emulator._grpc):
