@@ -113,7 +113,7 @@ class SqlSender:
         return _Errors(self._target.name)
 
     def _create_entry(self, writer: str) -> None:
-        """Create an empty entry if there is none, in a transaction of its own, so that other sessions see it."""
+        """Create an empty entry if there is none, in a separate transaction, so that other sessions see it."""
         self._session.execute(
             f"insert into {self._ledger} (writer, generation, epoch, refused) values (%s, -1, -1, '[]') "
             "on conflict do nothing",

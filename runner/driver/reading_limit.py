@@ -45,7 +45,7 @@ _FORGET = 0.97
 
 @dataclass(frozen=True, slots=True)
 class EpochCost:
-    """What the tasks of an epoch have read, and how long the epoch took in addition to reading.
+    """The records that the tasks of an epoch have read, and how long the epoch took in addition to reading.
 
     `records` are those of each task. `work_seconds` is the time in which tasks worked on records, and sinks published
     them; `fixed_seconds` is the rest.

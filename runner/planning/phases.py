@@ -1,10 +1,10 @@
-"""The phases that turn Beam's stages of one transform each into fused stages: Beam's own phases, and some of ours.
+"""The phases that turn Beam's stages of one transform each into fused stages: Beam's phases and the runner's.
 
-A phase takes the list of stages and returns another one. Beam's phases lift combiners and fuse. Ours change the graph
-before Beam fuses it. `cut_reads` and `cut_publications` end the epoch before a splittable DoFn and before a post-commit
-step: the commit record carries their elements. `expand_reshuffles` makes a Reshuffle one exchange without a GroupByKey.
-`drop_carried_reshuffles` removes a Reshuffle that only other runners need. `views.group_views` groups the side inputs
-of streams.
+A phase takes the list of stages and returns another one. Beam's phases lift combiners and fuse. The others change the
+graph before Beam fuses it. `cut_reads` and `cut_publications` end the epoch before a splittable DoFn and before a
+post-commit step: the commit record carries their elements. `expand_reshuffles` makes a Reshuffle one exchange without
+a GroupByKey. `drop_carried_reshuffles` removes a Reshuffle that only other runners need. `views.group_views` groups
+the side inputs of streams.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ canonical JSON (sorted keys, no spaces, bytes in base64). Equal records have equ
 the header identifies the record.
 
 If the lists of a state (residuals, Publications, …) are long, they are in a *side file*. The record names that file
-with its size and SHA-256. Such a record has a format number of its own, so that an older version refuses it
+with its size and SHA-256. Such a record has another format number, so that an older version refuses it
 instead of reading empty lists.
 
 Decoding is forward compatible within a format: fields that a newer version added are ignored. A change that an
