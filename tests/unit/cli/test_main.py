@@ -15,6 +15,9 @@ def test_a_signal_while_modules_are_imported_ends_the_command_without_a_tracebac
         f"""
         import os, signal, sys
 
+        # Tests may run under `nohup`, which lets them and this process ignore SIGHUP.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
         class Interrupt:
             def find_spec(self, name, path=None, target=None):
                 if name == "click":
