@@ -70,7 +70,7 @@ class ToEvents:
         return events, letters
 
     def apply(self, letters: list[Any], events: Any, name: str, transform: Any) -> Any:
-        """Apply a step; what it cannot process is added to the dead letters, if they are wanted.
+        """Apply a step. Elements that it cannot process are added to the dead letters, if the pipeline writes them.
 
         In a replay, the letters that this step refused enter before it.
         """
@@ -92,7 +92,7 @@ class FormatCheck:
     """Whether a source satisfies a format; `options`, `system` and `capture` are those of `EventLines`.
 
     Raises:
-        UsageError: the system cannot, whatever it sends (Bigtable).
+        UsageError: no setting of the system satisfies the format (Bigtable).
     """
 
     def __init__(

@@ -8,8 +8,8 @@ Bigtable has no snapshots: each row of a chunk is read at its own moment. So the
   its old value. So a row is read again if a change of it was emitted between the request of its chunk and its arrival,
   unless the change is clearly older than the read. While the row waits, it is emitted before the change.
 - Additions to aggregate cells are not idempotent. One that is in the row and comes after it would be counted twice. The
-  row waits until the service's watermark has passed the read, and is read again as after any change. What the service
-  sends later than its own watermark is not covered.
+  row waits until the service's watermark has passed the read, and is read again as after any change. A change that the
+  service sends later than its own watermark is not covered: it may be counted twice.
 """
 
 from __future__ import annotations

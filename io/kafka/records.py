@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from penstock.event.model import ChangeEvent, Version
+from penstock.event.model import ChangeEvent
 from penstock.event.replica import encode_version
 from penstock.io.staging.delivery import LedgerEntry, Refusal
+from penstock.io.staging.record_format import Format
 
 EVENT_ID, VERSION = "penstock.id", "penstock.version"
 """Headers of every record: the id of its event, and its version as sortable text."""
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-
-
-class Formatted(Protocol):
-    """A record of a format, such as `penstock.transforms.formats.FormattedRecord`."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def key(self) -> bytes | None: ...
-    @property
-    def value(self) -> bytes | None: ...
-    @property
-    def timestamp(self) -> int: ...
-    @property
-    def version(self) -> Version: ...
-    @property
-    def headers(self) -> tuple[tuple[str, bytes], ...]: ...
-
-
-Format = Callable[[ChangeEvent], Iterable[Formatted]]
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.extras import extra_packages
-from penstock.io.kafka.records import Format
+from penstock.io.staging.record_format import Format
 
 if TYPE_CHECKING:
     from penstock.io.kafka.sender import KafkaSender

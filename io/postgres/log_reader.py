@@ -88,7 +88,7 @@ class LogPosition(NamedTuple):
 
     @property
     def safe_lsn(self) -> int:
-        """The log before it is not needed any more: what is read again after a restart begins here."""
+        """The position at which a restart begins to read. The log before it is not needed any more."""
         return min(self.lsn, self.prepared or self.lsn)
 
 

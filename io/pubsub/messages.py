@@ -3,40 +3,19 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Iterable
 from hashlib import blake2b
-from typing import Protocol
 
 import msgspec
 
-from penstock.event.model import ChangeEvent, Version
+from penstock.event.model import ChangeEvent
 from penstock.event.replica import encode_version
+from penstock.io.staging.record_format import Format, Formatted
 
 EVENT_ID, VERSION = "penstock_id", "penstock_version"
 """Attributes of every message: the id of its event with the number of the message, and the version of the event."""
 
 LONGEST_DATA, LONGEST_KEY, LONGEST_ATTRIBUTE, MOST_ATTRIBUTES = 10_000_000, 1024, 1024, 100
 """Limits of Pub/Sub in bytes, and the number of attributes. Source: Pub/Sub documentation, "Quotas and limits"."""
-
-
-class Formatted(Protocol):
-    """A record of a format, such as `penstock.transforms.formats.FormattedRecord`."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def key(self) -> bytes | None: ...
-    @property
-    def value(self) -> bytes | None: ...
-    @property
-    def timestamp(self) -> int: ...
-    @property
-    def version(self) -> Version: ...
-    @property
-    def headers(self) -> tuple[tuple[str, bytes], ...]: ...
-
-
-Format = Callable[[ChangeEvent], Iterable[Formatted]]
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.extras import extra_packages
-from penstock.io.pubsub.messages import Format
+from penstock.io.staging.record_format import Format
 
 if TYPE_CHECKING:
     from penstock.io.pubsub.sender import PubSubSender

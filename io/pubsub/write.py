@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from penstock.io.pubsub.messages import Format
 from penstock.io.pubsub.target import PubSubTarget
 from penstock.io.staging.arguments import SOURCE_NAMES, check_placeholders
+from penstock.io.staging.record_format import Format
 from penstock.io.staging.retry import UNAVAILABLE_SECONDS
 from penstock.io.staging.send_after_commit import SHARDS, SendAfterCommit
 

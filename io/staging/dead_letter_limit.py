@@ -31,7 +31,7 @@ class StopAtLimit(beam.PTransform):
         limit: the number of letters at which the pipeline fails, 1 or more.
         element_type: the class of the letters.
         describe: a function from a letter to its place and reason, without values of the row.
-        what: what is counted, such as "rows refused by SQLite".
+        what: the name of the letters in the error message, such as "rows refused by SQLite".
     """
 
     def __init__(self, limit: int, element_type: Any, describe: Callable[[Any], str], what: str) -> None:

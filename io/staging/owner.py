@@ -4,8 +4,8 @@
 
 A copy of a checkpoint has the job name of the original, so both stage in the same folder. The clean-up of one would
 delete what the other has staged, and the other one would take a missing file for a published one. So a driver leaves a
-mark, the number and the digest of its last record, when it takes over and before each clean-up. A mark that is not of
-its own history is of another checkpoint.
+mark, the number and the digest of its last record, when it takes over and before each clean-up. A mark that is not in
+the history of its checkpoint belongs to another checkpoint.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _DIGITS = 24
 
 
 def claim(store: FileStore, job: str, sink: str, position: CheckpointPosition) -> None:
-    """Leave the mark of this checkpoint in an output, and remove older marks of its own history.
+    """Leave the mark of this checkpoint in an output, and remove the older marks of this checkpoint.
 
-    Two checkpoints that claim at the same moment may both be refused; never are both accepted for longer than until the
-    next claim.
+    Two checkpoints that claim at the same moment may both be refused. If both are accepted, the next claim of either
+    one ends it.
 
     Raises:
         OutputTakenError: the output has the mark of another checkpoint.

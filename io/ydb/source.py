@@ -95,7 +95,8 @@ class Settings(settings.Settings):
     """The common settings, and those of this source.
 
     `consumer`: whose offsets are committed; empty: none. `delivery_seconds`: how long YDB may need to write a change
-    to the topic, for changefeeds without barriers. `snapshot`: initial or never; empty: whatever the changefeed has.
+    to the topic, for changefeeds without barriers. `snapshot`: initial or never; empty: the initial scan is read if the
+    changefeed has one.
     """
 
     consumer: str = ""

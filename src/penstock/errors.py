@@ -12,7 +12,7 @@
 | `InvariantError` | Penstock's own: a rule that its code guarantees does not hold | report a bug |
 
 `UsageError` is also a ValueError and the other two are RuntimeErrors, so callers that know only Python's own classes
-catch them too. Messages say what was given, what was expected and what to do. They never contain values of rows.
+catch them too. A message names the given value, the expected value and the fix. It never contains values of rows.
 """
 
 from __future__ import annotations

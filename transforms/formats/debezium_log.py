@@ -144,7 +144,7 @@ class _LogTable:
         return old is not None and new is not None and all(old[n] == new[n] for n in self._key)
 
     def _set_transaction(self, record: LogRecord) -> None:
-        """Make the parts of the value that are equal for all records of a transaction; the position lies between."""
+        """Make the parts of the value that all records of a transaction share. `lsn` is written between them."""
         transaction, timestamp = record.transaction, record.event_timestamp
         committed = timestamp if transaction is None else transaction.commit_timestamp
         micros = committed // 1_000

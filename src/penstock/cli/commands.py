@@ -25,7 +25,7 @@ from click.shell_completion import get_completion_class
 
 from penstock import __version__
 from penstock.cli import flex, graph, jobs
-from penstock.cli.common import build, configuration_options, refuse, write_file
+from penstock.cli.common import build, configuration_options, progress_options, refuse, write_file
 from penstock.cli.configuration import Configuration, ConfigurationError
 from penstock.cli.dead_letters import dead_letters
 from penstock.cli.describe import as_text, job_file
@@ -244,16 +244,7 @@ def validate(name_or_file: str, sets: Sequence[str], json_: bool, online: bool, 
 
 @cli.command()
 @configuration_options
-@click.option(
-    "--progress",
-    type=click.Choice(["auto", "live", "line", "json", "none"]),
-    default="auto",
-    show_default=True,
-    help="How to show progress. auto: a live line on a terminal, JSON lines elsewhere.",
-)
-@click.option(
-    "--debug", is_flag=True, help="Also show the traceback of an error. It may contain values of rows."
-)
+@progress_options
 @click.option(
     "--until", metavar="TIME", help="Read up to this commit time (inclusive), then end; sets `end`."
 )

@@ -49,6 +49,21 @@ def configuration_options(command: Command) -> Command:
     return click.argument("name_or_file", metavar="NAME|JOB.YAML")(sets(command))
 
 
+def progress_options(command: Command) -> Command:
+    """Add `--progress` and `--debug`, for a command that runs a pipeline."""
+    progress = click.option(
+        "--progress",
+        type=click.Choice(["auto", "live", "line", "json", "none"]),
+        default="auto",
+        show_default=True,
+        help="How to show progress. auto: a live line on a terminal, JSON lines elsewhere.",
+    )
+    debug = click.option(
+        "--debug", is_flag=True, help="Also show the traceback of an error. It may contain values of rows."
+    )
+    return progress(debug(command))
+
+
 job_argument = click.argument("job", metavar="JOB.YAML|CHECKPOINT")
 """A job file, or the checkpoint folder of a job: a path or a URL."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from penstock.cli.common import build, configuration_of, is_job_file, refuse
+from penstock.cli.common import build, configuration_of, is_job_file, progress_options, refuse
 from penstock.cli.configuration import Configuration, ConfigurationError
 from penstock.cli.folders import PublishedLine, published_lines
 from penstock.cli.replays import PlannedReplay, ReplayFolder
@@ -71,17 +71,8 @@ def show_letters(letters: str, limit: int, values: bool) -> None:
 
 @dead_letters.command("replay")
 @click.argument("job", metavar="JOB.YAML")
-@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="As `run` got it.")
-@click.option(
-    "--progress",
-    type=click.Choice(["auto", "live", "line", "json", "none"]),
-    default="auto",
-    show_default=True,
-    help="How to show progress, as for `run`.",
-)
-@click.option(
-    "--debug", is_flag=True, help="Also show the traceback of an error. It may contain values of rows."
-)
+@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="The values that `run` got.")
+@progress_options
 def replay_letters(job: str, sets: Sequence[str], progress: str, debug: bool) -> None:
     """Process the dead letters of a job again.
 

@@ -3,7 +3,7 @@
     with BigQueryEmulator.start() as emulator:
         WriteToBigQuery(endpoint=emulator.endpoint, write_endpoint=emulator.write_endpoint, …)
 
-It pins packages that other programs have in other versions, so it runs in an environment of its own in a folder of the
+It pins packages that other programs have in other versions, so it runs in a separate environment in a folder of the
 user's cache, which `pip` fills once. PENSTOCK_BIGQUERY_EMULATOR names another Python that has the package.
 
 It does not prove everything: it appends rows with change types like all others, keeps no primary keys, and runs a job

@@ -166,7 +166,7 @@ class KafkaBroker(Emulator):
             raise did_not_listen(self.name, timeout_seconds)
 
     def kill(self) -> None:
-        """End the broker at once, as a crash of its process does. What it has acknowledged stays."""
+        """End the broker at once, as a crash of its process does. Records that it acknowledged stay."""
         if self._process is not None:
             self._process.stop()
 

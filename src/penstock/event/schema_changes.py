@@ -1,4 +1,4 @@
-"""Columns that were added to a table, and types that became wider: what a sink does about them. Pure.
+"""How a sink reacts to columns that were added to a table, and to types that became wider. Pure.
 
 | `schema_changes` | a new column | a wider type | another type |
 |---|---|---|---|
@@ -123,7 +123,7 @@ def _wider_decimal(known: ColumnType, new: ColumnType) -> ColumnType:
 
 
 def _same(one: ColumnType, other: ColumnType) -> bool:
-    """Whether two types hold the same values, whatever the source calls them."""
+    """Whether two types hold the same values. The source's names of the types are not compared."""
     if one.kind is not other.kind:
         return False
     if one.kind is Kind.DECIMAL:

@@ -103,10 +103,6 @@ class Spanner(EmulatedTarget):
         self._emulator = SpannerEmulator.start()
         self._emulator.create_database("penstock-test", "penstock-test", "copy", [self._DDL])
 
-    def options(self) -> Options:
-        host: str = self._emulator.host  # type: ignore[attr-defined]
-        return {"emulator_host": host, "hooks": str(self.hooks)}
-
     @staticmethod
     def write(events: beam.PCollection[ChangeEvent], **options: Any) -> Refused:
         from penstock.io.spanner import WriteToSpanner
@@ -144,10 +140,6 @@ class Bigtable(EmulatedTarget):
         self._emulator = BigtableEmulator.start()
         self._client = Client(self._emulator.host, "counts")
         self._client.create({"f": {}, "penstock": {}})
-
-    def options(self) -> Options:
-        host: str = self._emulator.host  # type: ignore[attr-defined]
-        return {"emulator_host": host, "hooks": str(self.hooks)}
 
     @staticmethod
     def write(events: beam.PCollection[ChangeEvent], **options: Any) -> Refused:

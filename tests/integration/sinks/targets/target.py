@@ -71,6 +71,10 @@ class EmulatedTarget(TargetUnderTest):
     outage = "the emulator hangs"
     _emulator: Emulator
 
+    def options(self) -> Options:
+        host: str = self._emulator.host  # type: ignore[attr-defined]
+        return {"emulator_host": host, "hooks": str(self.hooks)}
+
     def take_down(self) -> None:
         os.killpg(self._emulator.process_group, signal.SIGSTOP)
 
