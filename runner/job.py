@@ -108,6 +108,7 @@ class Job:
         else:
             logger.info("continuing from the checkpoint in %s, record %d", checkpoint.folder, record.number)
         state = state_for_plan(record.state, self._plan, dropped)
+        # After the take-over: before it, another driver could still replace these runs and delete them.
         checkpoint.check_runs(state.state_runs)
         following = read_on(state, self._plan, Residuals(PlanContext(self._plan)))
         if following is not None:
@@ -126,6 +127,7 @@ class Job:
         early = EarlyPublisher(self._plan)
         fns = [each.fn for each in post_commit_fns(self._plan, PlanContext(self._plan))]
         claims = OutputClaims([fn for fn in fns if isinstance(fn, ClaimsOutput)], coordinator, checkpoint.job)
+        # Before the first epoch, because that epoch publishes what the last record names.
         claims.claim()
         requests = RequestWatch(checkpoint, record.generation)
         with contextlib.closing(self._engine), contextlib.closing(early):
@@ -138,8 +140,10 @@ class Job:
                 on_sweep=lambda last, swept: self._clean_up(last, checkpoint.staging_location),
                 on_failure=lambda last, failures, error: self._no_retry_after_cancel(error),
             )
+            # It runs more jobs on Spark, and a cancelled pipeline must end at once.
             if not self._result.cancelling:
                 driver.finalize_bundles(record)
+        # Not after an exception: a request that is deleted counts as obeyed.
         requests.delete()
         # The loop ends only if the state is done or a stop was requested; all other ends are exceptions.
         if not record.state.done:

@@ -41,6 +41,7 @@ def user_metrics(infos: Iterable[bytes]) -> Iterable[_Info]:
 
 def serialized(infos: Iterable[_Info]) -> tuple[bytes, ...]:
     """Return infos as a commit record stores them: equal infos give equal bytes in the same order."""
+    # Labels are a map, and protobuf may write the entries of a map in any order.
     return tuple(sorted(info.SerializeToString(deterministic=True) for info in infos))
 
 

@@ -69,9 +69,12 @@ class Packages:
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         if str(spark.master).startswith("local[") or spark.master == "local":
             missing = _missing(self.arguments, f"{folder}/report.json")
+            # pip resolved the dependencies for the report. Without --no-deps it would also install those that this
+            # Python has.
             if missing:
                 _run_pip("--no-deps", "--target", f"{folder}/packages", *missing)
             return replace(program, path=(*program.path, f"{folder}/packages"))
+        # A new name for each pipeline: executors of one session unpack the archives of several side by side.
         name = f"penstock-packages-{uuid.uuid4().hex[:12]}"
         _run_pip("--target", f"{folder}/packages", *self.arguments)
         archive = shutil.make_archive(f"{folder}/{name}", "zip", f"{folder}/packages")
@@ -95,6 +98,7 @@ def _missing(arguments: Sequence[str], report: str) -> list[str]:
 
 def _run_pip(*arguments: str) -> None:
     logger.info("installing packages for the workers: pip install %s", " ".join(arguments))
+    # Without standard input pip fails at once where it would wait for a password.
     done = subprocess.run(
         [*_PIP, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
     )

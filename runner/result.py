@@ -187,9 +187,11 @@ class PySparkPipelineResult(PipelineResult):
         error: BaseException | None = None
         try:
             state = work()
+        # Also SystemExit and KeyboardInterrupt: otherwise `wait_until_finish` would never return.
         except BaseException as failure:
             state, error = PipelineState.FAILED, failure
         with self._state_lock:
+            # A cancel ends the Spark job, which fails the epoch. So this failure is not an error of the pipeline.
             if self.cancelling and state in (PipelineState.STOPPED, PipelineState.FAILED):
                 state, error = PipelineState.CANCELLED, None
             self._state, self._error = state, error

@@ -166,6 +166,7 @@ class SideInputPanes:
         stream = coder_impl.create_InputStream(block)
         while stream.size() > 0:
             pane = self._panes.decode_from_stream(stream, True)
+            # The panes come from a GroupByKey, which emits each element in exactly one window.
             (window,) = pane.windows
             encoded = self._elements.window.encode(window)
             self.new[encoded] = self._panes.encode_nested(pane)
@@ -205,6 +206,7 @@ class BlockSpool:
 
     def append(self, block: bytes) -> None:
         """Add a block."""
+        # A pickle says where it ends, so blocks need no lengths. Only this process writes and reads the file.
         pickle.dump(block, self._file, pickle.HIGHEST_PROTOCOL)
 
     def release(self) -> Iterator[bytes]:

@@ -73,9 +73,11 @@ def _leaves(pipeline: api.Pipeline) -> Iterator[tuple[str, api.PTransform]]:
     waiting = list(pipeline.root_transform_ids)
     while waiting:
         transform = transforms[waiting.pop()]
+        # The planning phases replace these two composites as a whole, so their subtransforms never run.
         composite = transform.spec.urn in (_COMBINE, common_urns.composites.RESHUFFLE.urn)
         if transform.subtransforms and not composite:
             waiting.extend(transform.subtransforms)
+        # A composite that only returns its input has nothing to run.
         elif set(transform.outputs.values()) - set(transform.inputs.values()):
             yield transform.unique_name, transform
 
@@ -100,6 +102,7 @@ def _side_input_limits(
     for tag in sorted(payload.side_inputs):
         side = components.pcollections[transform.inputs[tag]]
         strategy = components.windowing_strategies[side.windowing_strategy_id]
+        # A TestStream ends, so its side inputs become complete, although Beam calls them unbounded.
         scripted = any(t.spec.urn == _TEST_STREAM for t in components.transforms.values())
         unbounded = side.is_bounded == api.IsBounded.UNBOUNDED and not scripted
         if unbounded and strategy.window_fn.urn == _GLOBAL and fires_once(strategy.trigger):

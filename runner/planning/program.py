@@ -47,9 +47,11 @@ def adopt_program(program: Program) -> None:
     Folders that exist on this machine are appended to the search path. A class replaces an earlier class of the driver
     with this name in `__main__`. It replaces nothing else there.
     """
+    # Appended: a package that is installed on this machine wins over one in the driver's folders.
     sys.path.extend(entry for entry in program.path if entry not in sys.path and os.path.exists(entry))
     main = sys.modules[_MAIN]
     for name, pickled in program.classes.items():
+        # A different object belongs to the program of this process. (None is None: the name is free.)
         if getattr(main, name, None) is not _adopted.get(name):
             continue
         try:

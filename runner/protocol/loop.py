@@ -121,6 +121,7 @@ def _run_epoch(
         try:
             return _try_epoch(coordinator, epoch)
         except (SupersededError, CommitUnknownError):
+            # Never tried again: another driver owns the checkpoint, or this epoch may be committed already.
             raise
         except Exception as error:
             # A file may be missing because a newer driver has deleted it. Then the right error is SupersededError.
@@ -184,6 +185,7 @@ def _redacted(error: BaseException) -> str:
     """Return the text of an error for a log. The text of an error from other code may contain values of rows."""
     if isinstance(error, PenstockError):
         return f"{type(error).__name__}: {error.redacted}"
+    # The text of an OSError comes from the operating system. It names files and no values.
     return f"{type(error).__name__}: {error}" if isinstance(error, OSError) else type(error).__name__
 
 

@@ -272,6 +272,9 @@ def _rows(rows: list[list[Json]], make: Callable[[list[Json]], _T]) -> tuple[_T,
     return tuple(make(row) for row in rows)
 
 
+# Each row is cut to the columns that this version knows: a newer version may have appended others.
+
+
 def _residual(row: list[Json]) -> Residual:
     transform, element_id, element, watermark_us, not_before_us = row[:5]
     return Residual(transform, element_id, _bytes(element), watermark_us, not_before_us)
@@ -295,6 +298,7 @@ def _text(data: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes:
+    # By default Python skips characters that are not base64 and returns other bytes, without an error.
     return base64.b64decode(text, validate=True)
 
 

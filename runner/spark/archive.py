@@ -65,6 +65,7 @@ def _name(java: Java) -> str:
         release = Path(java.home, "release").read_text()
     except OSError:
         release = str(java.version)
+    # An update of Java or Spark in place keeps the paths, so the release file and the sizes of the jars count too.
     fits = hashlib.sha256(repr((java.home, release, str(spark_home()), jars)).encode()).hexdigest()[:12]
     return f"spark-{fits}"
 

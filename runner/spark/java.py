@@ -105,6 +105,8 @@ def parse_settings(text: str) -> tuple[str, int] | None:
 
 def launcher(java: str) -> str:
     """Return the script that stands in for `java`: the same program without the flag for the module."""
+    # The shell has read the list of arguments before the first turn. Each turn removes the first argument and, unless
+    # it is the flag, appends it again, so the others keep their order and their spaces.
     drop = f'for a; do shift; [ "$a" = {MISSING_MODULE} ] || set -- "$@" "$a"; done'
     return f'#!/bin/sh\n{drop}\nexec {shlex.quote(java)} "$@"\n'
 
@@ -174,6 +176,7 @@ def _launcher_home(
     executable: str, version: int, environment: Mapping[str, str], temporary: Path | None = None
 ) -> Path:
     script = launcher(executable)
+    # Another Java, or another version of the script, has another folder: a JVM may be starting from the old one.
     name = f"java-{version}-{hashlib.sha256(script.encode()).hexdigest()[:8]}"
     return _private_home(script, cache_folder(environment) / name, temporary)
 

@@ -31,6 +31,7 @@ class PrivateFolder:
     def remove(self) -> None:
         """Delete the folder with its contents. The next driver deletes files that a dying JVM still writes."""
         shutil.rmtree(self.path, ignore_errors=True)
+        # Unlock last: until then no other driver takes the folder for abandoned and deletes it at the same time.
         os.close(self.lock)
 
 

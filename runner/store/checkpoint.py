@@ -296,6 +296,8 @@ class Checkpoint:
 
     def delete_leftovers(self) -> int:
         """Delete partly written files that are older than an hour; return their number."""
+        # Only `create_if_absent` leaves them, and it writes only FORMAT and records. State runs and side files are
+        # written under their names, and the sweep deletes those that no record names.
         folders = (self.folder, self._records)
         return sum(self.filesystem.delete_leftovers(folder, LEFTOVER_AGE_S) for folder in folders)
 
@@ -338,6 +340,7 @@ def _read_or_create(
         )
     # Two drivers may start in an empty folder at once. One creates the file; the other reads its job name.
     path = f"{folder}/FORMAT"
+    # Before the first file: on a store that ignores conditions, both drivers would create one.
     if not names:
         storage.check_guarantees()
     if not names and create_exactly_once(

@@ -23,6 +23,7 @@ def open_folder(location: str) -> tuple[FileSystem, str]:
     return _object_filesystem(found), found.url
 
 
+# One object per location: its client keeps connections, and `may_reappear` must know all creates of this process.
 @functools.lru_cache(maxsize=64)
 def _object_filesystem(location: Location) -> ObjectFileSystem:
     return ObjectFileSystem(

@@ -112,6 +112,7 @@ class LocalCopies:
                 status = os.stat(os.path.join(folder, name))
                 sized.append((status.st_mtime, status.st_size, os.path.join(folder, name)))
         total = sum(size for _, size, _ in sized)
+        # The oldest first. Processes that shrink at the same time may delete a few more than needed.
         for _, size, path in sorted(sized):
             if total <= self._limit_bytes:
                 return

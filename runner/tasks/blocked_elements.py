@@ -37,8 +37,10 @@ class BlockedElements:
 
     def add(self, queue: BlockedQueue, timestamp_us: int, element: bytes) -> None:
         """Append an encoded element."""
+        # The user key is empty: elements of one window wait for the same panes, so their keys do not matter.
         self._cells.append(queue.key_group, b"", queue.window, _ELEMENTS, element)
         known = self._timers.get(queue.key_group, b"", queue.window, _FAMILY, b"")
+        # Only a lower hold is written: otherwise each element would change the timer.
         if known is None or timestamp_us < known.hold_us:
             end = MAX_TIMESTAMP.micros
             self._timers.set(

@@ -121,6 +121,7 @@ class EpochInput:
 
     def now_us(self) -> int:
         """Return the processing time."""
+        # The wall clock, because the record keeps times of timers: a monotonic clock means nothing in another process.
         return time.time_ns() // 1000 if self.test_clock_us is None else self.test_clock_us
 
     def watermark_us(self, key: WatermarkKey) -> int:

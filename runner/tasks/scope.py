@@ -14,6 +14,7 @@ from penstock.runner.tasks.epoch import EpochInput, StepState, TaskInput
 
 
 def _new_nonce() -> str:
+    # 16 characters: the width of this field in the header of a frame (`protocol/frames.py`).
     return uuid.uuid4().hex[:16]
 
 
@@ -28,6 +29,7 @@ class TaskScope:
     level: int
     partition: int
     epoch: EpochInput
+    # Drawn in the worker. If the driver sent it with the task, all attempts that Spark makes of a task would share it.
     nonce: str = field(default_factory=_new_nonce)
 
     @property
@@ -59,6 +61,8 @@ class TaskScope:
     def earliest_timers(self, step: str) -> EarliestTimers:
         """The earliest timers of a step that the last record holds for the key groups of the task."""
         first, last = self.key_groups
+        # After a change of the parallelism an entry overlaps with several tasks, and each of them takes its times. A
+        # time that is too early only makes a task open its state; without it a timer would never fire.
         mine = [
             timers
             for timers in self.epoch.state.get(step, StepState()).timers

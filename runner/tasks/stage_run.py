@@ -87,6 +87,7 @@ class StageRun:
     def take(self, block: bytes) -> None:
         """Run a block of input."""
         self._start()
+        # Only a batch feeds restrictions as blocks. In a stream they are residuals of the record: see `read`.
         run = self.processor.process_to_the_end if self._reads_to_the_end else self.processor.process
         for element in self.processor.elements(block):
             run(element)
@@ -113,6 +114,7 @@ class StageRun:
             self.processor.discard()
 
     def _start(self) -> None:
+        # With the first input, not with the task: a stage without input then costs no `start_bundle`.
         if not self._started:
             self._started = True
             self.processor.start(self._context.partition, self._context.partitions, self._context.send)
@@ -127,6 +129,7 @@ class StoredRun(StageRun):
         self._windows: Any = processor.coder.window_coder.get_impl()
 
     def _open(self) -> None:
+        # Opening reads state runs. So a stage with neither input nor a due timer must not open its store.
         if not self._opened:
             self._opened = True
             store = self._context.state.open(self.processor.stage.state)
@@ -148,6 +151,7 @@ class StoredRun(StageRun):
             return True
         if known.processing_due_us is None:
             return False
+        # After the clock was set back, timers that are not due must be moved too, and for that the store is opened.
         return known.set_back_us > 0 or known.processing_due_us <= known.now_us()
 
     def _result(self, watermark_us: int, metrics: list[bytes]) -> StageResult:

@@ -1,4 +1,4 @@
-"""WindowMerger windows (sessions) of a key whose values have all arrived. Pure."""
+"""Merges the windows (sessions) of each key, when all its values have arrived. Pure."""
 
 from __future__ import annotations
 

@@ -309,6 +309,7 @@ class _AfterEndOfWindow(_Node):
             early.on_merge(into, states, at)
 
     def clear(self, state: TriggerState) -> None:
+        # Keeps this node's number, unlike other triggers: that the on-time pane has fired is no count.
         for child in self.children:
             child.clear(state)
 
@@ -398,6 +399,7 @@ class _AfterEach(_Composite):
         current = self._unfinished(state)
         assert current is not None
         current.on_fire(state, at)
+        # Under merging windows later subtriggers have counted the elements of this pane too.
         if self.merging:
             for child in self.children:
                 child.clear(state)
@@ -409,6 +411,7 @@ class _OrFinally(_AfterAny):
 
     def on_fire(self, state: TriggerState, at: TriggerContext) -> None:
         main, until = self.children
+        # Asked first: if both would fire, the pane is the last one.
         if until.should_fire(state, at):
             until.on_fire(state, at)
             self.set_finished(state, True)
