@@ -49,6 +49,7 @@ class Backoff:
 
     def answered(self) -> None:
         """End the back-off: the service has answered."""
+        # Looked at without the lock first: readers call this for each message.
         if self._since is not None:
             with self._lock:
                 self._since, self._pause, self._not_before = None, 0.0, 0.0

@@ -32,6 +32,7 @@ class FrontierWatermarkEstimator(WatermarkEstimator):
         return self._watermark
 
     def get_estimator_state(self) -> Timestamp:
+        # The state is the watermark itself, so a bundle that resumes never reports an earlier one.
         return self._watermark
 
     def set_watermark(self, timestamp: Timestamp) -> None:

@@ -26,6 +26,7 @@ from penstock.io.postgres.source import ChangeStream, Connection, plugin_options
 from penstock.io.postgres.text_values import SESSION_SETTINGS
 
 _CONNECT_SECONDS = 10
+# Set by each connection: a role or a database may have other defaults, and then values have another form.
 # A blank in a value is escaped, because blanks separate the options.
 _OPTIONS = " ".join(
     f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in SESSION_SETTINGS.items()
@@ -84,6 +85,7 @@ class Client:
         if self._session is None or self._session.closed:
             self._session = session = psycopg.connect(
                 self._connection.dsn,
+                # Otherwise psycopg would leave a transaction open after a question, and it would hold back VACUUM.
                 autocommit=True,
                 connect_timeout=_CONNECT_SECONDS,
                 options=_OPTIONS,
@@ -187,6 +189,8 @@ class Client:
         ).format(
             sql.Literal(self._stream.slot), sql.Literal(most), sql.SQL(", ").join(map(sql.Literal, options))
         )
+        # COPY, because libpq keeps the result of a query in memory until it is complete. Peek and not get: the slot
+        # moves only when a checkpoint has the position (`advance`).
         with self._errors(), self.session.cursor() as cursor, cursor.copy(query) as copy:
             copy.set_types(["pg_lsn", "bytea"])
             yield ((int.from_bytes(lsn, "big"), data) for lsn, data in copy.rows())
@@ -241,6 +245,7 @@ class LogStream:
             # Not a fallback: `take_slot` finds the connections of the program by this name.
             application_name=connection.reader_name,
         )
+        # The functions of libpq: psycopg's own connections do not have the replication protocol.
         self._connection = pq.PGconn.connect(info.encode())
         self._skipped = False
         self._connection.notice_handler = self._take_notice
@@ -278,6 +283,7 @@ class LogStream:
         room = most_bytes
         try:
             while len(arrived) < most and room > 0 and not self._skipped:
+                # 1: do not wait. A size of 0 says that no whole message is here; below 0 the stream has ended.
                 size, data = get_data(1)
                 if size > 0:
                     room -= size
@@ -306,6 +312,7 @@ class LogStream:
     def _keep_alive(self, data: memoryview) -> int:
         """Answer a keepalive if the server asks for it; return up to where the server has sent its log."""
         _, end, _, reply = _KEEPALIVE_DATA.unpack(data)
+        # Without an answer the server ends the connection after `wal_sender_timeout`.
         if reply:
             self.send_status()
         return int(end)
@@ -317,6 +324,7 @@ class LogStream:
     def send_status(self, *, ask: bool = False) -> None:
         """Tell the server what was received and acknowledged. `ask`: it answers with what it has sent at once."""
         clock = int((time.time() - _POSTGRES_EPOCH_SECONDS) * 1_000_000)
+        # The positions are: written, flushed, applied. The server keeps its log from the flushed one on.
         status = _STATUS.pack(b"r", self._received, self._acknowledged, self._acknowledged, clock, ask)
         try:
             self._connection.put_copy_data(status)

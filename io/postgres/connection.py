@@ -74,6 +74,7 @@ class Server:
                         yield PulledLog(client, copying, decoder, slot.two_phase, self._heartbeat_seconds)
                     return
                 client.take_slot()
+                # Not from the position: the server sends a prepared transaction only to a reader that starts before it.
                 stream = client.open_stream(position.safe_lsn, two_phase=slot.two_phase)
                 try:
                     yield StreamedLog(client, stream, decoder, self._heartbeat_seconds)

@@ -265,6 +265,7 @@ class LogReader:
                 if remaining <= 0:
                     return None
                 self._changed.wait(remaining)
+            # An error waits for the steps that were queued before it: they are complete, so they are not read again.
             if not self._queue and self._error is not None:
                 raise self._error
             count = min(len(self._queue), MOST_IN_BATCH)
@@ -273,6 +274,7 @@ class LogReader:
     def settle(self, batch: Batch) -> None:
         """Take a batch back: steps that were not claimed come again."""
         with self._changed:
+            # `extendleft` adds one after the other to the front, so the last step must come first.
             self._queue.extendleft(reversed(batch.steps[batch.claimed :]))
             if batch.claimed:
                 last = batch.steps[batch.claimed - 1]
@@ -335,6 +337,7 @@ class LogReader:
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
+        # Only after the thread has ended: it uses the merge, and it may still add steps to the queue.
         self._thread.join()
         if self._merge is not None:
             self._merge.stop()
@@ -404,6 +407,7 @@ class LogReader:
                 self._merge.reopened()
             acknowledged = -1
             while not self._stopped:
+                # Acknowledged here and not in `acknowledge`: only this thread may use the connection.
                 if acknowledged < self._acknowledged:
                     acknowledged = self._acknowledged
                     log.acknowledge(acknowledged)
@@ -453,6 +457,7 @@ class LogReader:
                 position = position._replace(claimed=item.sequence)
             else:  # a message between two transactions; the `TransactionEnd` that follows it adds nothing
                 position = position._replace(lsn=item.lsn + 1, claimed=0, previous_end=item.lsn)
+            # The log is not in the order of commit timestamps, and the watermark must not go back.
             watermark = max(watermark, item.event_timestamp)
         elif isinstance(item, TransactionEnd):
             if item.lsn <= position.lsn:
@@ -462,6 +467,7 @@ class LogReader:
                 max(watermark, item.event_timestamp),
             )
         elif isinstance(item, UnknownPrepared):
+            # A commit before the position was read on an earlier connection.
             if item.lsn >= position.lsn:
                 raise PositionLostError(_unknown_prepared(item))
             return None
@@ -529,6 +535,7 @@ class LogReader:
     def _put(self, steps: list[QueuedStep]) -> bool:
         """Queue steps; wait while the budget is used up. False: the read has ended or the reader was stopped."""
         with self._changed:
+            # Queue first and wait afterwards: so a step that is larger than the budget passes too.
             self._queue.extend(steps)
             self.has_answered = True
             size = sum(step.size for step in steps)

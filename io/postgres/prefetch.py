@@ -88,6 +88,7 @@ class StreamPool:
             before = self._parked.get(reader.slot)
             self._parked[reader.slot] = _Parked(reader, janitor)
             janitor.start()
+        # Outside of the lock, because `stop` waits for the end of the reader's thread.
         if before is not None:
             before.janitor.cancel()
             before.reader.stop()
@@ -103,6 +104,7 @@ class StreamPool:
     def _expire(self, reader: LogReader) -> None:
         with self._lock:
             parked = self._parked.get(reader.slot)
+            # A bundle may have borrowed the reader in the moment in which the timer fired.
             if parked is None or parked.reader is not reader:
                 return
             del self._parked[reader.slot]

@@ -16,6 +16,8 @@ select current_setting('server_version_num')::int, current_setting('wal_level'),
        (select rolreplication or rolsuper from pg_roles where rolname = current_user), current_user
 """
 PUBLICATIONS = "select pubname from pg_publication"
+# `to_jsonb(row) ->> 'column'` is NULL if the server is too old to have the column. The left join returns a row also if
+# there is no slot.
 SLOT = """
 select slot.plugin, slot.database, coalesce(slot.confirmed_flush_lsn, '0/0')::text, coalesce(slot.wal_status, ''),
        coalesce((to_jsonb(slot) ->> 'two_phase')::boolean, false), system.system_identifier::text, current_database(),
@@ -184,6 +186,7 @@ def _check_server(stream: ChangeStream, rows: Rows) -> tuple[int, bool]:
     return version, standby
 
 
+# The catalogue is readable for every role, so only `has_table_privilege` shows that the rows are not.
 def _check_rights(stream: ChangeStream, unreadable: Sequence[str]) -> None:
     if unreadable:
         raise SetupError(

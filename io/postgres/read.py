@@ -197,8 +197,8 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
             ``when_needed``: also when the server no longer has the changes after the checkpoint. docs/snapshots.md says
             what is promised.
         signal_table: a table with the text columns id, type and data. Rows that are inserted there request snapshots,
-        in
-            Debezium's layout. If the table is in the publication, they are read from the log, otherwise it is polled.
+            in Debezium's layout. They are read from the log if the table is in the publication. Otherwise the table is
+            polled.
         signal_file: a file of JSON lines with the same fields, which all workers can read.
         signal_folder: a folder of such files, one for each signal; `penstock snapshot` writes there.
         signal_kafka: options of a Kafka consumer, with the topic as ``topic`` and, optionally, the key of messages that

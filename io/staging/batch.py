@@ -50,6 +50,7 @@ class StagedBatch:
         """
         if not self.staged:
             return self.content
+        # The output of the batch and not the sink's: the pipeline may have been resumed with another one.
         content = store_of(self.output).read(self.staged)
         if len(content) != self.length or zlib.crc32(content) != self.crc32:
             raise OutputError(

@@ -49,6 +49,7 @@ class CollectRecordsFn(beam.DoFn):
         record = self._encode(element)
         self._records[self._bucket(element, event_us)].append((event_us, record))
         self._bytes += len(record)
+        # The limit is for all buckets together: many buckets with few records each need as much memory as one.
         # Each output has the timestamp of an element of this bundle, so the watermark has not passed it.
         return self._blocks() if self._bytes >= BLOCK_BYTES else None
 

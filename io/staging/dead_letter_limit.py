@@ -44,6 +44,7 @@ class StopAtLimit(beam.PTransform):
         stop = beam.ParDo(_StopAtFn(self._limit, self._describe, self._what))
         return (
             letters
+            # State belongs to a key, and the count is one number for the whole pipeline.
             | "One key" >> beam.WithKeys("").with_output_types(tuple[str, self._element_type])  # type: ignore[name-defined]
             | "Stop at" >> stop.with_output_types(self._element_type)
         )

@@ -119,6 +119,7 @@ def clean_up(store: FileStore, job: str, sink: str, upto: tuple[int, int], keep:
     Folders stay too. While a job lives, its folder proves to `publish` that the job has staged its files here.
     A clean-up may run very late, so it cannot know whether the job still has files to publish.
     """
+    # The name says which epoch staged a file. A time would compare the clocks of several machines.
     staged = [(name, staged_in(name)) for name in store.names_in(staging_folder(job, sink))]
     doomed = [name for name, origin in staged if origin is not None and origin <= upto and name not in keep]
     store.delete(doomed)

@@ -34,6 +34,7 @@ def claim(store: FileStore, job: str, sink: str, position: CheckpointPosition) -
     """
     folder = f"{staging_folder(job, sink)}.owner"
     own = f"{folder}/{mark_of(position.number, position.digest)}"
+    # Every claim looks before it creates. If two look at the same moment, the next claim of each finds the other mark.
     found = store.names_in(folder)
     for name in found:
         if name != own and not is_own(name, position):
@@ -43,6 +44,7 @@ def claim(store: FileStore, job: str, sink: str, position: CheckpointPosition) -
                 "example after the other one was deleted, compare the output with the source, delete the mark, and "
                 "start again; or give the copy another output"
             )
+    # The new mark comes first: if the driver dies between the two calls, the output still has a mark.
     if own not in found:
         store.create(own, [b""])
     store.delete(name for name in found if name != own)

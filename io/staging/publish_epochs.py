@@ -114,6 +114,7 @@ class _PublishEpochs:
         self._unavailable_seconds = unavailable_seconds
 
     def __call__(self, batches: Sequence[StagedBatch]) -> None:
+        # One call for each epoch, because the ledger of the target has one entry for each.
         for delivery, each in by_epoch(batches):
             repeat_while_unavailable(
                 functools.partial(self._target.publish, delivery, each),

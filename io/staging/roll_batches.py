@@ -94,6 +94,7 @@ class RollBatchesFn(RollFilesFn):
             attempt.drivers,
         )
         parts = iter(self._format.content(blocks))
+        # How long the content is shows only while it is made: what was read so far is the head of a file, if need be.
         head = b""
         for part in parts:
             head += part

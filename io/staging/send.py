@@ -66,6 +66,7 @@ class SendBatchesFn(beam.DoFn):
         self._refused = Metrics.counter(NAMESPACE, REFUSED)
 
     def process(self, batch: StagedBatch) -> Iterator[Any]:
+        # The content is read when a sender asks for the first event: a batch that the ledger has costs no read.
         events = StagedEvents(batch, RecordBlockCoder().decode, decode_event)
         sent = self._send(batch, events)
         for refusal in sent.refused:

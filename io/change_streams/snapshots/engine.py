@@ -241,6 +241,8 @@ class SnapshotEngine:
                 tuple(self.recent),
             )
             reading.repairing = reading.repairing or bool(keys)
+            # The chunk is read after this moment, so it sees every earlier change. `after` demands this also for
+            # transactions that other sessions may not see yet.
             reading.forget_changes()
             wanted.append(reading.request)
         return wanted
@@ -257,6 +259,7 @@ class SnapshotEngine:
             self.progress, reports = self.progress.finished(request.table, answer.status, answer.problem)
             return reports
         self.prune(answer.sees)
+        # The chunk lacks a change that was emitted before its request, or too many keys changed to remember them all.
         if not all(map(answer.sees, request.after)) or len(reading.touched) > MOST_TOUCHED:
             reading.repairing = reading.repairing and not request.keys
             return ()  # it is requested again
@@ -267,6 +270,7 @@ class SnapshotEngine:
 
     def _buffer(self, reading: _Reading, chunk: Chunk) -> None:
         rows: list[ChunkRow | None] = list(chunk.rows)
+        # A truncate that the chunk does not see came after its rows and has removed all of them.
         if not all(map(chunk.sees, reading.truncated)):
             rows = [None] * len(rows)
         repairs = []
@@ -278,6 +282,7 @@ class SnapshotEngine:
             if not unseen:
                 places.setdefault(row.key, []).append(place)
                 continue
+            # The changes that followed the row all lack columns: only another read of the row has the whole of it.
             if rows[place] is not None and not any(unseen):
                 repairs.append(row.name)
             rows[place] = None
@@ -330,6 +335,7 @@ class SnapshotEngine:
                     row, buffered.rows[place] = buffered.rows[place], None
                     if row is not None and not whole:
                         first.append(row.value)
+        # One key more than the limit is remembered, so that `arrived` sees that the limit was passed.
         if reading.request is not None and len(reading.touched) <= MOST_TOUCHED:
             for key in keys:
                 reading.touched.setdefault(key, []).append((version, whole))
@@ -373,6 +379,7 @@ class SnapshotEngine:
         chunk = buffered.chunk
         if chunk.request.keys:
             found = [row.value for row in buffered.rows if row is not None]
+            # Keys that changed again while the repair was read are repaired once more.
             done = set(chunk.request.keys) - reading.again
             reading.repairing, reading.again = False, set()
             self.progress = self.progress.repaired(table, done, len(found))

@@ -126,6 +126,8 @@ class MergingPrefetcher:
             if self._renew is None:
                 raise
             _LOGGER.warning("changes are lost, so a new snapshot of all tables begins: %s", lost)
+            # The loss is claimed first, so that it is in the checkpoint. The next bundle that has the whole frontier
+            # begins the new snapshot.
             self._closed = True
             self.stream.close()
             return StepBatch(Lost(), lambda: None)

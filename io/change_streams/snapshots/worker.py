@@ -87,6 +87,7 @@ class SnapshotWorker:
         if not self._threads_wanted:
             self._jobs.put(job)
             return
+        # The threads start with the first job: a pipeline that gets no signal never needs them.
         for _ in range(self._threads_wanted):
             self._start(self._serve)
         self._threads_wanted = 0
@@ -116,6 +117,7 @@ class SnapshotWorker:
     def stop(self) -> None:
         """End all threads and wait for them."""
         self._stopped.set()
+        # A thread that waits for a job does not see the event. Each one takes one None and ends.
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:
@@ -155,6 +157,7 @@ class SnapshotWorker:
                 self._stopped.wait(self._backoff.remaining_pause())
             except ChangeStreamError as error:
                 refused += 1
+                # Without the list of its tables a snapshot cannot begin, so the pipeline fails.
                 if isinstance(job, Snapshot):
                     raise
                 _LOGGER.warning("a chunk of %s cannot be read: %s", job.table, error)

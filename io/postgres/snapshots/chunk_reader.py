@@ -154,6 +154,7 @@ class ChunkReader:
             is_last = len(found) < request.size
             if is_last and statement.ties:
                 found += rows(statement.rows_with_null(), null=True)
+        # Asked after the rows: every change that the chunk sees ends at or before this position.
         ((end, block, segment),) = self._client.rows(chunks.END_OF_LOG)
         position = chunks.end_of_records(parse_lsn(end), block, segment)
         return Chunk(request, found, visible.sees, position, is_last, statement.restarted)

@@ -29,6 +29,7 @@ from penstock.io.postgres import messages as log
 from penstock.io.postgres.record import Row, Table
 
 BEGIN = "begin isolation level repeatable read read only"
+# Column lists and row filters are read through JSON, because PostgreSQL 14 has neither and would refuse the query.
 STATE = """
 select pg_current_snapshot()::text, relation.oid::int8, relation.relreplident::text, relation.relkind::text,
        pg_relation_filenode(relation.oid)::int8,

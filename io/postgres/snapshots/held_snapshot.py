@@ -82,6 +82,7 @@ class HeldSnapshot:
             ChangeStreamError: the server refused it; the message says what to do.
         """
         self.close()
+        # Random, because all programs that use the database share the numbers of advisory locks (signed, 64 bits).
         self._lock = random.SystemRandom().getrandbits(63)
         self._take_lock()
         self._holder = holder = Client(self._stream, self._connection, application=self._application)

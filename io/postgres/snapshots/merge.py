@@ -82,6 +82,7 @@ class SnapshotMerge(WorkerAnswers):
 
     @property
     def recent(self) -> tuple[int, ...]:
+        # Asked for each record of the log, so the tuple is made again only if the list has changed.
         if len(self._engine.recent) != len(self._recent) or self._engine.recent[-1:] != list(
             self._recent[-1:]
         ):
@@ -100,6 +101,7 @@ class SnapshotMerge(WorkerAnswers):
             return False
         if self._initial is None:
             scans = self._engine.progress.snapshots[0].tables or ()
+            # Rows were emitted without a held snapshot, or after it was lost: the rest continues between the changes.
             if any(scan.cursor or scan.rows or scan.scanned for scan in scans):
                 return False
             try:
