@@ -10,16 +10,14 @@ from typing import Any
 import apache_beam as beam
 
 from penstock.errors import UsageError
-from penstock.event import ChangeEvent
 from penstock.event.replica import encode_version
 from penstock.io.files import WriteToJsonLines
 from penstock.io.staging.dead_letter_limit import StopAtLimit
 from penstock.pipelines.event_options import EventOptions
 from penstock.pipelines.event_steps import column_steps, row_steps, secret_key
 from penstock.pipelines.replay import NoRecords
+from penstock.pipelines.transaction_metadata import WithTransactionMetadata, metadata_format
 from penstock.transforms import (
-    AssembledTransaction,
-    AssembleTransactions,
     Barriers,
     DeadLetters,
     ShardByKey,
@@ -31,10 +29,8 @@ from penstock.transforms.element_transform import ElementTransform
 from penstock.transforms.formats.capture import MODES, check_capture
 from penstock.transforms.formats.debezium import DebeziumFormat
 from penstock.transforms.formats.debezium_log import LogRecordFormat, table_of_record
-from penstock.transforms.formats.debezium_transaction import transaction_parts
 from penstock.transforms.formats.formatted import Format
 from penstock.transforms.formats.lines import Line, RecordLines
-from penstock.transforms.tables import table_name
 
 
 class ToEvents:
@@ -177,17 +173,7 @@ class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
         self._to_events = ToEvents(options, system, stream)
         if options.barrier_seconds:
             self._lines.barrier("", 0)  # refuses a format without barriers
-        if options.transaction_metadata:
-            self._check_transaction_metadata()
-
-    def _check_transaction_metadata(self) -> None:
-        if not isinstance(self._format, DebeziumFormat):
-            raise UsageError("transaction_metadata is Debezium's: set format=debezium")
-        if self._options.dead_letters is not None:
-            raise UsageError(
-                "transaction_metadata counts the records of whole transactions, so no record can be left out: remove "
-                "dead_letters"
-            )
+        self._metadata = metadata_format(options, self._format)
 
     def check(self) -> None:
         """See `FormatCheck.check`."""
@@ -203,23 +189,12 @@ class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
             sharded = apply(events, "ShardByKey", ShardByKey(self._shards))
             events = sharded | "Barriers" >> self._barriers()
             lines = apply(events, "ToLines", ElementTransform(partial(_shard_lines, self._lines), Line))
-        elif self._options.transaction_metadata:
-            lines = self._with_transactions(events)
         else:
+            if self._metadata is not None:
+                events |= "TransactionMetadata" >> WithTransactionMetadata(self._metadata)
             lines = apply(events, "ToLines", ElementTransform(self._lines, Line))
         write_letters(letters, self._options)
         return lines
-
-    def _with_transactions(self, events: Any) -> Any:
-        """Return the lines of whole transactions. Messages that were written outside of one pass directly."""
-        assert isinstance(self._format, DebeziumFormat), "checked at construction"
-        alone, whole = events | "OfTransactions" >> beam.Partition(_is_in_transaction, 2)
-        lines = TransactionLines(self._format, self._lines)
-        parts = (
-            whole | AssembleTransactions() | "TransactionLines" >> ElementTransform(lines, Line),
-            alone | "ToLines" >> ElementTransform(self._lines, Line),
-        )
-        return parts | "AllLines" >> beam.Flatten()
 
     def _direct_lines(self) -> RecordLines | None:
         """Return what makes the lines of records without an event in between: the same lines, in less time.
@@ -239,10 +214,6 @@ class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
 
     def _barriers(self) -> Barriers:
         return Barriers(shards=self._shards, interval_seconds=self._options.barrier_seconds, per_table=True)
-
-
-def _is_in_transaction(event: ChangeEvent, parts: int) -> int:
-    return int(event.transaction is not None)
 
 
 class NativeLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
@@ -323,28 +294,3 @@ def _shard_lines(lines: RecordLines, pair: tuple[int, ShardRecord]) -> list[Line
     return [
         lines.barrier(record.table, record.timestamp.step * 1_000_000)._replace(key=str(shard), shard=shard)
     ]
-
-
-TRANSACTIONS = "transaction"
-"""The table of the records BEGIN and END: that of Debezium's topic without the name of the server."""
-
-
-class TransactionLines:
-    """Formats `AssembledTransaction`s as lines with Debezium's transaction metadata; see `debezium_transaction`."""
-
-    def __init__(self, format: DebeziumFormat, lines: RecordLines) -> None:
-        self._format, self._lines = format, lines
-
-    def __call__(self, transaction: AssembledTransaction) -> list[Line]:
-        """Return the line of BEGIN, those of the events in their order, and the line of END.
-
-        Raises:
-            ValueError: the format cannot express an event.
-        """
-        return [
-            line
-            for event, records in transaction_parts(self._format, transaction.events)
-            for line in self._lines.lines_of(
-                TRANSACTIONS if event is None else table_name(event.source), records
-            )
-        ]

@@ -70,8 +70,8 @@ class EventOptions:
         barrier_seconds: Interval, in seconds, of barriers (`resolved` records) in each shard; format ydb only. 0
             means none.
         transaction_metadata: Whether each transaction has Debezium's records BEGIN and END, in the table `transaction`,
-            and each record its place in it; format debezium only. The pipeline then keeps each transaction
-            as a whole until the watermark has passed it.
+            and each record its place in it; format debezium only. In queues the topic of BEGIN and END is that of the
+            table. The pipeline keeps each transaction as a whole until the watermark has passed it.
         dead_letters: Folder for changes that cannot be decoded, converted or formatted. Without it, such a change stops
             the pipeline. Its files contain values of rows.
         max_dead_letters: Number of dead letters at which the pipeline stops, counted since its checkpoint was created;
@@ -181,7 +181,7 @@ def choices_for_sinks(system: str) -> dict[str, Argument]:
 
 def choices_for_records(system: str) -> dict[str, Argument]:
     """Return the arguments of `EventOptions` for a sink whose records have a format: there is no native format."""
-    about_files = ("lines", "barrier_seconds", "transaction_metadata")
+    about_files = ("lines", "barrier_seconds")
     found = {name: each for name, each in event_arguments(system).items() if name not in about_files}
     found["format"] = replace(
         found["format"],

@@ -15,12 +15,12 @@ from functools import partial
 
 import apache_beam as beam
 
-from penstock.errors import UsageError
 from penstock.io.postgres import ReadFromPostgresChangeStream
 from penstock.pipelines.event_lines import EventLines, NativeLines, WriteLines, readable
 from penstock.pipelines.event_options import NATIVE, EventOptions
 from penstock.pipelines.parameters import takes
 from penstock.pipelines.program import run_program, run_script
+from penstock.pipelines.transaction_metadata import refuse_snapshots
 from penstock.transforms.formats.postgres_lines import log_lines
 
 
@@ -48,12 +48,7 @@ def postgres_to_files(
     Raises:
         UsageError: an argument is malformed or out of range; the message names it.
     """
-    if events.transaction_metadata and source.reads_snapshots:
-        raise UsageError(
-            "transaction_metadata delays changes until their transaction is whole, so rows of a snapshot would come "
-            "before changes that they contain: set snapshot=never, and remove signal_table, signal_file and "
-            "signal_folder"
-        )
+    refuse_snapshots(events, source)
     to_lines: beam.PTransform = NativeLines(events, log_lines)
     if events.format != NATIVE:
         to_lines = EventLines(events, "postgres", source.stream, source.capture_type, shards)

@@ -32,7 +32,13 @@ from penstock.pipelines.event_options import (
 from penstock.pipelines.program import run_program
 from penstock.pipelines.sinks import SINKS, SinkKind
 from penstock.pipelines.sources import SOURCES
+from penstock.pipelines.transaction_metadata import (
+    WithTransactionMetadata,
+    metadata_format,
+    refuse_snapshots,
+)
 from penstock.secrets import read_references
+from penstock.transforms.formats.debezium import DebeziumFormat
 
 WRITE = "Write"
 """The step of the sink."""
@@ -70,8 +76,13 @@ def build_function(source: str, sink: str) -> Callable[..., Any]:
         options = replace(EventOptions.of(source, {"format": RECORD_FORMAT, **chosen}), replay=replay)
         transform, options = read.filtering_after_rows(transform, options)
         format_ = options.make_format(source, transform.stream)
+        metadata = metadata_format(options, format_)
+        if metadata is not None:
+            refuse_snapshots(options, transform)
         check = FormatCheck(options, format_, source, getattr(transform, "capture_type", str))
-        return _apply(pipeline, source, transform, options, _sink(kind, given, format=format_), check)
+        return _apply(
+            pipeline, source, transform, options, _sink(kind, given, format=format_), check, metadata
+        )
 
     build.__name__ = f"{source}_to_{sink}"
     build.__doc__ = f"{read.title} to {kind.title}: the pipeline of the template `{source}-to-{sink}`."
@@ -106,10 +117,13 @@ def _apply(
     options: EventOptions,
     sink: Any,
     check: FormatCheck | None = None,
+    metadata: DebeziumFormat | None = None,
 ) -> Any:
     records = pipeline | "ReadChangeStream" >> readable(source, options)
     to_events = ToEvents(options, system, source.stream)
     events, letters = to_events.events(records)
+    if metadata is not None:
+        events |= "TransactionMetadata" >> WithTransactionMetadata(metadata)
     if options.replay is not None:
         events = options.replay.into(events, WRITE)
     write = sink if options.dead_letters is None else sink.with_exception_handling()

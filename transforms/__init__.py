@@ -40,7 +40,12 @@ if TYPE_CHECKING:
     from penstock.transforms.formats.debezium_parse import DebeziumParser
     from penstock.transforms.formats.dynamodb import DynamoDbFormat
     from penstock.transforms.formats.event_envelope import EventFormat, EventParser
-    from penstock.transforms.formats.format_events import FormatEvents, FormatShardRecords, FormatTransactions
+    from penstock.transforms.formats.format_events import (
+        AddTransactionMetadata,
+        FormatEvents,
+        FormatShardRecords,
+        FormatTransactions,
+    )
     from penstock.transforms.formats.formatted import FormattedRecord
     from penstock.transforms.formats.google_templates import BigtableChangeLogFormat, SpannerBigQueryFormat
     from penstock.transforms.formats.ydb import YdbFormat
@@ -56,6 +61,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AddTransactionMetadata",
     "AssembleTransactions",
     "AssembledTransaction",
     "Barriers",
@@ -98,6 +104,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AddTransactionMetadata": "formats.format_events",
     "AssembleTransactions": "assemble_transactions",
     "AssembledTransaction": "assemble_transactions",
     "Barriers": "virtual_timestamps",

@@ -47,16 +47,19 @@ def messages_of(event: ChangeEvent, format: Format, topic: str, *, ordering: boo
         }
         if record.value is None:
             attributes["penstock_tombstone"] = "true"
-        message = Message(name, record.value or b"", _ordering_key(record) if ordering else "", attributes)
+        message = Message(
+            name, record.value or b"", _ordering_key(event, record) if ordering else "", attributes
+        )
         _check(message)
         found.append(message)
     return found
 
 
-def _ordering_key(record: Formatted) -> str:
+def _ordering_key(event: ChangeEvent, record: Formatted) -> str:
     """Return a text of fixed length for the table and key: keys of rows may be longer than the limit."""
-    # Messages without a key (TRUNCATE) are ordered among themselves, by their table.
-    return blake2b(record.topic.encode() + b"\0" + (record.key or b""), digest_size=16).hexdigest()
+    # Messages that belong to no row (TRUNCATE, messages, BEGIN and END) are ordered among themselves, by their topic.
+    key = b"" if event.key is None else record.key or b""
+    return blake2b(record.topic.encode() + b"\0" + key, digest_size=16).hexdigest()
 
 
 def _text(value: bytes) -> str:

@@ -18,6 +18,9 @@ left out otherwise, because a number column cannot hold a text. NULL is null. So
 cannot leave a column out: it is null there, and the header `__penstock.unavailable` names it.
 `debezium_exact` makes the choices of Debezium's own connectors instead, and loses that difference.
 
+An event with a `place` has a block `transaction` in its records. BEGIN and END become records of the topic
+`<server>.transaction`; see `debezium_transaction`.
+
 `ts_ms`, `ts_us` and `ts_ns` of the envelope are the commit time, not the time of processing: a repeated read gives
 equal bytes.
 
@@ -37,6 +40,7 @@ import msgspec
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent, Image, Op, Source, TableSchema
 from penstock.transforms.formats.converter import Converter, JsonConverter, encoding_of
+from penstock.transforms.formats.debezium_place import blocks_of, boundary_record
 from penstock.transforms.formats.debezium_table import DebeziumTable, Options
 from penstock.transforms.formats.debezium_types import TypeModes
 from penstock.transforms.formats.formatted import Encoding, FormattedRecord
@@ -170,9 +174,23 @@ class DebeziumFormat(TableFormat[DebeziumTable]):
         Raises:
             ValueError: the options cannot express a value; the message names the column.
         """
-        return self.records(event, repeat(None))
+        place = event.place
+        if place is None:
+            return self._records(event, repeat(None))
+        if place.boundary:
+            return [boundary_record(self.server, event, place, self.value_converter)]
+        return self._records(event, blocks_of(event, place))
 
-    def records(self, event: ChangeEvent, blocks: Iterator[Any]) -> list[FormattedRecord]:
+    def count(self, event: ChangeEvent) -> int:
+        """Return the number of records with a value that an event becomes."""
+        op = _OPS.get(event.op)
+        if op is None:
+            return 0
+        if op == "u" and self._plan(event).changed_key(event) is not None:
+            return len({"d", "c"} - self._skipped)
+        return int(op not in self._skipped)
+
+    def _records(self, event: ChangeEvent, blocks: Iterator[Any]) -> list[FormattedRecord]:
         """Return the records of an event; each one with a value takes its `transaction` block from `blocks`."""
         op = _OPS.get(event.op)
         # An update is looked at first: one that changes the key is a delete and a create, which may not be skipped.

@@ -1,13 +1,14 @@
-"""`FormatEvents`, `FormatShardRecords` and `FormatTransactions`: apply a format in a pipeline."""
+"""`FormatEvents`, `FormatShardRecords`, `FormatTransactions` and `AddTransactionMetadata` for pipelines."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from penstock.event import ChangeEvent
 from penstock.transforms.assemble_transactions import AssembledTransaction
 from penstock.transforms.element_transform import ElementTransform
 from penstock.transforms.formats.debezium import DebeziumFormat
-from penstock.transforms.formats.debezium_transaction import format_transaction
+from penstock.transforms.formats.debezium_transaction import format_transaction, placed_events
 from penstock.transforms.formats.formatted import Format, FormattedRecord
 from penstock.transforms.formats.ydb import YdbFormat
 from penstock.transforms.virtual_timestamps import ShardRecord
@@ -58,6 +59,36 @@ class _OfTransaction:
 
     def __call__(self, transaction: AssembledTransaction) -> list[FormattedRecord]:
         return format_transaction(self._format, transaction.events)
+
+
+class AddTransactionMetadata(ElementTransform):
+    """Turns `AssembledTransaction`s into their events with places for Debezium's transaction metadata.
+
+        format = DebeziumFormat("shop")
+        events = events | AssembleTransactions() | AddTransactionMetadata(format)
+        events | WriteToKafka("broker:9092", format=format)
+
+    An event BEGIN comes before the events of a transaction, and an event END after them. `format` must be the one that
+    formats the events: it says how many records each becomes, which the places and END count. Other formats cannot
+    show BEGIN and END. The records are those of `FormatTransactions`.
+
+    Order, repeats, watermark and state are those of `ElementTransform`; the state of whole transactions is in
+    `AssembleTransactions`.
+    """
+
+    def __init__(self, format: DebeziumFormat) -> None:
+        super().__init__(_Placed(format), ChangeEvent)
+
+    def display_data(self) -> dict[str, Any]:
+        return {"format": "DebeziumFormat"}
+
+
+class _Placed:
+    def __init__(self, format: DebeziumFormat) -> None:
+        self._format = format
+
+    def __call__(self, transaction: AssembledTransaction) -> list[ChangeEvent]:
+        return placed_events(self._format, transaction.events)
 
 
 class FormatShardRecords(ElementTransform):

@@ -21,6 +21,7 @@ from penstock.event.model import (
     Source,
     TableSchema,
     Transaction,
+    TransactionPlace,
     Version,
 )
 
@@ -39,5 +40,6 @@ __all__ = [
     "Source",
     "TableSchema",
     "Transaction",
+    "TransactionPlace",
     "Version",
 ]

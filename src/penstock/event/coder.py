@@ -2,7 +2,7 @@
 
     version   one byte, 1
     event     msgpack array: source, op, timestamp, key, before, after, version, schema, transaction, message, cells,
-              user
+              user, and place if there is one
 
 `source` and `schema` are the same for many events, so their bytes are made once and copied. Images are msgpack maps in
 the order of their columns. Values that msgpack does not have are extensions: 1 is an integer outside of 64 bits (two's
@@ -29,6 +29,7 @@ from penstock.event.model import (
     Source,
     TableSchema,
     Transaction,
+    TransactionPlace,
     Version,
 )
 
@@ -52,6 +53,7 @@ class _Encoded(msgspec.Struct, array_like=True, gc=False):
     message: Message | None
     cells: tuple[CellChange, ...]
     user: str
+    place: TransactionPlace | None = None
 
 
 def encode_event(event: ChangeEvent) -> bytes:
@@ -66,7 +68,7 @@ def encode_event(event: ChangeEvent) -> bytes:
     key, before, after = event.key, event.before, event.after
     for column in _columns_to_wrap(schema):
         key, before, after = _wrapped(column, key), _wrapped(column, before), _wrapped(column, after)
-    layout = (
+    layout: tuple[Any, ...] = (
         _source_bytes(event.source),
         event.op,
         event.timestamp,
@@ -80,6 +82,8 @@ def encode_event(event: ChangeEvent) -> bytes:
         event.cells,
         event.user,
     )
+    if event.place is not None:
+        layout += (event.place,)
     try:
         return b"\x01" + _encode(layout)
     except OverflowError:
@@ -108,6 +112,7 @@ def decode_event(data: bytes) -> ChangeEvent:
         layout.message,
         layout.cells,
         layout.user,
+        layout.place,
     )
 
 

@@ -87,6 +87,20 @@ class Transaction(msgspec.Struct, frozen=True, array_like=True):
     committed: int | None = None
 
 
+class TransactionPlace(msgspec.Struct, frozen=True, array_like=True):
+    """The place of an event among the records of its transaction, for formats with transaction metadata.
+
+    `records` of the transaction come before the event, `table_records` of them from its table. `boundary` is BEGIN or
+    END for the events around a transaction, and empty for all others. `counts` of an END are (table, records) of the
+    transaction.
+    """
+
+    records: int
+    table_records: int = 0
+    boundary: str = ""
+    counts: tuple[tuple[str, int], ...] = ()
+
+
 class Message(msgspec.Struct, frozen=True, array_like=True):
     """A message that an application wrote into the log of its database."""
 
@@ -215,6 +229,8 @@ class ChangeEvent(msgspec.Struct, frozen=True, gc=False):
     cells: tuple[CellChange, ...] = ()
     user: str = ""
     """Who made the change, where the source says so (YDB's user SID)."""
+    place: TransactionPlace | None = None
+    """Only `AddTransactionMetadata` sets it. BEGIN and END are events with the operation MESSAGE and no message."""
 
     @property
     def unavailable(self) -> tuple[str, ...]:

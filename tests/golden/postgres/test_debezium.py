@@ -189,6 +189,13 @@ def test_records_equal_those_of_debezium_field_by_field_in_every_mode(name: str)
     assert sum(map(len, expected.values())) > 500
 
 
+@pytest.mark.parametrize("name", WITH_TRANSACTIONS)
+def test_the_count_of_an_event_is_that_of_its_records_with_a_value(name: str) -> None:
+    format = DebeziumFormat(name, **OPTIONS[name])
+    for event in events():
+        assert format.count(event) == sum(record.value is not None for record in format(event))
+
+
 def test_without_exact_only_what_debezium_invents_or_loses_differs() -> None:
     format = DebeziumFormat("default", schemas_enable=True)
     expected = theirs("default")

@@ -24,8 +24,8 @@ from penstock.event import (
 )
 from penstock.transforms.formats.debezium import DebeziumFormat
 from penstock.transforms.formats.debezium_parse import DebeziumParser
+from penstock.transforms.formats.debezium_place import DataCollection
 from penstock.transforms.formats.debezium_transaction import (
-    DataCollection,
     format_transaction,
     parse_transaction_record,
     transaction_records,

@@ -1,4 +1,4 @@
-"""`transaction_metadata` of the pipeline from PostgreSQL to files: BEGIN, places and END around each transaction."""
+"""`transaction_metadata` of pipelines from PostgreSQL: BEGIN, places and END around each transaction."""
 
 from __future__ import annotations
 
@@ -12,12 +12,20 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms.window import TimestampedValue
 
 from penstock.errors import UsageError
+from penstock.event import ChangeEvent
+from penstock.event.coder import decode_event, encode_event
+from penstock.event.sharding import shard_of
 from penstock.io.postgres import ReadFromPostgresChangeStream
 from penstock.io.postgres.column_types import column_type
+from penstock.io.postgres.events import EventConverter
 from penstock.io.postgres.record import ChangeKind, LogRecord, LogTransaction, Table, TableColumn
+from penstock.io.pubsub.messages import messages_of
 from penstock.pipelines.event_lines import EventLines
 from penstock.pipelines.event_options import EventOptions
 from penstock.pipelines.postgres_to_files import postgres_to_files
+from penstock.pipelines.source_to_sink import _apply, build_function
+from penstock.transforms import DebeziumFormat
+from penstock.transforms.formats.debezium_transaction import placed_events
 from penstock.transforms.formats.lines import Line
 
 SHOP = SimpleNamespace(database="shop", publication="changes", slot="srv")
@@ -85,6 +93,71 @@ def test_each_transaction_is_framed_and_its_records_have_their_place() -> None:
     ]
     assert places == [(1, 1), (2, 1), (3, 2)]
     assert len(found) == 6  # the message that was written outside of a transaction has no metadata
+
+
+class NotedRecords(beam.PTransform):
+    """A sink that formats the events in its last step, as queues do."""
+
+    def __init__(self, format: DebeziumFormat) -> None:
+        super().__init__()
+        self._format = format
+
+    def expand(self, events: Any) -> Any:
+        return events | beam.FlatMap(self._lines) | beam.ParDo(NoteFn())
+
+    def _lines(self, event: ChangeEvent) -> list[Line]:
+        decoded = decode_event(encode_event(event))  # a queue stages its events
+        return [Line(each.topic, None, each.value or b"") for each in self._format(decoded)]
+
+
+def test_records_of_queues_are_those_of_files() -> None:
+    records = [inserted(9, 500, n, name, last=n == 3) for n, name in ((1, "a"), (2, "b"), (3, "a"))]
+    in_files = lines(*records)
+    seen.clear()
+    options = EventOptions.of("postgres", {"format": "debezium", "transaction_metadata": True})
+    format = DebeziumFormat("srv")
+    with beam.Pipeline(FnApiRunner()) as pipeline:
+        source = beam.Create([TimestampedValue(each, 1) for each in records], reshuffle=False)
+        source.stream = SHOP
+        _apply(pipeline, "postgres", source, options, NotedRecords(format), metadata=format)
+    assert seen == [(f"srv.{name}", line) for name, line in in_files]
+
+
+@pytest.mark.parametrize("sink", ["kafka", "pubsub"])
+def test_queues_take_transaction_metadata_with_the_checks_of_files(sink: str) -> None:
+    target = {
+        "kafka": {"bootstrap_servers": "localhost:9"},
+        "pubsub": {"target_project": "p", "topic": "changes-{table}"},
+    }[sink]
+
+    def labels(**options: Any) -> set[str]:
+        pipeline = beam.Pipeline()
+        build_function("postgres", sink)(pipeline, **SOURCE, **target, **options)
+        return {each.unique_name for each in pipeline.to_runner_api().components.transforms.values()}
+
+    assert "TransactionMetadata" not in labels()
+    assert "TransactionMetadata" in labels(transaction_metadata=True)
+    for options, said in (
+        ({"snapshot": "initial"}, "set snapshot=never"),
+        ({"dead_letters": "/data/letters"}, "remove dead_letters"),
+        ({"format": "envelope"}, "set format=debezium"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            labels(transaction_metadata=True, **options)
+
+
+def test_begin_and_end_have_ids_of_their_own_and_one_order_in_a_queue() -> None:
+    format = DebeziumFormat("srv")
+    convert = EventConverter("", "shop", "changes")
+    (event,) = convert(inserted(9, 500, 1, "a", last=True))
+    begin, row, end = placed_events(format, [event])
+    messages = [
+        message for each in (begin, row, end) for message in messages_of(each, format, "t", ordering=True)
+    ]
+    assert len({message.attributes["penstock_id"] for message in messages}) == 3
+    assert messages[0].ordering_key == messages[2].ordering_key != messages[1].ordering_key
+    assert shard_of(begin, 97) == shard_of(end, 97)
+    assert begin.version < row.version < end.version
 
 
 def test_transaction_metadata_is_refused_with_rows_of_snapshots() -> None:

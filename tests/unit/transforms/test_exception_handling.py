@@ -13,6 +13,7 @@ from penstock import transforms
 from penstock.errors import DecodeError, ServiceError
 from penstock.event import ChangeEvent, Kind, Op
 from penstock.transforms import (
+    AddTransactionMetadata,
     AssembledTransaction,
     AssembleTransactions,
     Barriers,
@@ -46,6 +47,10 @@ BAD = "no event"
 FAILURE = (EVENT, (ValueError, "text", []))
 
 MADE: dict[str, tuple[Any, Any]] = {
+    "AddTransactionMetadata": (
+        AddTransactionMetadata(DebeziumFormat("srv")),
+        AssembledTransaction("7", EVENT.timestamp, (EVENT,)),
+    ),
     "AssembleTransactions": (AssembleTransactions(), EVENT),
     "Barriers": (Barriers(shards=1), (0, EVENT)),
     "DeadLetters": (DeadLetters(), FAILURE),
