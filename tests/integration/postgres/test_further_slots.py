@@ -6,7 +6,9 @@ import pytest
 
 from penstock.errors import PositionLostError, SetupError
 from penstock.io.postgres import parse_lsn
+from penstock.io.postgres.record import ChangeKind
 from tests.epochs import Epochs
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -53,6 +55,44 @@ def test_slots_are_partitions_of_one_read_and_each_is_acknowledged_behind_its_ch
         assert ids == list(range(8)), name
     epochs.run(0.3)
     assert all(lsn > before[slot] for slot, lsn in confirmed(database).items())
+
+
+def test_an_initial_snapshot_of_several_slots_reads_the_tables_of_each_before_their_changes(database):
+    options = divide(database, "ab")
+    for name in "ab":
+        # The log of each slot has these inserts. The rows contain them, so they are not emitted.
+        database.execute(
+            f"alter table {name} add n int not null default 0",
+            f"insert into {name} select generate_series(1, 20)",
+        )
+    reading = database.source(**options, snapshot="initial", chunk_rows=2)
+    epochs = Epochs(reading, parts=2)
+    number = 0
+    while any(at.at[4].snapshots for part, _ in epochs.residuals for at in part.positions.values()):
+        # The first epoch takes the snapshots. Then rows change that are read already, and others.
+        epochs.run(0.1, steps=1, crash=number in (1, 4))
+        changes = (f"update {name} set n = n + 1 where id % 5 = {number % 5}" for name in "ab")
+        database.execute(f"begin; {'; '.join(changes)}; commit")
+        number += 1
+        assert number < 100, "the snapshots do not end"
+    assert number > 2, "nothing changed while rows were read"
+    epochs.run_until(database.clock())
+    assert epochs.widest == 2
+    seen = {}
+    for record in epochs.committed:
+        key, n = (record.table.name, int(record.new[0])), int(record.new[1])
+        assert record.kind is (ChangeKind.UPDATE if key in seen else ChangeKind.READ), key
+        assert n == seen.get(key, -1) + 1, f"the value of {key} before this one is missing"
+        seen[key] = n
+    for name in "ab":
+        assert sorted(database.rows(f"select id, n from {name}")) == sorted(
+            (id_, n) for (table, id_), n in seen.items() if table == name
+        )
+    held = "select from pg_stat_activity where application_name like 'penstock snapshot %' and datname = '{}'"
+    wait_until(
+        lambda: epochs.run(0.1) is None or not database.rows(held.format(database.name)),
+        "the server still holds a snapshot",
+    )
 
 
 def test_check_names_the_slot_that_is_missing_and_the_table_that_two_slots_have(database):
