@@ -108,7 +108,7 @@ def test_a_snapshot_under_load_and_kills_gives_the_tables(tmp_path: Path, campai
             database = Database(server)
             fill(database)
             before = rows_of(database.dsn)
-            request = {"data-collections": ["public[.]t[0-9]"], "chunk-size": 50}
+            request = {"data-collections": ["public[.]t[0-9]"], "chunk-size": 200}
             write_signal(folder / "signals", "all", "execute-snapshot", request, 1)
             scene = Scene(database, folder, signal_folder=str(folder / "signals"))
             shares = [draw.uniform(0.02, 0.3), draw.uniform(0.3, 0.6)]
