@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from penstock.errors import SetupError
 from penstock.io.change_streams.snapshots.options import SnapshotOptions
 from penstock.io.change_streams.snapshots.signals import Signal, SignalError, parse_signal, parse_signal_line
 
@@ -81,10 +82,22 @@ class FileChannel:
 
 
 class FolderChannel:
-    """A folder of JSON files, one signal each. Its position: the names of the files that were read and still exist."""
+    """A folder of JSON files, one signal each. Its position: the names of the files that were read and still exist.
+
+    Raises:
+        SetupError: the folder does not exist and cannot be made.
+    """
 
     def __init__(self, path: str) -> None:
         self.name, self._path = "folder", Path(path)
+        # `penstock snapshot FOLDER` refuses a folder that does not exist, because a misspelt name would go unnoticed.
+        # So the folder exists from the moment that a job reads it.
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SetupError(
+                f"signal_folder {path} cannot be made: {error.strerror}. Make it, or name another folder"
+            ) from error
 
     def poll(self, position: Any) -> Polled | None:
         names = sorted(path.name for path in self._path.glob("*.json")) if self._path.is_dir() else []
