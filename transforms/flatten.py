@@ -68,7 +68,7 @@ class FlattenAfter(ElementTransform):
                     f"FlattenAfter has no metadata {name!r}{did_you_mean(name, METADATA)}; it has {', '.join(METADATA)}"
                 )
         if deletes not in get_args(Deletes):
-            raise UsageError(f"FlattenAfter: deletes={deletes!r} is neither row nor drop")
+            raise UsageError(f"FlattenAfter: deletes must be row or drop, not {deletes!r}")
         if len(set(names.values())) != len(names):
             raise UsageError(f"FlattenAfter gives two metadata columns one name: {dict(names)}")
         self._names, self._prefix, self._deletes = dict(names), prefix, deletes

@@ -142,7 +142,10 @@ class BigQueryWarehouse:
         )
         chosen = self.successor(writer, table, stream)
         if chosen is None:
-            raise BigQueryTargetError(f"{self._target.name}: {STREAMS} lost an entry that was just written")
+            raise BigQueryTargetError(
+                f"{self._target.name}: the table {STREAMS} lacks an entry that was just written, so another program "
+                "changes the table. Stop that program, then start the pipeline again"
+            )
         return chosen
 
     def _query(self, sql: str, **parameters: str | int) -> list[tuple[Any, ...]]:

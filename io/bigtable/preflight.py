@@ -44,5 +44,5 @@ def check_retention(stream: ChangeStream, retention: Callable[[], int], now: int
         raise PositionLostError(
             f"start {format_timestamp(stream.start)} is older than the retention period of the {stream}, "
             f"{kept / 3.6e12:g} hours; the earliest readable time is {format_timestamp(now - kept)}. Pass a later "
-            "start, and take a snapshot of the table if you need what lies before"
+            "start, and take a snapshot of the table if you need older changes"
         )

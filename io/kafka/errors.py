@@ -35,7 +35,7 @@ _ADVICE = {
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "the user needs the right IDEMPOTENT_WRITE on the cluster",
     KafkaError.UNKNOWN_TOPIC_OR_PART: "a topic does not exist: create it, or pass create_topics=True",
     KafkaError._UNKNOWN_TOPIC: "a topic does not exist: create it, or pass create_topics=True",
-    KafkaError.TOPIC_EXCEPTION: "the broker does not accept the name of a topic: pass topic=",
+    KafkaError.TOPIC_EXCEPTION: "the broker does not accept the name of a topic: pass another topic=",
     KafkaError.POLICY_VIOLATION: "a policy of the cluster forbids the topic: create it yourself",
     KafkaError.INVALID_REPLICATION_FACTOR: "the cluster has fewer brokers than replication_factor",
     KafkaError._INVALID_ARG: "a setting of config= is not accepted",

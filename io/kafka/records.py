@@ -58,7 +58,8 @@ def _records(index: int, event: ChangeEvent, format: Format, topic: str) -> list
         )
         if not _TOPIC.fullmatch(name) or name in (".", ".."):
             raise ValueError(
-                f"{name!r} is not a topic of Kafka, which has 1 to 249 of the characters a-z A-Z 0-9 . _ -: pass topic="
+                f"{name!r} cannot be the name of a topic: Kafka allows 1 to 249 of the characters a-z A-Z 0-9 . _ -. "
+                "Pass another topic="
             )
         # Kafka takes no time before 1970; -1 would mean the time of the client.
         milliseconds = max(0, record.timestamp // 1_000_000)

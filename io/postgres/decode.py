@@ -75,7 +75,7 @@ def decode(payload: bytes, in_stream: bool = False) -> Message:
     except KeyError:
         raise DecodeError(
             f"the server sent a message of the unknown type {chr(payload[0])!r}. Penstock reads versions 1 to 4 of the "
-            "pgoutput protocol: set proto_version to one of them"
+            "pgoutput protocol: report this, with the version of the server"
         ) from None
     except (IndexError, error, ValueError):
         kind = chr(payload[0]) if payload else "empty"

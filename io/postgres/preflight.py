@@ -170,7 +170,7 @@ def _check_server(stream: ChangeStream, rows: Rows) -> tuple[int, bool]:
     ((version, wal_level, standby, may_replicate, user),) = rows(SERVER)
     if version < _OLDEST:
         raise SetupError(
-            f"{stream}: the server has version {version // 10_000}; 14 is the oldest one that is supported"
+            f"{stream}: the server has version {version // 10_000}. Upgrade it to version 14 or later"
         )
     if wal_level != "logical":
         raise SetupError(
@@ -221,10 +221,11 @@ def check_slot(stream: ChangeStream, rows: Sequence[tuple[Any, ...]]) -> Slot:
             "changes since the slot was dropped: take a new snapshot and start with a new checkpoint folder"
         )
     if plugin != "pgoutput":
-        raise SetupError(f"{stream}: the slot has the output plugin {plugin}. Create one with pgoutput")
+        raise SetupError(f"{stream}: the slot has the output plugin {plugin}. Name a slot with pgoutput")
     if database != connected:
         raise SetupError(
-            f"{stream}: the slot belongs to the database {database}, and the dsn names {connected}"
+            f"{stream}: the slot belongs to the database {database}, and the dsn names {connected}. Name {database} in "
+            f"the dsn, or another slot"
         )
     if temporary:
         raise SetupError(

@@ -365,7 +365,7 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
             snapshot_of(snapshot, start_given=start is not None),
         )
         if dialect not in (None, GOOGLESQL, POSTGRESQL):
-            raise UsageError(f"dialect {dialect!r} is neither {GOOGLESQL} nor {POSTGRESQL}")
+            raise UsageError(f"dialect must be {GOOGLESQL} or {POSTGRESQL}, not {dialect!r}")
         connection = Connection.checked(
             credentials=credentials,
             emulator_host=emulator_host,

@@ -83,7 +83,9 @@ class RemoteStore:
             try:
                 return self._objects.read(name)
             except FileNotFoundError as error:
-                raise OutputError(f"cannot read {name} in {self.location.url}: {error}.") from None
+                raise OutputError(
+                    f"cannot read {name} in {self.location.url}: {error}. Restore the object, then resume the pipeline."
+                ) from None
 
     def length(self, name: str) -> int | None:
         with _as_output_errors():

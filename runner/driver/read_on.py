@@ -66,8 +66,8 @@ def read_on(state: EpochState, plan: Plan, residuals: Residuals) -> EpochState |
     # A drain is final: it has closed windows and truncated reads that would be continued here.
     if state.draining:
         raise CheckpointError(
-            "the pipeline was drained, so it reads no further, whatever its end is. Pass another folder as "
-            "--checkpoint_dir, and a start after the end that it had"
+            "the pipeline was drained. A drained pipeline cannot read further, even with a later end. Pass another "
+            "folder as --checkpoint_dir, and a start after the end that it had"
         )
     passed = [
         s for s in successors if state.watermarks.get(WatermarkKey.output(s.transform), 0) > s.watermark_us

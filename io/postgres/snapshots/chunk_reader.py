@@ -129,7 +129,10 @@ class ChunkReader:
             chunks.STATE, {"publications": list(self._stream.publications), "schema": schema, "table": name}
         )
         if not state:
-            raise ChangeStreamError(f"{self._stream}: {request.table} is not in the publication any more")
+            raise ChangeStreamError(
+                f"{self._stream}: {request.table} is not in the publication any more. Add it again with ALTER "
+                "PUBLICATION, or request a snapshot without it"
+            )
         ((snapshot, oid, identity, kind, file, lists, filters),) = state
         if at and self._client.rows(chunks.REWRITTEN, {"table": oid}):
             raise ChangeStreamError(

@@ -239,7 +239,7 @@ class _OnEvents(beam.PTransform):  # type: ignore[misc, unused-ignore]
         if not self._handling:
             return _as_rows(found | self._transform, self._to_row, self._row_type)
         if not isinstance(self._transform, ElementTransform):
-            raise UsageError(f"{type(self._transform).__name__} has no error_handling")
+            raise UsageError(f"{type(self._transform).__name__} has no error_handling: leave it out")
         good, bad = found | self._transform.with_exception_handling()
         return _with_errors(_as_rows(good, self._to_row, self._row_type), [bad], self._handling)
 
@@ -282,7 +282,7 @@ class _Lines:
                 return []
             return [Line(self._table or fields["topic"], fields["key"] or b"", fields["value"])]
         if not self._table:
-            raise UsageError("WriteToJsonLines needs table= for rows that are no records of a format")
+            raise UsageError("WriteToJsonLines needs table= for rows that are not records of a format")
         return [Line(self._table, b"", msgspec.json.encode(fields))]
 
 

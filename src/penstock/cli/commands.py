@@ -254,7 +254,9 @@ def validate(name_or_file: str, sets: Sequence[str], json_: bool, online: bool, 
     metavar="prometheus[=HOST:PORT]|otlp",
     help="Export metrics of each commit; may be repeated. prometheus listens on 127.0.0.1:9464.",
 )
-@click.option("--drain-after", type=Span(), help="Drain the pipeline after so long, such as 90s, 10m or 2h.")
+@click.option(
+    "--drain-after", type=Span(), help="Drain the pipeline after this time, such as 90s, 10m or 2h."
+)
 def run(
     name_or_file: str,
     sets: Sequence[str],

@@ -38,13 +38,15 @@ def published_lines(folder: str) -> Iterator[PublishedLine]:
             try:
                 content = json.loads(line)
             except ValueError:
-                raise UsageError(f"line {number} of {name} below {folder} is no JSON") from None
+                raise UsageError(
+                    f"line {number} of {name} below {folder} is not JSON: remove the line, or name another folder"
+                ) from None
             yield PublishedLine(name, number, content)
 
 
 def _on_disk(folder: Path) -> Iterator[tuple[str, bytes]]:
     if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}")
+        raise UsageError(f"there is no folder {folder}: check the name")
     for path in sorted(folder.rglob("*")):
         if path.name.endswith(_ENDINGS) and not path.name.startswith("."):
             yield path.relative_to(folder).as_posix(), path.read_bytes()

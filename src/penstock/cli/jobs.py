@@ -38,7 +38,7 @@ SILENT_SECONDS = 30.0
     metavar="SECONDS",
     default=60.0,
     show_default=True,
-    help="How long to wait for the end; 0: only ask.",
+    help="How long to wait until the job has ended. 0: send the request and return.",
 )
 def stop(job: str, wait: float) -> None:
     """Stop a job that runs elsewhere, at its next checkpoint.
@@ -55,7 +55,7 @@ def stop(job: str, wait: float) -> None:
     metavar="SECONDS",
     default=600.0,
     show_default=True,
-    help="How long to wait for the end; 0: only ask.",
+    help="How long to wait until the job has ended. 0: send the request and return.",
 )
 def drain(job: str, wait: float) -> None:
     """Drain a job that runs elsewhere. It cannot continue.
@@ -80,7 +80,7 @@ def _ask(job: str, what: str, wait: float) -> None:
     "--seconds",
     metavar="SECONDS",
     default=0.0,
-    help="Look at the job for so long. Default: only what the checkpoint has.",
+    help="Watch the job for this time. Default: show the checkpoint and return.",
 )
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 @click.option(

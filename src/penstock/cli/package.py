@@ -42,8 +42,8 @@ def pack_environment(environment: Path, target: Path, python_prefix: str | None)
         )
     if not (environment / "pyvenv.cfg").is_file():
         raise UsageError(
-            f"{environment} is no virtual environment: name one with --environment, or pass --python with the path of "
-            "a Python that every machine of the cluster has"
+            f"{environment} is not a virtual environment: name one with --environment, or pass --python with the path "
+            "of a Python that every machine of the cluster has"
         )
     if names := sorted(editable_packages(environment)):
         # venv-pack would leave them out without a word, because pip installs them as a finder and not as a path.

@@ -35,15 +35,17 @@ _ACTIONS = ("execute", "stop", "pause", "resume")
     "--surrogate-key",
     metavar="COLUMNS",
     default="",
-    help="Columns to divide the tables by, separated by commas.",
+    help="Columns by which the tables are read, separated by commas. Default: the primary key.",
 )
-@click.option("--chunk-size", type=int, default=0, help="Rows that are read at once.")
+@click.option(
+    "--chunk-size", type=int, default=0, help="Rows that are read at once. Default: as the job sets it."
+)
 @click.option(
     "--action",
     type=click.Choice(_ACTIONS),
     default="execute",
     show_default=True,
-    help="What the job shall do.",
+    help="Start, stop, pause or resume the snapshot.",
 )
 def snapshot(
     job: str,

@@ -167,7 +167,7 @@ def test_an_editable_package_is_refused_because_the_archive_would_lack_it(tmp_pa
 
 
 def test_conda_environments_and_other_folders_are_refused_with_what_to_do(tmp_path) -> None:
-    with pytest.raises(UsageError, match="no virtual environment: name one with --environment"):
+    with pytest.raises(UsageError, match="not a virtual environment: name one with --environment"):
         pack_environment(tmp_path, tmp_path / "archive.tar.gz", None)
     (tmp_path / "conda-meta").mkdir()
     with pytest.raises(UsageError, match=r"conda pack -o environment\.tar\.gz"):

@@ -50,7 +50,7 @@ def test_a_healthy_source_is_read_from_the_confirmed_position() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"version": 130_000}, "14 is the oldest"),
+        ({"version": 130_000}, "Upgrade it to version 14"),
         ({"wal_level": "replica"}, "Set wal_level = logical"),
         ({"replication": False}, "ALTER ROLE penstock REPLICATION"),
         ({"publications": ("others",)}, "no publication 'changes' .there are: others."),

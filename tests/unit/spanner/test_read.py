@@ -89,7 +89,7 @@ def test_start_and_end_may_be_text_datetimes_or_nanoseconds(moment: Any) -> None
             "client_certificate and client_key belong together",
         ),
         ({"rpc_priority": "URGENT"}, "rpc_priority='URGENT': pass one of LOW, MEDIUM, HIGH"),
-        ({"dialect": "GOOGLESQL"}, "dialect 'GOOGLESQL' is neither GOOGLE_STANDARD_SQL nor POSTGRESQL"),
+        ({"dialect": "GOOGLESQL"}, "dialect must be GOOGLE_STANDARD_SQL or POSTGRESQL, not 'GOOGLESQL'"),
         ({"tables": "Orders"}, "tables='Orders' is not a list"),
         ({"mod_types": ["TRUNCATE"]}, "mod_types has TRUNCATE"),
         ({"include_replicas": ["US"]}, "include_replicas has 'US'"),

@@ -23,7 +23,7 @@ from penstock.emulators.server_process import EmulatorStartError
     "--churn-seconds",
     type=click.FloatRange(min=0),
     default=0,
-    help="Change the partitions of every change stream at random, every so many seconds; 0: never.",
+    help="Seconds between random changes of the partitions of each change stream; 0: never.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything that is random.")
 @click.option(
