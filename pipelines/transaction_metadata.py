@@ -33,7 +33,7 @@ def metadata_format(options: EventOptions, format: Format) -> DebeziumFormat | N
 
 
 def refuse_snapshots(options: EventOptions, source: Any) -> None:
-    """Refuse rows of a snapshot beside changes that wait for their transaction.
+    """Refuse snapshots together with transaction metadata: rows would come before changes that wait.
 
     Raises:
         UsageError: `source` reads snapshots, and transaction metadata is wanted.

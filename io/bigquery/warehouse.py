@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _NAMES = {"BOOLEAN": "BOOL", "INTEGER": "INT64", "FLOAT": "FLOAT64"}
 _QUERY_SECONDS = 120.0
 """Time limit of one query of the ledger or of a table."""
-# The client would repeat a request for ten minutes. The sink repeats the whole batch by itself, and says so.
+# The client would repeat a request for ten minutes, without a message. The sink repeats the whole batch, and logs that.
 _ONCE: dict[str, Any] = {"retry": None, "timeout": 60.0}
 _CLUSTERED = ("batch_writer", "batch_epoch")
 

@@ -99,9 +99,9 @@ class BigQueryWriteApi:
 class _Connection:
     """A call of AppendRows, with one request on its way at a time.
 
-    The plain call of gRPC, and not that of Google's client: the latter waits for the first response before it returns,
-    and if the server answers UNAVAILABLE it repeats the call without the requests that it has taken already. Then it
-    waits without end (google-api-core 2.44; `AppendRowsStream` has the same call below it).
+    This is the plain call of gRPC, and not that of Google's client. The latter waits for the first response before it
+    returns. If the server answers UNAVAILABLE, it repeats the call without the requests that it has taken already, and
+    then waits without end (google-api-core 2.44; `AppendRowsStream` uses the same call).
     """
 
     def __init__(self, client: BigQueryWriteClient, stream: str, layout: RowLayout) -> None:

@@ -25,7 +25,7 @@ from penstock.io.postgres.transactions import Step, TransactionReader
 _TICK_SECONDS = 0.05
 """How long a read waits for the first message, so that the thread notices a stop."""
 _PULL_AT_LEAST = 20_000
-"""Changes of one pull. Each pull decodes the log from the confirmed position again, so small ones are dear."""
+"""Changes of one pull. Each pull decodes the log from the confirmed position again, so small pulls cost more."""
 
 _MESSAGES = 256
 _MESSAGE_BYTES = 1 << 20

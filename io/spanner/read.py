@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 
 
 _LOOK = 10 * NANOS
-"""How often the list of placements is looked at. The watermark of a stream with per_placement_tvf is held so long."""
+"""Interval between two looks at the list of placements. It delays the watermark of a stream with per_placement_tvf."""
 
 
 class ReadSpannerFn(ReadChangeStreamFn):

@@ -1,7 +1,7 @@
 """The requests to YDB, over the SDK's driver: discovery, authentication and connections are the SDK's.
 
-Messages of StreamRead are parsed here and not by the SDK's reader: it makes some ten objects for each record, which
-costs several times the CPU, and its asyncio loop would be one more thread to hand every batch through.
+Messages of StreamRead are parsed here and not by the SDK's reader. That reader makes some ten objects for each record,
+which costs several times the CPU, and every batch would have to pass through the thread of its asyncio loop.
 """
 
 from __future__ import annotations

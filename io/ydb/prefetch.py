@@ -79,13 +79,10 @@ class Prefetcher:
     def take(self, timeout: float) -> Batch | None:
         """Return a batch of the partition with the lowest watermark; see `change_streams.prefetch`."""
         self._settle()
-        deadline = time.monotonic() + timeout
         with self._changed:
-            while not (waiting := self._waiting()):
-                remaining = deadline - time.monotonic()
-                if remaining <= 0:
-                    return None
-                self._changed.wait(remaining)
+            waiting = self._changed.wait_for(self._waiting, timeout)
+        if not waiting:
+            return None
         # One short pause here costs less than a wake-up of this thread for each record.
         # Once per round of batches: without `_gathered` each of many partitions with one record would cost a pause.
         if self._gathered <= 0 and _queued(waiting) < MOST_IN_BATCH:

@@ -1,8 +1,8 @@
 """Calls to Spark's JVM that PySpark has no method for: names for Spark's UI, and deletion of shuffle files.
 
-Spark deletes the files of a shuffle when the JVM has collected the objects of that shuffle, and an idle JVM collects
-nothing for half an hour: the blocks of all epochs would stay on every disk of the cluster. No task reads them after
-their epoch has ended, so the driver asks for their deletion then.
+Spark deletes the files of a shuffle when the JVM has collected the objects of that shuffle. An idle JVM collects
+nothing for half an hour, so the blocks of all epochs would stay on every disk of the cluster. No task reads them after
+their epoch has ended. So the driver asks for their deletion then.
 
 Neither call is needed for a correct result. A context without a JVM (in a test), or a Spark version without these
 methods, works without them. They were read in PySpark 4.3.0.

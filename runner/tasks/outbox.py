@@ -18,8 +18,8 @@ Packet = tuple[int, bytes]
 class Outbox:
     """Routes the blocks that the stages of one task write. It buffers no blocks, except carried elements.
 
-    `emit` sends a packet. `feed` runs a block through a stage of the same task, at once: an edge that stays in its
-    partition (a Flatten) may carry as much data as any other edge, so its blocks must not pile up either.
+    `emit` sends a packet. `feed` runs a block through a stage of the same task, at once. An edge that stays in its
+    partition (a Flatten) may carry as much data as any other edge, so its blocks must not collect in memory.
     """
 
     def __init__(

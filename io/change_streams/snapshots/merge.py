@@ -107,7 +107,7 @@ class StreamMerge(WorkerAnswers):
         """Serve another bundle. False: it does not continue where this reader stands."""
         if not self._worker.resume() or frontier.progress != self._claimed:
             return False
-        # The progress alone does not show whether another reader has claimed changes meanwhile.
+        # The progress alone does not show whether another reader has claimed changes since then.
         if (self._reading or self._queue) and frontier.reader != self._last_reader:
             return False
         self._bundle += 1

@@ -19,7 +19,7 @@ ARCHIVE = f"{UNPACKED}.tar.gz"
 JOB_FILE = "job.yaml"
 ENTRY = "main.py"
 
-ENTRY_PROGRAM = f'''"""Runs {JOB_FILE} beside this file or in the working folder. Written by `penstock package`."""
+ENTRY_PROGRAM = f'''"""Runs {JOB_FILE} of this folder or of the working folder. Written by `penstock package`."""
 
 import sys
 from pathlib import Path

@@ -1,9 +1,9 @@
 """Converts the changed rows of a transaction to the data change records of one stream.
 
 Source: Spanner documentation, "Change streams overview", "Value capture types" and "Data change records", and
-the table of measurements on Google's emulator in this project's notes: for INSERT all watched columns, for
-UPDATE the columns of the capture type's table, for DELETE old values only where the type captures them. The
-columns of a record are the key and the columns that its mods may have.
+measurements on Google's emulator. An INSERT has all watched columns, an UPDATE has the columns that the documentation
+lists for the capture type, and a DELETE has old values only if the type captures them. The columns of a record are the
+key and the columns that its mods may have.
 """
 
 from __future__ import annotations
