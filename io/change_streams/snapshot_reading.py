@@ -90,6 +90,7 @@ class SnapshotsReading:
         self, element: Any, residuals: Sequence[tuple[Any, Timestamp]], n: int
     ) -> list[tuple[Any, Timestamp]]:
         """Join all residuals of one element and deal them out over `n` slots; see `rebalanced`."""
+        # A checkpoint of a program without signals has plain frontiers. Joined, they can get an empty progress.
         plain = all(isinstance(frontier, self.frontier_type) for frontier, _ in residuals)
         if residuals and plain and self._merges:
             whole = self.with_snapshots(self.frontier_type.join([frontier for frontier, _ in residuals]))

@@ -192,6 +192,7 @@ class Frontier:
         while ready := self._ready(opened, waiting):
             for number in ready:
                 position = waiting.pop(number).position(self.start)
+                # A child begins at the watermark of its parents, so this is decided without reading it.
                 if self.end is None or position.watermark <= self.end:
                     opened[number] = position
                 else:  # all its changes are after the end, and so are those of its children
@@ -216,6 +217,7 @@ class Frontier:
         """
         if self.dealt:
             raise ValueError("a dealt part cannot be dealt again: join all parts first")
+        # A child stays with its parents. In another part it would not open before the next join.
         families = sorted(self._families(), key=lambda family: (self._lowest(family), family))
         parts: list[list[int]] = [[] for _ in range(min(n, len(families)))]
         for family in families:
@@ -246,6 +248,7 @@ class Frontier:
     def _closed(self, partition: int, children: Iterable[int], parents: frozenset[int]) -> Frontier:
         last = self.open[partition]
         waiting = dict(self.waiting)
+        # Each parent of a merge announces the child.
         for child in children:
             waiting[child] = _merged(waiting.get(child), Waiting(parents))
         opened = {number: position for number, position in self.open.items() if number != partition}

@@ -95,6 +95,7 @@ class StreamPool:
                     self._to_commit.update({n: end for n, end in ends if end > self._committed.get(n, 0)})
             self._work_to_do.set()
         with self.ahead.changed:
+            # If the bundle continues none, another worker reads these partitions now.
             if any(openings.get(reader.partition) == reader.position for _, reader in self._parked):
                 return
             parked, self._parked = self._parked, []

@@ -149,6 +149,7 @@ class PartitionReader:
         self._start_of_read = rules.stream.start
         self._service, self._ahead = service, ahead
         self._unavailable_seconds = unavailable_seconds
+        # Besides that of the service: one partition may be refused while others are answered.
         self._own_backoff = Backoff("YDB", UnreachableError)
         self._refusal = id(service), partition
         self._share, self._unreturned = share, 0

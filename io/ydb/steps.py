@@ -118,6 +118,7 @@ class PartitionSteps:
         """
         offset, watermark, sought, snapshot, schema, _ = self.position
         if message.offset != offset:
+            # The first message of a read that begins at a time is at an offset that is not known before.
             if message.offset < offset:
                 raise LineageError(
                     f"partition {self._partition} sent offset {message.offset} again, after {offset - 1}"
@@ -133,6 +134,7 @@ class PartitionSteps:
             if header.resolved is not None:
                 record, watermark = None, max(watermark, header.resolved[0] * MILLISECOND)
             else:
+                # Rows of the scan have the lowest virtual timestamp, and they are not always the first messages.
                 if snapshot is not None and header.ts is not None:
                     snapshot = header.ts if snapshot == UNKNOWN else min(snapshot, header.ts)
                 schema = header.schema or schema
@@ -150,6 +152,7 @@ class PartitionSteps:
         """
         offset, watermark, sought, *_ = self.position
         reached = next_write - self._rules.delivery
+        # With barriers only a barrier moves the watermark. Unread messages were written before `next_write`.
         if self._rules.barriers or sought or end != offset or reached <= watermark:
             return None
         self.position = self.position._replace(watermark=reached)

@@ -162,6 +162,7 @@ class SnapshotsFrontier:
         if self.dealt:
             raise ValueError("a dealt part cannot be dealt again: join all parts first")
         streams = self.stream.deal(n) if n > 1 and not (self.is_reading or self.lost) else []
+        # One part is the whole: marked as dealt, it could not begin a snapshot.
         if len(streams) < 2:
             return [self]
         first, *others = streams
@@ -182,6 +183,7 @@ class SnapshotsFrontier:
             raise ValueError("there are no parts to join")
         if len(parts) == 1 and not parts[0].dealt:
             return parts[0]
+        # `deal` gives the snapshots to one part. Without it their progress would be lost; with two it would be doubled.
         owners = [part for part in parts if part.progress is not None]
         if len(owners) != 1:
             raise LineageError(f"{len(owners)} parts hold the snapshots of a change stream; expected one")

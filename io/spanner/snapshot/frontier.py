@@ -154,6 +154,7 @@ class SnapshotFrontier:
 
     def settled(self) -> Any:
         """Return the change stream's frontier if this is a whole frontier without ranges, otherwise this one."""
+        # A part does not know whether other parts still have ranges, so only the whole begins the stream.
         if self.ranges or self.stream is None or self.dealt:
             return replace(self, resting=False) if self.resting else self
         return self.stream

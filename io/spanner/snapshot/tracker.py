@@ -107,5 +107,6 @@ class SnapshotTracker(FrontierTracker):
         return granted
 
     def try_split(self, fraction_of_remainder: float) -> tuple[Any, Any] | None:
+        # Remembered, so that the bundle ends with this range and does not begin the next one.
         self._split_refused = self._split_refused or self._in_range
         return None if self._in_range else super().try_split(fraction_of_remainder)
