@@ -1,7 +1,7 @@
 """The coders of log records and of the reader's frontier. A log record is a version byte and a msgpack array.
 
     [kind, event_timestamp, transaction, sequence, lsn, last, table, new, old, old_is_full, cascade, restart_identity,
-     prefix, content]
+     prefix, content, incremental]
 
 `transaction` is [id, commit_lsn, commit_timestamp, origin, origin_lsn] or nil. `table` is the msgpack encoding of the
 table as bytes, or nil: it is encoded and parsed once per distinct table. A row is an array of texts, bytes and nil;
@@ -56,6 +56,7 @@ class LogRecordCoder(VersionedCoder):
                 value.restart_identity,
                 value.prefix,
                 value.content,
+                value.incremental,
             )
         )
 

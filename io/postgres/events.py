@@ -137,6 +137,7 @@ class _Table:
             version_of(record),
             self.schema,
             _transaction(record),
+            incremental=record.incremental,
         )
 
     def _image(self, row: Row) -> Image:

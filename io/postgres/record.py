@@ -96,7 +96,8 @@ class LogRecord(msgspec.Struct, frozen=True, gc=False):
     - `cascade`, `restart_identity`: of a TRUNCATE; one that names several tables is one record for each.
     - `prefix`, `content`: of a MESSAGE.
     - A READ has no transaction. Its `lsn` is the place in the log where the reader emits it: the row contains every
-      earlier change of its key. `sequence` tells apart the rows that are emitted there.
+      earlier change of its key. `sequence` tells apart the rows that are emitted there. `incremental`: a signal has
+      asked for the row; otherwise it is of an initial snapshot.
     """
 
     kind: ChangeKind
@@ -113,6 +114,7 @@ class LogRecord(msgspec.Struct, frozen=True, gc=False):
     restart_identity: bool = False
     prefix: str = ""
     content: bytes = b""
+    incremental: bool = False
 
     @property
     def commit_timestamp(self) -> int:

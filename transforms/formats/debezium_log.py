@@ -102,9 +102,10 @@ class _LogTable:
         names = _members(version=CONNECTOR_VERSION, connector="postgresql", name=format.server)
         database = _members(db=source.database)
         self._head = f',"source":{{{names},"ts_ms":'
-        self._live, self._read = (f',"snapshot":"{flag}",{database},' for flag in ("false", "true"))
+        flags = ("false", "true", "incremental")
+        self._live, self._read, self._incremental = (f',"snapshot":"{flag}",{database},' for flag in flags)
         self._place = _members(schema=source.schema, table=source.table)
-        self._about: tuple[LogTransaction | None, int] = (None, -1)
+        self._about: tuple[LogTransaction | None, int, bool] = (None, -1, False)
         self._parts = ("", "", "", "")
 
     def records(self, record: LogRecord) -> list[FormattedRecord] | None:
@@ -128,7 +129,7 @@ class _LogTable:
         except (TypeError, ValueError, ArithmeticError, LookupError):
             # A large value that was not sent, or one that the format refuses: the long way names the column.
             return None
-        if (record.transaction, record.event_timestamp) != self._about:
+        if (record.transaction, record.event_timestamp, record.incremental) != self._about:
             self._set_transaction(record)
         first, second, third, last = self._parts
         lsn = record.lsn
@@ -154,14 +155,16 @@ class _LogTable:
                 previous = b'\\"%d\\"' % transaction.previous_end_lsn
             xid, origin = b"%d" % transaction.id, _json(transaction.origin or None)
             origin_lsn = _json(transaction.origin_lsn or None)
-        place = self._read if record.kind is ChangeKind.READ else self._live
+        place = self._live
+        if record.kind is ChangeKind.READ:
+            place = self._incremental if record.incremental else self._read
         self._parts = (
             f'{self._head}{micros // 1_000}{place}"sequence":"[{previous.decode()},\\"',
             f'\\"]","ts_us":{micros},"ts_ns":{committed},{self._place},"txId":{xid.decode()},"lsn":',
             f',"xmin":null,"origin":{origin.decode()},"origin_lsn":{origin_lsn.decode()}}},"transaction":null,"op":"',
             f'","ts_ms":{timestamp // 1_000_000},"ts_us":{timestamp // 1_000},"ts_ns":{timestamp}}}',
         )
-        self._about = transaction, timestamp
+        self._about = transaction, timestamp, record.incremental
 
 
 def _compile(columns: Sequence[tuple[str, Show | None]], chosen: Sequence[int]) -> Callable[..., str]:

@@ -287,7 +287,18 @@ def event_from_source(
     describe = _BLOCKS.get(block.get("connector", ""), _common)
     source, version, transaction, cells = describe(block, timestamp)
     return ChangeEvent(
-        source, op, timestamp, key, before, after, version, schema, transaction, message, cells
+        source,
+        op,
+        timestamp,
+        key,
+        before,
+        after,
+        version,
+        schema,
+        transaction,
+        message,
+        cells,
+        incremental=block.get("snapshot") == "incremental",
     )
 
 

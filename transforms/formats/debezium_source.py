@@ -183,7 +183,9 @@ _CONNECT = {str: "string", int: "int64", bool: "boolean", bytes: "bytes"}
 
 
 def _snapshot(event: ChangeEvent) -> str:
-    return "true" if event.op is Op.READ else "false"
+    if event.op is not Op.READ:
+        return "false"
+    return "incremental" if event.incremental else "true"
 
 
 def _table_source(event: ChangeEvent, server: str) -> TableSource:
@@ -344,8 +346,7 @@ class _PostgresJson(msgspec.Struct, frozen=True, gc=False):
 
 def _postgres_json(source: Source, server: str) -> Callable[[ChangeEvent], _PostgresJson]:
     version = _members(version=CONNECTOR_VERSION, connector="postgresql", name=server)
-    live = _members(snapshot="false", db=source.database)
-    read = _members(snapshot="true", db=source.database)
+    flags = {flag: _members(snapshot=flag, db=source.database) for flag in ("false", "true", "incremental")}
     place = _members(schema=source.schema, table=source.table)
 
     def block(event: ChangeEvent) -> _PostgresJson:
@@ -363,7 +364,7 @@ def _postgres_json(source: Source, server: str) -> Callable[[ChangeEvent], _Post
         return _PostgresJson(
             version,
             us // 1_000,
-            read if event.op is Op.READ else live,
+            flags[_snapshot(event)],
             f'[null,"{lsn}"]' if previous is None else f'["{previous}","{lsn}"]',
             us,
             ns,

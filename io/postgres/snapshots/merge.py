@@ -196,7 +196,7 @@ class SnapshotMerge(WorkerAnswers):
         if record.kind is ChangeKind.TRUNCATE:
             engine.truncated(transaction.id, str(table))
             return []
-        return self._rows(self._change(record, transaction.id, table), timestamp, lsn)
+        return self._rows(self._change(record, transaction.id, table), timestamp, lsn, self._is_incremental)
 
     def _contains(self, transaction: LogTransaction) -> bool:
         # A server that crashed may use the ids of transactions again that it has lost. They have later timestamps.
@@ -237,11 +237,13 @@ class SnapshotMerge(WorkerAnswers):
         if reports or self._failed:
             records = self._reports(reports, timestamp) + self._failures(timestamp)
             added.append(Added(records, self._engine.progress, self.recent))
+        # Asked before each emission: after the last one of a snapshot, the next snapshot is the current one.
+        incremental = self._is_incremental
         for emission in self._engine.reached(_END_OF_TIME if at_end else lsn):
-            rows = self._rows(emission.rows, timestamp, lsn)
-            added.append(
-                Added(rows + self._reports(emission.notifications, timestamp), emission.progress, self.recent)
-            )
+            rows = self._rows(emission.rows, timestamp, lsn, incremental)
+            records = [*rows, *self._reports(emission.notifications, timestamp)]
+            added.append(Added(records, emission.progress, self.recent))
+            incremental = self._is_incremental
         self._ask()
         return added
 
@@ -260,9 +262,18 @@ class SnapshotMerge(WorkerAnswers):
             return ()
         return super()._arrived(answer)
 
-    def _rows(self, rows: Sequence[SnapshotRow], timestamp: int, lsn: int) -> list[Any]:
+    @property
+    def _is_incremental(self) -> bool:
+        current = self._engine.progress.current
+        return current is not None and current.kind != INITIAL
+
+    def _rows(
+        self, rows: Sequence[SnapshotRow], timestamp: int, lsn: int, incremental: bool
+    ) -> list[LogRecord]:
         return [
-            LogRecord(ChangeKind.READ, timestamp, None, number, lsn, True, table, row)
+            LogRecord(
+                ChangeKind.READ, timestamp, None, number, lsn, True, table, row, incremental=incremental
+            )
             for number, (table, row) in enumerate(rows, 1)
         ]
 

@@ -2,7 +2,7 @@
 
     version   one byte, 1
     event     msgpack array: source, op, timestamp, key, before, after, version, schema, transaction, message, cells,
-              user, and place if there is one
+              user; then incremental and place, if one of them is set
 
 `source` and `schema` are the same for many events, so their bytes are made once and copied. Images are msgpack maps in
 the order of their columns. Values that msgpack does not have are extensions: 1 is an integer outside of 64 bits (two's
@@ -53,6 +53,7 @@ class _Encoded(msgspec.Struct, array_like=True, gc=False):
     message: Message | None
     cells: tuple[CellChange, ...]
     user: str
+    incremental: bool = False
     place: TransactionPlace | None = None
 
 
@@ -82,8 +83,8 @@ def encode_event(event: ChangeEvent) -> bytes:
         event.cells,
         event.user,
     )
-    if event.place is not None:
-        layout += (event.place,)
+    if event.incremental or event.place is not None:
+        layout += (event.incremental, event.place)
     try:
         return b"\x01" + _encode(layout)
     except OverflowError:
@@ -112,6 +113,7 @@ def decode_event(data: bytes) -> ChangeEvent:
         layout.message,
         layout.cells,
         layout.user,
+        layout.incremental,
         layout.place,
     )
 

@@ -229,6 +229,8 @@ class ChangeEvent(msgspec.Struct, frozen=True, gc=False):
     cells: tuple[CellChange, ...] = ()
     user: str = ""
     """Who made the change, where the source says so (YDB's user SID)."""
+    incremental: bool = False
+    """PostgreSQL only: a READ of an incremental snapshot, which may come after changes of its row."""
     place: TransactionPlace | None = None
     """Only `AddTransactionMetadata` sets it. BEGIN and END are events with the operation MESSAGE and no message."""
 

@@ -117,7 +117,17 @@ def test_a_value_has_the_same_bytes_without_an_event(new: Any, old: Any, lsn: in
         whose = None if kind is ChangeKind.READ else transaction
         after = None if kind is ChangeKind.DELETE else new
         record = LogRecord(
-            kind, 1_700_000_000_999_999_001, whose, 1, lsn, True, TABLE, after, old, old is not None
+            kind,
+            1_700_000_000_999_999_001,
+            whose,
+            1,
+            lsn,
+            True,
+            TABLE,
+            after,
+            old,
+            old is not None,
+            incremental=kind is ChangeKind.READ and lsn % 2 == 1,
         )
         by_event, by_record = both_ways(record, format, direct)
         assert by_record == by_event

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from penstock.io.change_streams.snapshots.notifications import NotificationRecord
+from penstock.io.postgres.coder import LogRecordCoder
 from penstock.io.postgres.events import EventConverter
 from penstock.io.postgres.record import ChangeKind
+from penstock.transforms.formats.debezium import DebeziumFormat
 from tests.epochs import Epochs
 from tests.integration.postgres.conftest import Database
 from tests.waiting import wait_until
@@ -101,6 +103,17 @@ def contents(database: Database, table: str, key: str = "id") -> dict[Any, dict[
     return {tuple(row[name] for name in key.split(",")): row for row in rows}
 
 
+def snapshot_flags(reader: Snapshots) -> set[str]:
+    """Return `source.snapshot` of the rows of a snapshot in Debezium's records."""
+    convert, format = EventConverter(), DebeziumFormat("shop")
+    rows = [record for record in reader.records if record.kind is ChangeKind.READ]
+    decode = LogRecordCoder().decode
+    values = [
+        format(event)[0].value for row in rows for event in convert(decode(LogRecordCoder().encode(row)))
+    ]
+    return {json.loads(value or b"")["source"]["snapshot"] for value in values}
+
+
 @pytest.fixture
 def filled(database: Database) -> Database:
     database.execute(
@@ -121,6 +134,7 @@ def test_a_signal_in_the_log_reads_each_row_once(filled, chunk_rows):
     assert reader.types() == ["STARTED", "TABLE_SCAN_COMPLETED", "COMPLETED"]
     assert reader.reports[0]["additional_data"]["data_collections"] == "public.t"
     assert [record.kind for record in reader.records if record.kind is not ChangeKind.READ] == []
+    assert snapshot_flags(reader) == {"incremental"}
 
 
 def test_rows_that_change_while_chunks_are_read_come_in_order_with_their_changes(filled):
@@ -438,6 +452,7 @@ def test_an_initial_snapshot_gives_all_rows_also_of_a_table_without_a_key(filled
     assert reader.replayed("t") == contents(filled, "t")
     assert sorted(int(row[0]) for row in reader.reads("keyless")) == list(range(1, 31))
     assert reader.reports[0]["aggregate_type"] == "Initial Snapshot"
+    assert snapshot_flags(reader) == {"true"}
 
 
 def test_a_bounded_read_ends_after_its_snapshot(filled):

@@ -86,7 +86,7 @@ def update(new: tuple[Any, ...], **more: Any) -> LogRecord:
 
 def test_a_row_precedes_a_change_without_its_large_value():
     (row,) = emitted_before(update(("1", "new", UNCHANGED)))
-    assert (row.kind, row.new) == (ChangeKind.READ, ("1", "b", "large"))
+    assert (row.kind, row.new, row.incremental) == (ChangeKind.READ, ("1", "b", "large"), True)
 
 
 def test_a_change_with_all_columns_replaces_the_row():
