@@ -393,24 +393,25 @@ def test_a_table_that_is_rewritten_while_it_is_read_loses_no_row(filled):
 def test_a_chunk_that_waits_for_the_lock_of_a_rewrite_loses_no_row_and_holds_up_no_change(filled):
     import psycopg
 
-    filled.execute("create table other (id int primary key)")
-    reader = Snapshots(filled, chunk_rows=5)
-    waiting = (
-        "select from pg_locks join pg_class on relation = pg_class.oid where relname = 't' and not granted"
+    filled.execute(
+        "create table other (id int primary key)",
+        "insert into t select i, 'v' || i from generate_series(26, 500) i",
     )
+    reader = Snapshots(filled, chunk_rows=1)
+    signal(filled, data_collections=["public.t"])
+    wait_until(lambda: reader.epochs.run(0.05) is None or reader.reads(), "no row comes")
+    waiting = "select from pg_locks join pg_class on relation = pg_class.oid where relname = 't' and not granted"
     with psycopg.connect(filled.dsn) as rewriting:
-        rewriting.execute("alter table t alter v type text using v || '!'")
-        signal(filled, data_collections=["public.t"])
+        rewriting.execute("alter table t alter v type text using v || ''")
         wait_until(lambda: reader.epochs.run(0.1) is None or filled.rows(waiting), "no chunk waits")
         filled.execute("insert into other values (1)")
         wait_until(
             lambda: reader.epochs.run(0.1) is None or any(r.table.name == "other" for r in reader.records),
             "a change waits for the chunk",
         )
-        assert reader.reads() == []
+        assert len(reader.reads("t")) < 500
         rewriting.commit()
     reader.run_to_now()
-    assert sorted(int(row[0]) for row in reader.reads("t")) == list(range(1, 26))
     assert reader.replayed("t") == contents(filled, "t")
 
 

@@ -109,6 +109,21 @@ def test_the_window_emits_a_deleted_row_to_a_consumer_that_skips_deletes():
     assert [item.key for item in merged if isinstance(item, Read)] == [2]
 
 
+def test_a_chunk_after_a_restart_contains_the_changes_that_were_emitted_before_it():
+    database = two_rows()
+    reader = Reader(database, chunk_size=10)
+    reader.resolve()
+    start(database, "update", 1)
+    read_log(reader)
+    reader.commit()
+    reader.crash()
+    take_chunk(reader)  # others do not see the update yet
+    finish(database)
+    while not reader.engine.is_idle:
+        take_chunk(reader)
+    assert replayed(reader.output) == database.rows
+
+
 def test_a_row_that_moves_to_keys_that_were_read_is_delivered_whole():
     database = Database({1: (1, "first1"), 9: (9, "first9")})
     reader = Reader(database, chunk_size=1)
