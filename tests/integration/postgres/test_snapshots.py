@@ -400,7 +400,9 @@ def test_a_chunk_that_waits_for_the_lock_of_a_rewrite_loses_no_row_and_holds_up_
     reader = Snapshots(filled, chunk_rows=1)
     signal(filled, data_collections=["public.t"])
     wait_until(lambda: reader.epochs.run(0.05) is None or reader.reads(), "no row comes")
-    waiting = "select from pg_locks join pg_class on relation = pg_class.oid where relname = 't' and not granted"
+    waiting = (
+        "select from pg_locks join pg_class on relation = pg_class.oid where relname = 't' and not granted"
+    )
     with psycopg.connect(filled.dsn) as rewriting:
         rewriting.execute("alter table t alter v type text using v || ''")
         wait_until(lambda: reader.epochs.run(0.1) is None or filled.rows(waiting), "no chunk waits")
