@@ -52,7 +52,7 @@ def period(start: Timelike | None, end: Timelike | None, *, ahead_seconds: int) 
     which would be "now", and must not be rejected because its end is before now.
 
     Raises:
-        UsageError: one of them is malformed, the start is later than that, or the end is before the start.
+        UsageError: a time is malformed, the start is too far in the future, or the end is before the start.
     """
     now = time.time_ns()
     first = now if start is None else nanoseconds("start", start)

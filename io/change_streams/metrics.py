@@ -70,8 +70,8 @@ class ReaderMetrics:
     def claimed(self, records: Sequence[Any], step: Any) -> None:
         """Count a step that the tracker granted, and the records to emit for it. A `Poll` counts nothing.
 
-        An `UndecodableRecord` among them counts as a record without changes. Those that are emitted also have a
-        counter of their name.
+        An `UndecodableRecord` among them counts as a record without changes. If it is emitted, another counter
+        (`UNDECODABLE`) counts it too.
 
         Here each record is one change. A source overrides it to count the changes in a record, and its lineage.
         """

@@ -108,7 +108,9 @@ class FrontierTracker(RestrictionTracker):
         # Collected claims belong to the primary, because their records are emitted.
         residual = self.current_restriction()
         awaited = self._first_record_pending or (self._data_expected and not self._moved)
-        if residual.done or (awaited and residual.readable):
+        # A part that has lost its position reads nothing more, although its last poll may have expected a record. Then
+        # `process` defers the rest, and Beam does that with a split.
+        if residual.done or (awaited and residual.readable and residual.can_progress):
             return None
         # Beam asks `check_done` of the primary after `process` has returned, so it must have no work left.
         self._frontier, self._cut = residual.exhausted(), True

@@ -70,6 +70,7 @@ class TextRows:
         Raises:
             SetupError: a column has a type whose binary form is not known.
         """
+        # Compared by identity: a new description is a new object, and a comparison by value would walk all columns.
         known, shows = self._tables.get(table.oid, (None, []))
         if known is not table:
             shows = [self._show(table, number) for number in range(len(table.columns))]
@@ -142,6 +143,7 @@ def _numeric(data: bytes) -> str:
         f"!{count}H", data, 8
     )  # figures to the base 10,000; the first one times 10,000**weight
 
+    # The server leaves out groups of zeros at both ends.
     def group(place: int) -> int:
         return groups[place] if 0 <= place < count else 0
 

@@ -28,6 +28,7 @@ where relation.oid = %s
 """
 """Column, whether it is NOT NULL, its position (from 1) in the primary key or in the identity index, its default."""
 
+# The server gives ids from 16384 on to objects that are not part of PostgreSQL itself.
 TYPES = """
 select type.oid::int8, namespace.nspname, type.typname, type.typtype::text,
        case when type.typcategory = 'A' then type.typelem::int8 else 0 end, type.typbasetype::int8, type.typtypmod,
@@ -42,6 +43,7 @@ _IDENTITIES = {"d": "DEFAULT", "n": "NOTHING", "f": "FULL", "i": "INDEX"}
 
 def describe(relation: log.Relation, columns: Sequence[tuple[Any, ...]], types: TypeCatalog) -> Table:
     """Return the table. `columns` are the rows of `RELATION`, empty if the table was dropped since."""
+    # By name, because the log has no numbers of columns. A column that was renamed or dropped since is not found.
     known = {name: (not_null, position, default) for name, not_null, position, default in columns}
     # Under FULL the log marks every column as a part of the identity, which says nothing about the key.
     full = relation.replica_identity == "f"

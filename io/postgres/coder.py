@@ -3,9 +3,9 @@
     [kind, event_timestamp, transaction, sequence, lsn, last, table, new, old, old_is_full, cascade, restart_identity,
      prefix, content, incremental]
 
-`transaction` is [id, commit_lsn, commit_timestamp, origin, origin_lsn] or nil. `table` is the msgpack encoding of the
-table as bytes, or nil: it is encoded and parsed once per distinct table. A row is an array of texts, bytes and nil;
-`false` stands for a large value that did not change.
+`transaction` is [id, commit_lsn, commit_timestamp, origin, origin_lsn, previous_end_lsn] or nil. `table` is the msgpack
+encoding of the table as bytes, or nil: it is encoded and parsed once per distinct table. A row is an array of texts,
+bytes and nil; `false` stands for a large value that did not change.
 """
 
 from __future__ import annotations
@@ -85,6 +85,7 @@ class LogRecordCoder(VersionedCoder):
 
 
 def _packed(row: Row | None) -> Any:
+    # `false` can stand for it, because a row has only texts, bytes and NULL, which is nil.
     # Nearly no row has such a value, and `in` is faster than a new tuple.
     if row is None or UNCHANGED not in row:
         return row

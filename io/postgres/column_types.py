@@ -142,6 +142,7 @@ def _array_type(element: ColumnType) -> ColumnType:
 def _built_in_type(oid: int, built_in: _BuiltIn, modifier: int) -> ColumnType:
     if modifier < 0 or not built_in.has_modifier:
         return ColumnType(built_in.kind, built_in.name)
+    # The server adds 4, the size of a length field, to the modifiers of numeric and of the character types.
     if oid == 1700:
         # Precision in the upper half; scale in the lower 11 bits, with a sign since PostgreSQL 15.
         precision, scale = (modifier - 4) >> 16, ((modifier - 4) & 0x7FF ^ 0x400) - 0x400

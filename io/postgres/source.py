@@ -77,6 +77,7 @@ def plugin_options(publication: str, connection: Connection, *, two_phase: bool)
     options = {
         "proto_version": str(max(version, 3 if two_phase else 1)),
         "publication_names": publication,
+        # Without it the server leaves out messages of applications (pg_logical_emit_message).
         "messages": "true",
     }
     if connection.streaming != "off":

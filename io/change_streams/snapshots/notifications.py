@@ -59,6 +59,7 @@ class Notification:
 
     def document(self, stream: str, nanoseconds: int) -> dict[str, Any]:
         """Return the report as JSON values. `stream` names what is read, `nanoseconds` the time of the report."""
+        # All values are texts, as in Debezium's additional data.
         more: dict[str, str] = {"stream": stream, "data_collections": ",".join(self.tables)}
         if self.table:
             in_progress = self.type is NotificationType.IN_PROGRESS

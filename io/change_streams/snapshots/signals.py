@@ -5,7 +5,7 @@
 A signal has an id, a type and JSON data. The types are `execute-snapshot`, `stop-snapshot`, `pause-snapshot` and
 `resume-snapshot`. Names in `data-collections` are regular expressions that must match a whole ``schema.table``.
 
-Source: Debezium documentation, "Sending signals to a Debezium connector". `chunk-size` is our addition.
+Source: Debezium documentation, "Sending signals to a Debezium connector". `chunk-size` is an addition of Penstock.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ def parse_signal(id_: str, type_: str, data: str | Mapping[str, Any] | None) -> 
         SignalError: the type is unknown or the data is malformed; the message says what is expected.
     """
     fields = _fields(data)
+    # Debezium also has the type "blocking", for which the stream would have to stop.
     if str(fields.get("type") or "incremental").lower() != "incremental":
         raise SignalError(
             'the only type of snapshot is "incremental": remove "type" from the data of the signal'

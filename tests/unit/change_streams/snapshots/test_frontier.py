@@ -6,9 +6,10 @@ import pytest
 
 from penstock.errors import LineageError
 from penstock.io.change_streams.snapshot_tracker import SnapshotsCoder, SnapshotsTracker
-from penstock.io.change_streams.snapshots.frontier import Merged, SnapshotsFrontier
+from penstock.io.change_streams.snapshots.frontier import Lost, Merged, SnapshotsFrontier
 from penstock.io.change_streams.snapshots.progress import SnapshotProgress
 from penstock.io.change_streams.snapshots.signals import ExecuteSnapshot, PauseSnapshot
+from penstock.io.change_streams.tracker import Poll
 from penstock.io.spanner.frontier import Advanced, Frontier
 from penstock.io.spanner.position import Position
 from penstock.io.spanner.tracker import FrontierCoder, SpannerTracker
@@ -65,3 +66,14 @@ def test_a_frontier_passes_through_its_coder():
     progress = PAUSED.with_channel("kafka", [[0, 7]])
     for frontier in (STREAM, *SnapshotsFrontier(STREAM, progress, 5, "r").deal(2)):
         assert coder.decode(coder.encode(frontier)) == frontier
+
+
+def test_a_part_that_loses_its_position_is_deferred_although_its_first_record_was_expected():
+    part, _ = SnapshotsFrontier(STREAM, NONE).deal(2)
+    tracker = SnapshotsTracker(part, SpannerTracker)
+    assert tracker.try_claim(Poll(data_expected=True, first_record_pending=True))
+    assert tracker.try_split(0) is None
+    assert tracker.try_claim(Lost())
+    _, residual = tracker.try_split(0)
+    assert residual.lost
+    tracker.check_done()
