@@ -44,7 +44,9 @@ LEAST_CLAIMED = 50_000
 """How many records of a repeated transaction a bundle claims at least. For fewer, the server would have to decode it
 several times more."""
 _LONG_OPENING_SECONDS = 2.0
-"""A connection that opens faster may be replaced at once: longer bundles would only delay their changes."""
+"""A connection that opens faster may be replaced when no record waits: longer bundles would only delay their changes."""
+_LEAST_SECONDS = 2.0
+"""How long a bundle reads from a new connection while records wait."""
 _STEP_BYTES = 600
 """What a queued record costs in memory besides its message, about: measured with CPython 3.11 and one column."""
 
@@ -234,6 +236,7 @@ class LogReader:
         """Whether there is a connection. If it has not answered, the server decodes a large transaction."""
         self._clock = clock
         self._opening_since: float | None = None
+        self._opened_slowly = False
         self._repaid_at = 0.0
         self._is_at_end = False
         self.is_exhausted = False
@@ -294,14 +297,20 @@ class LogReader:
 
     @property
     def is_repaying(self) -> bool:
-        """Whether the bundle has read for a shorter time than the server needed to send the first step.
+        """Whether the bundle has read too little for the cost of its connection.
+
+        A bundle in another worker opens a new connection, and what this one has received is lost. If such bundles ended
+        soon after the first step, they would receive the same log again and again for a few changes each, and on a busy
+        machine the pipeline would fall behind further and further. So the bundle claims what has arrived for at least
+        `_LEAST_SECONDS`.
 
         A new connection decodes the log from `restart_lsn` of its slot on. That place can be far before the position,
-        and it moves only every 15 seconds or when a long transaction ends. If bundles that alternate between two
-        workers ended soon after the first step, the server would decode the same log again and again for a few
-        changes each. With this rule at least half of the time is spent on new changes.
+        and it moves only every 15 seconds or when a long transaction ends. So the bundle also reads for as long as the
+        server needed to send the first step. At least half of the time is then spent on new changes.
         """
-        return not self._is_at_end and self._clock() < self._repaid_at
+        if self._clock() >= self._repaid_at:
+            return False
+        return bool(self._queue) or (self._opened_slowly and not self._is_at_end)
 
     @property
     def is_ready(self) -> bool:
@@ -438,7 +447,8 @@ class LogReader:
         if self._opening_since is not None:
             now = self._clock()
             needed = now - self._opening_since
-            self._repaid_at = now + needed if needed >= _LONG_OPENING_SECONDS else 0.0
+            self._opened_slowly = needed >= _LONG_OPENING_SECONDS
+            self._repaid_at = now + max(needed, _LEAST_SECONDS)
             self._opening_since = None
 
     def _step(self, item: Step | CaughtUp | UnknownPrepared, size: int) -> QueuedStep | None:
