@@ -62,7 +62,8 @@ class BigtableRecords:
         return list(rows)
 
     def latest(self, stream: Frontier) -> int:
-        return max([segment.watermark for segment in stream.segments], default=0)
+        # A change at exactly the watermark may still be written. A row that is read now would not contain it.
+        return max([segment.watermark for segment in stream.segments], default=0) - 1
 
 
 class RowReader:
@@ -110,7 +111,7 @@ class RowReader:
         """
         started = self._clock()
         # Never below the watermark, which the row would otherwise follow as late data.
-        timestamp = max(started, *request.after)
+        timestamp = max(started, *(each + 1 for each in request.after))
         keys = [each.encode("latin-1") for each in request.keys]
         found = self._found(self._rest(request), keys, request)
         rows = [

@@ -255,6 +255,10 @@ class MergedReading(Reading):
         super()._check_all()
 
 
+def test_a_row_does_not_follow_a_change_at_the_watermark_that_was_written_after_it_was_read() -> None:
+    MergedReading(954).run()
+
+
 def test_rows_and_changes_converge_to_the_table_through_layouts_and_crashes(campaign: Any) -> None:
     counts: Counter[str] = Counter()
 
