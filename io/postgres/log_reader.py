@@ -44,7 +44,7 @@ LEAST_CLAIMED = 50_000
 """How many records of a repeated transaction a bundle claims at least. For fewer, the server would have to decode it
 several times more."""
 _LONG_OPENING_SECONDS = 2.0
-"""A connection that opens faster may be replaced when no record waits: longer bundles would only delay their changes."""
+"""A connection that opens faster may be replaced if no record waits: longer bundles would only delay their changes."""
 _LEAST_SECONDS = 2.0
 """How long a bundle reads from a new connection while records wait."""
 _STEP_BYTES = 600
