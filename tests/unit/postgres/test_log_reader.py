@@ -408,7 +408,9 @@ def test_a_bundle_claims_what_a_new_connection_has_received_before_it_ends():
         assert prefetcher.take(0)
         now[0] += 1.9
         assert prefetcher.first_record_pending
-        now[0] += 0.2  # on a slow machine, or with a slow step behind it, the bundle may end with records unread
+        now[0] += (
+            0.2  # on a slow machine, or with a slow step behind it, the bundle may end with records unread
+        )
         assert not prefetcher.first_record_pending
         now[0] -= 0.2
         while batch := prefetcher.take(0.1):
