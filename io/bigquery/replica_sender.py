@@ -26,6 +26,7 @@ from penstock.io.bigquery.sequence import sequence_number
 from penstock.io.bigquery.services import DEFAULT_STREAM, Warehouse, WriteApi
 from penstock.io.bigquery.target import BigQueryTarget
 from penstock.io.staging.delivery import Delivery, EventBatch, Refusal, RefusalError, Sent
+from penstock.io.staging.table_sources import TableSources
 
 
 class ReplicaSender:
@@ -37,7 +38,7 @@ class ReplicaSender:
         self._target, self._skip_refused = target, skip_refused
         self._api, self._warehouse = api, warehouse
         self._tables: dict[str, _Table] = {}
-        self._sources: dict[str, tuple[str, ...]] = {}
+        self._sources = TableSources(BigQueryTargetError)
 
     def send(self, delivery: Delivery, events: EventBatch) -> Sent:
         """Send the changes; see `Sender.send`. A batch that comes again is sent again, and refuses the same rows."""
@@ -67,20 +68,10 @@ class ReplicaSender:
         for event in events:
             # Events without a key are refused later, and need no table.
             if event.key and event.source.system != "bigtable":
-                self._check_source(event)
                 name = self._target.table_of(event.source)
+                self._sources.check(name, event.source)
                 found[name] = merged_schema(found.get(name, NO_COLUMNS), event.schema)
         return found
-
-    def _check_source(self, event: ChangeEvent) -> None:
-        source = event.source
-        identity = (source.system, source.server, source.database, source.schema, source.table)
-        known = self._sources.setdefault(self._target.table_of(source), identity)
-        if known != identity:
-            raise BigQueryTargetError(
-                f"two tables of the source would be one table of the target: {'.'.join(filter(None, known[2:]))} and "
-                f"{'.'.join(filter(None, identity[2:]))}. Use table='{{schema}}_{{table}}' or '{{database}}_{{table}}'"
-            )
 
     def _prepare(self, name: str, schema: TableSchema) -> None:
         known = self._tables.get(name)

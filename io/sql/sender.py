@@ -46,6 +46,7 @@ from penstock.io.staging.delivery import (
     Sent,
     is_delivered,
 )
+from penstock.io.staging.table_sources import TableSources
 
 if TYPE_CHECKING:
     from penstock.io.sql.target import SqlTarget
@@ -66,7 +67,7 @@ class SqlSender:
     def __init__(self, target: SqlTarget, skip_refused: bool) -> None:
         self._target, self._skip_refused = target, skip_refused
         self._tables: dict[TableName, tuple[TableSchema, TargetTable]] = {}
-        self._sources: dict[TableName, tuple[str, ...]] = {}
+        self._sources = TableSources(SqlTargetError)
         self._purged: dict[TableName, int] = {}
         self._session = target.connect()
         self._catalog = Catalog(self._session, target.schema, target.schema_changes, target.create_tables)
@@ -150,24 +151,13 @@ class SqlSender:
                     self._tables[name] = (TableSchema(()), TargetTable(name, (), ()))
             return
         for event in events:
-            self._check_source(event)
+            if event.source.table:
+                self._sources.check(self._target.table_of(event), event.source)
         for name, schema in self._schemas(events).items():
             known = self._tables.get(name)
             merged = schema if known is None else merged_schema(known[0], schema)
             if known is None or merged != known[0]:
                 self._tables[name] = (merged, self._catalog.replica(name, merged))
-
-    def _check_source(self, event: ChangeEvent) -> None:
-        source = event.source
-        if not source.table:
-            return
-        identity = (source.system, source.server, source.database, source.schema, source.table)
-        known = self._sources.setdefault(self._target.table_of(event), identity)
-        if known != identity:
-            raise SqlTargetError(
-                f"two tables of the source would be one table of the target: {'.'.join(filter(None, known[2:]))} and "
-                f"{'.'.join(filter(None, identity[2:]))}. Use table='{{schema}}_{{table}}' or '{{database}}_{{table}}'"
-            )
 
     def _schemas(self, events: Sequence[ChangeEvent]) -> dict[TableName, TableSchema]:
         found: dict[TableName, TableSchema] = {}
