@@ -231,9 +231,14 @@ class NativeLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
 
 
 def readable(source: Any, options: EventOptions) -> beam.PTransform:
-    """Return a source; with `dead_letters` its output is the pair (records, records that cannot be decoded)."""
+    """Return a source with the logs that are wanted.
+
+    With `dead_letters` its output is the pair (records, records that cannot be decoded).
+    """
     if options.replay is not None:
         return NoRecords(divided=options.dead_letters is not None)
+    if options.notification_log is not None:
+        source = source.with_notifications(WriteToJsonLines(options.notification_log, table="notifications"))
     return source if options.dead_letters is None else source.with_exception_handling()
 
 

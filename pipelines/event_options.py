@@ -24,12 +24,13 @@ RECORD_FORMAT = "debezium"
 # A YDB changefeed has one table and no tags.
 # PostgreSQL's transactions have no tags either, and its source has the filter `tables` itself.
 # Debezium has transaction metadata for PostgreSQL, and not for Spanner.
+# YDB scans its tables itself, so there are no notifications.
 # The source of Spanner filters by `mod_types` and `exclude_transaction_tags` itself.
 _NOT_FOR = {
     "spanner": ("operations", "without_tags", "transaction_metadata"),
     "bigtable": ("tables", "without_tables", "without_tags", "materialize_rows", "transaction_metadata"),
     "postgres": ("tables", "without_tags"),
-    "ydb": ("tables", "without_tables", "without_tags", "transaction_metadata"),
+    "ydb": ("tables", "without_tables", "without_tags", "transaction_metadata", "notification_log"),
 }
 
 GIVEN = {
@@ -45,7 +46,7 @@ SECRETS = frozenset({"mask_key", "registry_login"})
 
 @dataclass(frozen=True, kw_only=True)
 class EventOptions:
-    """The choices of a user about the events of a pipeline. All but `format`, `dead_letters` and
+    """The choices of a user about the events of a pipeline. All but `format`, `notification_log`, `dead_letters` and
     `max_dead_letters` need a format other than native.
 
     A column is ``Email``, in every table that has it, or ``Orders.Email``; in Bigtable it is ``family:qualifier``.
@@ -72,6 +73,8 @@ class EventOptions:
         transaction_metadata: Whether each transaction has Debezium's records BEGIN and END, in the table `transaction`,
             and each record its place in it; format debezium only. In queues the topic of BEGIN and END is that of the
             table. The pipeline keeps each transaction as a whole until the watermark has passed it.
+        notification_log: Folder or URL for JSON Lines files with notifications of snapshots: which began, ended or
+            failed, and how many rows were read. Exactly once, like the output. Default: none.
         dead_letters: Folder for changes that cannot be decoded, converted or formatted. Without it, such a change stops
             the pipeline. Its files contain values of rows.
         max_dead_letters: Number of dead letters at which the pipeline stops, counted since its checkpoint was created;
@@ -93,6 +96,7 @@ class EventOptions:
     materialize_rows: bool = False
     barrier_seconds: float = 0
     transaction_metadata: bool = False
+    notification_log: str | None = None
     dead_letters: str | None = None
     max_dead_letters: int | None = None
     format_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -119,7 +123,10 @@ class EventOptions:
         own = {name: value for name, value in given.items() if name in cls.__dataclass_fields__}
         made = cls(format_options=formats, **own)
         default = cls(
-            format=made.format, dead_letters=made.dead_letters, max_dead_letters=made.max_dead_letters
+            format=made.format,
+            notification_log=made.notification_log,
+            dead_letters=made.dead_letters,
+            max_dead_letters=made.max_dead_letters,
         )
         others = [*formats, *(name for name in own if own[name] != getattr(default, name))]
         if made.format == NATIVE and others:

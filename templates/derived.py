@@ -31,6 +31,7 @@ _EXAMPLES = {
     "mask_key": "${env:MASK_KEY}",
     "registry_url": "http://registry:8081",
     "registry_login": "${env:REGISTRY_LOGIN}",
+    "notification_log": "/data/notifications",
     "dead_letters": "/data/dead-letters",
     "max_dead_letters": "1000",
 }

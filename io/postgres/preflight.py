@@ -28,7 +28,8 @@ CREATE_SLOT = "select lsn::text from pg_create_logical_replication_slot(%s, 'pgo
 DROP_SLOT = "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = %s"
 UNIDENTIFIED = """
 select schemaname || '.' || tablename from pg_publication_tables published
-join pg_class relation on relation.oid = format('%%I.%%I', schemaname, tablename)::regclass
+join pg_namespace namespace on namespace.nspname = schemaname
+join pg_class relation on relation.relnamespace = namespace.oid and relation.relname = tablename
 join pg_publication publication on publication.pubname = published.pubname
 where published.pubname = any(%s) and (publication.pubupdate or publication.pubdelete)
   and (relation.relreplident = 'n' or relation.relreplident = 'd' and not exists (
@@ -36,15 +37,20 @@ where published.pubname = any(%s) and (publication.pubupdate or publication.pubd
 """
 """Published tables without a replica identity: the server refuses to update and delete their rows."""
 
+# Tables are found by the columns of the catalogue, and not by `format(…)::regclass`: the server may compute a cast for
+# tables outside of the publication, and it fails in schemas that the role may not use, such as pg_toast.
 IDENTITIES = """
 select distinct relation.relreplident::text from pg_publication_tables published
-join pg_class relation on relation.oid = format('%%I.%%I', schemaname, tablename)::regclass
+join pg_namespace namespace on namespace.nspname = schemaname
+join pg_class relation on relation.relnamespace = namespace.oid and relation.relname = tablename
 where published.pubname = any(%s)
 """
 
 UNREADABLE = """
 select schemaname || '.' || tablename from pg_publication_tables
-where pubname = any(%s) and not has_table_privilege(format('%%I.%%I', schemaname, tablename), 'select')
+join pg_namespace namespace on namespace.nspname = schemaname
+join pg_class relation on relation.relnamespace = namespace.oid and relation.relname = tablename
+where pubname = any(%s) and not has_table_privilege(relation.oid, 'select')
 """
 """Published tables that the role may not select from."""
 
@@ -52,7 +58,8 @@ SHARDED = """
 select distinct published.pubname, coalesce(leaf.relid, root.oid)::regclass::text,
        to_jsonb(published) ->> 'rowfilter' is not null
 from pg_publication_tables published
-cross join lateral (select format('%%I.%%I', schemaname, tablename)::regclass::oid as oid) root
+join pg_namespace namespace on namespace.nspname = schemaname
+join pg_class root on root.relnamespace = namespace.oid and root.relname = tablename
 left join lateral (select relid from pg_partition_tree(root.oid) where isleaf) leaf on true
 where published.pubname = any(%s)
 """

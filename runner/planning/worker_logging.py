@@ -29,17 +29,26 @@ class WorkerLogging:
 def worker_logging(options: PipelineOptions, *, to_driver: bool) -> WorkerLogging:
     """Return the levels that the options ask for. The default is the level of the driver's root logger.
 
+    The command line hides records of libraries below ERROR, and not those of Penstock. So warnings of Penstock are
+    shown if the driver shows them, such as a signal that is ignored or a row that cannot be read.
+
     Raises:
         UsageError: a level is neither a name that `logging` knows nor a number.
     """
     chosen = options.view_as(WorkerOptions)
     default = chosen.default_sdk_harness_log_level
-    overrides = chosen.sdk_harness_log_level_overrides or {}
-    return WorkerLogging(
-        level=logging.getLogger().getEffectiveLevel() if default is None else _level(default),
-        overrides={name: _level(level) for name, level in overrides.items()},
-        to_driver=to_driver,
-    )
+    given = chosen.sdk_harness_log_level_overrides or {}
+    overrides = {name: _level(level) for name, level in given.items()}
+    if default is not None:
+        return WorkerLogging(_level(default), overrides, to_driver)
+    level, own = logging.getLogger().getEffectiveLevel(), logging.getLogger(_OURS).getEffectiveLevel()
+    if own <= logging.WARNING < level:
+        overrides = {_OURS: logging.WARNING, **overrides}
+    return WorkerLogging(level, overrides, to_driver)
+
+
+_OURS = "penstock"
+"""The logger above those of all our modules."""
 
 
 _LEVELS = {

@@ -71,7 +71,8 @@ select distinct published.schemaname, published.tablename,
        exists (select from pg_index where indrelid = relation.oid
                and case when relation.relreplident = 'i' then indisreplident else indisprimary end)
 from pg_publication_tables published
-join pg_class relation on relation.oid = format('%%I.%%I', schemaname, tablename)::regclass
+join pg_namespace namespace on namespace.nspname = published.schemaname
+join pg_class relation on relation.relnamespace = namespace.oid and relation.relname = published.tablename
 where published.pubname = any(%s)
 order by published.schemaname, published.tablename
 """

@@ -158,6 +158,28 @@ def test_a_role_that_may_not_read_the_tables_of_a_snapshot_is_told_so(database):
         database.source(dsn=dsn, snapshot="initial").check()
 
 
+def test_a_role_with_the_rights_that_the_page_names_reads_rows_and_changes(database):
+    database.execute(TABLE, "insert into t values (1)", "create table other (id int primary key)")
+    role = f"reader_{database.name}"
+    database.execute(
+        f"create role {role} login",
+        f"alter role {role} replication",
+        f"grant select on all tables in schema public to {role}",
+    )
+    # The plan of a query decides for which tables a condition is computed. This one computes it for all of them, also in
+    # schemas that the role may not use.
+    database.execute(
+        *(f"alter role {role} set {limit} = 1" for limit in ("join_collapse_limit", "from_collapse_limit"))
+    )
+    database.publish("for table t, other")
+    dsn = database.server.dsn(database.name, role)
+    source = database.source(dsn=dsn, snapshot="initial", end=database.clock())
+    source.check()
+    assert source.setup_warnings() is not None
+    assert source.capture_type() == "DEFAULT"
+    assert [record.new for record in Epochs(source).run_to_the_end()] == [("1",)]
+
+
 def test_validate_online_and_plan_show_what_may_fail_later(database):
     database.execute(TABLE, "create table bare (v int)")
     database.publish()

@@ -11,6 +11,7 @@ import pytest
 from penstock.errors import UsageError
 from penstock.io.spanner import ReadFromSpannerChangeStream
 from penstock.io.spanner.filter import Selection
+from penstock.pipelines.postgres_to_files import postgres_to_files
 from penstock.pipelines.sinks import SINKS, SinkKind
 from penstock.pipelines.source_to_sink import build_function, main
 from penstock.pipelines.sources import SOURCES
@@ -100,6 +101,22 @@ def test_the_pipeline_stops_at_max_dead_letters_of_all_steps_together(tmp_path: 
     assert "LimitOfDeadLetters" in found
     with pytest.raises(UsageError, match="max_dead_letters needs dead_letters"):
         build(beam.Pipeline(), **STREAM, **target, max_dead_letters=10)
+
+
+@pytest.mark.parametrize("sink", ["files", "delta", "kafka"])
+def test_notifications_of_snapshots_are_written_to_their_folder(tmp_path: Any, sink: str) -> None:
+    stream = {"dsn": "dbname=shop", "publication": "p", "slot": "s", "snapshot": "initial"}
+    target = {
+        "files": {"output": str(tmp_path)},
+        "delta": {"uri": str(tmp_path)},
+        "kafka": {"bootstrap_servers": "localhost:9"},
+    }[sink]
+    build = postgres_to_files if sink == "files" else build_function("postgres", sink)
+    plain, logged = (
+        labels(build, **stream, **target),
+        labels(build, **stream, **target, notification_log="/n"),
+    )
+    assert "ReadChangeStream/Notifications" in logged - plain
 
 
 def test_without_dead_letters_there_is_no_error_output(tmp_path: Any) -> None:

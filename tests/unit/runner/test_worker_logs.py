@@ -21,12 +21,23 @@ def root() -> Iterator[logging.Logger]:
     yield logger
     logger.setLevel(level)
     logging.getLogger("a.b").setLevel(logging.NOTSET)
+    logging.getLogger("penstock").setLevel(logging.NOTSET)
     worker_logs._applied = None
 
 
 def test_workers_log_at_the_level_of_the_drivers_root_logger(root: logging.Logger) -> None:
     root.setLevel(logging.INFO)
     assert worker_logging(PipelineOptions([]), to_driver=False).level == logging.INFO
+
+
+def test_workers_log_warnings_of_penstock_where_the_command_line_hides_those_of_libraries(
+    root: logging.Logger,
+) -> None:
+    root.setLevel(logging.ERROR)
+    assert worker_logging(PipelineOptions([]), to_driver=False).overrides == {}
+    logging.getLogger("penstock").setLevel(logging.INFO)
+    chosen = worker_logging(PipelineOptions([]), to_driver=False)
+    assert (chosen.level, chosen.overrides) == (logging.ERROR, {"penstock": logging.WARNING})
 
 
 def test_options_of_beam_set_the_levels_of_workers() -> None:
