@@ -166,8 +166,8 @@ def test_a_role_with_the_rights_that_the_page_names_reads_rows_and_changes(datab
         f"alter role {role} replication",
         f"grant select on all tables in schema public to {role}",
     )
-    # The plan of a query decides for which tables a condition is computed. This one computes it for all of them, also in
-    # schemas that the role may not use.
+    # The plan of a query decides for which tables a condition is computed. This one computes it for all of them, also
+    # in schemas that the role may not use.
     database.execute(
         *(f"alter role {role} set {limit} = 1" for limit in ("join_collapse_limit", "from_collapse_limit"))
     )
