@@ -1,17 +1,21 @@
-"""Bounds two caches of Beam's worker. Uses Beam's worker internals (read in 2.77).
+"""Bounds three caches of Beam's worker. Uses Beam's worker internals (read in 2.77).
 
-Until a bundle ends, Beam keeps one object for each state of each key that the bundle has used. It keeps another one for
-each key that was looked up in a side input. A bundle here has as many keys as a task gets in an epoch, or in a whole
-batch.
-Each object takes about a kilobyte, so a million keys would fill the worker's memory.
+Until a bundle ends, Beam keeps one object for each state of each key that the bundle has used, and in it the values that
+the bundle has added. It keeps another object for each key that was looked up in a side input. A bundle here has as many
+elements as a task gets in an epoch, or in a whole batch. An object takes about a kilobyte, so a million keys would fill
+the worker's memory, and so would a million values that are added to one bag.
+
+Not bounded: the values that a DoFn adds while it processes one element, and a set, which Beam reads as a whole.
 """
 
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Iterator
 from typing import Any
 
+from apache_beam import coders
 from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_fn_api_pb2
 from apache_beam.runners.worker import bundle_processor
@@ -21,20 +25,127 @@ from apache_beam.transforms.window import BoundedWindow
 MAX_STATES = 10_000
 """Number of state objects at which a bundle writes its changes and drops the objects: about 10 MB."""
 
+MAX_ADDED_BYTES = 4 << 20
+"""Size of added values at which a bundle writes them: encoded, with `_VALUE_BYTES` for each value."""
+
+_VALUE_BYTES = 100
+"""What a value takes in memory besides its data, about: a small number is encoded in one byte and takes 36 in a list."""
+
+_MEASURED = 16
+"""At least one of so many added values is measured. Many coders encode a value to find its size."""
+
 
 class _BoundedStates(bundle_processor.FnApiUserStateContext):
-    """Writes the states of earlier keys when there are too many, as Beam does at the end of a bundle."""
+    """Writes states before the bundle ends if they take too much memory, as Beam does at the end of a bundle."""
 
     _place: tuple[Any, BoundedWindow] | None = None
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._changed: dict[_CountedBag | _CountedOrderedList, int] = {}
+        """The states with values that are not written yet, and about how many bytes these values take."""
+        self._added_bytes = 0
+        """The sum of `_changed`."""
+        self._unmeasured = 0
+        self._next_measured = 1
+        self._random = random.Random(0)
+
     def get_state(self, state_spec: userstate.StateSpec, key: Any, window: BoundedWindow) -> Any:
-        # Write only between two keys or windows: Beam gets all states of an element or of a timer before it calls the
-        # DoFn, which then uses these objects together.
+        # Write only here: Beam gets all states of an element or of a timer before it calls the DoFn. So no iterator of a
+        # bag is in use, and a `read` of this element finds everything that earlier elements have added.
+        if self._added_bytes >= MAX_ADDED_BYTES:
+            for state in list(self._changed):
+                state.commit()
+        # Drop objects only between two keys or windows: the DoFn uses the objects of one place together.
         if len(self._all_states) >= MAX_STATES and (key, window) != self._place:
             self.commit()
             self.reset()
         self._place = key, window
         return super().get_state(state_spec, key, window)
+
+    def _create_state(self, state_spec: userstate.StateSpec, key: Any, window: BoundedWindow) -> Any:
+        state = super()._create_state(state_spec, key, window)
+        if isinstance(state_spec, userstate.BagStateSpec):
+            return _CountedBag(self, state)
+        if isinstance(state_spec, userstate.OrderedListStateSpec):
+            return _CountedOrderedList(self, state, state_spec.coder)
+        # Beam keeps a single value and an accumulator in a bag. Ten thousand large rows would fill the memory too.
+        if isinstance(
+            state, (bundle_processor.ReadModifyWriteRuntimeState, bundle_processor.CombiningValueRuntimeState)
+        ):
+            state._underlying_bag_state = _CountedBag(self, state._underlying_bag_state)
+        return state
+
+    def note_added(self, state: _CountedBag | _CountedOrderedList, coder: coders.Coder, value: Any) -> None:
+        """Count a value that was added to a state."""
+        self._unmeasured += 1
+        size = 0
+        if self._unmeasured >= self._next_measured:
+            # The value stands for those since the last one that was measured.
+            size = self._unmeasured * (_VALUE_BYTES + coder.estimate_size(value))
+            # At random: with a fixed step, each measured value could belong to the smallest of several states.
+            self._unmeasured, self._next_measured = 0, self._random.randint(1, _MEASURED)
+        self._changed[state] = self._changed.get(state, 0) + size
+        self._added_bytes += size
+
+    def note_written(self, state: _CountedBag | _CountedOrderedList) -> None:
+        """Note that a state has no values any more that are not written."""
+        self._added_bytes -= self._changed.pop(state, 0)
+
+    def reset(self) -> None:
+        super().reset()
+        self._changed, self._added_bytes = {}, 0
+
+
+class _CountedBag(bundle_processor.SynchronousBagRuntimeState):
+    """A bag that can be used after its changes were written."""
+
+    def __init__(self, states: _BoundedStates, bag: bundle_processor.SynchronousBagRuntimeState) -> None:
+        super().__init__(bag._state_handler, bag._state_key, bag._value_coder)
+        self._states = states
+
+    def add(self, value: Any) -> None:
+        super().add(value)
+        self._states.note_added(self, self._value_coder, value)
+
+    def clear(self) -> None:
+        super().clear()
+        self._states.note_written(self)
+
+    def commit(self) -> None:
+        super().commit()
+        # Beam's bag keeps what it has written, and would write it again. An earlier result of `read` refers to the same
+        # list and, unless the bag was cleared before, also reads what is stored now.
+        if self._cleared:
+            self._cleared, self._added_elements = False, []
+        else:
+            self._added_elements.clear()
+        self._states.note_written(self)
+
+
+class _CountedOrderedList(bundle_processor.SynchronousOrderedListRuntimeState):
+    """An ordered list whose added values are counted. Beam's class can be used after its changes were written."""
+
+    def __init__(
+        self,
+        states: _BoundedStates,
+        ordered: bundle_processor.SynchronousOrderedListRuntimeState,
+        coder: coders.Coder,
+    ) -> None:
+        super().__init__(ordered._state_handler, ordered._state_key, coder)
+        self._states, self._coder = states, coder
+
+    def add(self, elem: tuple[Any, Any]) -> None:
+        super().add(elem)
+        self._states.note_added(self, self._coder, elem[1])
+
+    def clear(self) -> None:
+        super().clear()
+        self._states.note_written(self)
+
+    def commit(self) -> None:
+        super().commit()
+        self._states.note_written(self)
 
 
 class _UncachedKeys(bundle_processor.StateBackedSideInputMap):

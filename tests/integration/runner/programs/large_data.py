@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.utils.timestamp import Timestamp
 
+from penstock.io.files import WriteToJsonLines
 from penstock.runner import PySparkRunner
 from penstock.runner.options import PySparkOptions
 from penstock.runner.protocol import Coordinator, RunName
@@ -218,6 +220,23 @@ def _sizes(folder: Path) -> Iterator[int]:
     for path in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):  # swept since
             yield path.stat().st_size
+
+
+def _line(pair: tuple[int, bytes]) -> dict[str, Any]:
+    return {"number": pair[0], "text": "x" * len(pair[1])}
+
+
+def files(folder: str, values: int, size: int = 100) -> Figures:
+    """A stream that reads all values in one epoch and writes them to files, two at a time."""
+    unlimited = ("--epoch_seconds=600", f"--epoch_max_records={values + 1}", f"--epoch_max_bytes={1 << 40}")
+    pairs = _read(_stream(folder, *unlimited), values, size, values)
+    _ = pairs | WriteToJsonLines(
+        f"{folder}/out", table="pairs", key=itemgetter(0), format=_line, shards=2, roll_seconds=0
+    )
+    figures = _run_stream(pairs.pipeline)
+    numbers = [json.loads(line)["number"] for path in Path(folder, "out/pairs").rglob("*.jsonl") for line in path.open()]
+    assert sorted(numbers) == list(range(values)), "lines are lost or repeated"
+    return figures
 
 
 class OneTimerFn(beam.DoFn):
