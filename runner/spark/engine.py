@@ -22,6 +22,7 @@ from penstock.runner.protocol.frames import Frame
 from penstock.runner.protocol.pins import BlockReceipt, TaskResult, pin_attempts
 from penstock.runner.spark.diagnosis import job_failure, jvm_lost, session_ended
 from penstock.runner.spark.errors import SparkError
+from penstock.runner.spark.exchange import exchange
 from penstock.runner.spark.freeze_imports import freeze_imports
 from penstock.runner.spark.jvm import SparkJvm, has_broken_worker_factory, use_new_worker_factory
 from penstock.runner.spark.session import jvm_of
@@ -80,7 +81,7 @@ class SparkEngine:
                     name(f"{description}, {self._descriptions[level - 1]}")
                     # One job for all levels: Spark starts a stage of tasks only when the level above has ended, and
                     # needs no round trip to this driver between them.
-                    rdd = rdd.partitionBy(n, _target_partition)
+                    rdd = exchange(rdd, n)
                     exchanges.append(rdd)
                     rdd = rdd.mapPartitionsWithIndex(
                         _level_function(self._plan_broadcast, level, self._input_of_level(level, epoch))
@@ -168,11 +169,6 @@ def refuse_problems(reports: Iterable[TaskReport]) -> None:
     for report in reports:
         if report.problem:
             raise EpochAbortedError(report.problem)
-
-
-def _target_partition(target: int) -> int:
-    # The partition function for `partitionBy`: the keys are already the numbers of the target partitions.
-    return target
 
 
 def _finalizer_function(plan_broadcast: Any, epoch: int, nonces: frozenset[str]) -> Any:

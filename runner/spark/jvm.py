@@ -47,7 +47,7 @@ class SparkJvm:
             self._call(self._java.clearCallSite)
 
     def delete_shuffles(self, exchanges: Iterable[Any]) -> None:
-        """Let Spark delete the files of RDDs that `partitionBy` has returned, in the background."""
+        """Let Spark delete the files of RDDs that `exchange` has returned, in the background."""
         for rdd in exchanges:
             if self._cleaner is not None:
                 self._call(functools.partial(_delete_shuffle, self._cleaner, rdd))
@@ -77,7 +77,7 @@ def _cleaner_of(java: Any) -> Any:
 
 
 def _delete_shuffle(cleaner: Any, rdd: Any) -> None:
-    # `partitionBy` returns a map over the shuffled RDD, so the shuffle is two dependencies above it.
+    # `exchange` returns a map over the shuffled RDD, so the shuffle is two dependencies above it.
     shuffled = rdd._jrdd.rdd().dependencies().head().rdd()
     cleaner.doCleanupShuffle(shuffled.dependencies().head().shuffleId(), False)
 

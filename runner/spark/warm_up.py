@@ -9,6 +9,8 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+from penstock.runner.spark.exchange import exchange
+
 logger = logging.getLogger(__name__)
 
 
@@ -18,7 +20,7 @@ def warm_up(spark_context: Any) -> None:
         spark_context.setJobGroup("penstock-start", "start of the Python workers")
         n = spark_context.defaultParallelism
         blocks = spark_context.parallelize(range(n), n).mapPartitionsWithIndex(_block)
-        blocks.partitionBy(n, _as_is).mapPartitionsWithIndex(_block).collect()
+        exchange(blocks, n).mapPartitionsWithIndex(_block).collect()
     except Exception as error:  # the pipeline's own job says what is wrong, and how to repair it
         logger.debug("the first job failed: %s", type(error).__name__)
 
@@ -26,7 +28,3 @@ def warm_up(spark_context: Any) -> None:
 def _block(partition: int, packets: Iterator[Any]) -> Iterator[tuple[int, bytes]]:
     for _ in packets:
         yield partition, b"block"
-
-
-def _as_is(target: int) -> int:
-    return target

@@ -240,11 +240,18 @@ class FileRunBuilder:
         self._database.close()
         return os.stat(self.path).st_size, _checksum(self.path)
 
-    def opened(self) -> Run:
-        """Return the run, opened, for this process only. The system frees the file when the run is closed."""
+    def opened(self, cache_kib: int = 8000) -> Run:
+        """Return the run, opened, for this process only. The system frees the file when the run is closed.
+
+        The run keeps at most `cache_kib` of its pages in memory; the system caches the others.
+        """
+        # A new connection, because the one that has written keeps a full cache and its last entry.
+        self._database.close()
+        database = _connect(_uri(self.path) + "?mode=ro&immutable=1")
+        database.execute(f"PRAGMA cache_size = {-cache_kib}")  # in KiB if negative
         # SQLite reads from the open file, so its name can be removed now.
         os.unlink(self.path)
-        return Run(self._database, 0)
+        return Run(database, 0)
 
     def close(self) -> None:
         """Delete the file."""

@@ -50,6 +50,14 @@ LARGE_BYTES = 64 << 20
 SPILL_BYTES = 64 << 20
 """Maximum memory of the buffer. Beyond it, the entries move to a scratch file."""
 
+FEW_ENTRIES = 1_000
+"""Fewer entries than this move to a scratch file at a quarter of `SPILL_BYTES`. They are large, and the store keeps the
+names of their keys in memory, so more scratch files do not make look-ups slower.
+"""
+
+_SPILLED_CACHE_KIB = 256
+"""Memory of a scratch file for its pages: little, because a large bundle has many of these files."""
+
 _ENTRY_BYTES = 200
 """Memory that CPython 3.11 uses for a buffer entry besides its bytes: two `bytes` objects and a place in the dict."""
 
@@ -260,7 +268,7 @@ class StateStore:
             except BaseException:
                 builder.close()
                 raise
-            self._spilled.append(builder.opened())
+            self._spilled.append(builder.opened(_SPILLED_CACHE_KIB))
         self._buffer, self._sorted, self._held = {}, None, 0
 
     def _newest_stored(self, key: bytes) -> bytes | None:
