@@ -99,6 +99,8 @@ class StateStore:
         """Estimated memory of the buffer. Too high if keys were written several times."""
         self._spilled: list[Run] = []
         """Scratch files with earlier contents of the buffer, oldest first."""
+        self._spilled_keys: list[frozenset[bytes] | None] = []
+        """The keys of each of them; None if they are many."""
         self._hidden_by_spilled = 0
         self._spill_bytes = SPILL_BYTES
         self._opened: dict[str, Run] = {}
@@ -234,7 +236,7 @@ class StateStore:
         added = self._merge_on_disk(kept, taken, name) if large else self._merge_in_memory(kept, taken, name)
         self._runs = kept + added
         self._buffer, self._sorted, self._held = {}, None, 0
-        self._spilled, self._hidden_by_spilled = [], 0
+        self._spilled, self._spilled_keys, self._hidden_by_spilled = [], [], 0
         return self.runs
 
     def _key(self, key_group: int, key: bytes) -> bytes:
@@ -252,13 +254,16 @@ class StateStore:
                 bisect.insort(self._sorted, key)
         self._buffer[key] = value
         self._held += _ENTRY_BYTES + len(key) + (len(value) if value else 0)
-        if self._held > self._spill_bytes:
+        if self._held > self._most_held():
             self._spill()
+
+    def _most_held(self) -> int:
+        return self._spill_bytes // 4 if len(self._buffer) < FEW_ENTRIES else self._spill_bytes
 
     def _spill(self) -> None:
         """Move the buffer to a scratch file, unless its memory was overestimated."""
         self._held = self._buffered_bytes() + len(self._buffer) * _ENTRY_BYTES
-        if self._held <= self._spill_bytes // 2:
+        if self._held <= self._most_held() // 2:
             return
         self._hidden_by_spilled += self._drop_void_tombstones()
         builder = FileRunBuilder(self._held // len(self._buffer)) if self._buffer else None
@@ -269,12 +274,17 @@ class StateStore:
                 builder.close()
                 raise
             self._spilled.append(builder.opened(_SPILLED_CACHE_KIB))
+            self._spilled_keys.append(frozenset(self._buffer) if len(self._buffer) < FEW_ENTRIES else None)
         self._buffer, self._sorted, self._held = {}, None, 0
 
     def _newest_stored(self, key: bytes) -> bytes | None:
         """Return the value of a key, without the buffer."""
-        sealed = self._runs_with_group(self._runs, key)
-        return _newest(itertools.chain(reversed(self._spilled), sealed), key)
+        spilled = (
+            run
+            for run, keys in zip(reversed(self._spilled), reversed(self._spilled_keys), strict=True)
+            if keys is None or key in keys
+        )
+        return _newest(itertools.chain(spilled, self._runs_with_group(self._runs, key)), key)
 
     def _open(self, run: StateRun) -> Run:
         opened = self._opened.get(run.name)
