@@ -1,9 +1,9 @@
 """Bounds three caches of Beam's worker. Uses Beam's worker internals (read in 2.77).
 
-Until a bundle ends, Beam keeps one object for each state of each key that the bundle has used, and in it the values that
-the bundle has added. It keeps another object for each key that was looked up in a side input. A bundle here has as many
-elements as a task gets in an epoch, or in a whole batch. An object takes about a kilobyte, so a million keys would fill
-the worker's memory, and so would a million values that are added to one bag.
+Until a bundle ends, Beam keeps one object for each state of each key that the bundle has used, and in it the values
+that the bundle has added. It keeps another object for each key that was looked up in a side input. A bundle here has as
+many elements as a task gets in an epoch, or in a whole batch. An object takes about a kilobyte, so a million keys would
+fill the worker's memory, and so would a million values that are added to one bag.
 
 Not bounded: the values that a DoFn adds while it processes one element, and a set, which Beam reads as a whole.
 """
@@ -29,7 +29,7 @@ MAX_ADDED_BYTES = 4 << 20
 """Size of added values at which a bundle writes them: encoded, with `_VALUE_BYTES` for each value."""
 
 _VALUE_BYTES = 100
-"""What a value takes in memory besides its data, about: a small number is encoded in one byte and takes 36 in a list."""
+"""What a value takes in memory besides its data, about: a small number has one byte encoded, and 36 in a list."""
 
 _MEASURED = 16
 """At least one of so many added values is measured. Many coders encode a value to find its size."""
@@ -51,8 +51,8 @@ class _BoundedStates(bundle_processor.FnApiUserStateContext):
         self._random = random.Random(0)
 
     def get_state(self, state_spec: userstate.StateSpec, key: Any, window: BoundedWindow) -> Any:
-        # Write only here: Beam gets all states of an element or of a timer before it calls the DoFn. So no iterator of a
-        # bag is in use, and a `read` of this element finds everything that earlier elements have added.
+        # Write only here: Beam gets all states of an element or of a timer before it calls the DoFn. So no iterator of
+        # a bag is in use.
         if self._added_bytes >= MAX_ADDED_BYTES:
             for state in list(self._changed):
                 state.commit()

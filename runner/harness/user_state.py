@@ -16,6 +16,9 @@ from penstock.runner.store.keys import key_group
 _BAG_BYTES = 4 << 20
 """A bag that is larger than this is read in parts."""
 
+CHUNK_BYTES = 256 << 10
+"""Size at which a chunk of a bag ends. A store that merges scratch files holds one chunk of each of them."""
+
 GC_FAMILY = b"\x00gc"
 """Family of the timers that delete expired windows. It begins with a null byte, so no DoFn can have this family."""
 
@@ -103,10 +106,13 @@ class StateHandler:
         return _DONE
 
     def _append(self, identity: tuple[int, bytes, bytes, bytes], coder: Any, elements: Iterable[Any]) -> None:
+        assert self._cells is not None
         stream = coder_impl.create_OutputStream()
         for element in elements:
+            if stream.size() >= CHUNK_BYTES:
+                self._cells.append(*identity, stream.get())
+                stream = coder_impl.create_OutputStream()
             coder.encode_to_stream(element, stream, True)
-        assert self._cells is not None
         self._cells.append(*identity, stream.get())
         if self.watches:
             self.touched.add(identity[:3])

@@ -18,7 +18,7 @@ _PAIR_BYTES = 100
 
 
 def exchange(rdd: Any, partitions: int) -> Any:
-    """Return an RDD of the pairs of `rdd`, each in the partition that it names. Of one producer, pairs keep their order."""
+    """Return an RDD of the pairs of `rdd`, each in the partition that it names."""
     if not hasattr(rdd, "_jrdd"):  # the RDD of a test, without a JVM
         return rdd.partitionBy(partitions, _target_partition)
     from pyspark import RDD
@@ -30,7 +30,7 @@ def exchange(rdd: Any, partitions: int) -> Any:
     # The function yields bytes for the JVM, by turns a number and a block.
     blocks._bypass_serializer = True
     pairs = context._jvm.PairwiseRDD(blocks._jrdd.rdd()).asJavaPairRDD()
-    # The id tells Spark which partitioners are equal. It would leave a shuffle out only if its input had this partitioner
+    # Spark compares partitioners by this id. It would leave a shuffle out only if its input had this partitioner
     # already, and the output of a level has none.
     shuffled = pairs.partitionBy(context._jvm.PythonPartitioner(partitions, id(_target_partition)))
     return RDD(context._jvm.PythonRDD.valueOfPair(shuffled), context, BatchedSerializer(serializer))

@@ -50,9 +50,9 @@ LARGE_BYTES = 64 << 20
 SPILL_BYTES = 64 << 20
 """Maximum memory of the buffer. Beyond it, the entries move to a scratch file."""
 
-FEW_ENTRIES = 1_000
-"""Fewer entries than this move to a scratch file at a quarter of `SPILL_BYTES`. They are large, and the store keeps the
-names of their keys in memory, so more scratch files do not make look-ups slower.
+_LARGE_ENTRY_BYTES = 16 << 10
+"""Entries of this mean size are large at a quarter of `SPILL_BYTES` and `LARGE_BYTES`. The limits are high for small
+entries: each scratch file makes look-ups slower, and files are slower to merge. For few large ones neither is so.
 """
 
 _SPILLED_CACHE_KIB = 256
@@ -100,7 +100,7 @@ class StateStore:
         self._spilled: list[Run] = []
         """Scratch files with earlier contents of the buffer, oldest first."""
         self._spilled_keys: list[frozenset[bytes] | None] = []
-        """The keys of each of them; None if they are many."""
+        """The keys of each of them; None if it has many small entries."""
         self._hidden_by_spilled = 0
         self._spill_bytes = SPILL_BYTES
         self._opened: dict[str, Run] = {}
@@ -232,12 +232,17 @@ class StateStore:
         if not self._buffer and not self._spilled:
             return self.runs
         kept, taken = self._choose_runs_to_merge(hidden)
-        large = self._spilled or self._buffered_bytes() + sum(run.size for run in taken) > LARGE_BYTES
+        large = self._spilled or self._is_large(taken)
         added = self._merge_on_disk(kept, taken, name) if large else self._merge_in_memory(kept, taken, name)
         self._runs = kept + added
         self._buffer, self._sorted, self._held = {}, None, 0
         self._spilled, self._spilled_keys, self._hidden_by_spilled = [], [], 0
         return self.runs
+
+    def _is_large(self, taken: Sequence[StateRun]) -> bool:
+        entries = len(self._buffer) + sum(run.entries for run in taken)
+        size = self._buffered_bytes() + sum(run.size for run in taken)
+        return size > (LARGE_BYTES // 4 if size >= entries * _LARGE_ENTRY_BYTES else LARGE_BYTES)
 
     def _key(self, key_group: int, key: bytes) -> bytes:
         if not self._first <= key_group <= self._last:
@@ -254,11 +259,15 @@ class StateStore:
                 bisect.insort(self._sorted, key)
         self._buffer[key] = value
         self._held += _ENTRY_BYTES + len(key) + (len(value) if value else 0)
-        if self._held > self._most_held():
+        # The first comparison is for speed: it is false for most writes.
+        if self._held > self._spill_bytes // 4 and self._held > self._most_held():
             self._spill()
 
     def _most_held(self) -> int:
-        return self._spill_bytes // 4 if len(self._buffer) < FEW_ENTRIES else self._spill_bytes
+        return self._spill_bytes // 4 if self._has_large_entries() else self._spill_bytes
+
+    def _has_large_entries(self) -> bool:
+        return self._held >= len(self._buffer) * _LARGE_ENTRY_BYTES
 
     def _spill(self) -> None:
         """Move the buffer to a scratch file, unless its memory was overestimated."""
@@ -274,7 +283,7 @@ class StateStore:
                 builder.close()
                 raise
             self._spilled.append(builder.opened(_SPILLED_CACHE_KIB))
-            self._spilled_keys.append(frozenset(self._buffer) if len(self._buffer) < FEW_ENTRIES else None)
+            self._spilled_keys.append(frozenset(self._buffer) if self._has_large_entries() else None)
         self._buffer, self._sorted, self._held = {}, None, 0
 
     def _newest_stored(self, key: bytes) -> bytes | None:

@@ -12,7 +12,7 @@ from apache_beam.runners.worker.bundle_processor import FnApiUserStateContext
 from apache_beam.transforms import combiners, userstate
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import Timestamp
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.runner.harness import bounded_caches
@@ -40,7 +40,11 @@ def context(kind: Callable[..., Any]) -> Any:
     store = StateStore.temporary(0, KEY_GROUPS - 1)
     groups = 0, KEY_GROUPS - 1
     handler.attach(
-        Cells(store), Timers(store, *groups), VarIntCoder().get_impl(), GlobalWindowCoder().get_impl(), watches=False
+        Cells(store),
+        Timers(store, *groups),
+        VarIntCoder().get_impl(),
+        GlobalWindowCoder().get_impl(),
+        watches=False,
     )
     return kind(handler, "transform", VarIntCoder(), GlobalWindowCoder())
 
@@ -132,6 +136,7 @@ STEPS = (
 ELEMENTS = st.lists(st.tuples(st.integers(0, 1), st.lists(st.sampled_from(STEPS), max_size=4)), max_size=12)
 
 
+@settings(max_examples=40)
 @given(ELEMENTS, st.sampled_from([1, 250, 1000]))
 def test_states_show_what_beams_own_show_wherever_they_are_written(elements: Any, limit: int) -> None:
     ours, theirs = context(bounded_caches._BoundedStates), context(FnApiUserStateContext)

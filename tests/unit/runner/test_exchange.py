@@ -33,4 +33,7 @@ def test_a_worker_holds_a_megabyte_of_pairs_however_many_targets_there_are() -> 
 
 
 def test_small_frames_travel_together() -> None:
-    assert list(blocks_of([(0, b"a"), (1, b"b"), (0, b"c")])) == [(0, [(0, b"a"), (0, b"c")]), (1, [(1, b"b")])]
+    assert list(blocks_of([(0, b"a"), (1, b"b"), (0, b"c")])) == [
+        (0, [(0, b"a"), (0, b"c")]),
+        (1, [(1, b"b")]),
+    ]

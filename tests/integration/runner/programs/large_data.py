@@ -234,7 +234,8 @@ def files(folder: str, values: int, size: int = 100) -> Figures:
         f"{folder}/out", table="pairs", key=itemgetter(0), format=_line, shards=2, roll_seconds=0
     )
     figures = _run_stream(pairs.pipeline)
-    numbers = [json.loads(line)["number"] for path in Path(folder, "out/pairs").rglob("*.jsonl") for line in path.open()]
+    found = Path(folder, "out/pairs").rglob("*.jsonl")
+    numbers = [json.loads(line)["number"] for path in found for line in path.open()]
     assert sorted(numbers) == list(range(values)), "lines are lost or repeated"
     return figures
 
