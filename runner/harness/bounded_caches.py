@@ -100,6 +100,9 @@ class _BoundedStates(bundle_processor.FnApiUserStateContext):
 class _CountedBag(bundle_processor.SynchronousBagRuntimeState):
     """A bag that can be used after its changes were written."""
 
+    _cleared: bool
+    _added_elements: list[Any]
+
     def __init__(self, states: _BoundedStates, bag: bundle_processor.SynchronousBagRuntimeState) -> None:
         super().__init__(bag._state_handler, bag._state_key, bag._value_coder)
         self._states = states
