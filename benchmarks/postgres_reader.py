@@ -20,7 +20,7 @@ import argparse
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -106,7 +106,7 @@ def read_once(source: ReadFromPostgresChangeStream, make: Make, rows: int) -> fl
         log = client.open_stream(0)
         began, inserts = time.process_time(), 0
         while inserts < rows:
-            for lsn, payload in log.receive(1.0, 256):
+            for lsn, payload in log.receive(1.0, 256, 1 << 20):
                 if payload:
                     inserts += payload[0] == 73  # Insert
                     consume(lsn, payload)
@@ -173,14 +173,14 @@ def latency(source: ReadFromPostgresChangeStream, dsn: str, seconds: float) -> l
     return [arrived[key] - at for key, at in committed.items() if key in arrived]
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--seconds", type=float, default=10, help="of the measurement of latency")
     parser.add_argument("--rounds", type=int, default=3)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     with PostgresServer.start() as server, psycopg.connect(server.dsn(), autocommit=True) as session:
         session.execute(TABLE)
         session.execute("create publication changes for all tables")

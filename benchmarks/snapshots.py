@@ -20,6 +20,7 @@ import resource
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -185,7 +186,7 @@ def spanner(rows: int, chunk_rows: int, stack: ExitStack) -> dict[str, Run]:
     return {"spanner incremental": read("never"), "spanner initial": read("initial")}
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--rows", type=int, default=300_000)
     parser.add_argument("--chunk-rows", type=int, default=10_240)
@@ -193,7 +194,7 @@ def main() -> None:
     parser.add_argument(
         "--profile", action="store_true", help="show where the bundle's thread spends its time"
     )
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     sources = {"postgres": postgres, "spanner": spanner}
     print(f"{options.rows:,} rows, chunks of {options.chunk_rows:,}, load {os.getloadavg()[0]:.1f}")
     for name, make in sources.items():
