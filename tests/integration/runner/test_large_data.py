@@ -18,6 +18,8 @@ from tests.oracle.memory import Measured, measure
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.campaign]
 
 WORKER_MB = 1000
+MORE_MB = 100
+"""How much more memory a worker may need for many records of a bundle than for few of them."""
 SIZE = 1000
 """Bytes of a value."""
 
@@ -58,6 +60,27 @@ def test_the_values_of_one_key_are_read_from_disk_twice(run: Any, campaign: Any)
 def test_the_values_of_one_key_in_a_stream_are_read_from_its_state(run: Any, campaign: Any) -> None:
     values = campaign.size(200_000, 2_000_000)
     assert shown(run("group_in_stream", values=values, size=SIZE)) == all_numbers(values)
+
+
+def test_an_epoch_of_many_records_is_written_to_files_in_the_memory_of_few(
+    tmp_path: Path, campaign: Any
+) -> None:
+    def worker_mb(name: str, values: int) -> int:
+        folder, scratch = tmp_path / name, tmp_path / f"{name}-scratch"
+        folder.mkdir()
+        scratch.mkdir()
+        command = python("tests.integration.runner.programs.large_data", "files", str(folder))
+        measured = measure(
+            [*command, f"values={values}"], 3600.0, {**os.environ, "SPARK_LOCAL_DIRS": str(scratch)}
+        )
+        assert measured.figures["staged_records"] == values
+        return measured.worker_mb
+
+    few, many = 50_000, campaign.size(200_000, 2_000_000)
+    before, peak = worker_mb("few", few), worker_mb("many", many)
+    print(f"{before} MB for {few} records, {peak} MB for {many}")
+    campaign.record("memory-files", few=few, many=many, worker_mb_few=before, worker_mb=peak)
+    assert peak - before < MORE_MB
 
 
 def test_an_iterable_side_input_is_read_from_disk_twice(run: Any, campaign: Any) -> None:
