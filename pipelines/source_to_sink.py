@@ -35,6 +35,7 @@ from penstock.pipelines.sources import SOURCES
 from penstock.pipelines.transaction_metadata import (
     WithTransactionMetadata,
     metadata_format,
+    refuse_schema_in_topic,
     refuse_snapshots,
 )
 from penstock.secrets import read_references
@@ -79,6 +80,7 @@ def build_function(source: str, sink: str) -> Callable[..., Any]:
         metadata = metadata_format(options, format_)
         if metadata is not None:
             refuse_snapshots(options, transform)
+            refuse_schema_in_topic(given.get("topic"))
         check = FormatCheck(options, format_, source, getattr(transform, "capture_type", str))
         return _apply(
             pipeline, source, transform, options, _sink(kind, given, format=format_), check, metadata

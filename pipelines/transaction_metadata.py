@@ -46,6 +46,19 @@ def refuse_snapshots(options: EventOptions, source: Any) -> None:
         )
 
 
+def refuse_schema_in_topic(topic: str | None) -> None:
+    """Refuse a name of topics that needs a schema: BEGIN and END belong to none.
+
+    Raises:
+        UsageError: `topic` has ``{schema}``.
+    """
+    if topic is not None and "{schema}" in topic:
+        raise UsageError(
+            f"transaction_metadata: BEGIN and END belong to no schema, so topic={topic} gives no name for their "
+            "topic. Remove {schema} from it"
+        )
+
+
 class WithTransactionMetadata(beam.PTransform):  # type: ignore[misc, unused-ignore]
     """Emits the events of whole transactions with their places, between BEGIN and END.
 

@@ -43,10 +43,11 @@ _TICK_SECONDS = 0.05
 LEAST_CLAIMED = 50_000
 """How many records of a repeated transaction a bundle claims at least. For fewer, the server would have to decode it
 several times more."""
-_LONG_OPENING_SECONDS = 2.0
-"""A connection that opens faster may be replaced if no record waits: longer bundles would only delay their changes."""
-_LEAST_SECONDS = 2.0
-"""How long a bundle reads from a new connection while records wait."""
+_OPENING_SHARE = 10
+_MOST_SECONDS = 2.0
+"""A bundle reads from a new connection ten times as long as its first step needed, up to two seconds. If the first step
+needed longer than that, the bundle reads for as long as it needed.
+"""
 _STEP_BYTES = 600
 """What a queued record costs in memory besides its message, about: measured with CPython 3.11 and one column."""
 
@@ -236,7 +237,6 @@ class LogReader:
         """Whether there is a connection. If it has not answered, the server decodes a large transaction."""
         self._clock = clock
         self._opening_since: float | None = None
-        self._opened_slowly = False
         self._repaid_at = 0.0
         self._is_at_end = False
         self.is_exhausted = False
@@ -297,20 +297,16 @@ class LogReader:
 
     @property
     def is_repaying(self) -> bool:
-        """Whether the bundle has read too little for the cost of its connection.
+        """Whether the bundle has read for too short a time from a new connection that is behind.
 
-        A bundle in another worker opens a new connection, and what this one has received is lost. If such bundles ended
-        soon after the first step, they would receive the same log again and again for a few changes each, and on a busy
-        machine the pipeline would fall behind further and further. So the bundle claims what has arrived for at least
-        `_LEAST_SECONDS`.
-
-        A new connection decodes the log from `restart_lsn` of its slot on. That place can be far before the position,
-        and it moves only every 15 seconds or when a long transaction ends. So the bundle also reads for as long as the
-        server needed to send the first step. At least half of the time is then spent on new changes.
+        A bundle in another worker opens a new connection. What this one has received is then lost, and the server
+        decodes the log again from `restart_lsn` of the slot on. That place can be far before the position, and it moves
+        only every 15 seconds or when a long transaction ends. If bundles that alternate between two workers ended soon
+        after the first step, they would receive the same log again and again for a few changes each, and on a busy
+        machine the pipeline would fall behind further and further. A reader at the end of the log may end at once:
+        longer bundles would only delay its changes.
         """
-        if self._clock() >= self._repaid_at:
-            return False
-        return bool(self._queue) or (self._opened_slowly and not self._is_at_end)
+        return self._clock() < self._repaid_at and (bool(self._queue) or not self._is_at_end)
 
     @property
     def is_ready(self) -> bool:
@@ -447,8 +443,7 @@ class LogReader:
         if self._opening_since is not None:
             now = self._clock()
             needed = now - self._opening_since
-            self._opened_slowly = needed >= _LONG_OPENING_SECONDS
-            self._repaid_at = now + max(needed, _LEAST_SECONDS)
+            self._repaid_at = now + max(needed, min(_OPENING_SHARE * needed, _MOST_SECONDS))
             self._opening_since = None
 
     def _step(self, item: Step | CaughtUp | UnknownPrepared, size: int) -> QueuedStep | None:

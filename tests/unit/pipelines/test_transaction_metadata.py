@@ -132,7 +132,7 @@ def test_queues_take_transaction_metadata_with_the_checks_of_files(sink: str) ->
 
     def labels(**options: Any) -> set[str]:
         pipeline = beam.Pipeline()
-        build_function("postgres", sink)(pipeline, **SOURCE, **target, **options)
+        build_function("postgres", sink)(pipeline, **{**SOURCE, **target, **options})
         return {each.unique_name for each in pipeline.to_runner_api().components.transforms.values()}
 
     assert "TransactionMetadata" not in labels()
@@ -141,6 +141,7 @@ def test_queues_take_transaction_metadata_with_the_checks_of_files(sink: str) ->
         ({"snapshot": "initial"}, "set snapshot=never"),
         ({"dead_letters": "/data/letters"}, "remove dead_letters"),
         ({"format": "envelope"}, "set format=debezium"),
+        ({"topic": "{schema}-{table}"}, "Remove {schema}"),
     ):
         with pytest.raises(UsageError, match=said):
             labels(transaction_metadata=True, **options)
