@@ -75,6 +75,7 @@ def test_changes_read_by_an_ordinary_client_replay_to_the_tables_with_every_colu
     assert bank.sum_of_balances(tables["Accounts"].values()) == bank.TOTAL
 
 
+@pytest.mark.campaign
 def test_the_emulator_moves_keys_to_partitions_that_are_not_descendants(database):
     """Not so on the service; here reading all parents first does not yet give commit order per key."""
     start = datetime.now(UTC)

@@ -390,6 +390,7 @@ def test_a_table_that_is_rewritten_while_it_is_read_loses_no_row(filled):
     assert {key[0] for key in reader.replayed("t")} == set(range(1, 26))
 
 
+@pytest.mark.campaign
 def test_a_chunk_that_waits_for_the_lock_of_a_rewrite_loses_no_row_and_holds_up_no_change(filled):
     import psycopg
 
