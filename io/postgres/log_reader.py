@@ -14,6 +14,7 @@ Knows neither Beam nor the client.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -45,8 +46,8 @@ LEAST_CLAIMED = 50_000
 several times more."""
 _OPENING_SHARE = 10
 _MOST_SECONDS = 2.0
-"""A bundle reads from a new connection ten times as long as its first step needed, up to two seconds. If the first step
-needed longer than that, the bundle reads for as long as it needed.
+"""A bundle reads from a new connection ten times as long as its first step needed, up to two seconds and one buffer. If
+the first step needed longer than that, the bundle reads for as long as it needed.
 """
 _STEP_BYTES = 600
 """What a queued record costs in memory besides its message, about: measured with CPython 3.11 and one column."""
@@ -238,6 +239,7 @@ class LogReader:
         self._clock = clock
         self._opening_since: float | None = None
         self._repaid_at = 0.0
+        self._claimed_bytes, self._repaid_bytes = 0, 0.0
         self._is_at_end = False
         self.is_exhausted = False
         """Whether the end of the read was claimed: the thread has ended, and no step follows."""
@@ -287,7 +289,9 @@ class LogReader:
                     is_whole = any(not step.position.claimed for step in batch.steps[: batch.claimed])
                     self.unpaid = 0 if is_whole else max(0, self.unpaid - batch.claimed)
                 self.is_exhausted = last.ended
-                self._ahead.queued_bytes -= sum(step.size for step in batch.steps[: batch.claimed])
+                size = sum(step.size for step in batch.steps[: batch.claimed])
+                self._ahead.queued_bytes -= size
+                self._claimed_bytes += size
                 self._changed.notify_all()
 
     @property
@@ -306,7 +310,9 @@ class LogReader:
         machine the pipeline would fall behind further and further. A reader at the end of the log may end at once:
         longer bundles would only delay its changes.
         """
-        return self._clock() < self._repaid_at and (bool(self._queue) or not self._is_at_end)
+        if self._clock() >= self._repaid_at or self._claimed_bytes >= self._repaid_bytes:
+            return False
+        return bool(self._queue) or not self._is_at_end
 
     @property
     def is_ready(self) -> bool:
@@ -444,6 +450,9 @@ class LogReader:
             now = self._clock()
             needed = now - self._opening_since
             self._repaid_at = now + max(needed, min(_OPENING_SHARE * needed, _MOST_SECONDS))
+            # Rows of a megabyte would make the bundle hundreds of them longer.
+            most = math.inf if needed > _MOST_SECONDS else self._ahead.buffer_bytes
+            self._repaid_bytes = self._claimed_bytes + most
             self._opening_since = None
 
     def _step(self, item: Step | CaughtUp | UnknownPrepared, size: int) -> QueuedStep | None:

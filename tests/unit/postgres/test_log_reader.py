@@ -420,6 +420,27 @@ def test_a_bundle_claims_what_a_new_connection_has_received_before_it_ends():
         assert not prefetcher.first_record_pending
 
 
+def test_a_bundle_of_a_new_connection_ends_after_one_buffer():
+    server, now = Server([*records(1, 1_000), CaughtUp(9000, 10_000)]), [100.0]
+    server.decoded.clear()
+    pool = pool_of({SLOT: server}, end=None, clock=lambda: now[0])
+    pool.ahead.buffer_bytes = 300 * 600
+    frontier = FlatFrontier({SLOT: Position(list(START), 0)}, None)
+    with pool.checkout(frontier) as prefetcher:
+        prefetcher.serve(frontier)
+        wait_until(lambda: server.opened)
+        now[0] += 0.5
+        server.decoded.set()
+        claimed = 0
+        while claimed < 300:
+            assert prefetcher.first_record_pending, claimed
+            if batch := prefetcher.take(0.1):
+                batch.claimed = len(batch.steps)
+                claimed += batch.claimed
+        prefetcher.take(0)
+        assert not prefetcher.first_record_pending
+
+
 def test_a_bundle_that_continues_a_connection_may_end_inside_of_a_transaction():
     server, now = Server([*records(1, 2_000), CaughtUp(9000, 10_000)]), [100.0]
     pool = pool_of({SLOT: server}, end=9_999, clock=lambda: now[0])
