@@ -377,19 +377,23 @@ def test_a_bundle_waits_for_a_server_that_decodes_and_not_for_one_that_cannot_be
     assert not waits_for_the_server(lost)
 
 
+def open_after(prefetcher, server, now, seconds):
+    """Let the server send its first step `seconds` after the bundle began to connect."""
+    server.decoded.clear()
+    prefetcher.serve(FlatFrontier({SLOT: Position(list(START), 0)}, None))
+    wait_until(lambda: server.opened)
+    now[0] += seconds
+    assert prefetcher.first_record_pending
+    server.decoded.set()
+
+
 @pytest.mark.parametrize(("opening", "reading"), [(30, 30), (1, 2), (0.05, 0.5)])
 @pytest.mark.parametrize("is_at_end", [False, True])
 def test_a_bundle_reads_for_a_multiple_of_the_time_that_its_connection_needed(opening, reading, is_at_end):
     server, now = Server([*records(1, 3), *([CaughtUp(9000, 10_000)] if is_at_end else [])]), [100.0]
-    server.decoded.clear()
     pool = pool_of({SLOT: server}, end=None, clock=lambda: now[0])
-    frontier = FlatFrontier({SLOT: Position(list(START), 0)}, None)
-    with pool.checkout(frontier) as prefetcher:
-        prefetcher.serve(frontier)
-        wait_until(lambda: server.opened)
-        now[0] += opening
-        assert prefetcher.first_record_pending
-        server.decoded.set()
+    with pool.checkout(FlatFrontier({}, None)) as prefetcher:
+        open_after(prefetcher, server, now, opening)
         wait_until(lambda: prefetcher.take(0))
         now[0] += 0.9 * reading
         assert prefetcher.first_record_pending is not is_at_end
@@ -399,14 +403,9 @@ def test_a_bundle_reads_for_a_multiple_of_the_time_that_its_connection_needed(op
 
 def test_a_bundle_claims_what_a_new_connection_has_received_before_it_ends():
     server, now = Server([*records(1, 1_000), CaughtUp(9000, 10_000)]), [100.0]
-    server.decoded.clear()
     pool = pool_of({SLOT: server}, end=None, clock=lambda: now[0])
-    frontier = FlatFrontier({SLOT: Position(list(START), 0)}, None)
-    with pool.checkout(frontier) as prefetcher:
-        prefetcher.serve(frontier)
-        wait_until(lambda: server.opened)
-        now[0] += 0.5
-        server.decoded.set()
+    with pool.checkout(FlatFrontier({}, None)) as prefetcher:
+        open_after(prefetcher, server, now, 0.5)
         wait_until(lambda: pool.ahead.queued_bytes > 1_000 * 600)  # all of them: the log is read to its end
         assert prefetcher.take(0)
         now[0] += 1.9
@@ -422,15 +421,10 @@ def test_a_bundle_claims_what_a_new_connection_has_received_before_it_ends():
 
 def test_a_bundle_of_a_new_connection_ends_after_one_buffer():
     server, now = Server([*records(1, 1_000), CaughtUp(9000, 10_000)]), [100.0]
-    server.decoded.clear()
     pool = pool_of({SLOT: server}, end=None, clock=lambda: now[0])
     pool.ahead.buffer_bytes = 300 * 600
-    frontier = FlatFrontier({SLOT: Position(list(START), 0)}, None)
-    with pool.checkout(frontier) as prefetcher:
-        prefetcher.serve(frontier)
-        wait_until(lambda: server.opened)
-        now[0] += 0.5
-        server.decoded.set()
+    with pool.checkout(FlatFrontier({}, None)) as prefetcher:
+        open_after(prefetcher, server, now, 0.5)
         claimed = 0
         while claimed < 300:
             assert prefetcher.first_record_pending, claimed
