@@ -25,6 +25,7 @@ from typing import Any
 from benchmarks.demo import bank, current_state, postgres
 from benchmarks.demo.proof import Proof, prove
 from benchmarks.demo.service import choose
+from benchmarks.demo.waiting import PATIENCE_SECONDS, PipelineEndedError, wait_for, wait_for_end
 from benchmarks.demo.writers import connect
 from penstock.compat import UTC
 from penstock.emulators.spanner import EmulatorStartError
@@ -36,16 +37,6 @@ PROJECT, INSTANCE, DATABASE = "penstock-demo", "demo", "bank"
 LEAST_MODS, LEAST_EVENTS = 20_000, 15
 EPOCH_SECONDS = "1"
 """Longer than the default of 0.5 s: on a busy machine the emulator answers late, and short epochs repeat queries."""
-PATIENCE_SECONDS = 180.0
-"""How long the demo waits for the first file, and for the last ones."""
-
-
-class PipelineEndedError(RuntimeError):
-    """The pipeline ended before the demo stopped it; it has printed the reason."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(f"the pipeline ended with status {status}; its last message has the reason")
-        self.status = status
 
 
 def announce(text: str) -> None:
@@ -103,21 +94,8 @@ def writing(environment: dict[str, str], seed: int) -> Iterator[subprocess.Popen
 
 
 def wait_for_lines(pipeline: Pipeline, run: Run, count: int) -> None:
-    """Wait until `count` lines are published.
-
-    Raises:
-        PipelineEndedError: the pipeline ended.
-        RuntimeError: it published nothing new for `PATIENCE_SECONDS`.
-    """
-    seen, since = 0, time.monotonic()
-    while (now := pipeline.lines()) < count:
-        if not run.alive():
-            raise PipelineEndedError(run.wait(0))
-        if now > seen:
-            seen, since = now, time.monotonic()
-        if time.monotonic() - since > PATIENCE_SECONDS:
-            raise RuntimeError(f"{count - now} changes were not published within {PATIENCE_SECONDS:g} s")
-        time.sleep(0.5)
+    """Wait until `count` lines are published; see `wait_for`."""
+    wait_for(run, pipeline.output, lambda: pipeline.lines() >= count, f"line {count}")
 
 
 def run_killed_in_the_middle(pipeline: Pipeline, seconds: float) -> Run:
@@ -232,7 +210,7 @@ def _second_act(
         "change_stream": bank.STREAM,
     }
     with current_state.pipeline(folder, source, start, end, environment) as run:
-        status = run.wait(PATIENCE_SECONDS)
+        status = wait_for_end(run, folder / "lake")
         if status != ExitCode.DONE:
             raise PipelineEndedError(status)
     announce("One SQL query (DuckDB) compares the Delta tables with the rows of the source")

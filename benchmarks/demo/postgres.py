@@ -25,6 +25,7 @@ from typing import Any
 
 import psycopg
 
+from benchmarks.demo.waiting import PATIENCE_SECONDS, wait_for
 from penstock.emulators.gcloud import EmulatorNotFoundError
 from penstock.emulators.postgres import PostgresServer
 from penstock.emulators.server_process import EmulatorStartError
@@ -33,7 +34,6 @@ from tests.oracle.kill import Run
 from tests.oracle.lines import read_lines, visible_files
 
 ACCOUNTS, ORDERS, TOTAL = 500, 12_000, 500 * 1000
-PATIENCE_SECONDS = 300.0
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
 COLUMNS = {
     "public.accounts": ("id", "balance"),
@@ -153,20 +153,8 @@ class Pipeline:
         return asked
 
     def wait(self, run: Run, met: Any, what: str) -> None:
-        """Wait until `met` returns True.
-
-        Raises:
-            RuntimeError: the pipeline ended, or it took longer than `PATIENCE_SECONDS`.
-        """
-        end = time.monotonic() + PATIENCE_SECONDS
-        while not met():
-            if not run.alive():
-                raise RuntimeError(
-                    f"the pipeline ended with status {run.wait(0)} while the demo waited for {what}"
-                )
-            if time.monotonic() > end:
-                raise RuntimeError(f"{what} did not come within {PATIENCE_SECONDS:g} s")
-            time.sleep(0.3)
+        """Wait until `met` returns True; see `wait_for`."""
+        wait_for(run, self.output, met, what)
 
 
 Rows = dict[str, dict[str, dict[str, Any]]]

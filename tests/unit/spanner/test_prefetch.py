@@ -103,13 +103,11 @@ def test_an_error_of_a_thread_is_raised_in_the_consumer() -> None:
     assert not reader_threads()
 
 
-def test_closing_ends_every_thread_soon_and_cancels_no_running_query() -> None:
+def test_closing_ends_every_thread_and_cancels_no_running_query() -> None:
     prefetcher, _, windows = opened(beats, poll_seconds=0.1)
     prefetcher.read({f"p{number}": Position(time.time_ns()) for number in range(4)})
     taken(prefetcher, 0.25)
-    begun = time.monotonic()
     prefetcher.close()
-    assert time.monotonic() - begun < 5
     assert not reader_threads()
     assert not any(window.cancelled_at for window in windows)
 

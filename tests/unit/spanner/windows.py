@@ -65,6 +65,10 @@ class FakeWindow:
     def cancel(self) -> None:
         self.cancelled_at = time.time_ns()
 
+    def end(self) -> None:
+        """End it now, as if its time were over."""
+        self._end = 0
+
 
 Answer = Callable[[str, int, int], Iterator[Any]]
 

@@ -84,7 +84,7 @@ def test_sixteen_changes_a_second_stall_a_client_that_only_follows_the_documenta
 ) -> None:
     reader = FollowingReader(client, start_us=now_us(), pause_s=0.1)
     written, changes, seconds, stalled = 0, 0, 0.0, False
-    while not stalled and seconds < 20:
+    while not stalled and changes < 400:
         begun, before = time.monotonic(), control.statistics(client.table)["layout_changes"]
         control.churn(1 / 16, seed=written, table=client.table)
         for _ in range(500):
