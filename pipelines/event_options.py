@@ -55,8 +55,10 @@ class EventOptions:
         format: Format of the lines. native: the records as the source sent them.
         lines: Content of a line. values: the value of the record; messages: an object with its topic, key, value,
             headers and timestamp, also for tombstones.
-        tables: Table whose changes are written, a name or a glob such as ``sales.*``; repeat for more. Default: all.
-        without_tables: Table whose changes are left out, a name or a glob; repeat for more.
+        tables: Table whose changes are written, a name or a glob such as ``sales.*``; repeat for more. A name without a
+            schema is the table in every schema. Default: all.
+        without_tables: Table whose changes are left out, a name or a glob; repeat for more. A name without a schema is
+            the table in every schema.
         operations: Operation that is written (CREATE, UPDATE, DELETE, READ); repeat for more. Default: all.
         without_tags: Transaction tag whose changes are left out; repeat for more.
         where: Condition that a row must meet, such as ``State == 'open' and Amount > 100``. Columns have the values

@@ -35,11 +35,21 @@ _EXAMPLES = {
     "dead_letters": "/data/dead-letters",
     "max_dead_letters": "1000",
 }
+# PostgreSQL folds names to lower case and always has a schema.
+_EXAMPLES_OF = {
+    "postgres": {
+        "without_tables": "public.audit_*",
+        "only_columns": "public.orders.state",
+        "without_columns": "note",
+        "rename_columns": "state=status",
+        "mask_columns": "public.customers.email=hash",
+    }
+}
 
 
 def event_parameters(system: str) -> dict[str, Parameter]:
     """Return the parameters of `EventOptions` for a source, and one mapping for the options of each format."""
-    parameters = {name: _parameter(each) for name, each in event_arguments(system).items()}
+    parameters = {name: _parameter(each, system=system) for name, each in event_arguments(system).items()}
     given = GIVEN[system]
     for name, entry in formats_of(system).items():
         if name not in parameters:
@@ -75,18 +85,18 @@ def record_parameters(system: str) -> dict[str, Parameter]:
 
 def choice_parameters(system: str) -> dict[str, Parameter]:
     """Return the parameters of the choices about events that do not concern a format."""
-    return {name: _parameter(each) for name, each in choices_for_sinks(system).items()}
+    return {name: _parameter(each, system=system) for name, each in choices_for_sinks(system).items()}
 
 
-def _parameter(argument: Argument, given: str | None = None) -> Parameter:
-    """Return the parameter of an argument; `given` is the parameter that is its default."""
+def _parameter(argument: Argument, given: str | None = None, system: str = "") -> Parameter:
+    """Return the parameter of an argument; `given` is the parameter that is its default, `system` the source."""
     default = None if argument.default in (EMPTY, None, "") or not _is_scalar(argument) else argument.default
     help_ = argument.help or f"The option {argument.name}."
     return Parameter(
         type=_KINDS.get(argument.type, "string"),
         help=f"{help_} Default: the {given.replace('_', ' ')}." if given else help_,
         default=None if given else default,
-        example=_EXAMPLES.get(argument.name),
+        example=_EXAMPLES_OF.get(system, {}).get(argument.name, _EXAMPLES.get(argument.name)),
         choices=argument.choices,
         repeated=get_origin(argument.type) is Sequence,
         mapping=get_origin(argument.type) is Mapping,

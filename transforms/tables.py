@@ -1,15 +1,17 @@
-"""Names of tables, and patterns over them. Pure."""
+"""Patterns over the tables of events; `penstock.tables` has the rule. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
-from functools import lru_cache
 
 from penstock.event import Source
+from penstock.tables import matches_table
 
 TablePattern = str | Sequence[str]
-"""The name of a table, a glob over names (``sales.*``, ``audit_?``), or several of them. Case counts."""
+"""The name of a table, a glob over names (``sales.*``, ``audit_?``), or several of them. Case counts.
+
+A name without a schema is the table in every schema.
+"""
 
 
 def table_name(source: Source) -> str:
@@ -19,15 +21,9 @@ def table_name(source: Source) -> str:
 
 def matches(pattern: TablePattern, source: Source) -> bool:
     """Return whether a table matches a pattern, or one of several."""
-    return _matches(pattern_names(pattern), source)
+    return matches_table(pattern_names(pattern), source.schema, source.table)
 
 
 def pattern_names(pattern: TablePattern) -> tuple[str, ...]:
     """Return the names and globs of a pattern."""
     return (pattern,) if isinstance(pattern, str) else tuple(pattern)
-
-
-@lru_cache(maxsize=8192)
-def _matches(patterns: tuple[str, ...], source: Source) -> bool:
-    name = table_name(source)
-    return any(fnmatchcase(name, pattern) for pattern in patterns)

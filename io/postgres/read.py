@@ -23,7 +23,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -48,6 +47,7 @@ from penstock.io.postgres.preflight import IDENTITIES, Slot, check_shards, check
 from penstock.io.postgres.record import LogRecord
 from penstock.io.postgres.setup_warnings import warnings_of
 from penstock.io.postgres.source import EVERY_TABLE, ChangeStream, Connection, PostgresSettings
+from penstock.tables import matches_table
 from penstock.timestamps import Timelike
 
 if TYPE_CHECKING:
@@ -180,8 +180,9 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
             begins at that moment.
         start: drop changes that were committed before; None: none. A slot cannot be moved back.
         end: the last event timestamp to read, inclusive. None means without end.
-        tables: patterns such as ``public.orders`` or ``sales.*``; changes of other tables are dropped, and move the
-            position and the watermark all the same. None given: all tables of the publication.
+        tables: names or globs such as ``public.orders`` or ``sales.*``; a name without a schema is the table in every
+            schema. Changes of other tables are dropped, and move the position and the watermark all the same. None
+            given: all tables of the publication.
         protocol: ``stream`` holds a connection of the replication protocol and has the lower latency. ``pull`` uses
             ordinary queries only, for connection poolers.
         streaming: ``on`` lets the server send a large transaction while it still runs. The worker keeps it in a
@@ -279,7 +280,7 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
             idle_stream_seconds=idle_stream_seconds,
         )
         heartbeat_ms = round(1000 * in_range("heartbeat_seconds", heartbeat_seconds, 0.05, 60))
-        patterns = tuple(_pattern(pattern) for pattern in tables) or EVERY_TABLE
+        patterns = tuple(tables) or EVERY_TABLE
         if signal_table and "." not in signal_table:
             raise UsageError(f"signal_table: {signal_table!r} has no schema; write public.{signal_table}")
         snapshots = SnapshotOptions.checked(
@@ -389,25 +390,14 @@ def _database(dsn: str) -> str:
     return str(name)
 
 
-def _pattern(pattern: str) -> str:
-    if "." not in pattern:
-        raise UsageError(f"tables: {pattern!r} has no schema; write public.{pattern}")
-    return pattern
-
-
 def wanted(tables: Sequence[str], start: int) -> Callable[[LogRecord], bool]:
     """Return whether a record is emitted: its table matches a pattern, and it was committed at or after `start`."""
-    matching: dict[str, bool] = {}
-
-    def matches(name: str) -> bool:
-        if name not in matching:
-            matching[name] = any(fnmatchcase(name, pattern) for pattern in tables)
-        return matching[name]
+    patterns = tuple(tables)
 
     def is_wanted(record: LogRecord) -> bool:
         # The event timestamp of an older transaction is not below `start`, because the watermark begins there.
         if record.transaction is not None and record.transaction.commit_timestamp < start:
             return False
-        return record.table is None or matches(f"{record.table.schema}.{record.table.name}")
+        return record.table is None or matches_table(patterns, record.table.schema, record.table.name)
 
     return is_wanted

@@ -15,7 +15,7 @@ from penstock.io.change_streams.source import WithIdentity
 
 Protocol = Literal["stream", "pull"]
 Streaming = Literal["off", "on", "parallel"]
-EVERY_TABLE = ("*.*",)
+EVERY_TABLE = ("*",)
 
 
 @dataclass(frozen=True, slots=True)

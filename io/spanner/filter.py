@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from functools import lru_cache
 
 from penstock.errors import UsageError
 from penstock.io.spanner.record import DataChangeRecord
+from penstock.tables import is_glob, matches_table
 
 MOD_TYPES = ("INSERT", "UPDATE", "DELETE")
 
@@ -21,8 +20,8 @@ MOD_TYPES = ("INSERT", "UPDATE", "DELETE")
 class Selection:
     """Selects records. Empty `tables` and `mod_types` allow all; `excluded_tags` are transaction tags.
 
-    Tables are named as in `DataChangeRecord.table_name`: ``schema.table`` in a named schema, with the letter case of
-    the database. A name may be a glob, such as ``sales.*``.
+    Tables are names or globs, with the letter case of the database: ``sales.*`` in a named schema, and without a schema
+    the tables of this name in all schemas.
     """
 
     tables: frozenset[str] = frozenset()
@@ -53,7 +52,7 @@ class Selection:
     @property
     def names(self) -> frozenset[str]:
         """The tables that are named, without those that a glob stands for."""
-        return frozenset([each for each in self.tables if not _GLOB & set(each)])
+        return frozenset([each for each in self.tables if not is_glob(each)])
 
     @property
     def everything(self) -> bool:
@@ -62,7 +61,8 @@ class Selection:
 
     def reads_table(self, table: str) -> bool:
         """Return whether records of the table may pass."""
-        return not self.tables or _matches(self.tables, table)
+        schema, _, name = table.rpartition(".")
+        return not self.tables or matches_table(self.tables, schema, name)
 
     def passes(self, record: DataChangeRecord) -> bool:
         """Return whether the record is emitted."""
@@ -71,14 +71,6 @@ class Selection:
             and (not self.mod_types or record.mod_type in self.mod_types)
             and record.transaction_tag not in self.excluded_tags
         )
-
-
-_GLOB = set("*?[")
-
-
-@lru_cache(maxsize=4096)
-def _matches(patterns: frozenset[str], table: str) -> bool:
-    return any(fnmatchcase(table, pattern) for pattern in patterns)
 
 
 def _texts(name: str, values: Iterable[str]) -> list[str]:

@@ -22,6 +22,7 @@ from penstock.io.spanner.query import (
 )
 from penstock.io.spanner.source import ChangeStream
 from penstock.suggestions import did_you_mean
+from penstock.tables import matches_table
 
 _MODES = {"IMMUTABLE_KEY_RANGE": False, "MUTABLE_KEY_RANGE": True}
 
@@ -113,11 +114,10 @@ def check_tables(
         SetupError: it has no such table.
     """
     # Tables of the default schema have no schema in change records: it is "public" in PostgreSQL databases.
-    known = [
-        f"{schema}.{name}" if schema not in ("", "public") else name for schema, name in rows(Query(TABLES))
-    ]
+    found = [("" if schema == "public" else schema, name) for schema, name in rows(Query(TABLES))]
+    known = [f"{schema}.{name}" if schema else name for schema, name in found]
     for table in sorted(tables):
-        if table not in known:
+        if not any(matches_table((table,), schema, name) for schema, name in found):
             raise SetupError(
                 f"{stream.database_path} has no table {table!r} that these credentials can see"
                 f"{did_you_mean(table, known)}. Check the names in tables; letter case matters"

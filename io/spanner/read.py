@@ -284,8 +284,8 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
         buffer_bytes: how much one worker process may read ahead of the pipeline, as sent by the service.
         idle_stream_seconds: how long open queries wait for the next bundle that continues at their positions; 0:
             not at all, and a bundle ends when its queries have ended.
-        tables: names of tables, or globs; changes of others are left out. ``schema.table`` in a named schema, with
-            the letter case of the database. Empty: all.
+        tables: names of tables, or globs such as ``sales.*``, with the letter case of the database; changes of others
+            are left out. A name without a schema is the table in every schema. Empty: all.
         mod_types: INSERT, UPDATE, DELETE; changes of other kinds are left out. Empty: all.
         exclude_transaction_tags: changes of transactions with one of these tags are left out.
         dialect: GOOGLE_STANDARD_SQL or POSTGRESQL; None: the service is asked when a pipeline starts.

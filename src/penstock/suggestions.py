@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
+def did_you_mean(given: str, known: Iterable[str], *, shown: Mapping[str, str] | None = None) -> str:
     """Return `; did you mean '…'?` with the most similar known name, or an empty text if none is similar.
 
-    Case is ignored, and `-` is equal to `_`.
+    Case is ignored, and `-` is equal to `_`. `shown`: what the text has in place of a known name.
     """
-    names = {_plain(name): name for name in known}
+    names = {_plain(name): (shown or {}).get(name, name) for name in known}
     near = get_close_matches(_plain(given), names, n=1, cutoff=0.6)
     return f"; did you mean {names[near[0]]!r}?" if near else ""
 

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from typing import Any
 
 from psycopg import sql
@@ -23,6 +22,7 @@ from penstock.io.postgres.snapshots import chunks
 from penstock.io.postgres.snapshots.chunks import ChunkStatement, SnapshotRow, VisibleTransactions
 from penstock.io.postgres.snapshots.held_snapshot import HeldSnapshot, take_snapshot
 from penstock.io.postgres.source import ChangeStream, Connection
+from penstock.tables import matches_table
 
 _LOGGER = logging.getLogger(__name__)
 _GAP_SECONDS = 0.02
@@ -57,7 +57,7 @@ class ChunkReader:
         published = {
             f"{schema}.{name}": has_key
             for schema, name, has_key in self._published()
-            if any(fnmatchcase(f"{schema}.{name}", pattern) for pattern in self._tables)
+            if matches_table(tuple(self._tables), schema, name)
         }
         request, found, problems = snapshot.request, [], Problems()
         for pattern in request.tables:

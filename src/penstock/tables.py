@@ -1,0 +1,76 @@
+"""Tables of a source, and patterns over their names: one rule for every source, filter and choice of columns. Pure.
+
+A pattern is a name or a glob, and its case counts. With a point, as in ``sales.orders`` or ``sales.*``, it is compared
+with schema and name. Without one it is the table of this name in every schema: messages and targets often show the name
+alone, and a choice that silently matches nothing would write what it should leave out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import NamedTuple
+
+from penstock.suggestions import did_you_mean
+
+_SHOWN = 12
+"""How many tables a message names."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A table whose changes a source sends, with the columns that it sends now.
+
+    `schema`: empty if the source has none, or for Spanner's default one. `has_key`: whether it has a primary key.
+    """
+
+    schema: str
+    name: str
+    columns: tuple[str, ...]
+    has_key: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}" if self.schema else self.name
+
+
+@lru_cache(maxsize=8192)
+def matches_table(patterns: tuple[str, ...] | frozenset[str], schema: str, table: str) -> bool:
+    """Return whether one of the patterns matches a table."""
+    full = f"{schema}.{table}" if schema else table
+    return any(fnmatchcase(full if "." in pattern else table, pattern) for pattern in patterns)
+
+
+def is_glob(pattern: str) -> bool:
+    """Return whether a pattern may match several names."""
+    return bool(set("*?[") & set(pattern))
+
+
+class Unmatched(NamedTuple):
+    """Texts about patterns that match no table. A glob may be meant for tables that will be added later."""
+
+    names: list[str]
+    globs: list[str]
+
+
+def unmatched(
+    parameter: str, patterns: Iterable[str], tables: Sequence[SourceTable], source: str
+) -> Unmatched:
+    """Return texts about the patterns of a parameter that match none of the tables of `source`."""
+    found = Unmatched([], [])
+    for pattern in dict.fromkeys(patterns):
+        if not any(matches_table((pattern,), table.schema, table.name) for table in tables):
+            # A name without a schema is compared with names alone, or their schemas would make every name different.
+            known = {str(table) if "." in pattern else table.name: str(table) for table in tables}
+            meant = did_you_mean(pattern, known, shown=known)
+            (found.globs if is_glob(pattern) else found.names).append(
+                f"{parameter}: no table of {source} matches {pattern!r}{meant or '.'} Its tables are: {_listed(tables)}"
+            )
+    return found
+
+
+def _listed(tables: Sequence[SourceTable]) -> str:
+    names = sorted(map(str, tables))
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return (", ".join(names[:_SHOWN]) or "none") + more
