@@ -22,8 +22,9 @@ _MANY = 10_000
 class Budget:
     """When to split a read: at `deadline`, when it has written `records`, or when the bundle has written `bytes`.
 
-    A read is split at `idle_deadline` if the bundle has written nothing. Both are times of `time.monotonic`. Bytes are
-    counted as encoded for the exchange. `may_end_early`: the reader gets a pace (`penstock.pace`).
+    A read is split at `idle_deadline` if the reading step has emitted nothing in this bundle. Both are times of
+    `time.monotonic`. Bytes are counted as encoded for the exchange. `may_end_early`: the reader gets a pace
+    (`penstock.pace`).
     """
 
     deadline: float
@@ -75,9 +76,15 @@ class SplitTimer:
     def _is_used_up(self) -> bool:
         records, size = self._output_size()
         budget = self._budget
-        deadline = budget.deadline if records else min(budget.deadline, budget.idle_deadline)
+        deadline = budget.deadline if self._has_emitted() else min(budget.deadline, budget.idle_deadline)
         read = records - self._records_before
         return time.monotonic() >= deadline or read >= budget.records or size >= budget.bytes
+
+    def _has_emitted(self) -> bool:
+        # Not whether the bundle has written to an edge: a step that is fused with the reading one may collect elements
+        # until the bundle ends, as staged sinks do. These counters are the ones of Beam's metrics (2.77). Each bundle
+        # sets them to zero, and an element is counted before the next step gets it.
+        return any(receiver.opcounter.element_counter.value() for receiver in self._op.receivers)
 
     def _split(self) -> bool:
         # This thread calls `try_split` while the other thread processes: Beam's own splits come from another thread

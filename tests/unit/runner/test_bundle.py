@@ -11,6 +11,8 @@ import pytest
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms import core, userstate
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
 from penstock.runner import PySparkRunner
 from penstock.runner.harness.bundle import PlanContext, StageProcessor, dofn_specs_cached
@@ -21,8 +23,11 @@ from penstock.runner.tasks.epoch import EpochLimits
 from tests.simulation.stream import run_stream
 
 POSITIONS = 3_000_000
+FEWER = 300_000
 
 claimed: list[int] = []
+calls: list[int] = []
+"""The first position of each call of `EmitOnceFn`."""
 
 
 class UnsplittableTracker(OffsetRestrictionTracker):
@@ -59,6 +64,52 @@ def test_a_tracker_whose_try_split_raises_ends_its_bundle() -> None:
         )
     assert "these positions cannot be split" in str(failed.value.__cause__)
     assert claimed[0] < POSITIONS - 1
+
+
+class SplittablePositions(Positions):
+    def initial_restriction(self, element: int) -> OffsetRange:
+        return OffsetRange(0, FEWER)
+
+    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
+        return OffsetRestrictionTracker(restriction)
+
+
+class EmitOnceFn(beam.DoFn):
+    """Emits one element for each call. The first call claims one position, the second one all the others."""
+
+    def process(
+        self, element: int, tracker: Any = beam.DoFn.RestrictionParam(SplittablePositions())
+    ) -> Iterator[int]:
+        position = tracker.current_restriction().start
+        calls.append(position)
+        tracker.try_claim(position)
+        yield position
+        while position and tracker.try_claim(position := position + 1):
+            pass
+        if not position:
+            tracker.defer_remainder()
+
+
+class HoldBackFn(beam.DoFn):
+    """Emits nothing before the end of the bundle, like the first step of a staged sink."""
+
+    def process(self, element: int) -> None:
+        pass
+
+    def finish_bundle(self) -> Iterator[Any]:
+        yield GlobalWindows.windowed_value(("held back", 1), MIN_TIMESTAMP)
+
+
+def test_a_read_whose_elements_are_held_back_by_a_fused_step_is_not_idle() -> None:
+    calls.clear()
+    run_stream(
+        lambda p: (
+            p | beam.Create([1]) | beam.ParDo(EmitOnceFn()) | beam.ParDo(HoldBackFn()) | beam.GroupByKey()
+        ),
+        limits=EpochLimits(60.0, 200_000, 1 << 20),
+    )
+    # After an epoch with records, an idle read is split after 20 ms.
+    assert calls == [0, 1]
 
 
 def processor() -> StageProcessor:
