@@ -61,6 +61,16 @@ def bigtable_emulator(options: Sequence[str]) -> None:
     start(options)
 
 
+@emulator.command("postgres", add_help_option=False, context_settings=_UNKNOWN_OPTIONS)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def postgres_emulator(options: Sequence[str]) -> None:
+    """A PostgreSQL server with wal_level = logical; `--help` shows its options."""
+    from penstock.emulators.postgres_command import main as start
+
+    restore_defaults()  # the command handles signals itself
+    start(options)
+
+
 @contextmanager
 def _extra(name: str) -> Iterator[None]:
     try:

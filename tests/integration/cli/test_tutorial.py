@@ -1,4 +1,4 @@
-"""The tutorial, with all its commands in one shell, as a reader runs them."""
+"""The tutorials, each with all its commands in one shell, as a reader runs them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,38 +15,54 @@ import pytest
 from penstock.emulators.server_process import free_port
 from tests.conftest import ROOT
 
-pytestmark = [pytest.mark.slow(seconds=50), pytest.mark.spark]
+pytestmark = pytest.mark.spark
 
-PAGE = (ROOT / "docs" / "tutorial.md").read_text("utf-8")
-BLOCK = re.compile(r'^```(?:sh|python title="([\w.]+)")\n(.*?)^```', re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r'^```(?:sh|(?:python|sql) title="([\w.]+)")\n(.*?)^```', re.MULTILINE | re.DOTALL)
 
 
-def as_script() -> str:
-    """Return one shell script: the commands in their order, and each program saved where the page shows it."""
-    parts = ["set -eu"]
-    for name, text in BLOCK.findall(PAGE):
-        parts.append(f"cat > {name} <<'END_OF_PROGRAM'\n{text}END_OF_PROGRAM" if name else text)
+def as_script(page: str) -> str:
+    """Return one shell script: the commands in their order, and each file saved where the page shows it."""
+    # What the page starts in the background ends with the shell, also if a command fails.
+    parts = ["set -eu", "trap 'code=$?; kill $(jobs -p) 2> /dev/null || true; wait; exit $code' EXIT"]
+    for name, text in BLOCK.findall((ROOT / "docs" / page).read_text("utf-8")):
+        parts.append(f"cat > {name} <<'END_OF_FILE'\n{text}END_OF_FILE" if name else text)
     return "\n".join(parts)
 
 
-@pytest.mark.campaign
-def test_every_command_of_the_tutorial_works_in_its_order(tmp_path: Path) -> None:
-    script = as_script().replace("9010", str(free_port()))
+def run_page(page: str, port: int, folder: Path) -> tuple[str, str]:
+    """Run a page in an empty folder, with a free port in place of `port`; return its output and its messages."""
+    script = as_script(page).replace(str(port), str(free_port()))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    shell = subprocess.Popen(
-        ["bash", "-c", script],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, messages = shell.communicate(timeout=180)
-    finally:
-        os.killpg(shell.pid, signal.SIGKILL)
-    assert shell.returncode == 0, f"{output}\n{messages}"
+    # Files, because a program that outlives the shell would keep a pipe open.
+    with (folder / "output").open("w") as output, (folder / "errors").open("w") as errors:
+        shell = subprocess.Popen(
+            ["bash", "-c", script],
+            cwd=folder,
+            env={**os.environ, "PATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            start_new_session=True,
+        )
+        try:
+            shell.wait(timeout=600)
+        finally:
+            if shell.poll() is None:
+                os.killpg(shell.pid, signal.SIGTERM)
+                shell.wait(timeout=60)
+            with suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
+    printed, messages = (folder / "output").read_text(), (folder / "errors").read_text()
+    logged = "".join(file.read_text() for file in folder.glob("messages.txt"))
+    assert shell.returncode == 0, f"{printed}\n{messages}\n{logged}"
+    assert "Traceback" not in printed + messages
+    return printed, messages
+
+
+@pytest.mark.campaign
+@pytest.mark.slow(seconds=50)
+def test_every_command_of_the_tutorial_works_in_its_order(tmp_path: Path) -> None:
+    _, messages = run_page("tutorial.md", 9010, tmp_path)
     lines = [
         line for file in tmp_path.glob("changes/Orders/*/*.jsonl") for line in file.read_text().splitlines()
     ]
@@ -55,7 +72,13 @@ def test_every_command_of_the_tutorial_works_in_its_order(tmp_path: Path) -> Non
     assert '"State":"paid"' in debezium
     assert "sent" not in debezium
     assert "@example.com" not in debezium
-    assert re.search(
-        r"^paid: \d+$", messages, re.MULTILINE
-    )  # Spark sends what a worker prints to standard error
-    assert "Traceback" not in output + messages
+    # Spark sends what a worker prints to standard error.
+    assert re.search(r"^paid: \d+$", messages, re.MULTILINE)
+
+
+@pytest.mark.slow(seconds=50)
+def test_every_command_of_the_tutorial_of_postgres_works_in_its_order(tmp_path: Path) -> None:
+    printed, _ = run_page("tutorial-postgres.md", 54320, tmp_path)
+    # The queries of the page end only when their results are the expected ones.
+    assert "call first" in printed
+    assert "choose-one" not in (tmp_path / "messages.txt").read_text() + (tmp_path / "job.yaml").read_text()

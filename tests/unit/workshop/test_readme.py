@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from pathlib import Path
+from textwrap import indent
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
@@ -54,3 +55,9 @@ def test_every_import_of_the_pages_works() -> None:
                     if not hasattr(importlib.import_module(module), name):
                         missing.append(f"{page.relative_to(ROOT)}: {module}.{name}")
     assert missing == []
+
+
+def test_the_sql_that_prepares_postgres_is_the_block_that_the_tutorial_runs() -> None:
+    tutorial = (ROOT / "docs" / "tutorial-postgres.md").read_text("utf-8")
+    (block,) = re.findall(r'^```sql title="setup.sql"\n(.*?)^```', tutorial, re.MULTILINE | re.DOTALL)
+    assert indent(block, "   ") in (ROOT / "docs" / "postgres.md").read_text("utf-8")
