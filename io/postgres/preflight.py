@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from penstock.errors import PositionLostError, SetupError
+from penstock.errors import ChangeStreamError, PositionLostError, SetupError, SeveralProblemsError
 from penstock.io.postgres.record import parse_lsn
 from penstock.io.postgres.source import ChangeStream
+from penstock.tables import SourceTable, Unmatched, unmatched
 
 Rows = Callable[..., list[tuple[Any, ...]]]
 
@@ -47,12 +48,26 @@ where published.pubname = any(%s)
 """
 
 UNREADABLE = """
-select schemaname || '.' || tablename from pg_publication_tables
+select distinct schemaname || '.' || tablename from pg_publication_tables
 join pg_namespace namespace on namespace.nspname = schemaname
 join pg_class relation on relation.relnamespace = namespace.oid and relation.relname = tablename
 where pubname = any(%s) and not has_table_privilege(relation.oid, 'select')
 """
 """Published tables that the role may not select from."""
+
+# Column lists exist from PostgreSQL 15 on; `to_jsonb` gives NULL for a column that the view does not have.
+SOURCE_TABLES = """
+select published.schemaname, published.tablename,
+       coalesce((select array_agg(value) from jsonb_array_elements_text(to_jsonb(published) -> 'attnames')),
+                array(select attname::text from pg_attribute where attrelid = relation.oid and attnum > 0
+                      and not attisdropped and attgenerated = '' order by attnum)),
+       exists (select from pg_index where indrelid = relation.oid and indisprimary)
+from pg_publication_tables published
+join pg_namespace namespace on namespace.nspname = published.schemaname
+join pg_class relation on relation.relnamespace = namespace.oid and relation.relname = published.tablename
+where published.pubname = any(%s)
+"""
+"""The published tables with their published columns, and whether each has a primary key."""
 
 SHARDED = """
 select distinct published.pubname, coalesce(leaf.relid, root.oid)::regclass::text,
@@ -72,7 +87,7 @@ select coalesce((to_jsonb(slot) ->> 'synced')::boolean, false) from pg_replicati
 
 _OLDEST = 140_000
 _TWO_PHASE = 150_000
-_PARALLEL = 160_000
+_PARALLEL = _STANDBY = 160_000
 
 
 class Slot(NamedTuple):
@@ -94,43 +109,83 @@ def check_source(
     renew_slot: bool = False,
     reads_tables: bool = False,
     streaming: str = "off",
-) -> Slot:
-    """Return the slot, after all checks; it is created if it does not exist and `create_slot` is set.
+) -> Slot | None:
+    """Return the slot, after all checks; None if the pipeline will create it. The server is not changed.
 
-    `renew_slot`: a slot that does not exist, or cannot be read any more, is created again. `reads_tables`: snapshots
-    may be read. `streaming`: see `ReadFromPostgresChangeStream`.
+    `create_slot`: a slot that does not exist is no problem. `renew_slot`: nor is one that cannot be read any more.
+    `reads_tables`: snapshots may be read. `streaming`: see `ReadFromPostgresChangeStream`.
 
     Raises:
-        SetupError: the source cannot be read; the message names the fix.
+        SetupError: the source cannot be read; the message names the fix. With several problems it is a
+            `SeveralProblemsError`, which has all of them.
         PositionLostError: the server has removed log that the slot needs.
     """
-    version, standby = _check_server(stream, rows)
-    if streaming == "parallel" and version < _PARALLEL:
-        raise SetupError(
-            f"{stream}: streaming=parallel needs PostgreSQL 16, and the server has version {version // 10_000}: set "
-            "streaming=on"
-        )
-    _check_publications(stream, [name for (name,) in rows(PUBLICATIONS)])
+    version, standby, user, problems = _server_problems(stream, rows, streaming)
+    if version < _OLDEST:
+        raise problems[0]
+    problems += _publication_problems(stream, [name for (name,) in rows(PUBLICATIONS)])
     if reads_tables:
-        _check_rights(stream, [name for (name,) in rows(UNREADABLE, (list(stream.publications),))])
+        unreadable = sorted(name for (name,) in rows(UNREADABLE, (list(stream.publications),)))
+        problems += _rights_problems(stream, unreadable, user)
     if standby and any(synced for (synced,) in rows(SYNCED, (stream.slot,))):
-        raise SetupError(
-            f"{stream}: the slot is a copy of the slot of the primary, which only a failover makes readable. Read from "
-            "the primary, or from another slot that was created on the standby"
+        problems.append(
+            SetupError(
+                f"{stream}: the slot is a copy of the slot of the primary, which only a failover makes readable. Read "
+                "from the primary, or from another slot that was created on the standby"
+            )
         )
+    state = rows(SLOT, (stream.slot,))
+    slot = None
+    try:
+        slot = check_slot(stream, state)
+        if slot.two_phase and version < _TWO_PHASE:
+            raise SetupError(
+                f"{stream}: the slot was created with two_phase, which needs PostgreSQL 15 here. Create one without: "
+                "transactions of a two-phase commit then come after their commit"
+            )
+    except PositionLostError as lost:
+        if not renew_slot and not (create_slot and state[0][0] is None):
+            problems.append(lost)
+    except SetupError as wrong:
+        problems.append(wrong)
+    if problems:
+        raise SeveralProblemsError.of(problems, stream.database)
+    return slot
+
+
+def prepared_slot(stream: ChangeStream, rows: Rows, slot: Slot | None, *, renew_slot: bool = False) -> Slot:
+    """Return the slot of a checked source; it is created if it does not exist. `slot`: what `check_source` returned.
+
+    `renew_slot`: a slot that cannot be read any more is created again.
+    """
+    if slot is not None:
+        return slot
     if renew_slot:
         return renewed_slot(stream, rows)
-    state = rows(SLOT, (stream.slot,))
-    if create_slot and state[0][0] is None:
-        rows(CREATE_SLOT, (stream.slot,))
-        state = rows(SLOT, (stream.slot,))
-    slot = check_slot(stream, state)
-    if slot.two_phase and version < _TWO_PHASE:
-        raise SetupError(
-            f"{stream}: the slot was created with two_phase, which needs PostgreSQL 15 here. Create one without: "
-            "transactions of a two-phase commit then come after their commit"
-        )
-    return slot
+    rows(CREATE_SLOT, (stream.slot,))
+    return check_slot(stream, rows(SLOT, (stream.slot,)))
+
+
+def source_tables(stream: ChangeStream, rows: Rows) -> list[SourceTable]:
+    """Return the tables of the publications of all slots."""
+    names = [name for shard in stream.shards for name in shard.publications]
+    merged: dict[tuple[str, str], SourceTable] = {}
+    for schema, name, columns, has_key in rows(SOURCE_TABLES, (names,)):
+        before = merged.get((schema, name))
+        # Two publications may publish different columns of a table; the server sends all of them.
+        every = dict.fromkeys((*(before.columns if before else ()), *columns))
+        merged[schema, name] = SourceTable(schema, name, tuple(every), has_key)
+    return [merged[name] for name in sorted(merged)]
+
+
+def unmatched_tables(stream: ChangeStream, rows: Rows, patterns: Sequence[str]) -> Unmatched:
+    """Return texts about the patterns of the argument `tables` that match no published table.
+
+    None about a publication without tables, or one that does not exist: another check says so.
+    """
+    tables = source_tables(stream, rows) if patterns else []
+    published = ",".join(name for shard in stream.shards for name in shard.publications)
+    return unmatched("tables", patterns if tables else (), tables, f"publication {published}")
 
 
 def check_shards(stream: ChangeStream, rows: Rows) -> None:
@@ -172,44 +227,81 @@ def unidentified_tables(stream: ChangeStream, rows: Rows) -> list[str]:
     return sorted(name for (name,) in rows(UNIDENTIFIED, (list(stream.publications),)))
 
 
-def _check_server(stream: ChangeStream, rows: Rows) -> tuple[int, bool]:
-    """Return the version of the server, and whether it is a standby."""
+def _server_problems(
+    stream: ChangeStream, rows: Rows, streaming: str
+) -> tuple[int, bool, str, list[ChangeStreamError]]:
+    """Return the version of the server, whether it is a standby, the role, and what keeps it from being read."""
     ((version, wal_level, standby, may_replicate, user),) = rows(SERVER)
+    problems: list[ChangeStreamError] = []
     if version < _OLDEST:
-        raise SetupError(
-            f"{stream}: the server has version {version // 10_000}. Upgrade it to version 14 or later"
+        problems.append(
+            SetupError(
+                f"{stream}: the server has version {version // 10_000}. Upgrade it to version 14 or later"
+            )
         )
     if wal_level != "logical":
-        raise SetupError(
-            f"{stream}: the server has wal_level = {wal_level}. Set wal_level = logical and restart it"
-            + (" and its primary" if standby else "")
+        problems.append(
+            SetupError(
+                f"{stream}: the server has wal_level = {wal_level}. Set wal_level = logical and restart it"
+                + (" and its primary" if standby else ""),
+            )
         )
-    if standby and version < 160_000:
-        raise SetupError(f"{stream}: a standby can decode its log from version 16 on. Read from the primary")
+    if standby and version < _STANDBY:
+        problems.append(
+            SetupError(f"{stream}: a standby can decode its log from version 16 on. Read from the primary")
+        )
+    if streaming == "parallel" and version < _PARALLEL:
+        problems.append(
+            SetupError(
+                f"{stream}: streaming=parallel needs PostgreSQL 16, and the server has version {version // 10_000}: "
+                "set streaming=on"
+            )
+        )
     if not may_replicate:
-        raise SetupError(
-            f"{stream}: the role {user} may not read the log. Run: ALTER ROLE {user} REPLICATION"
+        problems.append(
+            SetupError(
+                f"{stream}: the role {user} may not read the log",
+                run=[f"ALTER ROLE {_quoted(user)} REPLICATION"],
+            )
         )
-    return version, standby
+    return version, standby, user, problems
 
 
 # The catalogue is readable for every role, so only `has_table_privilege` shows that the rows are not.
-def _check_rights(stream: ChangeStream, unreadable: Sequence[str]) -> None:
+def _rights_problems(stream: ChangeStream, unreadable: Sequence[str], user: str) -> Iterator[SetupError]:
     if unreadable:
-        raise SetupError(
-            f"{stream}: the role may not read {', '.join(sorted(unreadable))}, and snapshots read rows of tables. Run: "
-            f"GRANT SELECT ON {unreadable[0]} TO …"
+        names = ", ".join(unreadable)
+        yield SetupError(
+            f"{stream}: the role {user} may not read {names}, and snapshots read rows of tables",
+            run=[f"GRANT SELECT ON {', '.join(map(_quoted_table, unreadable))} TO {_quoted(user)}"],
         )
 
 
-def _check_publications(stream: ChangeStream, names: Sequence[str]) -> None:
-    missing = [name for name in stream.publications if name not in names]
-    if missing:
-        known = ", ".join(sorted(names)) or "none"
-        raise SetupError(
-            f"{stream}: there is no publication {missing[0]!r} (there are: {known}). Create it before the slot: CREATE "
-            f"PUBLICATION {missing[0]} FOR TABLE …"
-        )
+def _publication_problems(stream: ChangeStream, names: Sequence[str]) -> Iterator[SetupError]:
+    for missing in stream.publications:
+        if missing not in names:
+            known = ", ".join(sorted(names)) or "none"
+            yield SetupError(
+                f"{stream}: there is no publication {missing!r} (there are: {known}). Create it before the slot, for "
+                "all tables or FOR TABLE with their names",
+                run=[f"CREATE PUBLICATION {_quoted(missing)} FOR ALL TABLES"],
+            )
+
+
+def _quoted(name: str) -> str:
+    """Return a name as SQL has it, quoted only if it must be."""
+    plain = (
+        name.isascii()
+        and name.replace("_", "a").isalnum()
+        and name == name.lower()
+        and not name[:1].isdigit()
+    )
+    return name if plain else '"' + name.replace('"', '""') + '"'
+
+
+def _quoted_table(name: str) -> str:
+    schema, _, table = name.partition(".")
+    return f"{_quoted(schema)}.{_quoted(table)}"
 
 
 def check_slot(stream: ChangeStream, rows: Sequence[tuple[Any, ...]]) -> Slot:
@@ -222,10 +314,10 @@ def check_slot(stream: ChangeStream, rows: Sequence[tuple[Any, ...]]) -> Slot:
     ((plugin, database, confirmed, wal_status, two_phase, system, connected, temporary, invalid),) = rows
     if plugin is None:
         raise PositionLostError(
-            f"{stream}: the slot does not exist. A new pipeline must create it: pass create_slot=True, or run "
-            f"SELECT pg_create_logical_replication_slot('{stream.slot}', 'pgoutput'). A pipeline that "
-            f"resumes has lost the "
-            "changes since the slot was dropped: take a new snapshot and start with a new checkpoint folder"
+            f"{stream}: the slot does not exist. A pipeline that resumes has lost the changes since the "
+            "slot was dropped: take a new snapshot and start with a new checkpoint folder. A new pipeline creates the "
+            "slot with create_slot=True, or you create it",
+            run=[f"SELECT pg_create_logical_replication_slot('{stream.slot}', 'pgoutput')"],
         )
     if plugin != "pgoutput":
         raise SetupError(f"{stream}: the slot has the output plugin {plugin}. Name a slot with pgoutput")

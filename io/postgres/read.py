@@ -28,7 +28,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from penstock.errors import SetupError, UnavailableError, UsageError
+from penstock.errors import (
+    ChangeStreamError,
+    SetupError,
+    SeveralProblemsError,
+    UnavailableError,
+    UsageError,
+)
 from penstock.extras import extra_packages
 from penstock.io.change_streams.arguments import check_end, in_range, named, period
 from penstock.io.change_streams.backoff import Backoff
@@ -43,11 +49,19 @@ from penstock.io.postgres import coder
 from penstock.io.postgres.log_reader import NO_SNAPSHOTS, LogPosition, LogReader, Service
 from penstock.io.postgres.metrics import PostgresMetrics
 from penstock.io.postgres.prefetch import StreamPool
-from penstock.io.postgres.preflight import IDENTITIES, Slot, check_shards, check_source
+from penstock.io.postgres.preflight import (
+    IDENTITIES,
+    Slot,
+    check_shards,
+    check_source,
+    prepared_slot,
+    source_tables,
+    unmatched_tables,
+)
 from penstock.io.postgres.record import LogRecord
 from penstock.io.postgres.setup_warnings import warnings_of
 from penstock.io.postgres.source import EVERY_TABLE, ChangeStream, Connection, PostgresSettings
-from penstock.tables import matches_table
+from penstock.tables import SourceTable, Unmatched, matches_table
 from penstock.timestamps import Timelike
 
 if TYPE_CHECKING:
@@ -115,22 +129,56 @@ class ReadPostgresFn(ReadChangeStreamFn):
         return Server(stream, settings.connection, settings.heartbeat_ms / 1000, _backoff(stream))
 
     def ask_service(self, client: _Asking, stream: ChangeStream) -> Slots:
+        """Check every slot, and return those that exist."""
         options, connection = self._settings.snapshots, self._settings.connection
+        found: dict[str, Slot] = {}
+        problems: list[ChangeStreamError] = []
         try:
-            check_shards(stream, client.rows)
-            return {
-                shard.slot: check_source(
-                    shard,
-                    client.rows,
-                    create_slot=connection.create_slot,
-                    renew_slot=options.snapshot == WHEN_NEEDED,
-                    reads_tables=options.snapshot != NEVER,
-                    streaming=connection.streaming,
-                )
-                for shard in stream.shards
-            }
+            for shard in stream.shards:
+                try:
+                    slot = check_source(
+                        shard,
+                        client.rows,
+                        create_slot=connection.create_slot,
+                        renew_slot=options.snapshot == WHEN_NEEDED,
+                        reads_tables=options.snapshot != NEVER,
+                        streaming=connection.streaming,
+                    )
+                except ChangeStreamError as error:
+                    problems.append(error)
+                else:
+                    found |= {} if slot is None else {shard.slot: slot}
+            try:
+                check_shards(stream, client.rows)
+            except SetupError as error:
+                problems.append(error)
         finally:
             client.close()
+        if problems:
+            raise SeveralProblemsError.of(problems, stream.database)
+        return found
+
+    def initial_restriction(self, element: ChangeStream) -> FlatFrontier:
+        """Also create the slots that do not exist: checks from the driver change nothing."""
+        self.check_start(element)
+        found, client = self.check(element), self._client(element)
+
+        def prepare() -> Slots:
+            try:
+                return {
+                    shard.slot: prepared_slot(
+                        shard,
+                        client.rows,
+                        found.get(shard.slot),
+                        renew_slot=self._settings.snapshots.snapshot == WHEN_NEEDED,
+                    )
+                    for shard in element.shards
+                }
+            finally:
+                client.close()
+
+        prepared = client.backoff.ask(prepare, self._settings.limits.unavailable_seconds)
+        return self.first_frontier(element, prepared)
 
     def first_frontier(self, stream: ChangeStream, said: Slots) -> FlatFrontier:
         """Return each slot at its confirmed position."""
@@ -143,8 +191,29 @@ class ReadPostgresFn(ReadChangeStreamFn):
         return FlatFrontier(positions, stream.end)
 
     def check_start(self, stream: ChangeStream) -> None:
-        """Check that the end is not before the start; a slot has its own position, so any start is possible."""
+        """Check that the tables exist that the program names, and that the end is not before the start.
+
+        A slot has its own position, so any start is possible.
+        """
         check_end(stream.start, stream.end, SetupError)
+        missing = self.unmatched_tables(stream).names
+        if missing:
+            raise SetupError("; ".join(missing))
+
+    def unmatched_tables(self, stream: ChangeStream) -> Unmatched:
+        """Return texts about `tables` that match none; see `preflight.unmatched_tables`."""
+        tables = self._settings.tables
+        if tables == EVERY_TABLE:
+            return Unmatched([], [])
+        return self.asked(stream, lambda client: unmatched_tables(stream, client.rows, tables))
+
+    def asked(self, stream: ChangeStream, question: Callable[[_Asking], Any]) -> Any:
+        """Return the answer of the server to a question, with retries."""
+        client = self.connect(stream)
+        try:
+            return client.backoff.ask(partial(question, client), self._settings.limits.unavailable_seconds)
+        finally:
+            client.close()
 
 
 def _has_snapshots(settings: PostgresSettings, position: LogPosition) -> bool:
@@ -177,7 +246,7 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
             They are read in parallel, each as one partition, and the watermark is the lowest one. Changes of two slots
             have no common order. A table belongs to one slot, unless row filters divide its rows.
         create_slot: create the slot if it does not exist, when a pipeline starts without a checkpoint. The read then
-            begins at that moment.
+            begins at that moment. `check()` does not create it.
         start: drop changes that were committed before; None: none. A slot cannot be moved back.
         end: the last event timestamp to read, inclusive. None means without end.
         tables: names or globs such as ``public.orders`` or ``sales.*``; a name without a schema is the table in every
@@ -302,6 +371,7 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
             snapshots=snapshots,
         )
         super().__init__(stream, settings)
+        self._tables = patterns
 
     @property
     def reads_snapshots(self) -> bool:
@@ -320,7 +390,18 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
         def ask(client: _Asking) -> list[str]:
             return [text for shard in self._stream.shards for text in warnings_of(shard, client.rows)]
 
-        return self._asked(ask)
+        unmatched = self._fn.unmatched_tables(self._stream)
+        return [*self._asked(ask), *unmatched.names, *unmatched.globs]
+
+    def source_tables(self) -> list[SourceTable]:
+        """Return the published tables that are read, with their columns. It asks the server.
+
+        Raises:
+            ChangeStreamError: the server refused to answer.
+            UnavailableError: it did not answer for `unavailable_seconds`.
+        """
+        tables: list[SourceTable] = self._asked(lambda client: source_tables(self._stream, client.rows))
+        return [table for table in tables if matches_table(self._tables, table.schema, table.name)]
 
     def capture_type(self) -> str:
         """Return FULL if every published table has the replica identity FULL, else DEFAULT. It asks the server.
@@ -333,13 +414,12 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
         rows = self._asked(lambda client: client.rows(IDENTITIES, (names,)))
         return _weakest({identity for (identity,) in rows})
 
+    @property
+    def _fn(self) -> ReadPostgresFn:
+        return self.bounded_fn(self._settings)
+
     def _asked(self, question: Callable[[_Asking], Any]) -> Any:
-        """Return the answer of the server to a question, with retries."""
-        client = self.bounded_fn(self._settings).connect(self._stream)
-        try:
-            return client.backoff.ask(partial(question, client), self._settings.limits.unavailable_seconds)
-        finally:
-            client.close()
+        return self._fn.asked(self._stream, question)
 
 
 def _weakest(identities: set[str]) -> str:

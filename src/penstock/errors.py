@@ -17,6 +17,7 @@ catch them too. A message names the given value, the expected value and the fix.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "PositionLostError",
     "ServiceError",
     "SetupError",
+    "SeveralProblemsError",
     "UnavailableError",
     "UsageError",
 ]
@@ -63,13 +65,76 @@ class InvariantError(PenstockError, RuntimeError):
 
 
 class ChangeStreamError(ServiceError):
-    """A source cannot continue until the user does what the message says. No change was skipped."""
+    """A source cannot continue until the user does what the message says. No change was skipped.
+
+    `run`: statements that repair it, in their order. A message about several problems shows those of all as one block.
+    """
+
+    def __init__(self, what: str = "", *, run: Sequence[str] = ()) -> None:
+        super().__init__(f"{what}. Run: {'; '.join(run)}" if run else what)
+        self.what, self.run = what, tuple(run)
 
 
 class SetupError(ChangeStreamError):
     """The change stream does not exist, is not supported, or the credentials may not read it."""
 
     retryable = False
+
+
+class SeveralProblemsError(SetupError):
+    """A pipeline cannot start for several reasons. `problems`: a text for each; `statements`: what repairs them.
+
+    The text of the error has a line for each problem, and then the statements as one block to paste.
+    """
+
+    def __init__(self, problems: Sequence[str], statements: Sequence[str] = (), database: str = "") -> None:
+        """`database`: where the statements are run."""
+        super().__init__(_listed(problems, statements, database))
+        self.args = (
+            tuple(problems),
+            tuple(statements),
+            database,
+        )  # as they are given: so pickle makes it again
+        self.problems, self.statements, self.database = self.args
+
+    def __str__(self) -> str:
+        return self.what
+
+    @classmethod
+    def of(cls, errors: Sequence[BaseException], database: str = "") -> BaseException:
+        """Return one error for several, each problem once; a single one is returned unchanged."""
+        problems: dict[str, None] = {}
+        statements: dict[str, None] = {}
+        for error in errors:
+            if isinstance(error, SeveralProblemsError):
+                problems |= dict.fromkeys(error.problems)
+                statements |= dict.fromkeys(error.statements)
+                database = database or error.database
+            elif database and isinstance(error, ChangeStreamError):
+                problems[error.what] = None
+                statements |= dict.fromkeys(error.run)
+            else:
+                problems[str(error) or type(error).__name__] = None
+        if len(problems) == 1:
+            return errors[0]
+        return cls(tuple(problems), tuple(statements), database)
+
+
+def _listed(problems: Sequence[str], statements: Sequence[str], database: str) -> str:
+    # All of one source begin with its name.
+    name = problems[0].partition(": ")[0] + ": "
+    name = name if all(problem.startswith(name) for problem in problems) else ""
+    lines = [
+        f"{name}{len(problems)} problems",
+        *(f"  - {problem.removeprefix(name)}" for problem in problems),
+    ]
+    if statements:
+        lines += [
+            f"Run in the database {database}, as a superuser:",
+            "",
+            *(f"  {each};" for each in statements),
+        ]
+    return "\n".join(lines)
 
 
 class PositionLostError(ChangeStreamError):

@@ -12,20 +12,29 @@ a Spark session and a failed epoch.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
+
+from penstock.errors import SeveralProblemsError, UnavailableError
 
 __all__ = ["preflight"]
 
 
 def preflight(pipeline: beam.Pipeline, *, resuming: bool = False) -> list[str]:
-    """Call the checks of every transform and return their warnings. The first error is raised unchanged.
+    """Call the checks of every transform and of the runner, and return the warnings of the transforms.
 
     `check` is always called, `check_start` unless the pipeline is `resuming` from a checkpoint.
+
+    Raises:
+        SeveralProblemsError: several checks failed. The error of a single one is raised unchanged.
     """
     checks = _Checks(("check",) if resuming else ("check_start", "check"))
     pipeline.visit(checks)
+    checks.call(getattr(getattr(pipeline, "runner", None), "check", None), pipeline)
+    if checks.errors:
+        raise SeveralProblemsError.of(checks.errors)
     return checks.warnings
 
 
@@ -33,15 +42,24 @@ class _Checks(PipelineVisitor):
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
         self.warnings: list[str] = []
+        self.errors: list[Exception] = []
 
     def enter_composite_transform(self, transform_node: AppliedPTransform) -> None:
         self.visit_transform(transform_node)
 
     def visit_transform(self, transform_node: AppliedPTransform) -> None:
         for name in self._names:
-            check = getattr(transform_node.transform, name, None)
-            if callable(check):
-                check()
-        warn = getattr(transform_node.transform, "setup_warnings", None)
-        if callable(warn):
+            self.call(getattr(transform_node.transform, name, None))
+        # A source that cannot be read has nothing to warn of.
+        if not self.errors and callable(warn := getattr(transform_node.transform, "setup_warnings", None)):
             self.warnings += warn()
+
+    def call(self, check: Any, *arguments: Any) -> None:
+        """Call a check, if there is one, and keep its error."""
+        # A service that does not answer costs its whole time limit, and a later check may ask the same one.
+        if not callable(check) or any(isinstance(error, UnavailableError) for error in self.errors):
+            return
+        try:
+            check(*arguments)
+        except Exception as error:
+            self.errors.append(error)

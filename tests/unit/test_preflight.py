@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+
 import apache_beam as beam
 import pytest
 
+from penstock.errors import SetupError, SeveralProblemsError, UnavailableError, UsageError
 from penstock.preflight import preflight
 
 
@@ -55,4 +58,56 @@ def test_an_error_of_a_check_is_raised_unchanged() -> None:
     pipeline = beam.Pipeline()
     _ = pipeline | Checked([], "x", LookupError("no such stream"))
     with pytest.raises(LookupError, match="no such stream"):
+        preflight(pipeline)
+
+
+def test_every_problem_is_reported_at_once_and_a_repeated_one_only_once() -> None:
+    asked: list[str] = []
+    pipeline = beam.Pipeline()
+    for number, error in enumerate(
+        (SetupError("no slot", run=["A"]), UsageError("no column"), SetupError("no slot"))
+    ):
+        _ = pipeline | f"Step{number}" >> Checked(asked, str(number), error)
+    with pytest.raises(SeveralProblemsError) as raised:
+        preflight(pipeline, resuming=True)
+    assert asked == ["0", "1", "2"]
+    assert raised.value.problems == ("no slot. Run: A", "no column", "no slot")
+
+
+def test_a_service_that_does_not_answer_is_not_asked_again() -> None:
+    asked: list[str] = []
+    pipeline = beam.Pipeline()
+    _ = pipeline | "A" >> Checked(asked, "a", UnavailableError("no answer"))
+    _ = pipeline | "B" >> Checked(asked, "b")
+    with pytest.raises(UnavailableError, match="no answer"):
+        preflight(pipeline, resuming=True)
+    assert asked == ["a"]
+
+
+def test_the_statements_of_all_problems_are_one_block() -> None:
+    errors = [
+        SetupError("the role may not read the log", run=["ALTER ROLE penstock REPLICATION"]),
+        SetupError("there is no publication"),
+        SetupError("the slot does not exist", run=["SELECT 1"]),
+    ]
+    error = SeveralProblemsError.of(errors, "shop")
+    assert str(error) == (
+        "3 problems\n  - the role may not read the log\n  - there is no publication\n  - the slot does not exist\n"
+        "Run in the database shop, as a superuser:\n\n  ALTER ROLE penstock REPLICATION;\n  SELECT 1;"
+    )
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.problems) == (str(error), error.problems)
+    alone = pickle.loads(pickle.dumps(errors[0]))
+    assert str(alone) == "the role may not read the log. Run: ALTER ROLE penstock REPLICATION"
+    assert alone.run == ("ALTER ROLE penstock REPLICATION",)
+
+
+def test_a_runner_is_asked_too() -> None:
+    class Runner(beam.runners.DirectRunner):
+        def check(self, pipeline: beam.Pipeline) -> None:
+            raise UsageError("no folder")
+
+    pipeline = beam.Pipeline(runner=Runner())
+    _ = pipeline | Checked([], "x", SetupError("no slot"))
+    with pytest.raises(SeveralProblemsError, match="(?s)no slot.*no folder"):
         preflight(pipeline)

@@ -25,7 +25,14 @@ from click.shell_completion import get_completion_class
 
 from penstock import __version__
 from penstock.cli import flex, graph, jobs
-from penstock.cli.common import build, configuration_options, progress_options, refuse, write_file
+from penstock.cli.common import (
+    build,
+    configuration_options,
+    progress_options,
+    refuse,
+    words_of,
+    write_file,
+)
 from penstock.cli.configuration import Configuration, ConfigurationError
 from penstock.cli.dead_letters import dead_letters
 from penstock.cli.describe import as_text, job_file
@@ -38,7 +45,7 @@ from penstock.cli.resolve import resolve
 from penstock.cli.runner_options import begin_session
 from penstock.cli.snapshot import snapshot
 from penstock.cli.span import Span
-from penstock.errors import UsageError
+from penstock.errors import SeveralProblemsError, UsageError
 from penstock.launch.reporter import ignore_import_warnings, standard_error_reporter
 from penstock.launch.run import Continuation, ExitCode, run_pipeline
 from penstock.suggestions import did_you_mean
@@ -289,6 +296,7 @@ def run(
             debug=debug,
             drain_after_seconds=drain_after,
             export=export,
+            words=words_of(configuration),
         )
     sys.exit(code)
 
@@ -339,14 +347,18 @@ def _ask_services(configuration: Configuration, pipeline: Any, json_: bool) -> l
     try:
         # Beam's Pipeline has no public property for its options.
         resumes = pipeline.runner.resumes(pipeline._options)
-        return preflight(pipeline, resuming=resumes)
+        return list(map(words_of(configuration), preflight(pipeline, resuming=resumes)))
     except Exception as error:
-        text = str(error) or type(error).__name__
+        words = words_of(configuration)
+        text = words(str(error) or type(error).__name__)
         if not json_:
             click.echo(f"Error: not ready: {text}", err=True)
         else:
-            problems = [{"where": configuration.template.name, "problem": text}]
-            click.echo(json.dumps({"valid": False, "problems": problems}, indent=2))
+            texts, statements = [text], {}
+            if isinstance(error, SeveralProblemsError):
+                texts, statements = list(map(words, error.problems)), {"statements": error.statements}
+            problems = [{"where": configuration.template.name, "problem": each} for each in texts]
+            click.echo(json.dumps({"valid": False, "problems": problems, **statements}, indent=2))
         sys.exit(ExitCode.PREFLIGHT)
 
 
@@ -360,7 +372,7 @@ def _try_to_build(configuration: Configuration, *, to_run: bool) -> Any:
     try:
         return build(configuration, to_run=to_run)
     except Exception as error:  # `run` would not start either, whatever the error
-        text = str(error) or type(error).__name__
+        text = words_of(configuration)(str(error) or type(error).__name__)
         raise ConfigurationError([Problem(configuration.template.name, text)]) from error
 
 

@@ -14,9 +14,10 @@ import click
 from penstock.cli.configuration import Configuration, ConfigurationError, runner_flag
 from penstock.cli.inputs import MAX_JOB_CHARACTERS, read_job
 from penstock.cli.resolve import resolve
-from penstock.cli.runner_options import RUNNER, RUNNER_PACKAGE, Values
+from penstock.cli.runner_options import RUNNER, RUNNER_PACKAGE, Values, flags_of_beam
 from penstock.errors import PenstockError, UsageError
 from penstock.launch.run import ExitCode
+from penstock.launch.words import Words, command_words
 from penstock.pipelines.event_options import SECRETS
 from penstock.secrets import read_references, with_stand_ins
 
@@ -128,6 +129,15 @@ def build(configuration: Configuration, *, to_run: bool = True, **more: Any) -> 
     parameters = configuration.parameters if to_run else _parameters_without_secrets(configuration)
     configuration.template.build_function()(pipeline, **parameters, **more)
     return pipeline
+
+
+def words_of(configuration: Configuration) -> Words:
+    """Return a function that says a message of a pipeline in the words of the command."""
+    known = configuration.template.parameters
+    names = {
+        entry: f"{name}.{entry}" for name, parameter in known.items() for entry in parameter.entries or {}
+    }
+    return command_words({**names, **{name: name for name in known}}, flags_of_beam())
 
 
 def _parameters_without_secrets(configuration: Configuration) -> Values:

@@ -80,6 +80,11 @@ _FLAGS = {"master": "spark_master", "conf": "spark_conf", "parallelism": "spark_
 """Options with another name in Beam, where the options of all pipelines and runners share one namespace."""
 
 
+def flags_of_beam() -> dict[str, str]:
+    """Return the command's flag for each option of the runner as Beam names it, both without dashes."""
+    return {_FLAGS.get(name, name): name.replace("_", "-") for name in RUNNER}
+
+
 def runner_arguments(values: Values) -> list[str]:
     """Return `values` as arguments for Beam's `PipelineOptions`, the runner's name first.
 

@@ -26,6 +26,7 @@ from penstock.errors import UsageError
 from penstock.launch.failures import describe_failure
 from penstock.launch.reporter import Reporter
 from penstock.launch.signals import StopSignals
+from penstock.launch.words import Words, program_words
 from penstock.telemetry.export import Export
 from penstock.telemetry.measurements import measure
 from penstock.telemetry.snapshot import Snapshot, take_snapshot
@@ -73,13 +74,17 @@ def run_pipeline(
     debug: bool = False,
     drain_after_seconds: float | None = None,
     export: Export = lambda measurements: None,
+    words: Words = program_words,
 ) -> ExitCode:
     """Build a Beam pipeline, run it until it ends or is interrupted, and return how it ended.
 
     Every failure becomes one message. With `debug` its traceback is shown too, which may contain values of rows.
     `drain_after_seconds` after the start the pipeline is drained. `export` gets the measurements of each commit.
+    `words` says messages in the words of the user's surface.
     """
-    session = _Session(reporter, continuation, debug, drain_after_seconds=drain_after_seconds, export=export)
+    session = _Session(
+        reporter, continuation, debug, drain_after_seconds=drain_after_seconds, export=export, words=words
+    )
     with StopSignals(session.abort).installed() as signals:
         try:
             result = _start(build, session, signals)
@@ -130,7 +135,7 @@ def _start(build: Callable[[], Any], session: _Session, signals: StopSignals) ->
         return session.fail(ExitCode.PREFLIGHT, error)
     try:
         with without_collections():
-            _preflight(pipeline)
+            _preflight(pipeline, session.words)
         mark("asked the services")
         # From here on a KeyboardInterrupt could leave a JVM and workers behind, so a signal waits for the result.
         signals.nothing_runs = False
@@ -141,7 +146,7 @@ def _start(build: Callable[[], Any], session: _Session, signals: StopSignals) ->
         return session.fail(ExitCode.PREFLIGHT, error)
 
 
-def _preflight(pipeline: Any) -> None:
+def _preflight(pipeline: Any, words: Words) -> None:
     # Imported here because it imports Beam, which takes a second that `penstock list` need not spend.
     from penstock.preflight import preflight
 
@@ -149,7 +154,7 @@ def _preflight(pipeline: Any) -> None:
     # property for its options.
     resumes = getattr(getattr(pipeline, "runner", None), "resumes", None)
     for warning in preflight(pipeline, resuming=bool(resumes and resumes(pipeline._options))):
-        _LOGGER.warning("%s", warning)
+        _LOGGER.warning("%s", words(warning))
 
 
 class _Session:
@@ -163,8 +168,9 @@ class _Session:
         clock: Callable[[], float] = time.time,
         drain_after_seconds: float | None = None,
         export: Export = lambda measurements: None,
+        words: Words = program_words,
     ) -> None:
-        self._export = export
+        self._export, self.words = export, words
         self._exported_epochs = -1
         self._drain_after_seconds = drain_after_seconds
         self._reporter = reporter
@@ -205,6 +211,7 @@ class _Session:
         """Show in one message what failed and, if the error says so, what to do. Returns `code`."""
         prefix = _PREFIXES[code]
         text = describe_failure(error) if code is ExitCode.FAILED else str(error) or type(error).__name__
+        text = self.words(text)
         self._reporter.message("error", f"{prefix}: {text}", kind=prefix, exit_code=int(code))
         if self._debug:
             self._reporter.message("traceback", "".join(traceback.format_exception(error)).rstrip())

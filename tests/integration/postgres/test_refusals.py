@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli.commands import cli
-from penstock.errors import PositionLostError, SetupError, UnavailableError
+from penstock.errors import PositionLostError, SetupError, SeveralProblemsError, UnavailableError
 from penstock.io.postgres import ReadFromPostgresChangeStream
 from tests.epochs import Epochs
 
@@ -21,7 +21,8 @@ TABLE = "create table t (id int primary key)"
 def test_a_missing_publication_is_named_with_the_known_ones(database):
     database.publish()
     with pytest.raises(
-        SetupError, match=r"no publication 'other' \(there are: changes\).*CREATE PUBLICATION other"
+        SetupError,
+        match=r"no publication 'other' \(there are: changes\).*CREATE PUBLICATION other FOR ALL TABLES",
     ):
         database.source(publication="other").check()
 
@@ -44,13 +45,33 @@ def test_a_missing_slot_says_how_to_make_one(database):
         database.source().check()
 
 
+def test_everything_that_is_missing_is_told_at_once_with_statements_that_repair_it(database):
+    database.execute(TABLE)
+    role = f"Reader {database.name}"
+    database.execute(f'create role "{role}" login')
+    dsn = database.server.dsn(database.name, role.replace(" ", "\\ "))
+    source = database.source(dsn=dsn, publication="changes", snapshot="initial")
+    with pytest.raises(SeveralProblemsError) as raised:
+        source.check()
+    assert len(raised.value.problems) == 3
+    database.execute(*raised.value.statements)
+    with pytest.raises(SetupError, match="snapshots read rows of tables") as rights:
+        source.check()
+    database.execute(*rights.value.run)
+    source.check()
+
+
 def test_create_slot_makes_the_slot_once(database):
     database.execute(TABLE, "create publication changes for all tables")
-    source = database.source(create_slot=True)
+    source = database.source(create_slot=True, end=None)
     source.check()
+    slots = "select count(*) from pg_replication_slots where slot_name = %s"
+    assert database.session.execute(slots, (database.slot,)).fetchone() == (0,)  # a check changes nothing
+    epochs = Epochs(source)
     database.execute("insert into t values (1)")
     source.check()
-    assert [record.new for record in database.read()] == [("1",)]
+    epochs.run_until(database.clock())
+    assert [record.new for record in epochs.committed] == [("1",)]
 
 
 def test_a_slot_that_was_made_again_fails_instead_of_losing_changes(database):

@@ -286,7 +286,7 @@ def test_an_interrupt_ends_the_wait_for_a_service(
     run: Run, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = FakeResult([step("DONE")])
-    monkeypatch.setattr(run_module, "_preflight", lambda pipeline: interrupting(number)())
+    monkeypatch.setattr(run_module, "_preflight", lambda pipeline, words: interrupting(number)())
     ended = run(FakePipeline(result))
     assert ended.code == ExitCode.INTERRUPTED
     assert ended.events_shown() == ["stopped", "resume"]

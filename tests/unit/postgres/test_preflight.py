@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import PositionLostError, SetupError
+from penstock.errors import PositionLostError, SetupError, SeveralProblemsError
 from penstock.io.postgres import preflight
-from penstock.io.postgres.preflight import check_source
+from penstock.io.postgres.preflight import check_source, unmatched_tables
 from penstock.io.postgres.source import ChangeStream
 from tests.unit.postgres.memory import answers
 
@@ -65,6 +65,45 @@ def test_a_healthy_source_is_read_from_the_confirmed_position() -> None:
 def test_a_source_that_cannot_be_read_is_refused_with_the_fix(given: dict[str, Any], said: str) -> None:
     with pytest.raises(SetupError, match=said):
         check(**given)
+
+
+def test_all_problems_of_a_server_are_told_at_once_with_one_block_of_statements() -> None:
+    with pytest.raises(SeveralProblemsError) as raised:
+        check(row=slot(plugin=None), replication=False, publications=("others",), wal_level="replica")
+    said = str(raised.value)
+    assert (
+        said.index("wal_level = replica") < said.index("role penstock may not") < said.index("no publication")
+    )
+    assert said.endswith(
+        "Run in the database shop, as a superuser:\n\n"
+        "  ALTER ROLE penstock REPLICATION;\n"
+        "  CREATE PUBLICATION changes FOR ALL TABLES;\n"
+        "  SELECT pg_create_logical_replication_slot('penstock', 'pgoutput');"
+    )
+
+
+def test_a_check_creates_no_slot_and_renews_none() -> None:
+    asked: list[str] = []
+
+    def rows(query: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
+        asked.append(query)
+        return [slot(wal_status="lost")] if query == preflight.SLOT else answers(query)
+
+    assert check_source(STREAM, rows, create_slot=True, renew_slot=True) is None
+    assert not {preflight.CREATE_SLOT, preflight.DROP_SLOT} & set(asked)
+
+
+def test_a_table_that_no_publication_has_is_told_with_a_similar_one() -> None:
+    published = [("public", "orders", ["id"], True), ("public", "visits", ["at"], False)]
+
+    def rows(query: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
+        return published if query == preflight.SOURCE_TABLES else []
+
+    texts = unmatched_tables(STREAM, rows, ["public.visit", "orders"])
+    assert texts.names == [
+        "tables: no table of publication changes matches 'public.visit'; did you mean 'public.visits'? Its tables are: "
+        "public.orders, public.visits"
+    ]
 
 
 @pytest.mark.parametrize(
