@@ -16,6 +16,7 @@ Knows neither Beam nor the client.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -74,11 +75,16 @@ class RowsBatch:
 
 @dataclass(slots=True, eq=False)
 class RangeState:
-    """One range that is read. `queued` is what remains after the rows that were queued, `claimed` after the claimed."""
+    """One range that is read. `queued` is what remains after the rows that were queued, `claimed` after the claimed.
+
+    `backoff` grows while this range is refused. The shared one is reset by every answer, so a range that alone is
+    refused would be asked almost without a pause.
+    """
 
     number: int
     queued: KeyRange
     claimed: KeyRange
+    backoff: Backoff
     batches: deque[RowsBatch] = field(default_factory=deque)
     queued_bytes: int = 0
     read: Read | None = None
@@ -129,7 +135,8 @@ class SnapshotPrefetcher:
         with self._changed:
             for number, each in frontier.ranges.items():
                 if number not in self._ranges:
-                    self._ranges[number] = state = RangeState(number, each, each)
+                    backoff = Backoff("Spanner", UnreachableError, self._clock)
+                    self._ranges[number] = state = RangeState(number, each, each, backoff)
                     self._unread.append(state)
             for index in range(len(self._threads), min(READING_THREADS, len(self._ranges))):
                 thread = threading.Thread(
@@ -332,7 +339,7 @@ class SnapshotPrefetcher:
             except UnreachableError as error:
                 if self._unwanted(state):
                     return
-                self._pause(str(error))
+                self._pause(state, str(error))
                 if self._whole_ranges and state.queued is not before:
                     # The next time the rows may come in another order, and some were handed out already.
                     raise UnavailableError(
@@ -353,7 +360,7 @@ class SnapshotPrefetcher:
                 # The read can be continued only after a message with a token: the service repeats all others.
                 if not reader.resume_token or self._unwanted(state):
                     raise
-                self._pause(str(error))
+                self._pause(state, str(error))
 
     def _feed(self, state: RangeState, reader: RowReader, read: Read) -> bool:
         """Queue the rows of a read; False: they are unwanted."""
@@ -363,6 +370,7 @@ class SnapshotPrefetcher:
             state.read = read
         try:
             for message in read:
+                state.backoff.answered()
                 found = reader.feed(message)
                 for rows in found:
                     batch = RowsBatch(
@@ -395,14 +403,19 @@ class SnapshotPrefetcher:
             self._changed.notify_all()
             return True
 
-    def _pause(self, reason: str) -> None:
+    def _pause(self, state: RangeState, reason: str) -> None:
         """Wait before the next attempt.
 
         Raises:
             UnavailableError: the service has not answered for `unavailable_seconds`.
         """
         self._backoff.failed(reason, self._unavailable_seconds)
+        state.backoff.failed(reason, math.inf)
         with self._changed:
             self._retries += 1
-            if not self._closed:
-                self._changed.wait(self._backoff.remaining_pause())
+            # In a loop: every batch of another range wakes this thread too.
+            while not self._unwanted(state) and (seconds := self._remaining_pause(state)) > 0:
+                self._changed.wait(seconds)
+
+    def _remaining_pause(self, state: RangeState) -> float:
+        return max(self._backoff.remaining_pause(), state.backoff.remaining_pause())

@@ -89,7 +89,7 @@ def frontier(**ranges: KeyRange) -> SnapshotFrontier:
 def make(request: pytest.FixtureRequest) -> Callable[..., SnapshotPrefetcher]:
     def made(table: Table3, at: SnapshotFrontier | None = None, **options: Any) -> SnapshotPrefetcher:
         options = {"unavailable_seconds": 5.0, "buffer_bytes": 1 << 20, **options}
-        backoff = Backoff("Spanner", UnavailableError, draw=lambda low, high: 0.0)
+        backoff = options.pop("backoff", Backoff("Spanner", UnavailableError, draw=lambda low, high: 0.0))
         prefetcher = SnapshotPrefetcher(at or frontier(), table.pieces, backoff, **options)
         request.addfinalizer(prefetcher.close)
         return prefetcher
@@ -133,6 +133,41 @@ def test_an_interrupted_range_is_read_again_after_its_last_row(make: Any) -> Non
     assert keys == table.keys
     assert [each.start for each, _ in table.requests] == ["", '["2"]', '["5"]']
     assert prefetcher.uncounted()[:2] == (3, 2)
+
+
+class RefusingTable(Table3):
+    """Refuses each read of the range `HIGH`."""
+
+    def pieces(self, each: KeyRange) -> Iterator[Piece]:
+        def refuse(resume_token: bytes) -> FakeRead:
+            self.requests.append((each, resume_token))
+            raise UnreachableError("UNAVAILABLE")
+
+        return iter([refuse]) if each == HIGH else super().pieces(each)
+
+    @property
+    def refused(self) -> int:
+        return sum(each == HIGH for each, _ in self.requests)
+
+
+def test_a_refused_range_waits_for_its_own_pause_beside_a_busy_one(make: Any) -> None:
+    table, now = RefusingTable(size=12), [0.0]
+    backoff = Backoff("Spanner", UnavailableError, lambda: now[0])
+    prefetcher = make(table, backoff=backoff, clock=lambda: now[0])
+    prefetcher.serve(frontier(r0=HIGH))
+    wait_until(lambda: table.refused == 1)
+    # Each batch of another range is an answer of the service, and wakes all threads.
+    for number in range(1, 200):
+        prefetcher.serve(frontier(r0=HIGH, **{f"r{number}": LOW}))
+        while True:
+            batch = prefetcher.take(PATIENCE_SECONDS)
+            batch.claimed = 1
+            if batch.ends_with_lineage:
+                break
+        backoff.answered()
+    assert table.refused == 1
+    now[0] += 1
+    wait_until(lambda: table.refused == 2)
 
 
 def test_a_read_continues_at_its_resume_token(make: Any) -> None:
