@@ -63,7 +63,12 @@ class Prefetcher(Protocol):
 
     @property
     def may_stop(self) -> bool:
-        """Whether the bundle may end now without discarding a request whose data has not come yet."""
+        """Whether the bundle may end when it has no more batches at hand.
+
+        False: a request whose data has not come yet would be discarded, or a partition is behind, and more data comes
+        soon. Then the bundle reads until the runner splits it: a backlog that is read in many short epochs pays the
+        fixed cost of each.
+        """
 
     def uncounted(self) -> Traffic:
         """Return the traffic since the last call. Data that is read again counts again."""

@@ -111,6 +111,21 @@ def _check_position(stream: ChangeStream, client: Client, position: LogPosition)
     return slot
 
 
+class ServerClock:
+    """The server's clock, by the time that it said last and the time since then."""
+
+    def __init__(self) -> None:
+        self._lead = 0
+
+    def heard(self, timestamp: int) -> None:
+        """Take a time that the server has just said, in nanoseconds."""
+        self._lead = timestamp - time.monotonic_ns()
+
+    def time(self) -> int:
+        """Return the server's time now, in nanoseconds; late by the time that its last answer needed."""
+        return time.monotonic_ns() + self._lead
+
+
 class StreamedLog:
     """The log over the streaming replication protocol."""
 
@@ -122,6 +137,7 @@ class StreamedLog:
         self._ask_at = self._asked_at = 0.0
         self._reached = 0
         self._now: Now | None = None
+        self._clock = ServerClock()
         self._items = self._receive_all()
 
     def acknowledge(self, lsn: int) -> None:
@@ -131,6 +147,9 @@ class StreamedLog:
     def hurry(self) -> None:
         """Ask for the end of the log, but not more often than every `_HURRY_SECONDS`."""
         self._ask_at = min(self._ask_at, self._asked_at + _HURRY_SECONDS)
+
+    def server_time(self) -> int:
+        return self._clock.time()
 
     def read(self, most: int) -> Sequence[Item]:
         """Return what has arrived; see `log_reader.Log`."""
@@ -163,7 +182,9 @@ class StreamedLog:
         if time.monotonic() >= self._ask_at:
             self._asked_at = time.monotonic()
             self._ask_at = self._asked_at + self._heartbeat_seconds
-            self._now = self._now or self._client.now()
+            now = self._client.now()
+            self._clock.heard(now.timestamp)
+            self._now = self._now or now
             self._stream.send_status(ask=True)
 
 
@@ -192,6 +213,10 @@ class PulledLog:
         self._items = self._pull_all()
         self._acknowledged = 0
         self._hurries = False
+        self._clock = ServerClock()
+
+    def server_time(self) -> int:
+        return self._clock.time()
 
     def hurry(self) -> None:
         """Make the next pause short."""
@@ -208,6 +233,7 @@ class PulledLog:
         most, end, advanced, prepared = _PULL_AT_LEAST, -1, 0, 0
         while True:
             now = self._client.now()
+            self._clock.heard(now.timestamp)
             if now.lsn == end:
                 yield CaughtUp(now.lsn, now.timestamp, prepared), 0
                 yield None

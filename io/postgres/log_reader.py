@@ -32,6 +32,7 @@ from penstock.io.change_streams.status import UnreachableError
 from penstock.io.postgres.log_decoder import UnknownPrepared
 from penstock.io.postgres.record import LogRecord, format_lsn
 from penstock.io.postgres.transactions import Step, TransactionEnd
+from penstock.timestamps import NANOS
 
 _LOGGER = logging.getLogger(__name__)
 NO_SNAPSHOTS = SnapshotProgress()
@@ -49,6 +50,9 @@ _MOST_SECONDS = 2.0
 """A bundle reads from a new connection ten times as long as its first step needed, up to two seconds and one buffer. If
 the first step needed longer than that, the bundle reads for as long as it needed.
 """
+LATE_NANOS = NANOS
+"""A reader is behind if the last change that arrived was committed longer ago than this, and the end of the log was
+not reached since then."""
 _STEP_BYTES = 600
 """What a queued record costs in memory besides its message, about: measured with CPython 3.11 and one column."""
 
@@ -117,7 +121,10 @@ class Log(Protocol):
         """Tell the server that changes before `lsn` are not needed any more."""
 
     def hurry(self) -> None:
-        """Report soon how far the log was read: rows of a snapshot wait for it."""
+        """Report soon how far the log was read: rows of a snapshot or the end of a bundle wait for it."""
+
+    def server_time(self) -> int:
+        """Return the server's clock, in nanoseconds since 1970. Valid after the first `read`."""
 
 
 class Service(Protocol):
@@ -240,7 +247,7 @@ class LogReader:
         self._opening_since: float | None = None
         self._repaid_at = 0.0
         self._claimed_bytes, self._repaid_bytes = 0, 0.0
-        self._is_at_end = False
+        self._is_at_end = self._is_late = False
         self.is_exhausted = False
         """Whether the end of the read was claimed: the thread has ended, and no step follows."""
         self._requests = self._retries = self._received_bytes = 0
@@ -315,6 +322,17 @@ class LogReader:
         return bool(self._queue) or not self._is_at_end
 
     @property
+    def is_behind(self) -> bool:
+        """Whether more of the log is waiting at the server, although the queue may be empty for a moment.
+
+        The commit time of a change is compared with the time of its arrival, not with the time of its claim: a change
+        that waited in the queue for the previous epoch says nothing about the server. Both are times of the server's
+        clock. A reader that is not late answers at once. One that is late asks for the end of the log when nothing
+        arrives, and is no longer behind when it has reached it. Rows of an initial snapshot are always behind.
+        """
+        return self._is_late and not self._is_at_end
+
+    @property
     def is_ready(self) -> bool:
         """Whether `take` returns, or raises, at once. The caller holds the lock of the budget."""
         return bool(self._queue) or self._error is not None
@@ -376,6 +394,7 @@ class LogReader:
                     if self._ends_while_parked():
                         return
                     self._retries += 1
+                    self._is_late = False
                     self._service.backoff.failed(str(error), self._unavailable_seconds)
                     with self._changed:
                         self._changed.wait_for(lambda: self._stopped, self._service.backoff.remaining_pause())
@@ -402,6 +421,7 @@ class LogReader:
         # the watermark then. With an `end` in the past, the rows must not end the read before such a transaction.
         now = merge.initial.timestamp if self._end is None else min(merge.initial.timestamp, self._end)
         self._read = position._replace(initial=merge.initial), max(watermark, now)
+        self._is_late = True
         while merge.is_scanning and not self._stopped:
             steps = self._added(merge, at_end=True)
             if steps:
@@ -412,7 +432,7 @@ class LogReader:
     def _read_until_lost(self) -> None:
         position, watermark = self._read
         self._requests += 1
-        self._opening_since, self._is_at_end = self._clock(), False
+        self._opening_since, self._is_at_end, self._is_late = self._clock(), False, False
         with self._service.open(position, watermark) as log, self._opened():
             if self._merge is not None:
                 self._merge.reopened()
@@ -428,7 +448,9 @@ class LogReader:
                 self._service.backoff.answered()
                 steps = [step for item, size in arrived if (step := self._step(item, size)) is not None]
                 if steps:
-                    self._note_arrival(is_at_end=isinstance(arrived[-1][0], CaughtUp))
+                    self._note_arrival(log.server_time(), is_at_end=isinstance(arrived[-1][0], CaughtUp))
+                elif self.is_behind:
+                    log.hurry()
                 if self._merge is not None and not (steps and steps[-1].ended):
                     steps += self._added(self._merge)
                     if self._merge.waits_for_log:
@@ -444,8 +466,8 @@ class LogReader:
         finally:
             self.is_open = False
 
-    def _note_arrival(self, *, is_at_end: bool) -> None:
-        self._is_at_end = is_at_end
+    def _note_arrival(self, server_time: int, *, is_at_end: bool) -> None:
+        self._is_at_end, self._is_late = is_at_end, server_time - self._read[1] > LATE_NANOS
         if self._opening_since is not None:
             now = self._clock()
             needed = now - self._opening_since

@@ -171,8 +171,8 @@ class Prefetcher:
 
     @property
     def may_stop(self) -> bool:
-        """Always: the next bundle continues the connection."""
-        return True
+        """Whether no reader is behind. A split loses nothing: the next bundle continues the connection."""
+        return not any(reader.is_behind for reader in self._readers.values())
 
     def uncounted(self) -> Traffic:
         """Return the connections that were opened and lost since the last call, and the bytes that were received."""

@@ -21,7 +21,8 @@ class Pace:
     """The time at which a reader should return, by `time.monotonic`.
 
     A reader that has emitted records should return as soon as it has no more of them ready. A reader that has emitted
-    none should wait for data until `idle_deadline`. A reader that would lose work by returning should not return.
+    none should wait for data until `idle_deadline`. A reader that is behind its source, or that would lose work by
+    returning, should not return.
     """
 
     idle_deadline: float

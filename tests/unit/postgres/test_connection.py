@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
 
-from penstock.io.postgres.connection import StreamedLog, _until_pause
+from penstock.io.postgres.client import Now
+from penstock.io.postgres.connection import ServerClock, StreamedLog, _until_pause
 
 MIB = 1 << 20
 
@@ -33,7 +35,17 @@ def test_a_connection_is_asked_for_a_megabyte_at_most() -> None:
         def send_status(self, *, ask: bool = False) -> None: ...
 
     class Client:
-        def now(self) -> None: ...
+        def now(self) -> Now:
+            return Now(0, 0)
 
     StreamedLog(Client(), Stream(), None, 1).read(256)  # type: ignore[arg-type]
     assert asked == [MIB]
+
+
+def test_the_time_of_the_server_goes_on_from_the_time_that_it_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1_000]
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now[0])
+    clock = ServerClock()
+    clock.heard(5_000_000)
+    now[0] += 300
+    assert clock.time() == 5_000_300

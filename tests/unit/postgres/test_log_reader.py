@@ -21,6 +21,7 @@ from penstock.io.postgres.log_reader import CaughtUp, LogPosition, LogReader
 from penstock.io.postgres.prefetch import StreamPool
 from penstock.io.postgres.record import ChangeKind, LogRecord, LogTransaction
 from penstock.io.postgres.transactions import TransactionEnd
+from penstock.timestamps import NANOS
 from tests.waiting import wait_until
 
 START = LogPosition(0, 0, "system")
@@ -52,6 +53,9 @@ class Server:
         self.backoff = Backoff("PostgreSQL", UnavailableError)
         self.acknowledged = []
         self.opened = []
+        self.now = 0
+        self.hurried = []
+        """What the server sends when it is asked for the end of its log."""
         self.released = threading.Event()
         self.decoded = threading.Event()
         self.decoded.set()
@@ -77,6 +81,12 @@ class Server:
                 if not taken:
                     server.released.wait(0.01)
                 return [(item, 1) for item in taken]
+
+            def server_time(self):
+                return server.now
+
+            def hurry(self):
+                pending.extend(server.hurried)
 
         yield Log()
 
@@ -433,6 +443,50 @@ def test_a_bundle_of_a_new_connection_ends_after_one_buffer():
                 claimed += batch.claimed
         prefetcher.take(0)
         assert not prefetcher.first_record_pending
+
+
+def claim_all_that_arrives(prefetcher, count):
+    """Claim batches until the reader has claimed `count` records and nothing is at hand."""
+    claimed = 0
+    while claimed < count:
+        batch = prefetcher.take(10)
+        assert batch is not None
+        batch.claimed = len(batch.steps)
+        claimed += sum(len(step.records) for step in batch.steps)
+    prefetcher.serve(FlatFrontier({}, None))  # it takes the claims in
+
+
+@pytest.mark.parametrize("lag", [1.1, 0.9])
+def test_a_bundle_reads_on_although_its_queue_is_empty_while_the_server_sends_old_changes(lag):
+    server = Server(records(1, 3))
+    server.now = 100 + round(lag * NANOS)  # the transaction was committed at 100
+    with pool_of({SLOT: server}, end=None).checkout(FlatFrontier({}, None)) as prefetcher:
+        prefetcher.serve(FlatFrontier({SLOT: Position(list(START), 0)}, None))
+        claim_all_that_arrives(prefetcher, 3)
+        assert prefetcher.may_stop is (lag < 1)
+
+
+def test_a_reader_that_is_behind_asks_for_the_end_of_the_log_and_the_bundle_may_end_there():
+    server = Server(records(1, 3))
+    server.now = 100 + 5 * NANOS
+    server.hurried = [CaughtUp(9_000, server.now)]
+    with pool_of({SLOT: server}, end=None).checkout(FlatFrontier({}, None)) as prefetcher:
+        prefetcher.serve(FlatFrontier({SLOT: Position(list(START), 0)}, None))
+        claim_all_that_arrives(prefetcher, 3)
+        wait_until(lambda: prefetcher.may_stop)
+
+
+def test_a_reader_without_a_connection_is_not_behind():
+    server = Server(records(1, 3))
+    server.now = 100 + 5 * NANOS
+    server.draw = random.Random(0)
+    answers = iter([1.0])  # the second read loses the connection
+    server.draw.random = lambda: next(answers, 0)
+    server.draw.randrange = lambda low, high: 3
+    with pool_of({SLOT: server}, end=None).checkout(FlatFrontier({}, None)) as prefetcher:
+        prefetcher.serve(FlatFrontier({SLOT: Position(list(START), 0)}, None))
+        claim_all_that_arrives(prefetcher, 3)
+        wait_until(lambda: prefetcher.may_stop)
 
 
 def test_a_bundle_that_continues_a_connection_may_end_inside_of_a_transaction():
