@@ -15,6 +15,7 @@ import msgspec
 
 from penstock.errors import UsageError
 from penstock.event import CellChange, ChangeEvent, Column, ColumnType, Image, Kind, TableSchema
+from penstock.event.keys import Rule, key_rules
 from penstock.transforms.element_transform import ElementTransform
 from penstock.transforms.tables import TablePattern, matches, pattern_names
 
@@ -178,7 +179,7 @@ class _Truncate:
 def _as_bytes(value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
-    # The text of a decimal keeps its scale: 1.50 and 1.5 are two values of PostgreSQL's numeric.
+    # The text of a decimal outside of the key keeps its scale: 1.50 and 1.5 differ.
     return (value if isinstance(value, str) else str(value)).encode("utf-8", "surrogatepass")
 
 
@@ -242,7 +243,9 @@ class _Mask:
         if not matches(self._table, event.source):
             return [event]
         schema = _text_columns(event.schema, frozenset(self._masks))
-        key, before, after = self._image(event.key), self._image(event.before), self._image(event.after)
+        # Keys hold canonical values, and the images of a key column must show the same text.
+        rules = dict(key_rules(event.schema))
+        key, before, after = (self._image(each, rules) for each in (event.key, event.before, event.after))
         cells = tuple(self._cell(event, cell) for cell in event.cells)
         return [
             msgspec.structs.replace(event, schema=schema, key=key, before=before, after=after, cells=cells)
@@ -257,13 +260,14 @@ class _Mask:
             return cell
         return msgspec.structs.replace(cell, value=_as_bytes(mask.apply(cell.value)))
 
-    def _image(self, image: Image | None) -> Image | None:
+    def _image(self, image: Image | None, rules: dict[str, Rule]) -> Image | None:
         if image is None:
             return None
         masked = dict(image)
         for name, mask in self._masks.items():
-            if masked.get(name) is not None:
-                masked[name] = mask.apply(masked[name])
+            value = masked.get(name)
+            if value is not None:
+                masked[name] = mask.apply(rules[name](value) if name in rules else value)
         return masked
 
 

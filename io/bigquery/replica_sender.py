@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from penstock.event.keys import changed_key
 from penstock.event.model import NO_COLUMNS, ChangeEvent, Image, Op, TableSchema
-from penstock.event.replica import NotReplicableError, changed_key
+from penstock.event.replica import NotReplicableError
 from penstock.event.schema_changes import merged_schema
 from penstock.io.bigquery.columns import COMMITTED_AT, Convert, Field, bad_key, bad_name, converter
 from penstock.io.bigquery.errors import BigQueryTargetError, RowsRefusedError
@@ -153,7 +154,7 @@ class _Table:
                 "replaces the whole row: let the source send whole rows (Spanner: NEW_ROW; PostgreSQL: REPLICA "
                 "IDENTITY FULL), or complete them with MaterializeRows (materialize_rows in templates)"
             )
-        return self._row(event, (event.key or {}) | after, "UPSERT", number)
+        return self._row(event, after | (event.key or {}), "UPSERT", number)
 
     def delete(self, event: ChangeEvent, key: Image, number: str) -> bytes:
         """Return the row that deletes a key."""

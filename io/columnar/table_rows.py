@@ -17,6 +17,7 @@ from typing import Literal
 import msgspec
 
 from penstock.event.column_types import ColumnType, Interval, Kind
+from penstock.event.keys import changed_key
 from penstock.event.model import ChangeEvent, Column, Image, Op, TableSchema, Version
 from penstock.event.plain_types import plain_images, plain_schema
 from penstock.event.replica import (
@@ -25,7 +26,6 @@ from penstock.event.replica import (
     RowChange,
     TableChanges,
     apply,
-    changed_key,
     decode_version,
     encode_version,
 )

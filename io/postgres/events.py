@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from penstock.event.keys import canonical_key, key_rules
 from penstock.event.model import (
     NO_COLUMNS,
     ChangeEvent,
@@ -113,6 +114,7 @@ class _Table:
         ]
         self._identity = [column.in_identity for column in table.columns]
         self._key = [column.name for column in self.schema.key_columns]
+        self._has_key_rules = bool(key_rules(self.schema))
 
     def event(self, record: LogRecord) -> ChangeEvent:
         before = after = key = None
@@ -127,6 +129,8 @@ class _Table:
         image = after if after is not None else before
         if image is not None and self._key:
             key = {name: image[name] for name in self._key if name in image}
+            if self._has_key_rules:
+                key = canonical_key(self.schema, key)
         return ChangeEvent(
             self.source,
             _OPS[record.kind],

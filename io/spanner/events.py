@@ -24,6 +24,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.event.keys import canonical_key, key_rules
 from penstock.event.model import ChangeEvent, Column, Image, Op, Source, TableSchema, Transaction, Version
 from penstock.io.spanner import record as native
 from penstock.io.spanner.record import DataChangeRecord
@@ -90,6 +91,7 @@ class _Table:
         self.source, self.name, self.schema = source, name, schema
         self.decode = RowDecoder(name, schema)
         self._key_names = tuple(column.name for column in schema.key_columns)
+        self._has_key_rules = bool(key_rules(schema))
 
     def events(self, record: DataChangeRecord, op: Op, transaction: Transaction) -> list[ChangeEvent]:
         source, schema, image, key_of = self.source, self.schema, self._image, self._key
@@ -122,6 +124,8 @@ class _Table:
         if image is None:
             image = self.decode(text)
         names = self._key_names
+        if self._has_key_rules:
+            return canonical_key(self.schema, {name: image[name] for name in names if name in image})
         if len(names) == 1 and names[0] in image:  # in a third of the time
             return {names[0]: image[names[0]]}
         return {name: image[name] for name in names if name in image}

@@ -19,13 +19,15 @@ from typing import Any
 
 import msgspec
 
-from penstock.event import Kind, Source
+from penstock.event import Kind, Source, TableSchema
+from penstock.event.keys import key_rules
 from penstock.io.postgres.column_types import text_reader
 from penstock.io.postgres.events import EventConverter, version_of
 from penstock.io.postgres.record import ChangeKind, LogRecord, LogTransaction, Table
 from penstock.transforms.formats.debezium import DebeziumFormat
 from penstock.transforms.formats.debezium_source import CONNECTOR_VERSION
 from penstock.transforms.formats.debezium_table import DebeziumTable
+from penstock.transforms.formats.debezium_types import Convert
 from penstock.transforms.formats.formatted import FormattedRecord
 
 Show = Callable[[str], str]
@@ -73,7 +75,9 @@ class LogRecordFormat:
         if table not in self._tables:
             source, schema = self._convert.source_and_schema(table)
             plan = self._format.table(source, schema)
-            self._tables[table] = _LogTable(self._format, plan, source, table) if plan.is_plain_json else None
+            self._tables[table] = (
+                _LogTable(self._format, plan, source, schema, table) if plan.is_plain_json else None
+            )
         return self._tables[table]
 
 
@@ -85,10 +89,13 @@ def table_of_record(record: LogRecord) -> str:
 class _LogTable:
     """The records of one table. `plan` is the same table in the format of events."""
 
-    def __init__(self, format: DebeziumFormat, plan: DebeziumTable, source: Source, table: Table) -> None:
+    def __init__(
+        self, format: DebeziumFormat, plan: DebeziumTable, source: Source, schema: TableSchema, table: Table
+    ) -> None:
         self._topic, self._tombstones = plan.topic, format.has_tombstones
         self._ops = {kind: op for kind, op in _OPS.items() if op not in format.skipped}
         self._skipped = frozenset(_OPS) - frozenset(self._ops)
+        rules = dict(key_rules(schema))
         shown = [(column.name, _show(column.type, plan.mappings[column.name])) for column in table.columns]
         self._show_row = _compile(shown, range(len(shown)))
         key = sorted(
@@ -97,7 +104,11 @@ class _LogTable:
             if column.key_position is not None
         )
         self._key = [number for _, number in key]
-        self._show_key = _compile(shown, self._key)
+        in_key = [
+            (name, _show(column.type, plan.mappings[name], rules[name]) if name in rules else show)
+            for column, (name, show) in zip(table.columns, shown, strict=True)
+        ]
+        self._show_key = _compile(in_key, self._key)
         self._whole_key_in_identity = all(table.columns[number].in_identity for number in self._key)
         names = _members(version=CONNECTOR_VERSION, connector="postgresql", name=format.server)
         database = _members(db=source.database)
@@ -199,16 +210,23 @@ def _members(**members: str) -> str:
     return _json(members).decode()[1:-1]
 
 
-def _show(type_: Any, mapping: Any) -> Show | None:
-    """Return the function from the text of a value to JSON; None: the text is JSON already."""
+def _show(type_: Any, mapping: Any, canonical: Convert | None = None) -> Show | None:
+    """Return the function from the text of a value to JSON; None: the text is JSON already.
+
+    `canonical`: the rule of a key column, see `penstock.event.keys`.
+    """
     read, convert = text_reader(type_), mapping.convert
 
     def from_value(text: str) -> str:
         if type(text) is not str:
             raise TypeError("a large value that was not sent")
         value = text if read is None else read(text)
+        if canonical is not None:
+            value = canonical(value)
         return _json(value if convert is None else convert(value)).decode()
 
+    if canonical is not None:
+        return from_value
     if convert is None and read is int:
         return None
     if convert is None and read is None:

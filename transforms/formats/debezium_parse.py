@@ -44,6 +44,7 @@ from penstock.event import (
     Transaction,
     Version,
 )
+from penstock.event.keys import canonical_key
 from penstock.transforms.formats.converter import Converter, JsonConverter
 from penstock.transforms.formats.debezium import PLACEHOLDER
 from penstock.transforms.formats.debezium_table import UNAVAILABLE_HEADER, column_mapping
@@ -147,7 +148,9 @@ class DebeziumParser:
         headers: dict[str, bytes],
     ) -> list[ChangeEvent]:
         has_row = op not in (Op.TRUNCATE, Op.MESSAGE)
-        key = columns.image(raw_key) if raw_key is not None and has_row else None
+        key = (
+            canonical_key(columns.schema, columns.image(raw_key)) if raw_key is not None and has_row else None
+        )
         before = None if envelope.before is None else columns.image(envelope.before)
         after = None if envelope.after is None else columns.image(envelope.after)
         if UNAVAILABLE_HEADER in headers:

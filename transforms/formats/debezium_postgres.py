@@ -32,6 +32,7 @@ from uuid import UUID
 import msgspec
 
 from penstock.event import Column, ColumnType, Kind
+from penstock.event.keys import without_trailing_zeros
 from penstock.io.postgres import text_values
 from penstock.timestamps import NANOS
 from penstock.transforms.formats.debezium_types import (
@@ -234,10 +235,11 @@ def _exact_decimal(shown: Mapping, modes: TypeModes) -> Mapping:
     if modes.decimal_handling_mode == "double":
         return shown
     as_text = modes.decimal_handling_mode == "string"
+    has_own_scale = shown.schema.get("name") == "io.debezium.data.VariableScaleDecimal"
 
     def exact(value: Decimal) -> Any:
         if value.is_finite():
-            return convert(value)
+            return convert(without_trailing_zeros(value) if has_own_scale else value)
         if not as_text:
             return None
         return "NAN" if value.is_nan() else "POSITIVE_INFINITY" if value > 0 else "NEGATIVE_INFINITY"

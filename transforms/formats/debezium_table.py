@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.event import ChangeEvent, Column, ColumnType, Image, Kind, Op, Source, TableSchema
+from penstock.event import ChangeEvent, Column, ColumnType, Image, Kind, Source, TableSchema
+from penstock.event.keys import changed_key
 from penstock.transforms.formats.converter import Converter, Encode
 from penstock.transforms.formats.debezium_envelope import (
     MESSAGE_KEY_SCHEMA,
@@ -245,13 +246,10 @@ class DebeziumTable:
         return ((UNAVAILABLE_HEADER, msgspec.json.encode(found)),) if found else ()
 
     def changed_key(self, event: ChangeEvent) -> Image | None:
-        """Return the old key if an UPDATE changed the primary key."""
-        if event.op is not Op.UPDATE or event.before is None or event.key is None:
-            return None
-        before = event.before
-        if all(before.get(name, value) == value for name, value in event.key.items()):
-            return None
-        return {name: before.get(name, value) for name, value in event.key.items()}
+        """Return the old key if an UPDATE changed the key of the record."""
+        old = changed_key(event)
+        # A mode that is narrower than the type may show two keys of the table as one.
+        return None if old is None or self.key(old) == self.key(event.key) else old
 
     def _before(self, event: ChangeEvent, op: str, before: Image | None) -> dict[str, Any] | None:
         if self._as_spanner and op in "ud":

@@ -40,6 +40,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from penstock.event import ChangeEvent, ColumnType, Image, Kind, Op, Source, TableSchema
+from penstock.event.keys import changed_key
 from penstock.transforms.formats.capture import check_cells, check_choice, check_source
 from penstock.transforms.formats.formatted import FormattedRecord
 from penstock.transforms.formats.table_format import TableFormat
@@ -112,11 +113,9 @@ class DynamoDbFormat(TableFormat["_Table"]):
             raise ValueError(f"DynamoDB Streams has {what}: filter the events of {table.name} out")
         if event.cells:
             check_cells(self._view, event)
-        if event.op is Op.UPDATE and before is not None:
-            old_key = {name: before.get(name, value) for name, value in key.items()}
-            if old_key != key:
-                removal = self._record(table, event, old_key, Op.DELETE, before, None, "-0")
-                return [removal, self._record(table, event, key, Op.CREATE, None, event.after, "-1")]
+        if (old_key := changed_key(event)) is not None:
+            removal = self._record(table, event, old_key, Op.DELETE, before, None, "-0")
+            return [removal, self._record(table, event, key, Op.CREATE, None, event.after, "-1")]
         return [self._record(table, event, key, event.op, before, event.after, "")]
 
     def _make_plan(self, source: Source, schema: TableSchema) -> _Table:

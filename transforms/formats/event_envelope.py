@@ -35,6 +35,7 @@ from penstock.event import (
     Transaction,
     Version,
 )
+from penstock.event.keys import canonical_key
 from penstock.transforms.formats.converter import Converter, JsonConverter, encoding_of
 from penstock.transforms.formats.debezium_types import Mapping, Schema, TypeModes, field_schema, mapping
 from penstock.transforms.formats.debezium_values import column_type, value_parser
@@ -135,11 +136,12 @@ class EventParser:
         except msgspec.DecodeError as error:
             raise ValueError(f"not a record of EventFormat: {error}") from None
         columns = self._columns(opened.schema)
+        key = columns.image(parts.key, ())
         return ChangeEvent(
             parts.source,
             parts.op,
             parts.timestamp,
-            columns.image(parts.key, ()),
+            key and canonical_key(columns.schema, key),
             columns.image(parts.before, parts.before_unavailable),
             columns.image(parts.after, parts.after_unavailable),
             parts.version,

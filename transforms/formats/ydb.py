@@ -30,6 +30,7 @@ import msgspec
 
 from penstock.errors import UsageError
 from penstock.event import ChangeEvent, Image, Op, Source, TableSchema, Version
+from penstock.event.keys import changed_key
 from penstock.transforms.formats.capture import Mode, check_cells, check_choice, check_source
 from penstock.transforms.formats.formatted import FormattedRecord
 from penstock.transforms.formats.table_format import TableFormat
@@ -155,7 +156,7 @@ class YdbFormat(TableFormat["_Table"]):
             raise ValueError(f"{table.name} has no primary key, which a YDB changefeed needs")
         if event.cells:
             check_cells(self._mode, event)
-        old_key = _changed_key(event, key)
+        old_key = changed_key(event)
         if old_key is None:
             return [self._row(table, event, key, event.op, event.before, event.after)]
         return [
@@ -328,12 +329,3 @@ class _Table:
             raise ValueError(
                 f"column {name} of {self.name} cannot be shown in a YDB changefeed: {error}"
             ) from None
-
-
-def _changed_key(event: ChangeEvent, key: Image) -> Image | None:
-    """Return the old key if an UPDATE changed the primary key."""
-    before = event.before
-    if event.op is not Op.UPDATE or before is None:
-        return None
-    old = {name: before.get(name, value) for name, value in key.items()}
-    return None if old == key else old

@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 
 from penstock.event import ChangeEvent, Column, Image, Op, Source, TableSchema, Transaction, Version
+from penstock.event.keys import canonical_key
 from penstock.transforms.formats.capture import Mode
 from penstock.transforms.formats.ydb_types import Mapping, column_type, type_mapping
 
@@ -235,7 +236,7 @@ class YdbParser:
         timestamp: int,
         version: Version | None,
     ) -> ChangeEvent:
-        transaction = None
+        transaction, key = None, key and canonical_key(self._schema, key)
         if ts is not None:
             step, tx_id = ts
             # Texts compare as numbers if they have the same length.

@@ -205,7 +205,8 @@ class ChangeEvent(msgspec.Struct, frozen=True, gc=False):
     """One changed row.
 
     - `timestamp`: commit time (for READ: the time of the snapshot), nanoseconds since the epoch.
-    - `key`: the primary key, columns in the order of the key; None for a table without one, and if there is no row.
+    - `key`: the primary key, columns in the order of the key, values in the form of `penstock.event.keys`; None for a
+      table without one, and if there is no row.
     - `before`, `after`: the row before and after the change: the columns that the source sends, key columns included.
       `before` is None if there was no row, or if the source sent nothing of it. `after` is None if no row remains.
     - `version`: total order of the changes of one source. The rows of one table in a snapshot share a version.

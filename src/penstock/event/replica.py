@@ -24,19 +24,14 @@ versions for each key, as sources send them: an older change does not fill colum
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
-from typing import Any
 
 import msgspec
 
+from penstock.event.keys import RowKey, changed_key, row_key
 from penstock.event.model import NO_COLUMNS, ChangeEvent, Image, Op, Source, TableSchema, Version
 from penstock.event.schema_changes import merged_schema
-
-RowKey = tuple[Any, ...]
-"""A primary key as a hashable value; see `row_key`."""
 
 
 class NotReplicableError(ValueError):
@@ -197,18 +192,6 @@ def _row_of(change: RowChange, current: Mapping[RowKey, ReplicaRow], horizon: Ve
     return ReplicaRow(change.key, change.version, change.timestamp, change.deleted, known | change.values)
 
 
-def changed_key(event: ChangeEvent) -> Image | None:
-    """Return the key that the row had before an UPDATE, or None if it is the same, or was not sent."""
-    if event.op is not Op.UPDATE or event.before is None or event.key is None:
-        return None
-    before = event.before
-    # The old key is known only if the row image has the whole key.
-    if any(name not in before for name in event.key):
-        return None
-    old = {name: before[name] for name in event.key}
-    return None if row_key(old) == row_key(event.key) else old
-
-
 def may_forget(tombstone_timestamp: int, newest: int, horizon_seconds: float) -> bool:
     """Tell whether a tombstone is so old that no older change can come any more.
 
@@ -216,22 +199,6 @@ def may_forget(tombstone_timestamp: int, newest: int, horizon_seconds: float) ->
     `horizon_seconds` is at least the retention of the change stream, and the age at which dead letters are replayed.
     """
     return tombstone_timestamp < newest - int(horizon_seconds * 1_000_000_000)
-
-
-def row_key(key: Image) -> RowKey:
-    """Return the values of a key as a tuple that can be hashed; NaN is equal to itself."""
-    return tuple(value if type(value) in (int, str, bytes) else _hashable(value) for value in key.values())
-
-
-def _hashable(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(map(_hashable, value))
-    if isinstance(value, dict):
-        return tuple((name, _hashable(each)) for name, each in value.items())
-    # Databases treat NaN as one value of a key; in Python it is not equal to itself.
-    if isinstance(value, float | Decimal) and math.isnan(value):
-        return "NaN"
-    return value
 
 
 def _checked_key(event: ChangeEvent) -> Image:

@@ -9,14 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.event import ChangeEvent, Op, Version
+from penstock.event.keys import RowKey, row_key
 from penstock.event.replica import (
     ReplicaRow,
-    RowKey,
     apply,
     decode_version,
     encode_version,
     fold,
-    row_key,
 )
 from tests.changing_table import COLUMNS, changed_table
 

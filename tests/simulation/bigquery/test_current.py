@@ -7,10 +7,14 @@ import random
 import msgspec
 import pytest
 
-from penstock.event import Op, TableSchema
+from penstock.event import ColumnType, Kind, Op, TableSchema
 from penstock.io.bigquery.errors import BigQueryTargetError
 from penstock.io.bigquery.replica_sender import ReplicaSender
 from penstock.io.bigquery.target import BigQueryTarget
+from penstock.io.postgres import messages as m
+from penstock.io.postgres.catalog import describe
+from penstock.io.postgres.events import EventConverter
+from penstock.io.postgres.record import ChangeKind, LogRecord
 from penstock.io.staging.delivery import Delivery, RefusalError, TargetUnavailableError
 from tests.changing_table import COLUMNS, ChangingTable
 from tests.simulation.bigquery.service import BigQuery, Faults, Process
@@ -104,3 +108,17 @@ def test_a_key_that_bigquery_does_not_take_is_an_error() -> None:
     changed = msgspec.structs.replace(event, schema=TableSchema((as_float, *others)))
     with pytest.raises(BigQueryTargetError, match="primary key"):
         sender_of(BigQuery()).send(Delivery("s", "j", 0, 1, 1, 1), [changed])
+
+
+def test_a_row_is_written_and_deleted_under_one_key_whatever_text_the_source_has_for_it() -> None:
+    number = ColumnType(Kind.DECIMAL, "numeric")
+    table = m.Relation(1, "public", "orders", "f", (m.RelationColumn("k", 1700, -1, True),))
+    described, convert = describe(table, [("k", True, 1, None)], {}), EventConverter()
+    insert = LogRecord(ChangeKind.INSERT, 1, None, 1, 1, True, described, ("2.50",))
+    delete = LogRecord(ChangeKind.DELETE, 2, None, 1, 2, True, described, None, ("2.500",), True)
+    events = [event for record in (insert, delete) for event in convert(record)]
+    assert events[0].schema.columns[0].type == number
+    service = BigQuery()
+    sender_of(service).send(Delivery("s", "j", 0, 1, 1, 1), events)
+    assert service.current("orders", "k") == {}
+    assert len(service.tables["orders"]) == 2

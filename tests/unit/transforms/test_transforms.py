@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from decimal import Decimal
 from typing import Any
 
 import apache_beam as beam
@@ -13,6 +14,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from penstock.errors import UsageError
 from penstock.event import CellChange, ChangeEvent, Column, ColumnType, Kind, Op, TableSchema
 from penstock.event.coder import decode_event, encode_event
+from penstock.event.keys import changed_key
 from penstock.event.sharding import shard_of
 from penstock.transforms import (
     FilterEvents,
@@ -232,3 +234,12 @@ def test_events_and_barriers_of_a_shard_become_records() -> None:
     assert found == (3, *feed(event))
     ((shard, barrier),) = FormatShardRecords(feed)._process((3, ShardRecord(at, table="sales.Orders")))
     assert (shard, barrier.topic, barrier.value) == (3, "sales.Orders/feed", b'{"resolved":[7,0]}')
+
+
+def test_a_masked_key_is_equal_in_key_and_images_for_each_text_of_one_value() -> None:
+    schema = TableSchema((Column("Id", ColumnType(Kind.DECIMAL), False, 1),))
+    before, after = {"Id": Decimal("2.5")}, {"Id": Decimal("2.50")}
+    update = msgspec.structs.replace(order(), key=before, before=before, after=after, schema=schema)
+    masked = apply(MaskColumns({"Id": hashed(SECRET)}), update)
+    assert masked.key == masked.before == masked.after
+    assert changed_key(masked) is None
