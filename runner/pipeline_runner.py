@@ -17,7 +17,7 @@ from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms import environments
 
 from penstock.errors import UsageError
-from penstock.runner.driver.compatibility import check_compatibility
+from penstock.runner.driver.compatibility import check_compatibility, state_for_plan
 from penstock.runner.driver.read_on import read_on
 from penstock.runner.driver.residuals import Residuals
 from penstock.runner.harness.bundle import KNOWN_BEAM, PlanContext, dofn_specs_cached
@@ -167,10 +167,11 @@ def _compatible_checkpoint(plan: Plan, settings: PySparkOptions) -> Checkpoint |
         return None
     checkpoint = open_checkpoint(settings)
     last, context = checkpoint.last_record(), PlanContext(plan)
-    check_compatibility(last, context, settings.drop_state or ())
+    dropped = settings.drop_state or ()
+    check_compatibility(last, context, dropped)
     if last is not None:
         # Called only for its errors, before anything runs. The job calls it again after the take-over.
-        read_on(last.state, plan, Residuals(context))
+        read_on(state_for_plan(last.state, plan, dropped), plan, Residuals(context))
     return checkpoint
 
 

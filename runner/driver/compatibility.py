@@ -6,18 +6,30 @@ Everything in a record is tied to the name of a step. A checkpoint is rejected i
   be stored forever, or a later step with the same name would read it.
 - state that a step would decode differently (see `state_schema.py`),
 - steps that would get no input, or the same input twice, because an Impulse fires only once per checkpoint.
+
+A step that gets or loses outputs is the same step, although Beam then gives it another name: see `_renamed_steps`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+
+from apache_beam.portability.api import beam_runner_api_pb2 as api
 
 from penstock.runner.driver.state_schema import changed_schema, state_schemas
 from penstock.runner.harness.bundle import PlanContext
+from penstock.runner.planning.phases import step_name
 from penstock.runner.planning.plan import Plan
 from penstock.runner.protocol.errors import CheckpointError
-from penstock.runner.protocol.record import CommitRecord, EpochState
+from penstock.runner.protocol.record import CommitRecord, EpochState, WatermarkKey
+
+_RESIDUALS = "residuals"
+"""The kind of state that is the position of a source."""
+_POSITION = (
+    "and they are its position in the change stream: without them it would begin at its start again, and changes would "
+    "be missing or come twice"
+)
 
 
 def check_compatibility(last: CommitRecord | None, context: PlanContext, dropped: Collection[str]) -> None:
@@ -34,12 +46,13 @@ def check_compatibility(last: CommitRecord | None, context: PlanContext, dropped
         )
     if last is None:
         return
-    state = drop_steps(last.state, dropped)
+    state = _with_names_of(context.plan, drop_steps(last.state, dropped))
     if orphans := _orphans(state, context.plan):
         raise CheckpointError(
             "the checkpoint holds state for which this pipeline has no step:\n"
-            + _listed(orphans)
-            + "\nGive the steps their old names back, or delete their state with --drop_state NAME."
+            + _listed(f"{name} ({kind})" for name, kind in orphans)
+            + "\n"
+            + _remedy(frozenset(kind for _, kind in orphans))
         )
     if changes := _changed_schemas(state, context):
         raise CheckpointError(
@@ -61,9 +74,10 @@ def check_compatibility(last: CommitRecord | None, context: PlanContext, dropped
 def state_for_plan(state: EpochState, plan: Plan, dropped: Collection[str]) -> EpochState:
     """Return the state without `dropped` steps, and without watermarks of steps that the plan does not have.
 
-    Such a watermark would never advance again, and would hold back the watermark that the pipeline reports.
+    Such a watermark would never advance again, and would hold back the watermark that the pipeline reports. Steps that
+    have got or lost outputs since have their new names.
     """
-    state = drop_steps(state, dropped)
+    state = _with_names_of(plan, drop_steps(state, dropped))
     # Outputs of a TestStream have watermarks but no state, so their steps are no durable names.
     known = plan.durable_names() | {stage.step for stage in plan.stages}
     return replace(
@@ -106,10 +120,88 @@ def pending_impulses(state: EpochState, plan: Plan) -> tuple[str, ...]:
     )
 
 
-def _orphans(state: EpochState, plan: Plan) -> list[str]:
-    """The state of steps that the plan does not have, one line per step and kind of state."""
+def _orphans(state: EpochState, plan: Plan) -> list[tuple[str, str]]:
+    """The steps that the plan does not have, each with every kind of state that it has."""
     known = plan.durable_names()
-    return sorted(f"{name} ({kind})" for name, kind in _owners(state) if name not in known)
+    return sorted((name, kind) for name, kind in _owners(state) if name not in known)
+
+
+def _remedy(kinds: frozenset[str]) -> str:
+    """What to do about steps that the plan does not have, from the kinds of their state."""
+    remedies = ["Give the steps their old names back."]
+    if kinds - {_RESIDUALS}:
+        remedies.append(
+            "A sink that was removed may have rows that it has not written: start the pipeline with it once more, and "
+            "stop it when they are written. Or delete the state of a step with --drop_state NAME."
+        )
+    if _RESIDUALS in kinds:
+        remedies.append(
+            f"A step with {_RESIDUALS} is a source, {_POSITION}. So keep the step. If the checkpoint belongs to "
+            "another pipeline, give --checkpoint_dir another folder. (Only for a source that this pipeline no longer "
+            "reads on purpose, --drop_state NAME deletes the position.)"
+        )
+    return " ".join(remedies)
+
+
+def _with_names_of(plan: Plan, state: EpochState) -> EpochState:
+    """Return the state under the names that its steps have in the plan."""
+    names = _renamed_steps(plan, state)
+    if not names:
+        return state
+
+    def name_of(step: str) -> str:
+        return names.get(step, step)
+
+    def marks(found: Mapping[WatermarkKey, int]) -> dict[WatermarkKey, int]:
+        return {replace(key, step=name_of(key.step)): mark for key, mark in found.items()}
+
+    return replace(
+        state,
+        fired_impulses={name: tuple(map(name_of, steps)) for name, steps in state.fired_impulses.items()},
+        residuals=tuple(replace(r, transform=name_of(r.transform)) for r in state.residuals),
+        ended=tuple(replace(r, transform=name_of(r.transform)) for r in state.ended),
+        publications=tuple(replace(p, transform=name_of(p.transform)) for p in state.publications),
+        state_runs=tuple(replace(run, stage=name_of(run.stage)) for run in state.state_runs),
+        timers=tuple(replace(t, stage=name_of(t.stage)) for t in state.timers),
+        watermarks=marks(state.watermarks),
+        observed_watermarks=marks(state.observed_watermarks),
+        schemas={name_of(step): schema for step, schema in state.schemas.items()},
+    )
+
+
+def _renamed_steps(plan: Plan, state: EpochState) -> dict[str, str]:
+    """Return the names in the plan of steps that had other outputs when the state was written, by their old names.
+
+    Beam (2.77, `_MultiParDo`) puts a ParDo with several outputs into a transform with the ParDo's label: `Read` becomes
+    `Read/ParDo(ReadFn)`. So a step that gets an error output or a log would be another step.
+    """
+    known = plan.durable_names()
+    # The schemas have all steps of the program that wrote the state, also those of which only a watermark is left.
+    held = {name for name, _ in _owners(state)} | state.schemas.keys()
+    if held <= known:
+        return {}
+    several = _steps_with_several_outputs(plan)
+    free = {_label(name) if name in several else name: name for name in known - held}
+    found = {}
+    for name in sorted(held - known):
+        for label in (name, _label(name)):
+            if label in free:
+                found[name] = free.pop(label)
+                break
+    return found
+
+
+def _label(step: str) -> str:
+    """Return the label of a ParDo with several outputs, from its full name."""
+    label, _, inner = step.rpartition("/")
+    return label if label and inner.endswith(")") else step
+
+
+def _steps_with_several_outputs(plan: Plan) -> frozenset[str]:
+    transforms = (
+        api.PTransform.FromString(data) for stage in plan.stages for data in stage.transforms.values()
+    )
+    return frozenset(step_name(each) for each in transforms if len(each.outputs) > 1)
 
 
 def _changed_schemas(state: EpochState, context: PlanContext) -> list[str]:
@@ -143,7 +235,7 @@ def _starved_or_repeated(state: EpochState, plan: Plan) -> list[str]:
 def _owners(state: EpochState) -> set[tuple[str, str]]:
     """The names of steps that the record holds state for, each with the kind of state."""
     names: dict[str, Iterable[str]] = {
-        "residuals": (r.transform for r in state.residuals),
+        _RESIDUALS: (r.transform for r in state.residuals),
         "publications": (p.transform for p in state.publications),
         "state": (run.stage for run in state.state_runs),
         "timers": (t.stage for t in state.timers),

@@ -286,6 +286,132 @@ def test_a_dropped_step_is_not_fed_again_under_its_old_name(tmp_path: Path) -> N
         resume(both, tmp_path)
 
 
+class TotalFn(beam.DoFn):
+    """Emits how many numbers the step has seen: in state, so that a step that begins again is noticed."""
+
+    def process(
+        self,
+        keyed: tuple[str, int],
+        seen: Any = beam.DoFn.StateParam(userstate.ReadModifyWriteStateSpec("seen", VarIntCoder())),
+    ) -> list[str]:
+        seen.write((seen.read() or 0) + 1)
+        return [f"{keyed[1]} is number {seen.read()}"]
+
+
+PUBLISHED: list[str] = []
+
+
+class PublishFn(beam.DoFn):
+    """A post-commit step that remembers what it got."""
+
+    def process(self, line: str) -> None:
+        PUBLISHED.append(line)
+
+
+def with_outputs(*tags: str) -> Build:
+    """A read, a stateful step and a post-commit step, each with these outputs besides its main one."""
+
+    def build(p: beam.Pipeline) -> None:
+        def step(fn: beam.DoFn) -> beam.PTransform:
+            return beam.ParDo(fn).with_outputs(*tags, main="main") if tags else beam.ParDo(fn)
+
+        def main(output: Any) -> beam.PCollection:
+            return output["main"] if tags else output
+
+        pairs = main(p | beam.Create([7]) | "Read" >> step(CountFn(10_000, 40, defer_every=5)))
+        keyed = pairs | beam.MapTuple(lambda k, n: (str(k), n)).with_output_types(tuple[str, int])
+        lines = main(keyed | "Total" >> step(TotalFn())) | beam.Map(str).with_output_types(str)
+        _ = lines | "Publish" >> PublishAfterCommit(PublishFn(), tags=tags)
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (with_outputs(), with_outputs("refused")),
+        (with_outputs("refused"), with_outputs()),
+        (with_outputs("refused"), with_outputs("refused", "log")),
+    ],
+    ids=["gets", "loses", "gets one more"],
+)
+def test_a_step_that_gets_or_loses_outputs_continues(before: Build, after: Build, tmp_path: Path) -> None:
+    PUBLISHED.clear()
+    run_stream(before, folder=tmp_path, stop=lambda last: last.epochs > 2 and bool(last.state.publications))
+    with pytest.raises(Accepted):
+        resume(after, tmp_path)
+    assert run_stream(after, folder=tmp_path).state.done
+    numbers, counts = zip(*(map(int, line.split(" is number ")) for line in PUBLISHED), strict=True)
+    assert sorted(numbers) == list(range(40))
+    assert sorted(counts) == list(range(1, 41))
+
+
+def test_a_step_that_takes_the_place_of_another_one_does_not_get_its_state(tmp_path: Path) -> None:
+    def within(fn: beam.DoFn) -> Build:
+        # Both steps have the name that Beam gives them, in a transform that has it from the user.
+        return lambda p: numbers(p) | "Part" >> _Part(fn)
+
+    class _Part(beam.PTransform):
+        def __init__(self, fn: beam.DoFn) -> None:
+            super().__init__()
+            self._fn = fn
+
+        def expand(self, keyed: beam.PCollection) -> Any:
+            return keyed | beam.ParDo(self._fn)
+
+    class OtherFn(TotalFn):
+        """Another step."""
+
+    run_stream(within(TotalFn()), folder=tmp_path, stop=holds_something)
+    with pytest.raises(CheckpointError, match=r"Part/ParDo\(TotalFn\) \(state\)"):
+        resume(within(OtherFn()), tmp_path)
+
+
+def test_the_position_of_a_source_is_not_proposed_for_deletion(tmp_path: Path) -> None:
+    run_stream(read("Read"), folder=tmp_path, stop=lambda record: record.epochs >= 4)
+    with pytest.raises(CheckpointError, match=r"- Read \(residuals\)") as refused:
+        resume(read("Renamed"), tmp_path)
+    assert "elete the state" not in str(refused.value)
+    assert "its position in the change stream: without them it would begin at its start" in str(refused.value)
+
+
+def with_sink(*names: str, keeps: bool) -> Build:
+    """Numbers, and sinks that keep the last of the first ten in state, or nothing after it."""
+
+    class KeepOneFn(beam.DoFn):
+        def process(
+            self,
+            keyed: tuple[str, int],
+            held: Any = beam.DoFn.StateParam(userstate.ReadModifyWriteStateSpec("held", VarIntCoder())),
+        ) -> None:
+            if keyed[1] < 9 or keeps:
+                held.write(keyed[1])
+            else:
+                held.clear()
+
+    def build(p: beam.Pipeline) -> None:
+        found = numbers(p)
+        for name in names:
+            some = found | f"Some {name}" >> beam.Filter(lambda keyed: keyed[1] < 10)
+            _ = some | name >> beam.ParDo(KeepOneFn())
+
+    return build
+
+
+def test_a_sink_that_was_removed_is_forgotten_if_it_has_nothing_left(tmp_path: Path) -> None:
+    run_stream(with_sink("Letters", keeps=False), folder=tmp_path, stop=lambda record: record.epochs > 3)
+    with pytest.raises(Accepted):
+        resume(with_sink(keeps=False), tmp_path)
+
+
+def test_a_sink_that_was_removed_with_rows_is_refused(tmp_path: Path) -> None:
+    run_stream(with_sink("Letters", keeps=True), folder=tmp_path, stop=lambda record: record.epochs > 3)
+    with pytest.raises(
+        CheckpointError, match=r"Letters \(state\)[\s\S]*start the pipeline with it once more"
+    ):
+        resume(with_sink(keeps=True), tmp_path)
+
+
 class Accepted(Exception):  # noqa: N818 - what `resume` raises instead of starting Spark
     """The checkpoint is compatible with the pipeline."""
 
