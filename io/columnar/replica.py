@@ -13,8 +13,9 @@ from penstock.errors import UsageError
 from penstock.event.coder import decode_event
 from penstock.event.model import ChangeEvent, Column, Source, TableSchema
 from penstock.event.plain_types import plain_schema
+from penstock.event.replica import by_table
 from penstock.event.schema_changes import Policy, SchemaChange, merged_schema, plan_schema_change
-from penstock.io.columnar.table_rows import PREFIX, Mode, by_table
+from penstock.io.columnar.table_rows import PREFIX, Mode
 from penstock.io.staging.arguments import SOURCE_NAMES, check_choice, check_placeholders
 from penstock.io.staging.batch import StagedBatch, StagedEvents
 from penstock.io.staging.coders import RecordBlockCoder
@@ -22,7 +23,7 @@ from penstock.io.staging.coders import RecordBlockCoder
 
 @dataclass(frozen=True, slots=True)
 class TableEvents:
-    """The events of one table in an epoch, in their order for each key."""
+    """The events of one table in an epoch, in the order of their versions."""
 
     source: Source
     events: list[ChangeEvent]

@@ -10,7 +10,7 @@ The values are plain (`penstock.event.plain_types`), with times in nanoseconds. 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -174,7 +174,7 @@ class History:
     """All versions of the rows that have late changes, in their order."""
 
     def add(self, events: Iterable[ChangeEvent]) -> list[StoredRow]:
-        """Apply the events of the epoch, in their order for each key; return the rows that are new or changed.
+        """Apply the events of the epoch, in the order of their versions; return the rows that are new or changed.
 
         Raises:
             NotReplicableError: an event has no primary key.
@@ -356,12 +356,3 @@ def _enc_hook(value: object) -> object:
 
 
 _encode = msgspec.json.Encoder(enc_hook=_enc_hook, decimal_format="string").encode
-
-
-def by_table(events: Iterable[ChangeEvent]) -> Mapping[tuple[str, str, str], list[ChangeEvent]]:
-    """Return events by (database, schema, table), in their order."""
-    tables: dict[tuple[str, str, str], list[ChangeEvent]] = {}
-    for event in events:
-        source = event.source
-        tables.setdefault((source.database, source.schema, source.table), []).append(event)
-    return tables

@@ -8,12 +8,10 @@ from typing import Any
 
 from penstock.event.schema_changes import Policy
 from penstock.extras import require_extra
+from penstock.io.columnar.publish_tables import publish_tables
 from penstock.io.columnar.replica import check_arguments
 from penstock.io.columnar.table_rows import Mode
 from penstock.io.columnar.write_checked import WriteCheckedRows
-from penstock.io.staging.batch import EventBlocks
-from penstock.io.staging.coders import RecordBlockCoder
-from penstock.io.staging.publish_epochs import PublishEpochs
 
 
 class WriteToDelta(WriteCheckedRows):
@@ -34,10 +32,11 @@ class WriteToDelta(WriteCheckedRows):
     older. Column types are the plain ones (`penstock.event.plain_types`). The table is created when the first event
     comes.
 
-    Order: epochs are committed in their order. Within an epoch the last version of a row counts.
+    Order: epochs are committed in their order. The events of a table have one order in an epoch, by version, and the
+    last version of a row counts.
     What repeats: nothing. The commit of an epoch has its number as an application transaction, which is compared
     before the commit. Two drivers, or other writers of the table, change nothing about that.
-    Watermark: each event holds it until its commit. State: for each shard the events of the last `roll_seconds`.
+    Watermark: each event holds it until its commit. State: the events of the last `roll_seconds`.
 
     Args:
         uri: the table: a local folder or the URL of an object store. ``{table}``, ``{schema}`` and ``{database}`` are
@@ -77,13 +76,7 @@ class WriteToDelta(WriteCheckedRows):
         target = DeltaTarget(
             os.fspath(uri), mode, schema_changes, dict(storage_options or {}), tombstone_seconds
         )
-        publish = PublishEpochs(
-            target,
-            EventBlocks(RecordBlockCoder().encode),
-            shards=4,
-            roll_seconds=roll_seconds,
-            staging=staging,
-        )
+        publish = publish_tables(target, roll_seconds, staging)
         super().__init__(target.name, "Publish", publish)
         self._mode = mode
 

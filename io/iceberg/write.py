@@ -9,12 +9,10 @@ from typing import Any
 from penstock.errors import UsageError
 from penstock.event.schema_changes import Policy
 from penstock.extras import require_extra
+from penstock.io.columnar.publish_tables import publish_tables
 from penstock.io.columnar.replica import check_arguments
 from penstock.io.columnar.table_rows import Mode
 from penstock.io.columnar.write_checked import WriteCheckedRows
-from penstock.io.staging.batch import EventBlocks
-from penstock.io.staging.coders import RecordBlockCoder
-from penstock.io.staging.publish_epochs import PublishEpochs
 
 
 class WriteToIceberg(WriteCheckedRows):
@@ -25,10 +23,11 @@ class WriteToIceberg(WriteCheckedRows):
     The modes, their columns and the rules for versions, deletes and keys are those of `WriteToDelta`. Rows are
     replaced by copy-on-write. The table and its namespace are created when the first event comes.
 
-    Order: epochs are committed in their order. Within an epoch the last version of a row counts.
+    Order: epochs are committed in their order. The events of a table have one order in an epoch, by version, and the
+    last version of a row counts.
     What repeats: nothing. The commit of an epoch sets its number as a table property, which is compared before the
     commit. Two drivers, or other writers of the table, change nothing about that.
-    Watermark: each event holds it until its commit. State: for each shard the events of the last `roll_seconds`.
+    Watermark: each event holds it until its commit. State: the events of the last `roll_seconds`.
 
     Args:
         table: the table with its namespace, such as ``shop.orders``. ``{table}``, ``{schema}`` and ``{database}`` are
@@ -73,13 +72,7 @@ class WriteToIceberg(WriteCheckedRows):
         target = IcebergTarget(
             table, catalog, mode, schema_changes, dict(catalog_properties or {}), tombstone_seconds
         )
-        publish = PublishEpochs(
-            target,
-            EventBlocks(RecordBlockCoder().encode),
-            shards=4,
-            roll_seconds=roll_seconds,
-            staging=staging,
-        )
+        publish = publish_tables(target, roll_seconds, staging)
         super().__init__(target.name, "Publish", publish)
         self._mode = mode
 

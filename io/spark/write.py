@@ -30,7 +30,8 @@ class WriteToSpark(WriteCheckedRows):
     as in every DataFrame of files. The files of the DataFrame are deleted later; do not keep it after the function.
 
     Order: rows of one key are in the order in which they arrived, within one partition of the DataFrame; after a
-    shuffle sort by `metadata.version`. Epochs come in order. What repeats: calls with an equal id, see above.
+    shuffle sort by `metadata.version`. Epochs come in order. With `roll_seconds` each shard has its own time: only with
+    ``shards=1`` are calls in the order of a whole table. What repeats: calls with an equal id, see above.
     Watermark: each event holds it until the function has returned. State: for each shard the events since the last
     commit, or of the last `roll_seconds`.
 

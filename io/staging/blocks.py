@@ -27,7 +27,7 @@ _event_time = itemgetter(0)
 
 @dataclass(frozen=True, slots=True)
 class RecordBlock:
-    """Records of one bucket, in order, at least one.
+    """Records of one bucket, in order.
 
     `times_us` and `lengths` have one entry for each record; `payload` is all records joined. So a format that only
     joins records, such as JSON Lines, writes the payload as it is, and no step loops over the records.
@@ -42,6 +42,11 @@ class RecordBlock:
         """Return a block of `records`."""
         times_us, encoded = zip(*records, strict=True)
         return cls(times_us, tuple(map(len, encoded)), b"".join(encoded))
+
+    @classmethod
+    def empty(cls) -> Self:
+        """Return a block without records, which closes the open file of its bucket."""
+        return cls((), (), b"")
 
     @property
     def earliest_us(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -30,11 +30,20 @@ class CollectRecordsFn(beam.DoFn):
     Args:
         encode: a function from an element to its record.
         bucket: a function from an element and its event time, in µs since 1970, to its bucket.
+        closes: buckets that get no records any more, and of which a checkpoint may have open files. They are closed in
+            the epoch of the records that come now, and so are not published after them.
     """
 
-    def __init__(self, encode: Callable[[Any], bytes], bucket: Callable[[Any, int], str]) -> None:
+    def __init__(
+        self,
+        encode: Callable[[Any], bytes],
+        bucket: Callable[[Any, int], str],
+        *,
+        closes: Sequence[str] = (),
+    ) -> None:
         self._encode = encode
         self._bucket = bucket
+        self._closes = tuple(closes)
         self._records: dict[str, list[TimedRecord]] = {}
         self._bytes = 0
         self._counter = Metrics.counter(NAMESPACE, "staged_records")
@@ -60,7 +69,12 @@ class CollectRecordsFn(beam.DoFn):
     def _blocks(self) -> list[TimestampedValue]:
         records, self._records, self._bytes = self._records, defaultdict(list), 0
         self._counter.inc(sum(map(len, records.values())))
-        blocks = ((bucket, RecordBlock.of(each)) for bucket, each in records.items())
-        return [
-            TimestampedValue((bucket, block), Timestamp(micros=block.earliest_us)) for bucket, block in blocks
+        blocks = {bucket: RecordBlock.of(each) for bucket, each in records.items()}
+        found = [
+            TimestampedValue((bucket, block), Timestamp(micros=block.earliest_us))
+            for bucket, block in blocks.items()
         ]
+        if found:
+            earliest = min(each.timestamp for each in found)
+            found += [TimestampedValue((bucket, RecordBlock.empty()), earliest) for bucket in self._closes]
+        return found

@@ -22,7 +22,7 @@ from penstock.io.staging.format import FileFormat
 from penstock.io.staging.names import sink_name
 from penstock.io.staging.operations import clean_up
 from penstock.io.staging.retry import UNAVAILABLE_SECONDS, repeat_while_unavailable
-from penstock.io.staging.roll_batches import RollBatchesFn, staging_store
+from penstock.io.staging.roll_batches import RollBatchesFn, bucket_of, staging_store
 from penstock.io.staging.rolling import RollingPolicy
 from penstock.io.staging.send_after_commit import BATCH_BYTES, ShardOf
 from penstock.io.staging.store import FileStore, store_of
@@ -38,15 +38,18 @@ class PublishEpochs(beam.PTransform):
     `EpochTarget.publish` with all batches of the epoch, until it succeeds. Emits the `StagedBatch`es that were
     published.
 
-    Order: the events of a key are in one batch, in the order in which they arrived; epochs are published in their
-    order. What repeats: calls with an equal `EpochDelivery` and equal content; the target changes nothing then.
-    Watermark: each event holds the output watermark until it is published. State: for each shard the events since the
-    last commit, or of the last `roll_seconds`.
+    Order: epochs are published in their order. With one shard a batch has all events since the last batch, in the order
+    in which they arrived. With more shards this holds for the events of one key, and each shard rolls alone.
+    What repeats: calls with an equal `EpochDelivery` and equal content; the target changes nothing then.
+    Watermark: each event holds the output watermark until it is published.
+    State: for each shard the events since the last commit, or of the last `roll_seconds`.
 
     Args:
         target: the configuration of the target.
         format: the content of a staged batch.
         shards: how many batches of an epoch are staged at the same time.
+        earlier_shards: another number of shards that earlier versions of the sink had. What a checkpoint holds of them
+            is published with the first events that come, or before.
         roll_seconds: how long events are collected before they are published (processing time).
         staging: a folder or URL for staged batches; None: in the checkpoint.
         inline: whether small batches are part of the commit record; False: all of them are files.
@@ -59,6 +62,7 @@ class PublishEpochs(beam.PTransform):
         format: FileFormat,
         *,
         shards: int,
+        earlier_shards: int = 0,
         roll_seconds: float,
         staging: str | os.PathLike[str] | None = None,
         inline: bool = True,
@@ -70,6 +74,7 @@ class PublishEpochs(beam.PTransform):
         self._target = target
         self._format = format
         self._shards = shards
+        self._closes = [bucket_of(shard, earlier_shards) for shard in range(earlier_shards)]
         self._policy = RollingPolicy(round(roll_seconds * 1e6), BATCH_BYTES)
         self._staging = None if staging is None else store_of(staging)
         self._inline_bytes = None if inline else 0
@@ -85,11 +90,12 @@ class PublishEpochs(beam.PTransform):
         # See `WriteStagedFiles.expand`.
         sink = sink_name(events.pipeline.transforms_stack[-1].full_label)
         roll = RollBatchesFn(self._staging, sink, self._policy, self._format, inline_bytes=self._inline_bytes)
+        collect = CollectRecordsFn(encode_event, ShardOf(self._shards), closes=self._closes)
         publish = _PublishEpochs(self._target, sink, self._staging, self._unavailable_seconds)
         return (
             events
             | "Global" >> beam.WindowInto(GlobalWindows())
-            | "Collect" >> beam.ParDo(CollectRecordsFn(encode_event, ShardOf(self._shards)))
+            | "Collect" >> beam.ParDo(collect)
             | "Roll" >> ForgettingParDo(roll)
             | "Publish" >> PublishOnDriver(publish)
         )

@@ -151,6 +151,10 @@ class RollFilesFn(beam.DoFn):
         name, block = element
         bucket = _Bucket(name, records, open_file, roll, full, passed, end)
         before: OpenFile | None = open_file.read()
+        if not block.lengths:  # see `closes` of `CollectRecordsFn`
+            if before is not None:
+                yield self._close(bucket, before)
+            return
         now_us = self._now_us()
         file = (before or self._policy.open(now_us)).with_block(block)
         records.add(block)

@@ -18,8 +18,10 @@ Rules:
 - **TRUNCATE** removes the rows of the table that are older. The target stores the version of the newest one, because
   an older change of another shard may come later.
 
-Whole rows may come in any order. Partial rows (events with `unavailable` columns) must come in the order of their
-versions for each key, as sources send them: an older change does not fill columns of a newer row.
+The events of a batch may come in any order: `fold` puts those of a table into the order of their versions. Batches with
+whole rows may come in any order too. Batches with partial rows (events with `unavailable` columns) must come in the
+order of the versions of their table: an older change does not fill columns of a newer row, and a change of the key
+takes values from the row of another key.
 """
 
 from __future__ import annotations
@@ -91,7 +93,7 @@ class TableChanges:
         return keys
 
     def add(self, event: ChangeEvent) -> None:
-        """Add the next event of the table.
+        """Add the next event of the table, in the order of versions.
 
         Raises:
             NotReplicableError: the event has no primary key, or is of Bigtable.
@@ -130,7 +132,9 @@ class TableChanges:
         base: Image | None = key if old_key is None else old_key
         if event.op is Op.CREATE:
             base = None
-        elif before is not None and before.version < event.version:
+        # A row that moves away from a key that it does not have in this batch: another shard wrote the row, or it was
+        # refused. The tombstone of an earlier move says nothing about its values.
+        elif before is not None and not (before.deleted and old_key is not None):
             values, base = before.values | values, before.base
         self._put(id_, RowChange(key, event.version, event.timestamp, False, values, base))
 
@@ -142,25 +146,40 @@ class TableChanges:
             self.rows[id_] = change
 
 
+def by_table(events: Iterable[ChangeEvent]) -> dict[tuple[str, str, str], list[ChangeEvent]]:
+    """Return events by (database, schema, table), each table's in the order of their versions.
+
+    Tables are in the order of their first event. Events with equal versions, which are rows of one snapshot, keep their
+    order.
+    """
+    tables: dict[tuple[str, str, str], list[ChangeEvent]] = {}
+    for event in events:
+        source = event.source
+        tables.setdefault((source.database, source.schema, source.table), []).append(event)
+    for each in tables.values():
+        # The events come from several shards, readers and tasks. A list that is in order is only looked through.
+        each.sort(key=_version_of)
+    return tables
+
+
 def fold(events: Iterable[ChangeEvent]) -> dict[tuple[str, str, str], TableChanges]:
     """Return the changes of a batch by (database, schema, table), tables in the order of their first event.
 
-    The events of one key are in the order of their versions, or have whole rows. Events that belong to no table
-    (MESSAGE) are left out.
+    Events that belong to no table (MESSAGE) are left out.
 
     Raises:
         NotReplicableError: as `TableChanges.add`.
     """
-    tables: dict[tuple[str, str, str], TableChanges] = {}
-    for event in events:
-        if event.op is not Op.MESSAGE:
-            source = event.source
-            name = (source.database, source.schema, source.table)
-            changes = tables.get(name)
-            if changes is None:
-                changes = tables[name] = TableChanges(source)
+    tables = {}
+    for name, each in by_table(event for event in events if event.op is not Op.MESSAGE).items():
+        changes = tables[name] = TableChanges(each[0].source)
+        for event in each:
             changes.add(event)
     return tables
+
+
+def _version_of(event: ChangeEvent) -> Version:
+    return event.version
 
 
 def apply(

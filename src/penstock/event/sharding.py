@@ -20,7 +20,7 @@ def key_bytes(event: ChangeEvent) -> bytes:
 
 def shard_of(event: ChangeEvent, shards: int) -> int:
     """Return the shard of an event, by the CRC-32 of `key_bytes`."""
-    return zlib.crc32(key_bytes(event)) % shards
+    return zlib.crc32(key_bytes(event)) % shards if shards > 1 else 0
 
 
 def _enc_hook(value: Any) -> Any:

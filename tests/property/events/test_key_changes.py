@@ -1,0 +1,287 @@
+"""Every sink that keeps rows by key × every kind of change of a key × values that are not sent × batch borders.
+
+Each sink has the rows of the source after every batch, or it refuses an event. The oracle is `tests.key_histories`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.event import ChangeEvent, Version
+from penstock.event.coder import encode_event
+from penstock.event.replica import NotReplicableError, encode_version, fold
+from penstock.event.sharding import shard_of
+from penstock.io.bigquery.replica_sender import ReplicaSender
+from penstock.io.bigquery.target import BigQueryTarget
+from penstock.io.bigtable.replica_mutations import row_request
+from penstock.io.columnar.replica import events_of_epoch
+from penstock.io.columnar.table_rows import (
+    DELETED,
+    KEY,
+    TIMESTAMP,
+    VALID_TO,
+    VERSION,
+    History,
+    StoredRow,
+    current_rows,
+)
+from penstock.io.spanner.sender import _write_table
+from penstock.io.sql.sender import _batch_rows, _RowFaultError
+from penstock.io.sql.statements import TableName, TargetColumn, TargetTable
+from penstock.io.staging.batch import EventBlocks, StagedBatch
+from penstock.io.staging.blocks import RecordBlock
+from penstock.io.staging.coders import RecordBlockCoder
+from penstock.io.staging.delivery import Delivery, RefusalError
+from tests.key_histories import KINDS, LARGE, SCHEMA, KeyHistory, Rows, histories, parts_of
+from tests.simulation.bigquery.service import BigQuery, Process
+
+DATA = tuple(name for name in SCHEMA.names if name != "id")
+WITHOUT_CLEAR = [kind for kind in KINDS if kind != "clear"]
+cuts = st.lists(st.integers(1, 12), max_size=12)
+
+
+def live(rows: Iterable[StoredRow]) -> Rows:
+    return {row["id"]: {name: row.get(name) for name in DATA} for row in rows}
+
+
+def staged(events: Sequence[ChangeEvent], shards: int) -> list[StagedBatch]:
+    """Return the batches of an epoch as a checkpoint of `shards` shards by key has them."""
+    batches = []
+    for shard in range(shards):
+        records = [(0, encode_event(each)) for each in events if shard_of(each, shards) == shard]
+        if records:
+            content = b"".join(EventBlocks(RecordBlockCoder().encode).content([RecordBlock.of(records)]))
+            delivery = Delivery("sink", "job", shard, shards, 1, 1)
+            batches.append(StagedBatch(delivery, len(records), len(content), 0, content=content))
+    return batches
+
+
+# --- tables of a lake ---------------------------------------------------------------------------------------------
+
+
+class CurrentTable:
+    """A table of the mode *current* in memory. `guarded`: it compares versions as it writes, as the table of Delta."""
+
+    def __init__(self, guarded: bool) -> None:
+        self._guarded = frozenset(SCHEMA.names) if guarded else None
+        self._rows: dict[str, StoredRow] = {}
+        self._truncated: Version | None = None
+
+    def publish(self, events: list[ChangeEvent]) -> None:
+        for changes in fold(events).values():
+            load = lambda keys: [dict(self._rows[key]) for key in keys if key in self._rows]  # noqa: E731
+            written = current_rows(changes, load, self._truncated, self._guarded)
+            if changes.truncated is not None:
+                older = encode_version(changes.truncated)
+                self._rows = {key: row for key, row in self._rows.items() if row[VERSION] >= older}
+                self._truncated = Version(changes.truncated.order)
+            for row in written:
+                known = self._rows.get(row[KEY])
+                if known is None or known[VERSION] < row[VERSION]:
+                    self._rows[row[KEY]] = row
+
+    def live(self) -> Rows:
+        return live(row for row in self._rows.values() if not row[DELETED])
+
+
+class HistoryTable:
+    """A table of the mode *history* in memory."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, str], StoredRow] = {}
+
+    def publish(self, events: list[ChangeEvent]) -> None:
+        history = History(
+            lambda keys: self._found(
+                lambda row: row[KEY] in keys and (row[VALID_TO] is None or row[DELETED])
+            ),
+            lambda: self._found(lambda row: row[VALID_TO] is None),
+            lambda keys: self._found(lambda row: row[KEY] in keys),
+        )
+        self._rows |= {(row[KEY], row[VERSION]): row for row in history.add(events)}
+
+    def _found(self, wanted: Callable[[StoredRow], bool]) -> list[StoredRow]:
+        return [dict(row) for row in self._rows.values() if wanted(row)]
+
+    def live(self) -> Rows:
+        return live(self._found(lambda row: row[VALID_TO] is None))
+
+    def at(self, time: int) -> Rows:
+        return live(
+            self._found(
+                lambda row: row[TIMESTAMP] <= time and (row[VALID_TO] is None or time < row[VALID_TO])
+            )
+        )
+
+
+@pytest.mark.parametrize("table", [lambda: CurrentTable(True), lambda: CurrentTable(False), HistoryTable])
+@given(history=histories(), cuts=cuts, shards=st.sampled_from((1, 4)))
+def test_tables_of_a_lake_have_the_rows_of_the_source_after_every_epoch(
+    table: Callable[[], Any], history: KeyHistory, cuts: list[int], shards: int
+) -> None:
+    """With four shards the batches of an epoch have the events of one transaction in any order."""
+    target, read = table(), 0
+    for epoch in parts_of(history.events, cuts):
+        for each in events_of_epoch(staged(epoch, shards)):
+            target.publish(each.events)
+        read += len(epoch)
+        assert target.live() == history.states[read - 1]
+    if isinstance(target, HistoryTable):
+        for event, state in zip(history.events, history.states, strict=True):
+            assert target.at(event.timestamp) == state
+
+
+# --- sinks that send rows by shard --------------------------------------------------------------------------------
+
+
+class SqlTable:
+    """The upsert of `penstock.io.sql.statements` over a table in memory; rows are texts."""
+
+    TABLE = TargetTable(
+        TableName("public", "orders"),
+        (
+            TargetColumn("id", "bigint"),
+            TargetColumn("a", "bigint"),
+            *(TargetColumn(n, "text") for n in LARGE),
+        ),
+        ("id",),
+    )
+
+    def __init__(self) -> None:
+        self._rows: dict[str, tuple[str, bool, dict[str, str | None]]] = {}
+        self._horizon = ""
+
+    def send(self, events: list[ChangeEvent], shards: int) -> None:
+        for changes in fold(events).values():
+            if changes.truncated is not None:
+                self._horizon = max(self._horizon, encode_version(changes.truncated))
+                self._rows = {key: row for key, row in self._rows.items() if row[0] >= self._horizon}
+            rows, before = list(_batch_rows(self.TABLE, changes, shards == 1)), dict(self._rows)
+            for (id_, a, big, wide, version, deleted, _, unsent, base), _ in rows:
+                values = {"a": a, "big": big, "wide": wide}
+                found = None if base is None else before.get(base)
+                for name in unsent.strip("{}").replace('"', "").split(",") if unsent else ():
+                    usable = found is not None and not found[1] and found[0] > self._horizon
+                    values[name] = found[2][name] if usable and found is not None else None
+                known = self._rows.get(id_)
+                if version > self._horizon and (known is None or known[0] < version):
+                    self._rows[id_] = (version, deleted == "t", values)
+
+    def live(self) -> Rows:
+        return {
+            int(id_): {**values, "a": int(values["a"] or 0)}
+            for id_, (_, deleted, values) in self._rows.items()
+            if not deleted
+        }
+
+
+class SpannerTable:
+    """The transaction of the sink of Spanner over tables in memory."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, dict[str, Any]] = {}
+        self._versions: dict[tuple[str, str], str] = {}
+
+    def send(self, events: list[ChangeEvent], shards: int) -> None:
+        for changes in fold(events).values():
+            _write_table(self, changes)
+
+    def read(self, table: str, columns: Any, keys: Any) -> list[tuple[Any, ...]]:
+        found = [(tuple(key), self._versions.get(tuple(key))) for key in keys.keys]
+        return [(*key, version, None) for key, version in found if version is not None]
+
+    def insert_or_update(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        for row in rows:
+            if table == "PenstockVersions":
+                self._versions[row[0], row[1]] = row[2]
+            else:
+                self._rows.setdefault(row[0], {}).update(zip(columns, row, strict=True))
+
+    def delete(self, table: str, keys: Any) -> None:
+        for (key,) in keys.keys:
+            self._rows.pop(key, None)
+
+    def live(self) -> Rows:
+        return {
+            int(key): {"a": int(row["a"]), "big": row["big"], "wide": row["wide"]}
+            for key, row in self._rows.items()
+        }
+
+
+class BigQueryTable:
+    """The sink's requests, and a service that keeps the row with the highest sequence number of each key."""
+
+    def __init__(self) -> None:
+        self._service = BigQuery()
+        process = Process(self._service)
+        self._sender = ReplicaSender(BigQueryTarget("p", "d", mode="current"), False, process, process)
+
+    def send(self, events: list[ChangeEvent], shards: int) -> None:
+        self._sender.send(Delivery("s", "j", 0, shards, 1, 1), events)
+
+    def live(self) -> Rows:
+        rows = self._service.current("orders", "id")
+        return {key: {name: row[name] for name in DATA} for key, row in rows.items()}
+
+
+REFUSALS = (NotReplicableError, RefusalError, _RowFaultError)
+SENDERS = [SqlTable, SpannerTable, BigQueryTable]
+
+
+@pytest.mark.parametrize("table", SENDERS)
+@pytest.mark.parametrize("whole", [False, True])
+@settings(max_examples=150)
+@given(data=st.data(), shards=st.integers(1, 3), order=st.lists(st.integers(0, 2), max_size=20), cuts=cuts)
+def test_sinks_that_send_rows_have_the_rows_of_the_source_or_refuse_an_event(
+    table: Callable[[], Any],
+    whole: bool,
+    data: st.DataObject,
+    shards: int,
+    order: list[int],
+    cuts: list[int],
+) -> None:
+    """Shards send their batches in any order. What they refuse, they refuse before the rows are wrong."""
+    history = data.draw(histories(KINDS if table is SqlTable else WITHOUT_CLEAR, whole))
+    waiting = [
+        parts_of([each for each in history.events if shard_of(each, shards) == shard], cuts)
+        for shard in range(shards)
+    ]
+    target = table()
+    try:
+        for shard in [*order, *range(shards)]:
+            batches = waiting[shard % shards]
+            for batch in batches[:1]:
+                target.send(batch, shards)
+            del batches[:1]
+        for batches in waiting:
+            for batch in batches:
+                target.send(batch, shards)
+    except REFUSALS:
+        assert not whole or table is SqlTable, "an event with all values was refused"
+        assert table is not SqlTable or (shards > 1 and not whole)
+        return
+    assert target.live() == history.rows
+
+
+@pytest.mark.parametrize("table", [SqlTable, SpannerTable])
+def test_a_row_that_moves_away_twice_from_a_key_of_another_shard_is_refused(table: Callable[[], Any]) -> None:
+    """The shard has both moves of a row to a key, and not the statement that brought the row back in between."""
+    history = KeyHistory()
+    history.insert(0)
+    history.update(0, 1, {"big": "b", "wide": "w"})
+    history.update(1, 0, {"big": "c", "wide": "d"})
+    history.update(0, 1, {})
+    with pytest.raises(REFUSALS):
+        table().send([history.events[1], history.events[3]], 2)
+
+
+@given(history=histories(WITHOUT_CLEAR))
+def test_bigtable_refuses_changes_of_rows_with_columns(history: KeyHistory) -> None:
+    for event in history.events:
+        with pytest.raises(NotReplicableError):
+            row_request("t", "", "penstock", [event])
