@@ -87,7 +87,7 @@ class PubSubSender:
 
     def _publish(self, messages: list[tuple[int, Message]]) -> Iterator[tuple[int, str]]:
         """Publish and wait for the answers; yield the events whose messages are refused."""
-        answers: list[tuple[int, Message, Future[str]]] = []
+        answers: list[Future[str]] = []
         for index, message in messages:
             topic = self._topic(message.topic)
             try:
@@ -95,15 +95,14 @@ class PubSubSender:
             except MessageTooLargeError:
                 yield index, "the message is larger than Pub/Sub takes"
                 continue
-            answers.append((index, message, answer))
+            answers.append(answer)
         failed: Exception | None = None
-        for _, message, answer in answers:
+        for answer in answers:
             try:
                 answer.result(timeout=_ANSWER_SECONDS)
             except Exception as error:
+                # The client refuses later messages of this ordering key. The caller closes a sender that raised.
                 failed = failed or error
-                # A failed message pauses its key. Without this the client refuses all later ones.
-                self._client.resume_publish(self._topic(message.topic), message.ordering_key)
         if failed is not None:
             raise failed
 

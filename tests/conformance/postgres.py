@@ -74,6 +74,12 @@ class Log:
     def acknowledge(self, lsn: int) -> None:
         pass
 
+    def hurry(self) -> None:
+        pass
+
+    def server_time(self) -> int:
+        return time.time_ns()
+
 
 def describe(relation: m.Relation, types: object) -> Table:
     column = TableColumn("k", column_type(_TEXT), _TEXT, True, 1, False)

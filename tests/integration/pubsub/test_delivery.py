@@ -125,9 +125,12 @@ def test_missing_topic_is_an_error_unless_topics_are_created(emulator: PubSubEmu
     Topic(create_topics=True).target.check()
 
 
+@pytest.mark.parametrize("ordering", [True, False])
 def test_batch_is_published_after_an_outage(
-    topic: Topic, emulator: PubSubEmulator, monkeypatch: pytest.MonkeyPatch
+    ordering: bool, emulator: PubSubEmulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    topic = Topic(ordering=ordering)
+    topic.create()
     monkeypatch.setattr(sender, "_ANSWER_SECONDS", 0.5)
     found = events(4)[:5]
     topic.deliver(found)
