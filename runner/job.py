@@ -14,6 +14,7 @@ from typing import Any
 from apache_beam.runners.runner import PipelineState
 
 from penstock.attempt import Attempt, offering_staging
+from penstock.failures import describe_failure
 from penstock.publish import ClaimsOutput
 from penstock.runner.driver.claims import OutputClaims
 from penstock.runner.driver.cleanup import clean_ups
@@ -35,6 +36,7 @@ from penstock.runner.spark.engine import SparkEngine
 from penstock.runner.spark.scratch import make_private_folder
 from penstock.runner.spark.session import slots
 from penstock.runner.store.checkpoint import Checkpoint
+from penstock.runner.store.drivers import DriverNotes, Ended, Pipeline, Process, Started
 from penstock.runner.store.keys import KEY_GROUPS
 from penstock.runner.store.requests import RequestWatch
 from penstock.runner.tasks.epoch import EpochLimits
@@ -44,11 +46,20 @@ logger = logging.getLogger(__name__)
 
 
 class Job:
-    """One pipeline on one Spark context. Each `run_…` method runs it to its end and returns the final state."""
+    """One pipeline on one Spark context. Each `run_…` method runs it to its end and returns the final state.
+
+    `pipeline` describes it in the notes that its driver leaves in the checkpoint folder.
+    """
 
     def __init__(
-        self, spark: Any, plan: Plan, settings: PySparkOptions, result: PySparkPipelineResult
+        self,
+        spark: Any,
+        plan: Plan,
+        settings: PySparkOptions,
+        result: PySparkPipelineResult,
+        pipeline: Pipeline = Pipeline(),
     ) -> None:
+        self._pipeline = pipeline
         self._spark = spark
         self._plan = plan
         self._settings = settings
@@ -97,12 +108,42 @@ class Job:
             return self.run_stream(checkpoint)
 
     def run_stream(self, checkpoint: Checkpoint, retries: int | None = None) -> str:
-        """Run epochs until the pipeline is done, stopped or superseded."""
+        """Run epochs until the pipeline is done, stopped or superseded; note the start and the end in the folder."""
         self._name = checkpoint.job
-        dropped = self._settings.drop_state or ()
         coordinator = Coordinator(checkpoint)
         record = coordinator.take_over()
         mark("took over")
+        notes = DriverNotes(checkpoint)
+        notes.note_start(record.generation, Started(Process.current(), self._pipeline))
+        requests = RequestWatch(checkpoint, record.generation)
+        ended = Ended(str(PipelineState.FAILED))
+        try:
+            with requests.answering():
+                state = self._run_epochs(checkpoint, coordinator, record, requests, retries)
+            ended = Ended(state)
+            return state
+        except BaseException as error:
+            ended = replace(ended, reason=describe_failure(error))
+            raise
+        finally:
+            if self._result.cancelling:
+                ended = Ended(str(PipelineState.CANCELLED))
+            # Before the requests: a ping that is gone and no note would mean that this driver runs.
+            notes.note_end(record.generation, ended)
+            if not ended.reason:
+                # Not after an exception: a request that is deleted counts as obeyed.
+                requests.delete()
+
+    def _run_epochs(
+        self,
+        checkpoint: Checkpoint,
+        coordinator: Coordinator,
+        record: CommitRecord,
+        requests: RequestWatch,
+        retries: int | None,
+    ) -> str:
+        """Run epochs after the take-over, which committed `record`."""
+        dropped = self._settings.drop_state or ()
         if record.kind == "initial":
             logger.info("new checkpoint in %s", checkpoint.folder)
         else:
@@ -129,7 +170,6 @@ class Job:
         claims = OutputClaims([fn for fn in fns if isinstance(fn, ClaimsOutput)], coordinator, checkpoint.job)
         # Before the first epoch, because that epoch publishes what the last record names.
         claims.claim()
-        requests = RequestWatch(checkpoint, record.generation)
         with contextlib.closing(self._engine), contextlib.closing(early):
             record = run_epochs(
                 coordinator,
@@ -143,11 +183,8 @@ class Job:
             # It runs more jobs on Spark, and a cancelled pipeline must end at once.
             if not self._result.cancelling:
                 driver.finalize_bundles(record)
-        # Not after an exception: a request that is deleted counts as obeyed.
-        requests.delete()
         # The loop ends only if the state is done or a stop was requested; all other ends are exceptions.
         if not record.state.done:
-            requests.note_stop()
             return str(PipelineState.STOPPED)
         return str(PipelineState.DRAINED if record.state.draining else PipelineState.DONE)
 

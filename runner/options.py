@@ -54,6 +54,12 @@ class PySparkOptions(PipelineOptions):
             help="Start a new checkpoint; refuse a folder that is not empty.",
         )
         parser.add_argument(
+            "--take_over",
+            action="store_true",
+            help="Take over the checkpoint from a driver that still runs; that driver stops. Without it, a start is "
+            "refused while another driver runs the pipeline.",
+        )
+        parser.add_argument(
             "--drop_state",
             action="append",
             default=None,

@@ -9,8 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions, StandardOptions, TypeOptions
+from apache_beam.options.pipeline_options import (
+    GoogleCloudOptions,
+    PipelineOptions,
+    SetupOptions,
+    StandardOptions,
+    TypeOptions,
+)
 from apache_beam.options.value_provider import RuntimeValueProvider
+from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as api
 from apache_beam.runners.pipeline_utils import group_by_key_input_visitor
 from apache_beam.runners.runner import PipelineRunner
@@ -18,6 +25,7 @@ from apache_beam.transforms import environments
 
 from penstock.errors import UsageError
 from penstock.runner.driver.compatibility import check_compatibility, state_for_plan
+from penstock.runner.driver.other_driver import refuse_another_pipeline, refuse_while_another_runs
 from penstock.runner.driver.read_on import read_on
 from penstock.runner.driver.residuals import Residuals
 from penstock.runner.harness.bundle import KNOWN_BEAM, PlanContext, dofn_specs_cached
@@ -28,10 +36,12 @@ from penstock.runner.planning import graph
 from penstock.runner.planning.checks import refuse_unsupported
 from penstock.runner.planning.plan import Plan
 from penstock.runner.planning.worker_logging import worker_logging
+from penstock.runner.protocol.errors import CheckpointError
 from penstock.runner.result import PySparkPipelineResult
 from penstock.runner.spark.executor_check import check_executors
 from penstock.runner.spark.session import begin_session, context_of
 from penstock.runner.store.checkpoint import Checkpoint
+from penstock.runner.store.drivers import Pipeline
 from penstock.runner.store.keys import KEY_GROUPS
 from penstock.timeline import mark
 
@@ -112,7 +122,8 @@ class PySparkRunner(PipelineRunner):
         settings = options.view_as(PySparkOptions)
         # Everything that can be checked without Spark comes first, so that a mistake is reported at once.
         plan = _plan(proto, settings, options)
-        checkpoint = _compatible_checkpoint(plan, settings)
+        described = _described(proto, options)
+        checkpoint = _compatible_checkpoint(plan, settings, described)
         packages = Packages.of(options.view_as(SetupOptions))
         # Called only for its checks: before Spark runs, the master is not known, and it decides where the logs go.
         worker_logging(options, to_driver=False)
@@ -125,7 +136,7 @@ class PySparkRunner(PipelineRunner):
         logs = worker_logging(options, to_driver=not str(spark.master).startswith("local"))
         plan = replace(plan, program=packages.ship(spark, plan.program), logging=logs)
         result = PySparkPipelineResult(Residuals(PlanContext(plan)))
-        job = Job(spark, plan, settings, result)
+        job = Job(spark, plan, settings, result, described)
         result.run_in_background(_run_method(job, plan, checkpoint), job.cancel)
         if not plan.streaming and _is_interactive(proto):
             result.wait_until_finish()
@@ -161,17 +172,40 @@ def _plan(proto: api.Pipeline, settings: PySparkOptions, options: PipelineOption
     return graph.build_plan(proto, streaming=streaming)
 
 
-def _compatible_checkpoint(plan: Plan, settings: PySparkOptions) -> Checkpoint | None:
-    """Open the checkpoint and check that the pipeline can continue from it; None without `--checkpoint_dir`."""
+def _described(proto: api.Pipeline, options: PipelineOptions) -> Pipeline:
+    """Return the pipeline in the words of its user: `--job_name`, and what its sources show as their identity."""
+    payloads = (
+        api.LabelledPayload.FromString(item.payload)
+        for transform in proto.components.transforms.values()
+        for item in transform.display_data
+        if item.urn == common_urns.StandardDisplayData.DisplayData.LABELLED.urn
+    )
+    reads = sorted({each.string_value for each in payloads if each.key == "identity" and each.string_value})
+    return Pipeline(options.view_as(GoogleCloudOptions).job_name or "", tuple(reads))
+
+
+def _compatible_checkpoint(plan: Plan, settings: PySparkOptions, described: Pipeline) -> Checkpoint | None:
+    """Open the checkpoint and check that the pipeline can continue from it; None without `--checkpoint_dir`.
+
+    Raises:
+        CheckpointError: it is the checkpoint of another pipeline, or does not fit.
+        DriverRunsError: another driver runs the pipeline, and `--take_over` is not given.
+    """
     if not settings.checkpoint_dir:
         return None
     checkpoint = open_checkpoint(settings)
     last, context = checkpoint.last_record(), PlanContext(plan)
     dropped = settings.drop_state or ()
-    check_compatibility(last, context, dropped)
+    try:
+        check_compatibility(last, context, dropped)
+    except CheckpointError as error:
+        refuse_another_pipeline(checkpoint, last, described, error)
+        raise
     if last is not None:
         # Called only for its errors, before anything runs. The job calls it again after the take-over.
         read_on(state_for_plan(last.state, plan, dropped), plan, Residuals(context))
+    if not settings.take_over:
+        refuse_while_another_runs(checkpoint, last)
     return checkpoint
 
 

@@ -20,6 +20,7 @@ from penstock.runner.planning.graph import build_plan
 from penstock.runner.protocol.record import CommitRecord, WatermarkKind
 from penstock.runner.protocol.record_codec import decode_record
 from penstock.runner.store.checkpoint import Checkpoint
+from penstock.runner.store.drivers import DriverNotes, Ended
 from penstock.runner.store.requests import Request, Requests
 
 
@@ -62,7 +63,8 @@ class RemoteJob:
     """One checkpoint folder."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint, self._requests = checkpoint, Requests(checkpoint)
+        self._checkpoint = checkpoint
+        self._requests, self._notes = Requests(checkpoint), DriverNotes(checkpoint)
 
     @classmethod
     def open(cls, folder: str) -> RemoteJob:
@@ -126,9 +128,9 @@ class RemoteJob:
         """Return the requests that the driver of a generation has not yet obeyed."""
         return sorted(self._requests.of(generation))
 
-    def stopped(self, generation: int) -> bool:
-        """Return whether the driver of a generation has stopped with a checkpoint; False if it was killed."""
-        return self._requests.stopped(generation)
+    def ended(self, generation: int) -> Ended | None:
+        """Return how the driver of a generation has ended; None if it runs, or was killed."""
+        return self._notes.ended(generation)
 
 
 def _residuals(record: CommitRecord, pipeline: Any) -> Sequence[ResidualView]:

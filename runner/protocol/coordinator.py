@@ -371,7 +371,7 @@ class Coordinator:
     def _superseded(self, number: int) -> SupersededError:
         return SupersededError(
             f"another driver has taken over {self._store.folder}: {self._describe_writer_of(number)}. This driver "
-            "stops, and its work since its last record does not count. Let only one driver at a time use a "
+            "stops, and the other one continues from the last record. Only one driver at a time can use a "
             "--checkpoint_dir"
         )
 

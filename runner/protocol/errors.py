@@ -4,6 +4,7 @@
 |---|---|---|
 | `EpochAbortedError` | this try is void, for example because a task ran twice with other data | repeats the epoch |
 | `EpochFailedError` | the epoch failed, and no try is left (`--epoch_retries`) or can help | the pipeline is FAILED |
+| `DriverRunsError` | another driver runs, and `--take_over` was not given | the pipeline does not start |
 | `SupersededError` | a newer driver has taken over the checkpoint | stops at once, publishes and deletes nothing more |
 | `CheckpointError` | the checkpoint folder cannot be used as asked | tells the user what to do |
 | `NotWrittenError` | the storage refused a file (for example: the disk is full) | repeats the epoch |
@@ -13,7 +14,7 @@
 
 from __future__ import annotations
 
-from penstock.errors import PenstockError, ServiceError
+from penstock.errors import AnotherDriverError, PenstockError, ServiceError
 
 
 class CheckpointError(ServiceError):
@@ -30,7 +31,11 @@ class RunMissingError(CheckpointError):
     """
 
 
-class SupersededError(PenstockError):
+class DriverRunsError(AnotherDriverError):
+    """The driver that took over this checkpoint last still runs. Nothing was started or changed."""
+
+
+class SupersededError(AnotherDriverError):
     """Another driver has taken over this checkpoint. This one must stop, and must not delete or publish."""
 
 

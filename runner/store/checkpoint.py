@@ -6,6 +6,7 @@
       state/             state runs, immutable (see `protocol.names`)
       side/              side files: lists of a state that are too long for its record, immutable
       requests/          requests to the driver (see `requests`)
+      drivers/           notes of the drivers (see `drivers`)
 
 `docs/protocol.md` says what may be deleted by hand (no file that the last record names).
 """

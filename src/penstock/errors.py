@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 __all__ = [
+    "AnotherDriverError",
     "ChangeStreamError",
     "DecodeError",
     "InvariantError",
@@ -58,6 +59,12 @@ class UsageError(PenstockError, ValueError):
 
 class ServiceError(PenstockError, RuntimeError):
     """An external system refused a request or behaved in an unexpected way."""
+
+
+class AnotherDriverError(PenstockError):
+    """Another driver runs the pipeline. This one did not start, or stops; the other one continues the work."""
+
+    retryable = False
 
 
 class InvariantError(PenstockError, RuntimeError):

@@ -33,7 +33,7 @@ def ask(
         say(f"the pipeline has already ended, with record {record.number}")
         return ExitCode.DONE
     generation, began = record.generation, clock()
-    if job.stopped(generation):
+    if job.ended(generation) is not None:
         return _ended(what, record.number, say)
     job.request(what, generation)
     age = span(max(0.0, began - record.committed_us / 1e6))

@@ -125,7 +125,9 @@ def build(configuration: Configuration, *, to_run: bool = True, **more: Any) -> 
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    pipeline = beam.Pipeline(options=PipelineOptions(configuration.runner_arguments()))
+    # Beam's option for the name of a job: the runner notes it in the checkpoint folder.
+    name = f"--job_name={configuration.template.name}"
+    pipeline = beam.Pipeline(options=PipelineOptions([*configuration.runner_arguments(), name]))
     parameters = configuration.parameters if to_run else _parameters_without_secrets(configuration)
     configuration.template.build_function()(pipeline, **parameters, **more)
     return pipeline

@@ -102,8 +102,8 @@ def status(job: str, seconds: float, json_: bool, html: Path | None, lineage: st
         samples = list(_samples(remote, pipeline, seconds))
         record = remote.last()
         requested = [] if record is None else remote.requested(record.generation)
-        stopped = record is not None and remote.stopped(record.generation)
-        state = _state(record, requested, time.time(), stopped=stopped)
+        ended = None if record is None else remote.ended(record.generation)
+        state = _state(record, requested, time.time(), ended)
         if lineage is None and configuration is not None:
             lineage = str(configuration.parameters.get("lineage_log", "")) or None
         partitions = _partitions(lineage) if html else []
@@ -158,17 +158,20 @@ def _samples(job: Any, pipeline: Any, seconds: float) -> Iterator[Snapshot]:
         time.sleep(min(1.0, max(0.0, end - time.time())))
 
 
-def _state(record: Any, requested: list[str], now: float, *, stopped: bool = False) -> str:
+def _state(record: Any, requested: list[str], now: float, ended: Any = None) -> str:
+    """Return the state of a job in words. `ended` is the note of its last driver, if that has left one."""
     if record is None:
         return "not begun: the checkpoint has no record"
     if record.state.done:
         return "drained" if record.state.draining else "done"
     age = now - record.committed_us / 1e6
-    if stopped:
-        return "stopped with a checkpoint: the same command that started it continues it"
+    if ended is not None and ended.reason:
+        return f"{ended.state.lower()}: {ended.reason}"
+    if ended is not None:
+        return f"{ended.state.lower()} with a checkpoint: the same command that started it continues it"
     words = ["draining" if record.state.draining else "running"]
     if age > SILENT_SECONDS:
-        words = [f"no commit for {span(age)}: stopped, failed, or in a long epoch"]
+        words = [f"no commit for {span(age)}: killed, or in a long epoch"]
     return ", ".join([*words, *(f"{each} requested" for each in requested)])
 
 

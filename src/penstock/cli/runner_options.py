@@ -18,7 +18,7 @@ Values: TypeAlias = Mapping[str, Value | tuple[Value, ...] | Mapping[str, Value]
 RUNNER_PACKAGE = "penstock.runner"
 RUNNER_NAME = f"{RUNNER_PACKAGE}.PySparkRunner"
 
-ONE_SHOT_OPTIONS = frozenset({"fresh", "drop_state"})
+ONE_SHOT_OPTIONS = frozenset({"fresh", "drop_state", "take_over"})
 """Options that are valid for one start only. Flags can set them; job files and the environment cannot."""
 
 RUNNER: Mapping[str, Parameter] = {
@@ -33,6 +33,12 @@ RUNNER: Mapping[str, Parameter] = {
         type="boolean",
         default=False,
         help="Start from the beginning. Refused if the checkpoint folder is not empty.",
+    ),
+    "take_over": Parameter(
+        type="boolean",
+        default=False,
+        help="Take over from a driver that still runs the pipeline; that driver stops. Without it the "
+        "start is refused.",
     ),
     "drop_state": Parameter(
         repeated=True,

@@ -6,6 +6,7 @@
 | 2 | usage or configuration: a given value cannot work |
 | 3 | refused before anything was read: no access, no such stream, a checkpoint folder that does not fit |
 | 4 | the pipeline failed while it ran |
+| 5 | another driver runs the pipeline: the start was refused, or the other driver has taken over |
 | 130 | interrupted; committed work is safe, and the message says how to continue |
 """
 
@@ -22,8 +23,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from penstock.errors import UsageError
-from penstock.launch.failures import describe_failure
+from penstock.errors import AnotherDriverError, UsageError
+from penstock.failures import describe_failure
 from penstock.launch.reporter import Reporter
 from penstock.launch.signals import StopSignals
 from penstock.launch.words import Words, program_words
@@ -48,6 +49,7 @@ class ExitCode(IntEnum):
     CONFIGURATION = 2
     PREFLIGHT = 3
     FAILED = 4
+    ANOTHER_DRIVER = 5
     INTERRUPTED = 130
 
 
@@ -55,6 +57,7 @@ _PREFIXES = {
     ExitCode.CONFIGURATION: "configuration",
     ExitCode.PREFLIGHT: "not started",
     ExitCode.FAILED: "failed",
+    ExitCode.ANOTHER_DRIVER: "another driver runs the pipeline",
 }
 
 
@@ -208,7 +211,12 @@ class _Session:
         return self._end(result.state, stopping, getattr(result, "requested", ""))
 
     def fail(self, code: ExitCode, error: BaseException) -> ExitCode:
-        """Show in one message what failed and, if the error says so, what to do. Returns `code`."""
+        """Show in one message what failed and, if the error says so, what to do. Returns the exit code.
+
+        It is `code`, unless another driver runs the pipeline: then this one should not be continued.
+        """
+        if isinstance(error, AnotherDriverError):
+            code = ExitCode.ANOTHER_DRIVER
         prefix = _PREFIXES[code]
         text = describe_failure(error) if code is ExitCode.FAILED else str(error) or type(error).__name__
         text = self.words(text)

@@ -57,7 +57,8 @@ def test_a_job_elsewhere_is_looked_at_stopped_and_drained(
     assert "stopped, with record" in stopped.stdout
     assert first.process.wait(60) == 0, first.output
     assert "penstock stop" in first.events("stopped")[0]["message"]
-    assert [each.suffix for each in (checkpoint / "requests").iterdir()] == [".stopped"]
+    assert list((checkpoint / "requests").iterdir()) == []
+    assert "state: stopped with a checkpoint" in ask("status", str(checkpoint)).stdout
 
     second = start(*penstock, "run", str(file), "--progress", "json")
     shop.order(range(30, 40))

@@ -247,7 +247,7 @@ if CAMPAIGN:
         newer = None
         try:
             job.wait_for(older, "while publishing")
-            newer = job.start(**half)
+            newer = job.start(["--take_over"], **half)
             assert older.wait(120) == 1
             assert "another driver has taken over" in (job.root / "driver" / "log").read_text()
             job.wait_for(newer, "while publishing")

@@ -65,7 +65,8 @@ def test_the_newer_driver_continues_and_the_older_one_stops_after_any_pause(
     folders = Folders(tmp_path)
     moments = list(_moments(folders).items())
     rounds = moments * 10 if campaign.full else [moments[1]]
-    command = folders.command("--epoch_seconds=0.2")
+    # The newer driver need not wait for an answer of the older one, which is paused.
+    command = folders.command("--epoch_seconds=0.2", "--take_over")
     stopped = []
     with (
         ExitStack() as runs,

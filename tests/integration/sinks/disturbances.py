@@ -135,9 +135,9 @@ class Disturbed:
             return self.targets[each.target].publishing() or Later(committed, self.rng.random() / 5)
         return committed
 
-    def _start(self) -> None:
+    def _start(self, *options: str) -> None:
         self.starts += 1
-        run = Run(self.command, log=self.log)
+        run = Run([*self.command, *options], log=self.log)
         self._runs.append(run)
         # A run counts only when it has committed: a driver that is killed before that has disturbed nothing.
         self._wait(run, self._armed(FileAppears(self.checkpoint, "records/*.record", nth=3)), "its start")
@@ -193,7 +193,8 @@ class Disturbed:
         """Pause the driver with all its processes, let another one take over, and resume the first one."""
         zombie, log = self._running(), self.log
         zombie.pause()
-        self._start()
+        # The successor need not wait for an answer of the paused driver.
+        self._start("--take_over")
         commits = FileAppears(self.checkpoint, "records/*.record", nth=COMMITS_OF_THE_SUCCESSOR)
         self._wait(self._running(), commits, "the commits of the second driver")
         zombie.resume()

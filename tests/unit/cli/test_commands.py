@@ -242,7 +242,7 @@ def test_commas_do_not_separate_values(launched: list[Configuration]) -> None:
     assert launched[0].parameters["output"] == "/tmp/a,b=c"
 
 
-@pytest.mark.parametrize("setting", ["fresh: true", "drop_state: [Old]"])
+@pytest.mark.parametrize("setting", ["fresh: true", "drop_state: [Old]", "take_over: true"])
 def test_options_for_one_start_only_are_refused_in_a_job_file(job: Path, setting: str) -> None:
     job.write_text(job.read_text() + f"  {setting}\n")
     done = penstock("run", str(job))
@@ -271,6 +271,7 @@ def test_an_unknown_flag_is_a_usage_error() -> None:
     ("given", "kept"),
     [
         (["/v/bin/penstock", "run", "job.yaml", "--fresh"], "/v/bin/penstock run job.yaml"),
+        (["penstock", "run", "job.yaml", "--take-over"], "penstock run job.yaml"),
         (["penstock", "run", "j", "--drop-state", "A B", "--set", "a=b c"], "penstock run j --set 'a=b c'"),
         (["penstock", "run", "j", "--drop-state=A", "--master", "x"], "penstock run j --master x"),
         (["/somewhere/cli.py", "run", "j"], "penstock run j"),

@@ -17,6 +17,7 @@ from penstock.launch.run import ExitCode
 from penstock.runner.protocol import Coordinator, EpochState, Residual
 from penstock.runner.remote import RemoteJob
 from penstock.runner.store import Checkpoint
+from penstock.runner.store.drivers import DriverNotes, Ended
 from penstock.runner.store.requests import Requests
 from penstock.telemetry.snapshot import Snapshot
 
@@ -46,8 +47,8 @@ class Driver:
     def end(self) -> None:
         Requests(self.checkpoint).delete(self.generation)
 
-    def note_stop(self) -> None:
-        Requests(self.checkpoint).note_stop(self.generation)
+    def note_end(self, state: str, reason: str = "") -> None:
+        DriverNotes(self.checkpoint).note_end(self.generation, Ended(state, reason))
 
 
 @pytest.fixture
@@ -90,12 +91,24 @@ def test_a_driver_that_ends_without_a_drain_is_no_success(driver: Driver) -> Non
 
 
 def test_a_driver_that_has_stopped_is_not_waited_for(driver: Driver) -> None:
-    driver.note_stop()
+    driver.note_end("STOPPED")
     code, said = asked(driver, "stop")
     assert (code, len(said)) == (ExitCode.DONE, 1)
     assert said[0].startswith("stopped, with record 2")
     assert asked(driver, "drain")[0] == ExitCode.FAILED
     assert penstock("status", driver.checkpoint.folder).output.count("state: stopped with a checkpoint") == 1
+
+
+def test_a_job_that_failed_is_shown_with_its_reason_until_it_is_started_again(driver: Driver) -> None:
+    driver.note_end("FAILED", "table visits has no primary key (epoch 25 failed)")
+    failed = "failed: table visits has no primary key (epoch 25 failed)"
+    page = Path(driver.checkpoint.folder, "..", "page.html")
+    shown = penstock("status", driver.checkpoint.folder, "--html", str(page)).output
+    assert f"state: {failed}\n" in shown
+    assert failed in page.read_text()
+    assert json.loads(penstock("status", driver.checkpoint.folder, "--json").output)["state"] == failed
+    again = Driver(Path(driver.checkpoint.folder))
+    assert "state: running" in penstock("status", again.checkpoint.folder).output
 
 
 def test_the_driver_of_a_restarted_pipeline_is_asked_too(driver: Driver) -> None:
@@ -179,7 +192,7 @@ def test_the_state_says_when_no_driver_seems_to_run(driver: Driver) -> None:
     record = driver.coordinator.record
     now = record.committed_us / 1e6
     assert jobs._state(record, ["stop"], now) == "running, stop requested"
-    assert jobs._state(record, [], now + 300) == "no commit for 5 min: stopped, failed, or in a long epoch"
+    assert jobs._state(record, [], now + 300) == "no commit for 5 min: killed, or in a long epoch"
 
 
 def test_the_page_has_the_lineage_and_needs_no_network(driver: Driver, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from penstock.errors import AnotherDriverError
 from penstock.launch import run as run_module
 from penstock.launch.reporter import Reporter, Style
 from penstock.launch.run import Continuation, ExitCode, run_pipeline
@@ -210,6 +211,18 @@ def test_the_start_is_checked_only_when_the_runner_does_not_resume(
 
     assert run(Pipeline(FakeResult([step("DONE")]))).code == ExitCode.DONE
     assert calls == checked
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_a_driver_that_another_one_keeps_from_running_is_not_to_be_started_again(
+    run: Run, starts: bool
+) -> None:
+    """A supervisor knows it by the exit code. No message says how to take the checkpoint back."""
+    error = AnotherDriverError("process 7 on host-a has taken over")
+    ended = run(FakePipeline(FakeResult([step("RUNNING"), failing(error)]) if starts else error))
+    assert ended.code == ExitCode.ANOTHER_DRIVER == 5
+    assert ended.events_shown() == ["error"]
+    assert ended.message("error") == "another driver runs the pipeline: process 7 on host-a has taken over"
 
 
 def test_a_failing_pipeline_gives_one_message_and_how_to_continue(run: Run) -> None:

@@ -8,15 +8,17 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.runner import PipelineState
 
 from penstock.runner import PySparkRunner
 from penstock.runner.job import Job
 from penstock.runner.options import PySparkOptions
 from penstock.runner.planning.graph import build_plan
-from penstock.runner.protocol import CheckpointError, Coordinator
+from penstock.runner.protocol import CheckpointError, Coordinator, EpochFailedError
 from penstock.runner.protocol.record import EpochState, StateRun
 from penstock.runner.result import PySparkPipelineResult
 from penstock.runner.store.checkpoint import Checkpoint
+from penstock.runner.store.drivers import DriverNotes, Ended
 
 
 class _LostContext:
@@ -51,6 +53,35 @@ def test_a_pipeline_that_fails_leaves_no_plan_in_spark(tmp_path: Path, streaming
     with pytest.raises(Exception, match="ended|failed"):
         job.run_stream(Checkpoint.open(str(tmp_path)), retries=0) if streaming else job.run_batch()
     assert context.held == []
+
+
+def test_a_driver_that_fails_notes_the_reason_without_values_of_rows(tmp_path: Path) -> None:
+    pipeline = beam.Pipeline(runner=PySparkRunner())
+    _ = pipeline | beam.Create([1])
+    environment = PySparkRunner().default_environment(pipeline.options)
+    plan = build_plan(pipeline.to_runner_api(default_environment=environment), streaming=True)
+
+    class Context(_LostContext):
+        def setJobGroup(self, *args: Any, **options: Any) -> None:
+            raise LookupError("a row of 4711")
+
+    context, checkpoint = Context(), Checkpoint.open(str(tmp_path))
+    settings = PipelineOptions().view_as(PySparkOptions)
+    notes = DriverNotes(checkpoint)
+    with pytest.raises(EpochFailedError, match="a row of 4711"):
+        Job(context, plan, settings, PySparkPipelineResult()).run_stream(checkpoint, retries=0)
+    ended = notes.ended(1)
+    assert ended is not None
+    assert ended.state == "FAILED"
+    assert ended.reason.startswith("LookupError in ")
+    assert "epoch 2 failed" in ended.reason
+    # The text of an error that is not Penstock's may contain values of rows.
+    assert "4711" not in ended.reason
+    cancelled = PySparkPipelineResult()
+    cancelled._state = PipelineState.CANCELLING
+    with pytest.raises(LookupError):
+        Job(context, plan, settings, cancelled).run_stream(checkpoint)
+    assert (notes.ended(1), notes.ended(2)) == (None, Ended("CANCELLED"))
 
 
 def test_a_checkpoint_without_one_of_its_state_runs_fails_at_the_start(tmp_path: Path) -> None:

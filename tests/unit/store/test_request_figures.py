@@ -17,6 +17,7 @@ from penstock.publish import CheckpointPosition
 from penstock.runner.protocol import Coordinator, EpochState
 from penstock.runner.protocol.loop import SWEEP_EVERY
 from penstock.runner.store import Checkpoint
+from penstock.runner.store.drivers import DriverNotes, Pipeline, Process, Started
 from penstock.runner.store.object_filesystem import ObjectFileSystem
 from penstock.runner.store.requests import RequestWatch
 from tests.object_stores.simulated import SimulatedClock, SimulatedRequests, store_of
@@ -80,6 +81,18 @@ def test_a_sweep_sends_the_requests_that_the_page_states() -> None:
 def test_an_idle_hour_sends_the_requests_that_the_page_states() -> None:
     driver = Driver()
     assert driver.requests_of(driver.idle_for_an_hour) == stated("an idle hour (nothing due)")
+
+
+def test_the_notes_of_drivers_take_the_requests_that_the_page_states() -> None:
+    driver, started = Driver(), Started(Process.current(), Pipeline())
+    notes = DriverNotes(driver.checkpoint)
+    notes.note_start(1, started)
+
+    def start() -> None:
+        notes.started(1)
+        notes.note_start(2, started)
+
+    assert driver.requests_of(start) == stated("… for the notes of drivers, at a start")
 
 
 def test_the_check_of_a_store_is_the_difference_between_the_starts_that_the_page_names() -> None:

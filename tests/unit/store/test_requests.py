@@ -35,17 +35,9 @@ def test_a_request_is_for_the_driver_of_one_generation(checkpoint: Checkpoint) -
         frozenset(),
         {Request.DRAIN},
     ]
+    assert [requests.answer(generation) for generation in (7, 8)] == [{Request.STOP}, frozenset()]
     requests.delete(8)
     assert (requests.of(7), requests.of(9)) == (frozenset(), {Request.DRAIN})
-
-
-def test_a_driver_notes_that_it_stopped_and_the_next_one_deletes_the_note(checkpoint: Checkpoint) -> None:
-    requests = Requests(checkpoint)
-    RequestWatch(checkpoint, 7).note_stop()
-    assert [requests.stopped(generation) for generation in (6, 7, 8)] == [False, True, False]
-    assert requests.of(7) == frozenset()
-    RequestWatch(checkpoint, 8).delete()
-    assert not requests.stopped(7)
 
 
 def test_a_request_in_an_object_store_is_found_within_ten_seconds() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 from penstock.errors import ServiceError
-from penstock.launch.failures import describe_failure
+from penstock.failures import describe_failure
 from penstock.runner.protocol.errors import EpochFailedError, NotWrittenError
 
 
