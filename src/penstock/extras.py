@@ -49,8 +49,12 @@ def require_extra(extra: str, module: str) -> None:
         raise _missing(module, (extra,))
 
 
+def install_command(*extras: str) -> str:
+    """Return the command that installs extras. No package index has Penstock, so it is installed from a clone."""
+    return f"pip install '.[{','.join(extras)}]' in a clone of Penstock"
+
+
 def _missing(module: str, extras: tuple[str, ...]) -> MissingExtraError:
     return MissingExtraError(
-        f"the Python module {module} is missing: pip install 'penstock[{','.join(extras)}]' on the driver and on all "
-        "workers"
+        f"the Python module {module} is missing: {install_command(*extras)}, on the driver and on all workers"
     )

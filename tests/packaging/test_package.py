@@ -318,4 +318,4 @@ def test_the_base_install_brings_no_cloud_clients_and_no_libraries_of_the_comman
     command = [str(tmp_path / "environment" / "bin" / "penstock"), "list"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
-    assert "pip install 'penstock[cli]'" in done.stderr
+    assert "pip install '.[cli]'" in done.stderr

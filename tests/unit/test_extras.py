@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import configparser
+import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -21,14 +24,14 @@ def extras() -> dict[str, str]:
 
 def test_a_missing_package_is_reported_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rich", None)
-    message = r"module rich is missing: pip install 'penstock\[cli\]'"
+    message = r"module rich is missing: pip install '\.\[cli\]'"
     with pytest.raises(MissingExtraError, match=message), extra_packages("cli"):
         import rich  # noqa: F401
 
 
 def test_a_missing_name_of_a_namespace_package_is_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "google.cloud.bigtable", None)
-    message = r"google\.cloud\.bigtable is missing: .*penstock\[bigtable\]"
+    message = r"google\.cloud\.bigtable is missing: .*\[bigtable\]"
     with pytest.raises(MissingExtraError, match=message), extra_packages("bigtable"):
         import google.cloud.bigtable  # noqa: F401
 
@@ -40,7 +43,7 @@ def test_a_missing_module_of_penstock_is_not_a_missing_package(monkeypatch: pyte
 
 
 def test_a_package_is_looked_for_without_an_import() -> None:
-    with pytest.raises(MissingExtraError, match=r"no_such_package\.part is missing: .*penstock\[spark\]"):
+    with pytest.raises(MissingExtraError, match=r"no_such_package\.part is missing: .*\[spark\]"):
         require_extra("spark", "no_such_package.part")
     require_extra("spark", "json")
 
@@ -57,7 +60,7 @@ def test_the_command_says_which_extra_it_needs(
     with pytest.raises(SystemExit) as stopped:
         main.main()
     assert stopped.value.code == 2
-    assert "pip install 'penstock[cli]'" in capsys.readouterr().err
+    assert "pip install '.[cli]'" in capsys.readouterr().err
 
 
 def test_the_extra_all_brings_every_extra_for_users() -> None:
@@ -72,3 +75,48 @@ def test_every_extra_for_users_is_documented() -> None:
     assert [
         name for name in extras().keys() - {"test", "lint", "docs"} if f"`{name}`" not in documented
     ] == []
+
+
+ROOT = SETUP.parent
+INSTALLS_FROM_AN_INDEX = re.compile(r"pip install(?: --?[\w-]+)* '?penstock\b")
+"""No index has Penstock: a package of that name there is another one."""
+
+
+def test_no_page_and_no_message_tells_to_install_penstock_from_an_index() -> None:
+    places = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    for folder in ("src/penstock", "io", "runner", "transforms", "pipelines", "templates"):
+        places += [each for each in (ROOT / folder).rglob("*") if each.suffix in (".py", ".yaml")]
+    assert len(places) > 300
+    found = [
+        str(each.relative_to(ROOT))
+        for each in places
+        if INSTALLS_FROM_AN_INDEX.search(each.read_text("utf-8"))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["-m", "penstock.cli.main", "emulator", "bigtable"], ["-m", "benchmarks.demo.bigtable_users"]],
+)
+def test_the_programs_of_the_quickstart_name_the_extra_that_is_missing(
+    tmp_path: Path, arguments: list[str]
+) -> None:
+    """Without the extra, as after the `pip install` of README: one line, no traceback."""
+    hide = "import sys; sys.modules.update({f'google.cloud.{each}': None for each in %r})"
+    hidden = ("bigtable", "bigtable_v2", "bigtable_admin_v2", "bigtable.data")
+    (tmp_path / "sitecustomize.py").write_text(hide % (hidden,))
+    path = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
+    command = [sys.executable, *arguments]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "pip install '.[bigtable]'" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -34,8 +34,8 @@ def spanner_emulator(simulated: bool, options: Sequence[str]) -> None:
         else:
             from penstock.emulators.spanner_command import main as start
 
-    restore_defaults()  # the server handles signals itself
-    start(options)
+        restore_defaults()  # the server handles signals itself
+        start(options)
 
 
 @emulator.command("ydb", add_help_option=False, context_settings=_UNKNOWN_OPTIONS)
@@ -57,8 +57,9 @@ def bigtable_emulator(options: Sequence[str]) -> None:
     with _extra("bigtable"):
         from penstock.emulators.bigtable.cli import main as start
 
-    restore_defaults()  # the emulator handles signals itself
-    start(options)
+        restore_defaults()  # the emulator handles signals itself
+        # Within the block, because it imports the client only when it starts.
+        start(options)
 
 
 @emulator.command("postgres", add_help_option=False, context_settings=_UNKNOWN_OPTIONS)

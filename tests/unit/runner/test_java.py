@@ -86,7 +86,7 @@ def test_without_any_java_the_error_names_the_searched_places_and_both_fixes(tmp
     sentence = str(caught.value)
     assert f"JAVA_HOME ({home}): version 8 is older than 17" in sentence
     assert "apt-get install openjdk-17-jre-headless" in sentence
-    assert "pip install 'penstock[java]'" in sentence
+    assert "pip install '.[java]'" in sentence
 
 
 def test_a_java_that_hangs_is_ignored(tmp_path: Path) -> None:
