@@ -3,6 +3,7 @@
 | error | meaning | is the epoch tried again? |
 |---|---|---|
 | `SparkStartError` | Spark cannot start with these settings | no epoch has begun |
+| `SparkKilledError` | the JVM was killed while it started | no epoch has begun; another start may succeed |
 | `SparkLostError` | the JVM has ended, and with it the session | no: every try would fail |
 | `WorkerSetupError` | the workers' Python cannot run the pipeline | no: every try would fail |
 | `SparkJobError` | a worker or an executor died, or the job failed for another reason of Spark's | yes |
@@ -21,6 +22,14 @@ class SparkError(ServiceError):
 
 class SparkStartError(SparkError):
     """Spark did not start. Nothing has been read or written."""
+
+    retryable = False
+
+
+class SparkKilledError(SparkStartError):
+    """A signal ended Spark's JVM while it started."""
+
+    retryable = True
 
 
 class SparkLostError(SparkError):

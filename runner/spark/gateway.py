@@ -26,7 +26,7 @@ from typing import IO, Any
 
 from penstock.extras import require_extra
 from penstock.runner.spark.diagnosis import Limits, start_failure
-from penstock.runner.spark.errors import SparkStartError
+from penstock.runner.spark.errors import SparkKilledError, SparkStartError
 
 KEPT_LINES = 200
 """Number of the JVM's last log lines that are kept for an error message."""
@@ -206,14 +206,42 @@ def connect(jvm: JvmProcess, address: Path) -> None:
 
     while not address.exists():
         if jvm.exit_code(_POLL_SECONDS) is not None and not address.exists():
-            jvm.mute()
-            raise SparkStartError(start_failure(jvm.log, jvm.exit_code(), Limits.of_this_process()))
+            raise _ended(jvm)
     # A private method, but the only one that connects PySpark to a JVM without making a context (read in 4.3).
     with _gateway_in_environment(address.read_bytes()):
         SparkContext._ensure_initialized()
 
 
-_POLL_SECONDS = 0.02
+@contextlib.contextmanager
+def explaining_its_end(jvm: JvmProcess) -> Iterator[None]:
+    """Say why the JVM has ended if that is why a call to it within the block failed.
+
+    A JVM that is killed after it has written its address gives only a refused connection.
+
+    Raises:
+        SparkStartError: the JVM has ended.
+    """
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    try:
+        yield
+    except (SparkStartError, Py4JJavaError):  # the second one is an answer, so the JVM runs
+        raise
+    except (OSError, EOFError, Py4JError) as error:
+        # The connection may break a moment before the process has ended.
+        if jvm.exit_code(_END_SECONDS) is None:
+            raise
+        raise _ended(jvm) from error
+
+
+def _ended(jvm: JvmProcess) -> SparkStartError:
+    jvm.mute()
+    code = jvm.exit_code()
+    text = start_failure(jvm.log, code, Limits.of_this_process())
+    return SparkKilledError(text) if code is not None and code < 0 else SparkStartError(text)
+
+
+_POLL_SECONDS, _END_SECONDS = 0.02, 2.0
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from penstock.runner.spark.archive import find_archive
 from penstock.runner.spark.daemon_handoff import ADDRESS, early_daemon
 from penstock.runner.spark.diagnosis import context_failure
 from penstock.runner.spark.errors import SparkStartError
-from penstock.runner.spark.gateway import JvmProcess, connect, launch_jvm
+from penstock.runner.spark.gateway import JvmProcess, connect, explaining_its_end, launch_jvm
 from penstock.runner.spark.java import Java, find_java, launcher_home
 from penstock.runner.spark.python_check import check_python
 from penstock.runner.spark.scratch import PrivateFolder, make_private_folder, remove_abandoned
@@ -123,14 +124,19 @@ class OwnSession:
             SparkStartError: it has ended; the message says why.
         """
         if self.jvm is not None and self._address is not None:
-            connect(self.jvm, self._address)
+            with explaining_its_end(self.jvm):
+                connect(self.jvm, self._address)
 
     def start_context(self) -> Any:
         """Start the context with the network settings that the settings lack, and end it when this process ends.
 
         Raises:
-            SparkStartError: Spark refuses its settings; the message says what to do.
+            SparkStartError: Spark refuses its settings, or the JVM has ended; the message says what to do.
         """
+        with nullcontext() if self.jvm is None else explaining_its_end(self.jvm):
+            return self._start_context()
+
+    def _start_context(self) -> Any:
         from py4j.protocol import Py4JJavaError
         from pyspark import SparkConf, SparkContext
 

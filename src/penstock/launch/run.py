@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from penstock.errors import AnotherDriverError, UsageError
+from penstock.errors import AnotherDriverError, PenstockError, UsageError
 from penstock.failures import describe_failure
 from penstock.launch.reporter import Reporter
 from penstock.launch.signals import StopSignals
@@ -140,13 +140,18 @@ def _start(build: Callable[[], Any], session: _Session, signals: StopSignals) ->
         with without_collections():
             _preflight(pipeline, session.words)
         mark("asked the services")
-        # From here on a KeyboardInterrupt could leave a JVM and workers behind, so a signal waits for the result.
-        signals.nothing_runs = False
+    except Exception as error:
+        return session.fail(ExitCode.PREFLIGHT, error)
+    # From here on a KeyboardInterrupt could leave a JVM and workers behind, so a signal waits for the result.
+    signals.nothing_runs = False
+    try:
         return pipeline.run()
     except Exception as error:
         if signals.requested:  # a signal to the whole process group also ends the JVM that is starting
             return session.interrupted_while_starting()
-        return session.fail(ExitCode.PREFLIGHT, error)
+        # Spark's JVM was killed, or the store of the checkpoint does not answer: another start may succeed.
+        transient = isinstance(error, PenstockError) and error.retryable
+        return session.fail(ExitCode.FAILED if transient else ExitCode.PREFLIGHT, error)
 
 
 def _preflight(pipeline: Any, words: Words) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import AnotherDriverError
+from penstock.errors import AnotherDriverError, ServiceError
 from penstock.launch import run as run_module
 from penstock.launch.reporter import Reporter, Style
 from penstock.launch.run import Continuation, ExitCode, run_pipeline
@@ -173,6 +173,12 @@ def test_a_start_that_the_runner_refuses_is_a_preflight_error(run: Run) -> None:
     ended = run(FakePipeline(RuntimeError("the checkpoint folder is not empty")))
     assert ended.code == ExitCode.PREFLIGHT
     assert ended.message("error") == "not started: the checkpoint folder is not empty"
+
+
+def test_a_start_that_may_succeed_the_next_time_has_the_exit_code_of_a_failure(run: Run) -> None:
+    ended = run(FakePipeline(ServiceError("Spark's JVM was ended by SIGKILL before it was ready")))
+    assert ended.code == ExitCode.FAILED
+    assert ended.message("error") == "failed: Spark's JVM was ended by SIGKILL before it was ready"
 
 
 def test_an_error_of_a_check_is_a_preflight_error(run: Run) -> None:

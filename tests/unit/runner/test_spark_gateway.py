@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from penstock.runner.spark.errors import SparkStartError
+from penstock.runner.spark import gateway
+from penstock.runner.spark.errors import SparkKilledError, SparkStartError
 from penstock.runner.spark.gateway import JvmProcess
+from penstock.runner.spark.own_session import OwnSession
 from penstock.runner.spark.python_check import check_python
 
 
@@ -53,6 +57,34 @@ def test_the_warning_about_a_package_of_older_javas_is_not_copied(capfd: pytest.
     running.copy_output()
     assert running.exit_code(10.0) == 0
     assert capfd.readouterr().err == running.log == "WARNING: else\n"
+
+
+def test_a_jvm_that_is_killed_once_it_has_an_address_is_named_by_its_signal(tmp_path: Path) -> None:
+    """Its port refuses connections then, which alone would be "[Errno 111] Connection refused"."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    address = tmp_path / "gateway"
+    address.write_bytes(struct.pack(">ii", port, 3) + b"key")
+    session = OwnSession({"spark.master": "local[1]"}, [])
+    session.jvm, session._address = jvm("sleep 0.1; kill -9 $$"), address
+    with pytest.raises(
+        SparkKilledError, match="JVM was ended by SIGKILL before it was ready: start the pipeline"
+    ):
+        session.connect()
+    assert SparkKilledError.retryable
+    session.jvm, session._address = jvm("echo 'Error: no such option'; exit 1"), address
+    with pytest.raises(SparkStartError, match="no such option") as refused:
+        session.connect()
+    assert not refused.value.retryable
+
+
+def test_a_jvm_that_runs_is_not_blamed_for_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway, "_END_SECONDS", 0.01)
+    running = jvm("read line")
+    with pytest.raises(ConnectionResetError), gateway.explaining_its_end(running):
+        raise ConnectionResetError
+    running.end()
 
 
 def test_a_closed_message_pipe_does_not_stop_the_jvm(tmp_path: Path) -> None:
