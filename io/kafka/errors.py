@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import logging
+import re
+from collections.abc import Collection
+
 from confluent_kafka import KafkaError
 
 from penstock.errors import ServiceError
 from penstock.io.staging.delivery import TargetUnavailableError
+
+# librdkafka writes to stderr unless it gets a logger.
+CLIENT_LOG = logging.getLogger("penstock.io.kafka.librdkafka")
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    # The client tries to connect several times a second, and logs each failure. The error that the sink raises names
+    # the broker and the reason once.
+    return not record.getMessage().startswith("FAIL ")
+
+
+CLIENT_LOG.addFilter(_is_news)
 
 
 class KafkaTargetError(ServiceError):
@@ -52,8 +68,24 @@ def concerns_a_row(error: KafkaError) -> bool:
     return error.code() in _ROW_CODES
 
 
-def classify_error(error: KafkaError, target: str) -> ServiceError:
-    """Return the exception that an error means, if it does not concern a row."""
+_UNREACHABLE_CODES = frozenset((KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE))
+_FAILED_CONNECTION = re.compile(r"(\S+?)/\w+: (?:.*?failed|Failed to resolve '\S+'): (.*?)(?: \(after .*)?")
+"""How the client (read in 2.16) tells that a broker cannot be reached."""
+
+
+def unreachable_broker(error: KafkaError) -> str | None:
+    """Return which broker does not answer, and why, if an error of a connection says so."""
+    match = _FAILED_CONNECTION.fullmatch(error.str())
+    return f"no answer at {match[1]}: {match[2].lower()}" if match else None
+
+
+def classify_error(error: KafkaError, target: str, unreachable: Collection[str] = ()) -> ServiceError:
+    """Return the exception that an error means, if it does not concern a row.
+
+    `unreachable` are the answers of `unreachable_broker` for earlier errors.
+    """
+    if unreachable and error.code() in _UNREACHABLE_CODES:
+        return TargetUnavailableError(f"{target}: {'; '.join(unreachable)}")
     advice = _ADVICE.get(error.code())
     if advice is not None:
         return KafkaTargetError(f"{target}: {advice} (Kafka said {error.name()}: {error.str()})")

@@ -17,6 +17,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from penstock.io.kafka.errors import CLIENT_LOG
 from penstock.io.kafka.records import LONGEST_METADATA, StoredEntry, decode_entry, encode_entry
 
 _REQUEST_SECONDS = 30.0
@@ -36,7 +37,8 @@ class Ledger:
                 # Otherwise an offset would be read that belongs to an open transaction.
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
-            }
+            },
+            logger=CLIENT_LOG,
         )
 
     def read(self) -> StoredEntry | None:

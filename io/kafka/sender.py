@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -13,7 +12,13 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from penstock.io.kafka.errors import classify_error, concerns_a_row, needs_a_person
+from penstock.io.kafka.errors import (
+    CLIENT_LOG,
+    classify_error,
+    concerns_a_row,
+    needs_a_person,
+    unreachable_broker,
+)
 from penstock.io.kafka.ledger import Ledger
 from penstock.io.kafka.records import Record, StoredEntry, records_of, topics_of
 from penstock.io.staging.delivery import (
@@ -35,9 +40,6 @@ _METADATA_SECONDS = 5.0
 _FLUSH_SECONDS = 60.0
 """Time limit for sending a batch and for ending its transaction."""
 
-# librdkafka writes to stderr unless it gets a logger.
-_librdkafka = logging.getLogger("penstock.io.kafka.librdkafka")
-
 
 class KafkaSender:
     """See `penstock.io.staging.delivery.Sender`."""
@@ -47,9 +49,11 @@ class KafkaSender:
         self._transactions: dict[str, _Writer] = {}
         self._producer: _Producer | None = None
         self._refused: KafkaError | None = None
+        # A dict, because it keeps the order.
+        self._unreachable: dict[str, None] = {}
         # Keep the client in a field: if it is garbage-collected, its futures fail.
         settings: dict[str, Any] = {**target.client_settings(), "error_cb": self._take_error}
-        self._admin = AdminClient(settings, logger=_librdkafka)
+        self._admin = AdminClient(settings, logger=CLIENT_LOG)
         self._topics: set[str] = set()
         if target.transactional:
             with self._errors():
@@ -163,6 +167,7 @@ class KafkaSender:
     def _existing(self) -> frozenset[str]:
         """Return the topics that exist."""
         deadline = time.monotonic() + _REQUEST_SECONDS
+        self._unreachable.clear()
         while True:
             try:
                 # Ask for all topics: a broker may create a topic that a client asks for by name, with other settings.
@@ -177,13 +182,16 @@ class KafkaSender:
         # librdkafka (read in 2.16) repeats a refused login without end. A request that waits for it only times out.
         if needs_a_person(error):
             self._refused = error
+        if (found := unreachable_broker(error)) is not None:
+            self._unreachable[found] = None
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
         try:
             yield
         except KafkaException as error:
-            raise classify_error(self._refused or error.args[0], self._target.name) from error
+            cause = self._refused or error.args[0]
+            raise classify_error(cause, self._target.name, self._unreachable) from error
 
 
 class _Writer:
@@ -262,7 +270,7 @@ class _Producer:
         self._fatal: KafkaError | None = None
         self._transactional = "transactional.id" in settings
         # A function for errors is needed: without one the client raises fatal errors inside of delivery reports.
-        self.client = Producer({**settings, "error_cb": self._take_error}, logger=_librdkafka)
+        self.client = Producer({**settings, "error_cb": self._take_error}, logger=CLIENT_LOG)
 
     def produce(self, records: Sequence[Record], attempt: _Attempt) -> None:
         """Produce records, and return when the broker has answered for each."""

@@ -11,9 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 
 from penstock.io.kafka import sender as sender_module
-from penstock.io.kafka.errors import KafkaTargetError
+from penstock.io.kafka.errors import KafkaTargetError, unreachable_broker
 from penstock.io.kafka.target import KafkaTarget
 from penstock.io.staging import TargetUnavailableError
 
@@ -72,11 +73,32 @@ def test_a_wrong_password_is_named_by_the_check_and_is_no_outage(
 
 
 @pytest.mark.parametrize("guarantee", ["transactional", "idempotent"])
-def test_brokers_that_do_not_answer_are_an_outage(guarantee: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sender_module, "_METADATA_SECONDS", 0.1)
-    monkeypatch.setattr(sender_module, "_REQUEST_SECONDS", 0.1)
-    with pytest.raises(TargetUnavailableError, match="_TRANSPORT"):
+def test_brokers_that_do_not_answer_are_an_outage_that_is_told_once(
+    guarantee: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sender_module, "_METADATA_SECONDS", 0.5)
+    monkeypatch.setattr(sender_module, "_REQUEST_SECONDS", 0.5)
+    with pytest.raises(TargetUnavailableError, match=r"no answer at 127\.0\.0\.1:1: connection refused$"):
         KafkaTarget("127.0.0.1:1", lambda _: [], guarantee=guarantee).check()
+    assert [record.getMessage() for record in caplog.records if record.name.endswith("librdkafka")] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "b:1/bootstrap: Connect to ipv4#10.0.0.1:1 failed: Connection refused (after 0ms in state CONNECT)",
+            "no answer at b:1: connection refused",
+        ),
+        (
+            "b:1/bootstrap: Failed to resolve 'b:1': Name or service not known (after 5ms in state CONNECT)",
+            "no answer at b:1: name or service not known",
+        ),
+        ("2/2 brokers are down", None),
+    ],
+)
+def test_an_error_of_a_connection_names_the_broker_and_the_reason(text: str, told: str | None) -> None:
+    assert unreachable_broker(KafkaError(KafkaError._TRANSPORT, text)) == told
 
 
 class Brokers:
