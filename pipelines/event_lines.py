@@ -9,10 +9,11 @@ from typing import Any
 
 import apache_beam as beam
 
-from penstock.errors import UsageError
+from penstock.errors import SeveralProblemsError, UsageError
 from penstock.event.replica import encode_version
 from penstock.io.files import WriteToJsonLines
 from penstock.io.staging.dead_letter_limit import StopAtLimit
+from penstock.pipelines.choices_check import Findings, check_choices, has_choices
 from penstock.pipelines.event_options import EventOptions
 from penstock.pipelines.event_steps import column_steps, row_steps, secret_key
 from penstock.pipelines.replay import NoRecords
@@ -40,11 +41,19 @@ class ToEvents:
         options: the user's choices.
         system: spanner, bigtable, postgres or ydb.
         stream: the change stream that is read.
+        tables: a function that returns the tables of the source; None: they are not known. It is called before the
+            start, and only if a choice names tables or columns.
     """
 
-    def __init__(self, options: EventOptions, system: str, stream: Any) -> None:
+    def __init__(
+        self, options: EventOptions, system: str, stream: Any, tables: Callable[[], Any] | None = None
+    ) -> None:
         self._options, self._replay = options, options.replay
-        self._convert = ToChangeEvents(
+        check = None
+        if tables is not None and has_choices(options) and options.replay is None:
+            check = partial(_choices_of, options, tables, stream)
+        self._convert = _CheckedConversion(
+            check,
             server=f"{stream.project}/{stream.instance}" if hasattr(stream, "project") else "",
             database=getattr(stream, "database", ""),
             stream=getattr(stream, "change_stream", getattr(stream, "publication", "")),
@@ -82,6 +91,36 @@ class ToEvents:
         """Return the transform of the failures of a step to dead letters."""
         attempt = 1 if self._replay is None else self._replay.attempt
         return DeadLetters(with_text=True, step=name, attempt=attempt)
+
+
+class _CheckedConversion(ToChangeEvents):
+    """`ToChangeEvents` with a check of the choices about its events."""
+
+    def __init__(self, check: Callable[[], Findings] | None, **names: str) -> None:
+        super().__init__(**names)
+        self._check = check
+
+    def check_start(self) -> None:
+        """Check that the tables and columns exist that the choices name.
+
+        Not when a pipeline resumes: then a table that was dropped only has a warning.
+
+        Raises:
+            UsageError: some do not; the message names them all.
+        """
+        if self._check is not None and (problems := self._check().problems):
+            raise SeveralProblemsError.of([UsageError(problem) for problem in problems])
+
+    def setup_warnings(self) -> list[str]:
+        """Return warnings about names of the choices that match nothing."""
+        if self._check is None:
+            return []
+        problems, warnings = self._check()
+        return [*problems, *warnings]
+
+
+def _choices_of(options: EventOptions, tables: Callable[[], Any], stream: Any) -> Findings:
+    return check_choices(options, tables(), stream.short_name)
 
 
 class FormatCheck:
@@ -151,6 +190,7 @@ class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
         capture: a function that returns the capture type of the source; it is called before the start, and only if
             the format depends on it.
         shards: number of shards of the sink, for barriers.
+        tables: see `ToEvents`.
 
     Raises:
         UsageError: a choice is malformed, or the source cannot satisfy it.
@@ -163,6 +203,7 @@ class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
         stream: Any,
         capture: Callable[[], str],
         shards: int,
+        tables: Callable[[], Any] | None = None,
     ) -> None:
         super().__init__()
         self._options, self._shards = options, shards
@@ -170,7 +211,7 @@ class EventLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
         self._format = options.make_format(system, stream)
         self._check = FormatCheck(options, self._format, system, capture)
         self._lines = RecordLines(self._format, options.lines)
-        self._to_events = ToEvents(options, system, stream)
+        self._to_events = ToEvents(options, system, stream, tables)
         if options.barrier_seconds:
             self._lines.barrier("", 0)  # refuses a format without barriers
         self._metadata = metadata_format(options, self._format)

@@ -51,7 +51,9 @@ def postgres_to_files(
     refuse_snapshots(events, source)
     to_lines: beam.PTransform = NativeLines(events, log_lines)
     if events.format != NATIVE:
-        to_lines = EventLines(events, "postgres", source.stream, source.capture_type, shards)
+        to_lines = EventLines(
+            events, "postgres", source.stream, source.capture_type, shards, source.source_tables
+        )
     lines = pipeline | "ReadChangeStream" >> readable(source, events) | "ToLines" >> to_lines
     return lines | "WriteFiles" >> WriteLines(events, output, shards=shards, roll_seconds=roll_seconds)
 

@@ -122,7 +122,7 @@ def _apply(
     metadata: DebeziumFormat | None = None,
 ) -> Any:
     records = pipeline | "ReadChangeStream" >> readable(source, options)
-    to_events = ToEvents(options, system, source.stream)
+    to_events = ToEvents(options, system, source.stream, getattr(source, "source_tables", None))
     events, letters = to_events.events(records)
     if metadata is not None:
         events |= "TransactionMetadata" >> WithTransactionMetadata(metadata)

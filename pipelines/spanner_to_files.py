@@ -58,7 +58,9 @@ def spanner_to_files(
         source, events = filtering_after_rows(source, events)
     to_lines: beam.PTransform = NativeLines(events, mod_lines)
     if events.format != NATIVE:
-        to_lines = EventLines(events, "spanner", source.stream, source.capture_type, shards)
+        to_lines = EventLines(
+            events, "spanner", source.stream, source.capture_type, shards, source.source_tables
+        )
     read = readable(with_lineage_log(source, lineage_log), events)
     lines = pipeline | "ReadChangeStream" >> read | "ToLines" >> to_lines
     return lines | "WriteFiles" >> WriteLines(events, output, shards=shards, roll_seconds=roll_seconds)

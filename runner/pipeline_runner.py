@@ -111,6 +111,21 @@ class PySparkRunner(PipelineRunner):
         record = open_checkpoint(settings).last_record()
         return record is not None and record.epochs > 0
 
+    def check(self, pipeline: beam.Pipeline) -> None:
+        """Check what does not need Spark: the options, and the checkpoint folder. Nothing is created.
+
+        Raises:
+            UsageError: options have bad values; all are named.
+            CheckpointError: the checkpoint folder cannot be used.
+        """
+        # Beam's Pipeline has no public property for its options.
+        settings = pipeline._options.view_as(PySparkOptions)
+        if wrong := problems(settings):
+            raise UsageError("; ".join(wrong))
+        folder = settings.checkpoint_dir
+        if folder and Checkpoint.is_empty(folder):
+            Checkpoint.check_new(folder)
+
     def run_proto(self, proto: api.Pipeline, options: PipelineOptions) -> PySparkPipelineResult:
         """Start a pipeline given as a proto; see `run_pipeline`."""
         with self._session(options) as session:

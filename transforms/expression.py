@@ -37,6 +37,32 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+_IMAGES = ("row", "after", "before", "key")
+_FACTS = ("op", "table", "schema", "tag")
+
+
+def _names_of(tree: ast.AST) -> frozenset[str]:
+    """Return the names in an expression, and those after an image (``before.State``, ``row['State']``)."""
+    found, bound, called = set(), set(), set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()):
+                bound.add(name)  # by a comprehension
+            case ast.Name(id=name):
+                found.add(name)
+            case ast.Call(func=ast.Attribute() as method):
+                called.add(id(method))
+            case ast.Attribute(value=ast.Name(id=image), attr=name) if (
+                image in _IMAGES and id(node) not in called
+            ):
+                found.add(name)
+            case ast.Subscript(value=ast.Name(id=image), slice=ast.Constant(value=str(name))) if (
+                image in _IMAGES
+            ):
+                found.add(name)
+    return frozenset(found - bound)
+
+
 class RowExpression:
     """A condition over an event, for `FilterEvents(where=…)`. Picklable.
 
@@ -46,12 +72,22 @@ class RowExpression:
 
     def __init__(self, text: str) -> None:
         try:
-            ast.parse(text.strip(), mode="eval")
+            self._names = _names_of(ast.parse(text.strip(), mode="eval"))
             EvalWithCompoundTypes().parse(text)
         except (SyntaxError, InvalidExpression) as error:
             raise UsageError(f"where is not an expression: {error.args[0]} in {text!r}") from None
         self._text = text
         self._evaluator: _Evaluator | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that the expression names, sorted."""
+        return sorted(self._names - _FUNCTIONS.keys() - {*_IMAGES, *_FACTS, "sent"})
+
+    @property
+    def chooses_tables(self) -> bool:
+        """Whether the expression asks for the table, or whether a row has a column."""
+        return bool(self._names & {"table", "schema", "sent"})
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_evaluator": None}  # its functions are closures, which do not pickle

@@ -9,6 +9,8 @@ comparison); then everything is done again from the new snapshot.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +23,7 @@ from penstock.event.change_rows import change_rows
 from penstock.event.model import Source, TableSchema, Version
 from penstock.event.replica import TableChanges, encode_version, fold
 from penstock.event.schema_changes import Policy, SchemaChange
+from penstock.folders import check_creatable
 from penstock.io.columnar.arrow_rows import (
     arrow_schema,
     columns_of_arrow,
@@ -50,12 +53,13 @@ from penstock.io.columnar.table_rows import (
     forget_before,
     table_schema,
 )
-from penstock.io.delta.errors import classify_error
+from penstock.io.delta.errors import DeltaTargetError, classify_error
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.delivery import LedgerEntry, TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
 
 _EPOCH_BITS = 32
+_PLACEHOLDER = re.compile(r"\{\w+\}")
 """Delta stores one integer for each writer: the generation in the high bits, the epoch in the low ones."""
 
 
@@ -75,15 +79,22 @@ class DeltaTarget:
         return f"the Delta table {self.uri}"
 
     def check(self) -> None:
-        """Open the table, if the URI names one.
+        """Open the table, or look for one at a URI with other values for its placeholders.
 
         Raises:
             TargetUnavailableError: the storage does not answer.
-            DeltaTargetError: it denies access, or there is no such bucket.
+            DeltaTargetError: it denies access, there is no such bucket, or the folder cannot be made.
         """
-        if "{" not in self.uri:
-            with _errors(self.uri):
-                self._open(self.uri)
+        folder = self.uri.removeprefix("file://")
+        if "://" not in folder:
+            above = folder.partition("{")[0]
+            try:
+                check_creatable(folder if above == folder else os.path.dirname(above) or ".")
+            except OSError as error:
+                raise DeltaTargetError(f"{self.name} cannot be created: {error.strerror}") from error
+        uri = _PLACEHOLDER.sub("penstock", self.uri)
+        with _errors(uri):
+            self._open(uri)
 
     def publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
         given: dict[str, Source] = {}

@@ -22,6 +22,7 @@ from penstock.event.change_rows import change_rows
 from penstock.event.model import Source, TableSchema, Version
 from penstock.event.replica import encode_version, fold
 from penstock.event.schema_changes import Policy
+from penstock.folders import check_creatable
 from penstock.io.columnar.arrow_rows import (
     columns_of_arrow,
     new_table_schema,
@@ -49,7 +50,7 @@ from penstock.io.columnar.table_rows import (
     forget_before,
     table_schema,
 )
-from penstock.io.iceberg.errors import classify_error, not_configured
+from penstock.io.iceberg.errors import IcebergTargetError, classify_error, not_configured
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.delivery import LedgerEntry, TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
@@ -94,12 +95,18 @@ class IcebergTarget:
         return f"the Iceberg table {self.table} of the catalogue {self.catalog}"
 
     def check(self) -> None:
-        """Ask the catalogue for its namespaces.
+        """Ask the catalogue for its namespaces, and whether a warehouse on this machine can be written.
 
         Raises:
             TargetUnavailableError: it does not answer.
-            IcebergTargetError: it denies access, or is not configured.
+            IcebergTargetError: it denies access, or is not configured, or the warehouse cannot be made.
         """
+        warehouse = self.properties.get("warehouse", "").removeprefix("file://")
+        if warehouse.startswith("/"):
+            try:
+                check_creatable(warehouse)
+            except OSError as error:
+                raise IcebergTargetError(f"{self.name} cannot be created: {error.strerror}") from error
         with _errors(self.name):
             self._load_catalog().list_namespaces()
 

@@ -184,8 +184,7 @@ def unmatched_tables(stream: ChangeStream, rows: Rows, patterns: Sequence[str]) 
     None about a publication without tables, or one that does not exist: another check says so.
     """
     tables = source_tables(stream, rows) if patterns else []
-    published = ",".join(name for shard in stream.shards for name in shard.publications)
-    return unmatched("tables", patterns if tables else (), tables, f"publication {published}")
+    return unmatched("tables", patterns if tables else (), tables, stream.short_name)
 
 
 def check_shards(stream: ChangeStream, rows: Rows) -> None:

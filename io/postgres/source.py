@@ -45,6 +45,11 @@ class ChangeStream(WithIdentity):
         first = replace(self, further=())
         return (first, *(replace(first, slot=slot, publication=names) for slot, names in self.further))
 
+    @property
+    def short_name(self) -> str:
+        """The publications of all slots, for messages."""
+        return "publication " + ",".join(shard.publication for shard in self.shards)
+
     def __str__(self) -> str:
         if self.further:
             return "; ".join(map(str, self.shards))

@@ -69,6 +69,7 @@ from penstock.io.spanner.source import (
 )
 from penstock.io.spanner.state import Window
 from penstock.io.spanner.tracker import FrontierCoder, SpannerTracker
+from penstock.tables import SourceTable
 from penstock.timestamps import NANOS, Timelike, format_timestamp
 
 if TYPE_CHECKING:
@@ -421,6 +422,24 @@ class ReadFromSpannerChangeStream(ReadFromChangeStream):
         changed = copy.copy(self)
         changed._settings = replace(self._settings, selection=selection)
         return changed
+
+    def source_tables(self) -> list[SourceTable]:
+        """Return the watched tables that are read, with their watched columns. It asks the service.
+
+        Raises:
+            ChangeStreamError: the service refused to answer.
+            UnavailableError: it did not answer for `unavailable_seconds`.
+        """
+        fn, stream = ReadSnapshotAndStreamFn(self._settings), self._stream
+        client = fn.snapshot_client(stream)
+
+        def watched() -> list[SourceTable]:
+            tables = plan.watched_tables(lambda sql: client.query(sql, None), stream.change_stream)
+            names = [(*table.name.rpartition("."), table.columns) for table in tables]
+            return [SourceTable(schema, name, columns) for schema, _, name, columns in names]
+
+        found = client.backoff.ask(watched, self._settings.limits.unavailable_seconds)
+        return [table for table in found if self._settings.selection.reads_table(str(table))]
 
     def capture_type(self) -> str:
         """Ask the service, from this process, which values the change stream sends, such as ``NEW_ROW``.

@@ -57,8 +57,13 @@ class ChangeStream(WithIdentity):
         """The database's resource name."""
         return f"projects/{self.project}/instances/{self.instance}/databases/{self.database}"
 
+    @property
+    def short_name(self) -> str:
+        """The change stream, for messages."""
+        return f"change stream {self.change_stream}"
+
     def __str__(self) -> str:
-        return f"change stream {self.change_stream} of {self.database_path}"
+        return f"{self.short_name} of {self.database_path}"
 
 
 PRIORITIES = ("LOW", "MEDIUM", "HIGH")

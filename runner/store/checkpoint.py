@@ -23,6 +23,7 @@ from datetime import datetime
 
 from penstock import __version__
 from penstock.compat import UTC
+from penstock.folders import check_creatable
 from penstock.object_stores.errors import StoreError
 from penstock.runner.protocol.coordinator import wall_clock_us
 from penstock.runner.protocol.errors import CheckpointError
@@ -30,7 +31,7 @@ from penstock.runner.protocol.exactly_once_put import create_exactly_once
 from penstock.runner.protocol.record import CommitRecord, StateRun
 from penstock.runner.protocol.record_codec import decode_record, record_digest, with_side_file
 from penstock.runner.protocol.record_store import StoredRecord
-from penstock.runner.store.filesystem import FileSystem
+from penstock.runner.store.filesystem import FileSystem, LocalFileSystem
 from penstock.runner.store.folders import open_folder
 from penstock.runner.store.keys import KEY_GROUPS
 from penstock.runner.store.runs import check_size, run_missing
@@ -125,6 +126,23 @@ class Checkpoint:
         storage, path = open_folder(folder)
         try:
             return not storage.list(path)
+        except OSError as error:
+            raise _cannot_use(path, error) from error
+
+    @classmethod
+    def check_new(cls, folder: str) -> None:
+        """Check that a checkpoint can be created in an empty or missing folder. No folder is left behind.
+
+        Raises:
+            CheckpointError: it cannot; the message says what to do.
+        """
+        storage, path = open_folder(folder)
+        try:
+            if isinstance(storage, LocalFileSystem):
+                check_creatable(path)
+            storage.check_guarantees()
+        except StoreError as error:
+            raise CheckpointError(f"cannot use {path} for checkpoints: {error}") from error
         except OSError as error:
             raise _cannot_use(path, error) from error
 

@@ -22,25 +22,31 @@ from penstock.errors import SeveralProblemsError, UnavailableError
 __all__ = ["preflight"]
 
 
-def preflight(pipeline: beam.Pipeline, *, resuming: bool = False) -> list[str]:
+def preflight(pipeline: beam.Pipeline, *, resuming: bool | None = None) -> list[str]:
     """Call the checks of every transform and of the runner, and return the warnings of the transforms.
 
-    `check` is always called, `check_start` unless the pipeline is `resuming` from a checkpoint.
+    `check` is always called, `check_start` unless the pipeline is `resuming` from a checkpoint. None: the runner is
+    asked with its method `resumes`; pipelines of other runners start from their beginning.
 
     Raises:
         SeveralProblemsError: several checks failed. The error of a single one is raised unchanged.
     """
-    checks = _Checks(("check",) if resuming else ("check_start", "check"))
+    checks = _Checks()
+    runner = getattr(pipeline, "runner", None)
+    if resuming is None:
+        # Beam's Pipeline has no public property for its options.
+        resuming = bool(checks.call(getattr(runner, "resumes", None), getattr(pipeline, "_options", None)))
+    checks.names = ("check",) if resuming else ("check_start", "check")
     pipeline.visit(checks)
-    checks.call(getattr(getattr(pipeline, "runner", None), "check", None), pipeline)
+    checks.call(getattr(runner, "check", None), pipeline)
     if checks.errors:
         raise SeveralProblemsError.of(checks.errors)
     return checks.warnings
 
 
 class _Checks(PipelineVisitor):
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = names
+    def __init__(self) -> None:
+        self.names: Sequence[str] = ()
         self.warnings: list[str] = []
         self.errors: list[Exception] = []
 
@@ -48,18 +54,19 @@ class _Checks(PipelineVisitor):
         self.visit_transform(transform_node)
 
     def visit_transform(self, transform_node: AppliedPTransform) -> None:
-        for name in self._names:
+        for name in self.names:
             self.call(getattr(transform_node.transform, name, None))
         # A source that cannot be read has nothing to warn of.
         if not self.errors and callable(warn := getattr(transform_node.transform, "setup_warnings", None)):
             self.warnings += warn()
 
-    def call(self, check: Any, *arguments: Any) -> None:
-        """Call a check, if there is one, and keep its error."""
+    def call(self, check: Any, *arguments: Any) -> Any:
+        """Return what a check returns, if there is one, and keep its error."""
         # A service that does not answer costs its whole time limit, and a later check may ask the same one.
         if not callable(check) or any(isinstance(error, UnavailableError) for error in self.errors):
-            return
+            return None
         try:
-            check(*arguments)
+            return check(*arguments)
         except Exception as error:
             self.errors.append(error)
+            return None

@@ -345,9 +345,7 @@ def _ask_services(configuration: Configuration, pipeline: Any, json_: bool) -> l
     from penstock.preflight import preflight
 
     try:
-        # Beam's Pipeline has no public property for its options.
-        resumes = pipeline.runner.resumes(pipeline._options)
-        return list(map(words_of(configuration), preflight(pipeline, resuming=resumes)))
+        return list(map(words_of(configuration), preflight(pipeline)))
     except Exception as error:
         words = words_of(configuration)
         text = words(str(error) or type(error).__name__)

@@ -158,10 +158,7 @@ def _preflight(pipeline: Any, words: Words) -> None:
     # Imported here because it imports Beam, which takes a second that `penstock list` need not spend.
     from penstock.preflight import preflight
 
-    # Our runner has a method `resumes`; others start every pipeline from its beginning. Beam's Pipeline has no public
-    # property for its options.
-    resumes = getattr(getattr(pipeline, "runner", None), "resumes", None)
-    for warning in preflight(pipeline, resuming=bool(resumes and resumes(pipeline._options))):
+    for warning in preflight(pipeline):
         _LOGGER.warning("%s", words(warning))
 
 

@@ -214,6 +214,41 @@ def test_validate_online_and_plan_show_what_may_fail_later(database):
         assert "public.bare: no replica identity" in done.output
 
 
+def test_validate_online_tells_everything_that_run_would_refuse(database, tmp_path):
+    database.execute("create table visits (at text primary key, n int)")
+    given = {"dsn": database.dsn, "publication": "changes", "slot": database.slot, "uri": "/proc/x/{table}"}
+    given |= {"tables": "public.nosuch"}
+    checkpoint = ["--checkpoint-dir", "/proc/c9"]
+
+    def told(command: str, **more: str) -> str:
+        sets = [word for name, value in {**given, **more}.items() for word in ("--set", f"{name}={value}")]
+        done = CliRunner().invoke(cli, [command, "postgres-to-delta", *sets, *checkpoint, "--online"])
+        assert done.exit_code == 3, done.output
+        return done.output
+
+    first = told("validate")
+    for part in (
+        "no publication",
+        "the slot does not exist",
+        "/proc/x",
+        "/proc/c9",
+        "--set create_slot=true",
+    ):
+        assert part in first
+    database.publish()
+    del given["tables"]
+    second = told("plan", without_tables="visit", without_columns="nocol", where="at2 == 1", tables="nosuch")
+    assert "tables: no table of publication changes matches 'nosuch'" in second
+    third = told("validate", without_tables="visit", without_columns="nocol", where="n2 == 1")
+    for part in (
+        "did you mean 'public.visits'",
+        "has no column 'nocol'",
+        "a column 'n2'; did you mean 'n'",
+        "/proc/c9",
+    ):
+        assert part in third
+
+
 def test_a_protocol_that_the_server_does_not_have_is_named(database):
     database.publish()
     if database.session.info.server_version < 160_000:

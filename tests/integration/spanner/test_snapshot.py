@@ -154,6 +154,13 @@ def test_wrong_tables_and_times_are_refused_before_anything_is_read(database: An
         Epochs(database.reading(snapshot=True, start=time.time_ns() - 7200 * SECOND))
 
 
+def test_the_watched_tables_and_columns_are_told_before_the_start(database: Any) -> None:
+    found = {str(table): table.columns for table in database.reading().source_tables()}
+    assert found["Accounts"][:2] == ("Id", "Value")
+    (only,) = database.reading(tables=["Accounts"]).source_tables()
+    assert str(only) == "Accounts"
+
+
 def test_a_snapshot_has_every_row_and_the_stream_every_later_change(database: Any) -> None:
     insert(database, "Accounts", {1: "before", 2: "before"})
     at = insert(database, "Accounts", {2: "at"})

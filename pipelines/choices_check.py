@@ -1,0 +1,96 @@
+"""Compares the choices about tables and columns with the tables that a source has. Pure.
+
+A name that matches nothing would leave out nothing, mask nothing, or stop the pipeline at the first change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from penstock.pipelines.event_options import EventOptions, table_and_column
+from penstock.suggestions import did_you_mean
+from penstock.tables import SourceTable, is_glob, matches_table, unmatched
+from penstock.transforms.expression import RowExpression
+
+
+class Findings(NamedTuple):
+    """`problems`: what cannot be meant. `warnings`: what may be meant for tables that are added later."""
+
+    problems: list[str]
+    warnings: list[str]
+
+
+def has_choices(options: EventOptions) -> bool:
+    """Whether a choice names tables or columns."""
+    return bool(
+        options.tables or options.without_tables or options.where or any(_columns_of(options).values())
+    )
+
+
+def check_choices(options: EventOptions, tables: Sequence[SourceTable], source: str) -> Findings:
+    """Return what is wrong about the choices. `tables`: those that the source reads; `source` names it in texts."""
+    found = Findings([], [])
+    if not tables:  # another check says so
+        return found
+    for parameter, patterns in (("tables", options.tables), ("without_tables", options.without_tables)):
+        names, globs = unmatched(parameter, patterns, tables, source)
+        found.problems.extend(names)
+        found.warnings.extend(globs)
+    read = [table for table in tables if _is_read(options, table)]
+    for parameter, references in _columns_of(options).items():
+        for pattern, column in map(table_and_column, references):
+            _check_column(found, parameter, pattern, column, read, source)
+    if options.where:
+        _check_condition(found, RowExpression(options.where), read, source)
+    return found
+
+
+def _columns_of(options: EventOptions) -> dict[str, Iterable[str]]:
+    return {
+        "only_columns": options.only_columns,
+        "without_columns": options.without_columns,
+        "mask_columns": options.mask_columns,
+        "rename_columns": options.rename_columns,
+    }
+
+
+def _is_read(options: EventOptions, table: SourceTable) -> bool:
+    left_out = matches_table(tuple(options.without_tables), table.schema, table.name)
+    return not left_out and (
+        not options.tables or matches_table(tuple(options.tables), table.schema, table.name)
+    )
+
+
+def _check_column(
+    found: Findings, parameter: str, pattern: str, column: str, tables: Sequence[SourceTable], source: str
+) -> None:
+    names, globs = unmatched(parameter, [pattern], tables, source)
+    found.problems.extend(names)
+    found.warnings.extend(globs)
+    meant = [table for table in tables if matches_table((pattern,), table.schema, table.name)]
+    if meant and not any(column in table.columns for table in meant):
+        known = dict.fromkeys(name for table in meant for name in table.columns)
+        where = str(meant[0]) if len(meant) == 1 else f"no table of {source}"
+        where += "" if pattern == "*" or len(meant) == 1 else f" that matches {pattern!r}"
+        verb = "has no column" if len(meant) == 1 else "has a column"
+        (found.warnings if is_glob(pattern) and pattern != "*" else found.problems).append(
+            f"{parameter}: {where} {verb} {column!r}{did_you_mean(column, known)}"
+        )
+
+
+def _check_condition(
+    found: Findings, where: RowExpression, tables: Sequence[SourceTable], source: str
+) -> None:
+    for column in where.columns:
+        lacking = [table for table in tables if column not in table.columns]
+        if tables and len(lacking) == len(tables):
+            known = dict.fromkeys(name for table in tables for name in table.columns)
+            found.problems.append(
+                f"where: no table of {source} that is read has a column {column!r}{did_you_mean(column, known)}"
+            )
+        elif lacking and not where.chooses_tables:
+            found.warnings.append(
+                f"where: {', '.join(map(str, lacking))}: no column {column!r}, so the first change of such a table "
+                f"cannot be processed. Leave the table out (without_tables), or write sent('{column}') and …"
+            )

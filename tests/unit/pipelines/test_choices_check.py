@@ -1,0 +1,125 @@
+"""Choices about tables and columns are compared with the tables of the source before the start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apache_beam as beam
+import pytest
+
+from penstock.errors import SeveralProblemsError, UsageError
+from penstock.pipelines.choices_check import check_choices
+from penstock.pipelines.event_options import EventOptions
+from penstock.pipelines.source_to_sink import build_function
+from penstock.preflight import preflight
+from penstock.tables import SourceTable
+from penstock.transforms.expression import RowExpression
+
+TABLES = [
+    SourceTable("public", "orders", ("id", "state", "amount")),
+    SourceTable("public", "customers", ("id", "email")),
+]
+
+
+def found(**choices: Any) -> tuple[list[str], list[str]]:
+    options = EventOptions(format="debezium", mask_key="${env:KEY}", **choices)
+    return tuple(check_choices(options, TABLES, "publication shop"))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("choices", "problem"),
+    [
+        (
+            {"without_tables": ["order"]},
+            "without_tables: no table of publication shop matches 'order'; did you mean 'public.orders'",
+        ),
+        (
+            {"without_columns": ["nocol"]},
+            "without_columns: no table of publication shop has a column 'nocol'",
+        ),
+        ({"without_columns": ["Email"]}, "has a column 'Email'; did you mean 'email'?"),
+        ({"only_columns": ["orders.email"]}, "only_columns: public.orders has no column 'email'"),
+        (
+            {"mask_columns": {"customer.email": "hash"}},
+            "mask_columns: no table of publication shop matches 'customer'",
+        ),
+        (
+            {"mask_columns": {"public.customers.mail": "redact"}},
+            "public.customers has no column 'mail'; did you mean 'email'?",
+        ),
+        (
+            {"rename_columns": {"stat": "status"}},
+            "rename_columns: no table of publication shop has a column 'stat'; did you mean 'state'?",
+        ),
+        ({"where": "nocol > 3"}, "where: no table of publication shop that is read has a column 'nocol'"),
+        (
+            {"where": "email != ''", "without_tables": ["customers"]},
+            "where: no table of publication shop that is read has a column 'email'",
+        ),
+    ],
+)
+def test_a_name_that_no_table_has_is_a_problem(choices: dict[str, Any], problem: str) -> None:
+    problems, warnings = found(**choices)
+    assert len(problems) == 1
+    assert problem in problems[0]
+    assert not warnings
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"without_tables": ["customers"], "without_columns": ["state", "public.orders.amount"]},
+        {"mask_columns": {"customers.email": "hash"}, "where": "op != 'DELETE'"},
+        {"where": "table != 'orders' or amount > 3"},
+        {"where": "sent('email') and email != ''"},
+        {"where": "id > 3 and before['id'] == after.id"},
+        {"where": "[x for x in [id] if x]"},
+    ],
+)
+def test_names_that_exist_are_no_problem(choices: dict[str, Any]) -> None:
+    assert found(**choices) == ([], [])
+
+
+def test_a_glob_and_a_column_that_some_tables_lack_are_warnings() -> None:
+    assert found(without_tables=["tmp_*"])[1] == [
+        "without_tables: no table of publication shop matches 'tmp_*'. Its tables are: public.customers, public.orders"
+    ]
+    problems, (warning,) = found(where="state == 'open'")
+    assert not problems
+    assert warning.startswith(
+        "where: public.customers: no column 'state', so the first change of such a table"
+    )
+
+
+def test_an_expression_names_its_columns() -> None:
+    assert RowExpression("lower(State) == 'a' and before.Amount > row['f:q'] and key.get('x')").columns == [
+        "Amount",
+        "State",
+        "f:q",
+    ]
+
+
+def test_the_pipeline_is_refused_at_its_start_and_only_warned_when_it_resumes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    from penstock.io.postgres import ReadFromPostgresChangeStream
+
+    for name in ("check", "check_start"):
+        monkeypatch.setattr(ReadFromPostgresChangeStream, name, lambda self: None)
+    monkeypatch.setattr(ReadFromPostgresChangeStream, "setup_warnings", lambda self: [])
+    monkeypatch.setattr(ReadFromPostgresChangeStream, "source_tables", lambda self: TABLES)
+
+    def pipeline(**choices: Any) -> beam.Pipeline:
+        made = beam.Pipeline()
+        build_function("postgres", "delta")(
+            made, dsn="dbname=shop", publication="shop", slot="s", uri=f"{tmp_path}/{{table}}", **choices
+        )
+        return made
+
+    with pytest.raises(SeveralProblemsError, match="(?s)'visit'.*'nocol'"):
+        preflight(pipeline(without_tables=["visit"], without_columns=["nocol"]))
+    with pytest.raises(UsageError, match="'visit'"):
+        preflight(pipeline(without_tables=["visit"]))
+    assert preflight(pipeline(without_tables=["visit"]), resuming=True) == [
+        "without_tables: no table of publication shop matches 'visit'. Its tables are: public.customers, public.orders"
+    ]
