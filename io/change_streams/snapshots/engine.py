@@ -25,8 +25,8 @@ those that the engine does not know to be visible.
 
 **After a crash** the engine begins with the progress of the checkpoint: chunks that were not emitted are read again.
 
-Growth: the chunks that were read ahead, the keys that changed while a chunk is read, and the transactions that are
-not known to be visible.
+Growth: the chunks that were read ahead, the keys that changed while a chunk is read, the keys that wait for a repair,
+and the transactions that are not known to be visible.
 
 Compare "DBLog: A Watermark Based Change-Data-Capture Framework" (Netflix) and Debezium: they drop each row whose key
 appears between two marks that they write to the log. `tests/property/change_streams/window.py` shows where that fails.
@@ -37,6 +37,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple
 
 from penstock.io.change_streams.snapshots.notifications import NotificationType, ScanStatus
@@ -51,8 +52,9 @@ MOST_READ_AHEAD = 2
 """Maximum number of chunks of one table that wait for the stream."""
 MOST_ROWS_AT_ONCE = 64
 """Maximum number of rows in one emission, except if rows share a cursor."""
-MOST_REPAIRS_AT_ONCE = 500
-"""Maximum number of rows in one request for repairs."""
+MOST_REPAIRS = 100_000
+"""Maximum number of rows of a table that wait for a repair: they are a part of every position. If more wait, the table
+is read again from its beginning, which repairs all of them."""
 MOST_TOUCHED = 100_000
 """Maximum number of changed keys that are remembered while a chunk is read. If more change, it is read again."""
 
@@ -136,6 +138,7 @@ class _Reading:
     - `buffered`: chunks that wait for the stream.
     - `repairing`: a chunk of repairs was requested and is not emitted yet.
     - `again`: keys that need a repair after that one.
+    - `names`: all keys that wait for a repair.
     """
 
     cursor: str
@@ -146,6 +149,7 @@ class _Reading:
     buffered: deque[_Buffered] = field(default_factory=deque)
     repairing: bool = False
     again: set[str] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
 
     def forget_changes(self) -> None:
         self.touched, self.truncated = {}, []
@@ -225,7 +229,7 @@ class SnapshotEngine:
                 continue
             keys: tuple[str, ...] = ()
             if scan.repairs and not reading.repairing:
-                keys = scan.repairs[:MOST_REPAIRS_AT_ONCE]
+                keys = scan.repairs[0]
             elif reading.scanned:
                 continue
             self._requests += 1
@@ -351,9 +355,16 @@ class SnapshotEngine:
         return self.progress.current is not None and bool(self.progress.current.request.surrogate_key)
 
     def _repair(self, table: str, reading: _Reading, names: Sequence[str]) -> None:
-        self.progress = self.progress.with_repairs(table, names)
         if reading.repairing:
             reading.again.update(names)
+        new = [name for name in dict.fromkeys(names) if name not in reading.names]
+        reading.names.update(new)
+        self.progress = self.progress.with_repairs(table, new)
+        if len(reading.names) > MOST_REPAIRS:
+            # Chunks that were read or requested go with the old `_Reading`. A chunk that was read before this change
+            # may lack a moved row, and the new scan would not read its key again.
+            self.progress = self.progress.restarted(table).without_repairs(table)
+            self._tables[table] = _Reading("", False)
 
     def truncated(self, version: Version, table: str) -> None:
         """Note that all rows of a table were removed."""
@@ -382,6 +393,7 @@ class SnapshotEngine:
             # Keys that changed again while the repair was read are repaired once more.
             done = set(chunk.request.keys) - reading.again
             reading.repairing, reading.again = False, set()
+            reading.names -= done
             self.progress = self.progress.repaired(table, done, len(found))
             yield Emission(found, *self._settled(table, reading))
             return
@@ -424,7 +436,8 @@ class SnapshotEngine:
         for place, scan in enumerate(scans):
             begun = scan.cursor or scan.scanned or scan.repairs
             if scan.table not in self._tables and (place < self._parallel_tables or begun):
-                self._tables[scan.table] = _Reading(scan.cursor, scan.scanned)
+                names = set(chain(*scan.repairs))
+                self._tables[scan.table] = _Reading(scan.cursor, scan.scanned, names=names)
 
 
 def _groups(rows: Sequence[ChunkRow]) -> Iterator[tuple[int, int]]:

@@ -8,13 +8,15 @@
 Only the first snapshot is read; the others wait for it. Each method changes nothing that it does not name, and a signal
 for a snapshot that does not exist changes nothing.
 
-Growth: one entry for each table that is not finished, and the keys of rows that must be read again.
+Growth: one entry for each table that is not finished, and the keys of rows that must be read again. The engine limits
+their number (`engine.MOST_REPAIRS`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from penstock.io.change_streams.snapshots.notifications import Notification, NotificationType, ScanStatus
@@ -29,6 +31,9 @@ from penstock.io.change_streams.snapshots.signals import (
 
 INITIAL, INCREMENTAL = "initial", "incremental"
 
+REPAIRS_IN_BLOCK = 500
+"""Maximum number of keys in one block of `TableScan.repairs`."""
+
 Notifications = tuple[Notification, ...]
 
 
@@ -38,7 +43,8 @@ class TableScan:
 
     `cursor`: the last emitted row, in the form of the source; the empty text is the beginning. `rows`: how many rows
     were emitted. `scanned`: all chunks were read. `repairs`: keys of rows, in the form of the source, that must be read
-    by their key: a change of them was emitted that lacks columns.
+    by their key: a change of them was emitted that lacks columns. The keys are in blocks: each change has a position
+    with all of them, and positions share their full blocks.
     """
 
     table: str
@@ -46,7 +52,7 @@ class TableScan:
     cursor: str = ""
     rows: int = 0
     scanned: bool = False
-    repairs: tuple[str, ...] = ()
+    repairs: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,19 +200,19 @@ class SnapshotProgress:
         """Return the progress with a table at its beginning."""
         return self._with_scan(table, lambda scan: replace(scan, cursor="", scanned=False))
 
-    def with_repairs(self, table: str, keys: Iterable[str]) -> SnapshotProgress:
-        """Return the progress with rows that must be read by their key."""
-        return self._with_scan(
-            table, lambda scan: replace(scan, repairs=tuple(dict.fromkeys((*scan.repairs, *keys))))
-        )
+    def without_repairs(self, table: str) -> SnapshotProgress:
+        """Return the progress with no rows of a table that must be read by their key."""
+        return self._with_scan(table, lambda scan: replace(scan, repairs=()))
+
+    def with_repairs(self, table: str, keys: Sequence[str]) -> SnapshotProgress:
+        """Return the progress with further rows that must be read by their key. None of them may wait already."""
+        return self._with_scan(table, lambda scan: replace(scan, repairs=_appended(scan.repairs, keys)))
 
     def repaired(self, table: str, keys: Collection[str], rows: int) -> SnapshotProgress:
-        """Return the progress after rows were read by their key; `rows` of them exist and were emitted."""
+        """Return the progress after rows of the first block were read; `rows` of them exist and were emitted."""
         return self._with_scan(
             table,
-            lambda scan: replace(
-                scan, repairs=tuple(key for key in scan.repairs if key not in keys), rows=scan.rows + rows
-            ),
+            lambda scan: replace(scan, repairs=_without(scan.repairs, keys), rows=scan.rows + rows),
         )
 
     def finished(
@@ -254,6 +260,17 @@ class SnapshotProgress:
         )
 
 
+def _appended(blocks: tuple[tuple[str, ...], ...], keys: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    *full, last = blocks or ((),)
+    keys = (*last, *keys)
+    return (*full, *(keys[at : at + REPAIRS_IN_BLOCK] for at in range(0, len(keys), REPAIRS_IN_BLOCK)))
+
+
+def _without(blocks: tuple[tuple[str, ...], ...], keys: Collection[str]) -> tuple[tuple[str, ...], ...]:
+    first = tuple(key for key in blocks[0] if key not in keys) if blocks else ()
+    return (first, *blocks[1:]) if first else blocks[1:]
+
+
 def _frozen(value: Any) -> Any:
     """Return a JSON value with tuples in place of lists, so that equal positions compare equal."""
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
@@ -280,7 +297,7 @@ def _snapshot_document(snapshot: Snapshot) -> list[Any]:
     tables = None
     if snapshot.tables is not None:
         tables = [
-            [each.table, each.condition, each.cursor, each.rows, each.scanned, list(each.repairs)]
+            [each.table, each.condition, each.cursor, each.rows, each.scanned, list(chain(*each.repairs))]
             for each in snapshot.tables
         ]
     return [
@@ -306,7 +323,7 @@ def _snapshot(document: Sequence[Any]) -> Snapshot:
     scans = None
     if tables is not None:
         scans = tuple(
-            TableScan(table, condition, cursor, rows, scanned, tuple(repairs))
+            TableScan(table, condition, cursor, rows, scanned, _appended((), repairs))
             for table, condition, cursor, rows, scanned, repairs in tables
         )
     return Snapshot(request, kind, scans)

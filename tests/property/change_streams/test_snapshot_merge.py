@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import seed as seeded
 from hypothesis import strategies as st
 
+from penstock.io.change_streams.snapshots import engine
+from penstock.io.change_streams.snapshots.progress import SnapshotProgress
 from tests.property.change_streams.database import Change, Database
 from tests.property.change_streams.merging import (
     Read,
@@ -81,6 +83,20 @@ def test_replaying_a_merged_snapshot_gives_the_table_through_crashes(campaign):
 
     gives_the_table()
     campaign.record("snapshot-histories-postgres", **counts)
+
+
+def test_a_table_that_is_read_again_for_its_moved_rows_is_whole(monkeypatch):
+    again = []
+    restarted = SnapshotProgress.restarted
+    monkeypatch.setattr(engine, "MOST_REPAIRS", 1)
+    monkeypatch.setattr(
+        SnapshotProgress, "restarted", lambda self, table: again.append(table) or restarted(self, table)
+    )
+    for seed in range(100):
+        reader = run_history(seed, surrogate_key=bool(seed % 2))
+        assert replayed(reader.output) == reader.database.rows, seed
+        assert_rows_follow_only_what_they_see(reader.output)
+    assert len(again) > 5
 
 
 def test_the_histories_reach_every_rule():
