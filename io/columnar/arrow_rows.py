@@ -40,7 +40,7 @@ def rows_to_arrow(rows: Sequence[StoredRow], schema: TableSchema, source: Source
     """Return rows as an Arrow table with the plain columns `schema`. A column that a row does not have is null.
 
     Raises:
-        ValueError: a value that its column cannot hold; the message names the column.
+        UnwritableError: a value that its column cannot hold; the message names the column.
     """
     arrays = [
         arrow_array(column.name, column.type, [row.get(column.name) for row in rows], "us", source)

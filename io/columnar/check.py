@@ -8,30 +8,44 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.utils.windowed_value import WindowedValue
 
-from penstock.event.model import ChangeEvent
+from penstock.errors import UnwritableError
+from penstock.event.model import ChangeEvent, Op
+from penstock.event.replica import replicable_key
+from penstock.io.columnar.table_rows import Mode
 from penstock.io.staging import delivery_coders  # noqa: F401  registers the coder of RefusedEvent
+from penstock.io.staging.delivery import RowRefusedError
 from penstock.io.staging.refused import REFUSED, RefusedEvent
 
 TOGETHER = 1000
 """Events that are checked at once."""
 
+_WITHOUT_ROW = (Op.MESSAGE, Op.SCHEMA, Op.TRUNCATE)
+
 
 class CheckRows(beam.PTransform):
-    """Splits events into those that fit into change rows, and `RefusedEvent`s for the others: two outputs.
+    """Finds the events that a target of rows can never hold: those that no change row can hold, and in the modes
+    *current* and *history* those without a primary key.
 
-    An event does not fit if a value is outside of its column's plain type (`penstock.event.plain_types`): a timestamp
-    with nanoseconds, an infinite date, NaN in a decimal. Without this check such an event fails the epoch.
+    An event does not fit into a change row if a value is outside of its column's plain type
+    (`penstock.event.plain_types`): a timestamp with nanoseconds, an infinite date, NaN in a decimal. Once such an event
+    is staged and committed, no parameter can keep it from the target. So the check comes before that.
+
+    Without `divides` the first such event fails the epoch, before its commit. With it there are two outputs: the events
+    that fit, and `RefusedEvent`s for the others.
 
     Order: the events of a bundle keep their order. What repeats: everything, with the bundle. Watermark and state: as
     for a step over single elements; up to `TOGETHER` events until the bundle ends.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, mode: Mode = "log", *, divides: bool) -> None:
         super().__init__()
-        self._target = target
+        self._target, self._mode, self._divides = target, mode, divides
 
     def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:
-        outputs = events | "Check" >> beam.ParDo(_CheckFn(self._target)).with_outputs(REFUSED, main="fitting")
+        check = beam.ParDo(_CheckFn(self._target, self._mode, divides=self._divides))
+        if not self._divides:
+            return events | "Check" >> check
+        outputs = events | "Check" >> check.with_outputs(REFUSED, main="fitting")
         outputs["fitting"].element_type = ChangeEvent
         outputs[REFUSED].element_type = RefusedEvent
         return outputs["fitting"], outputs[REFUSED]
@@ -39,8 +53,8 @@ class CheckRows(beam.PTransform):
 
 @beam.typehints.with_output_types(ChangeEvent)
 class _CheckFn(beam.DoFn):
-    def __init__(self, target: str) -> None:
-        self._target = target
+    def __init__(self, target: str, mode: Mode, *, divides: bool) -> None:
+        self._target, self._mode, self._divides = target, mode, divides
         self._pending: list[WindowedValue] = []
 
     def start_bundle(self) -> None:
@@ -60,27 +74,44 @@ class _CheckFn(beam.DoFn):
             yield from self._checked(self._pending[start : start + TOGETHER])
 
     def _checked(self, some: list[WindowedValue]) -> Iterator[Any]:
-        if not unfit([each.value for each in some]):
+        if not unfit([each.value for each in some], self._mode):
             yield from some
             return
         for each in some:
-            if reason := unfit([each.value]):
+            reason = unfit([each.value], self._mode)
+            if not reason:
+                yield each
+            elif self._divides:
                 refused = RefusedEvent(each.value, self._target, reason)
                 yield beam.pvalue.TaggedOutput(REFUSED, each.with_value(refused))
             else:
-                yield each
+                raise _refused(each.value, self._target, reason)
 
 
-def unfit(events: list[ChangeEvent]) -> str:
-    """Return why some events do not fit into change rows; "" if all do."""
-    from penstock.event.change_rows import change_rows
+def unfit(events: list[ChangeEvent], mode: Mode = "log") -> str:
+    """Return why a target of rows can never hold some events; "" if it can hold all."""
+    from penstock.event.change_rows import check_images
 
     by_schema: dict[Any, list[ChangeEvent]] = {}
     for event in events:
         by_schema.setdefault(event.schema, []).append(event)
     try:
         for schema, group in by_schema.items():
-            change_rows(group, schema)
-    except ValueError as error:  # names the column and shows no value
+            if mode != "log":
+                for event in group:
+                    if event.op not in _WITHOUT_ROW:
+                        replicable_key(event)
+            check_images(group, schema)
+    except UnwritableError as error:  # names table and column, and shows no value
         return str(error)
     return ""
+
+
+def _refused(event: ChangeEvent, target: str, reason: str) -> RowRefusedError:
+    table = event.source.qualified_table
+    return RowRefusedError(
+        f"{target} cannot hold the {event.op} of a row of {table or event.source.system} at position {event.id}: "
+        f"{reason}. Nothing of its epoch was written. Leave the table out (without_tables={table}) or the column "
+        "(without_columns); or give the sink an error output (with_exception_handling), and it continues without the "
+        "row. Then start the pipeline again"
+    )

@@ -21,13 +21,13 @@ from penstock.event.keys import changed_key
 from penstock.event.model import ChangeEvent, Column, Image, Op, TableSchema, Version
 from penstock.event.plain_types import plain_images, plain_schema
 from penstock.event.replica import (
-    NotReplicableError,
     ReplicaRow,
     RowChange,
     TableChanges,
     apply,
     decode_version,
     encode_version,
+    replicable_key,
 )
 from penstock.event.schema_changes import merged_schema
 
@@ -123,7 +123,7 @@ def _stored(row: ReplicaRow, key: Image) -> StoredRow:
         **key,
         KEY: key_text(row.key),
         VERSION: encode_version(row.version),
-        TIMESTAMP: row.timestamp,
+        TIMESTAMP: _whole_us(row.timestamp),
         DELETED: row.deleted,
     }
 
@@ -300,9 +300,9 @@ class History:
             **row.values,
             KEY: row.text,
             VERSION: encode_version(row.version),
-            TIMESTAMP: row.timestamp,
+            TIMESTAMP: _whole_us(row.timestamp),
             DELETED: row.deleted,
-            VALID_TO: row.ended_at,
+            VALID_TO: None if row.ended_at is None else _whole_us(row.ended_at),
             ENDED_BY: None if row.ended_by is None else encode_version(row.ended_by),
         }
 
@@ -333,6 +333,11 @@ def _deletion(text: str, key: Image, event: ChangeEvent, version: Version, times
     return _Row(text, version, values, timestamp, timestamp, version, deleted=True)
 
 
+def _whole_us(nanoseconds: int) -> int:
+    """Round the time of a change down to microseconds, as tables have them; its version has all digits."""
+    return nanoseconds // 1000 * 1000
+
+
 def _version_of(row: _Row) -> Version:
     return row.version
 
@@ -340,13 +345,8 @@ def _version_of(row: _Row) -> Version:
 def _keys(event: ChangeEvent) -> list[Image]:
     if event.op is Op.TRUNCATE:
         return []
-    if not event.key or event.source.system == "bigtable":
-        raise NotReplicableError(
-            f"table {event.source.table}: a change without a primary key, or of Bigtable, has no row in a history: "
-            "write the change log (mode='log')"
-        )
-    old = changed_key(event)
-    return [event.key] if old is None else [event.key, old]
+    key, old = replicable_key(event), changed_key(event)
+    return [key] if old is None else [key, old]
 
 
 def _enc_hook(value: object) -> object:

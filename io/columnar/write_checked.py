@@ -10,32 +10,41 @@ from typing_extensions import Self
 
 from penstock.event.model import ChangeEvent
 from penstock.io.columnar.check import CheckRows
+from penstock.io.columnar.table_rows import Mode
 from penstock.io.staging.dead_letter_limit import check_limit, stop_at_refused
 
 
 class WriteCheckedRows(beam.PTransform):
-    """Applies `write` to change events, if wanted after `CheckRows`. `target` names the target in messages."""
+    """Applies `write` to the change events that `CheckRows` lets pass. `target` names the target in messages.
 
-    def __init__(self, target: str, label: str, write: beam.PTransform) -> None:
+    `always`: whether events are checked also without an error output.
+    """
+
+    def __init__(
+        self, target: str, label: str, write: beam.PTransform, mode: Mode = "log", *, always: bool = True
+    ) -> None:
         super().__init__()
-        self._target, self._write_label, self._write = target, label, write
-        self._checks = False
+        self._always = always
+        self._target, self._write_label, self._write, self._rows_mode = target, label, write, mode
+        self._divides = False
         self._max_dead_letters: int | None = None
 
     def with_exception_handling(self, *, max_dead_letters: int | None = None) -> Self:
-        """Return a copy with a second output: `RefusedEvent`s, whose values the columns cannot hold (`CheckRows`).
+        """Return a copy with a second output: the `RefusedEvent`s that the target can never hold (`CheckRows`).
 
-        With `max_dead_letters` the pipeline fails when the sink has had this many since the checkpoint was created.
+        Without it, the first of them fails the epoch before its commit. With `max_dead_letters` the pipeline fails when
+        the sink has had this many since the checkpoint was created.
         """
         check_limit(max_dead_letters)
         changed = copy.copy(self)
-        changed._checks, changed._max_dead_letters = True, max_dead_letters
+        changed._divides, changed._max_dead_letters = True, max_dead_letters
         return changed
 
     def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:
-        if not self._checks:
-            return events | self._write_label >> self._write
-        fitting, refused = events | CheckRows(self._target)
+        check = CheckRows(self._target, self._rows_mode, divides=self._divides)
+        if not self._divides:
+            return (events | check if self._always else events) | self._write_label >> self._write
+        fitting, refused = events | check
         if self._max_dead_letters is not None:
             refused |= "Limit" >> stop_at_refused(self._max_dead_letters, self._target)
         return fitting | self._write_label >> self._write, refused

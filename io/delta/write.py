@@ -77,7 +77,7 @@ class WriteToDelta(WriteCheckedRows):
             os.fspath(uri), mode, schema_changes, dict(storage_options or {}), tombstone_seconds
         )
         publish = publish_tables(target, roll_seconds, staging)
-        super().__init__(target.name, "Publish", publish)
+        super().__init__(target.name, "Publish", publish, mode)
         self._mode = mode
 
     def display_data(self) -> dict[str, Any]:

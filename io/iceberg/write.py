@@ -73,7 +73,7 @@ class WriteToIceberg(WriteCheckedRows):
             table, catalog, mode, schema_changes, dict(catalog_properties or {}), tombstone_seconds
         )
         publish = publish_tables(target, roll_seconds, staging)
-        super().__init__(target.name, "Publish", publish)
+        super().__init__(target.name, "Publish", publish, mode)
         self._mode = mode
 
     def display_data(self) -> dict[str, Any]:

@@ -72,4 +72,5 @@ class WriteToSpark(WriteCheckedRows):
             # Files, so that the executors read the rows, and not the driver.
             inline=False,
         )
-        super().__init__("a DataFrame", "Publish", publish)
+        # JSON has more values than columns have.
+        super().__init__("a DataFrame", "Publish", publish, always=images == "struct")

@@ -32,6 +32,7 @@ __all__ = [
     "SetupError",
     "SeveralProblemsError",
     "UnavailableError",
+    "UnwritableError",
     "UsageError",
 ]
 
@@ -63,6 +64,15 @@ class ServiceError(PenstockError, RuntimeError):
 
 class AnotherDriverError(PenstockError):
     """Another driver runs the pipeline. This one did not start, or stops; the other one continues the work."""
+
+    retryable = False
+
+
+class UnwritableError(ServiceError, ValueError):
+    """A change that a target can never hold. The message names table and column, and shows no value.
+
+    Each try fails in the same way, so the change must be left out, or become a dead letter.
+    """
 
     retryable = False
 

@@ -32,7 +32,7 @@ the metadata of the batch's schema, under `penstock.source` and `penstock.schema
 | ARRAY, STRUCT | list, struct | an absent field of a struct becomes NULL |
 
 64 bits of nanoseconds reach from 1677 to 2262. With `timestamp_unit="us"` the years 1 to 9999 fit, and a value that has
-nanoseconds raises. Nothing is rounded: a value that its type cannot hold raises a ValueError.
+nanoseconds raises. Nothing is rounded: a value that its type cannot hold raises an UnwritableError.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from typing import Any, Literal
 import msgspec
 import pyarrow as pa
 
-from penstock.errors import UsageError
+from penstock.errors import UnwritableError, UsageError
 from penstock.event.column_types import ColumnType, Interval, Kind
 from penstock.event.model import (
     CellChange,
@@ -134,7 +134,7 @@ def arrow_batches(
 
     Raises:
         UsageError: an argument is out of range.
-        ValueError: a value that its Arrow type cannot hold; the message names the column.
+        UnwritableError: a value that its Arrow type cannot hold; the message names the column.
     """
     if timestamp_unit not in ("ns", "us") or batch_size < 1:
         raise UsageError("arrow_batches: timestamp_unit is ns or us, and batch_size is at least 1")
@@ -223,8 +223,8 @@ def _image_arrays(
     for image in images:
         if image is not None and not image.keys() <= known:
             extra = ", ".join(sorted(image.keys() - known))
-            raise ValueError(
-                f"column {extra} of {source.table} is not in the schema, so Arrow has no type for it"
+            raise UnwritableError(
+                f"column {extra} of {source.qualified_table} is not in the schema, so Arrow has no type for it"
             )
     columns = [
         arrow_array(
@@ -251,8 +251,8 @@ def arrow_array(
         written = values if write is None else [None if value is None else write(value) for value in values]
         return pa.array(written, held_as)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):  # their texts show values
-        raise ValueError(
-            f"column {name} of {source.table} has a value that Arrow's {held_as} cannot hold"
+        raise UnwritableError(
+            f"column {name} of {source.qualified_table} has a value that Arrow's {held_as} cannot hold"
         ) from None
 
 

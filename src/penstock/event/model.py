@@ -46,6 +46,11 @@ class Source(msgspec.Struct, frozen=True, array_like=True):
     capture: str = ""
     materialized: bool = False
 
+    @property
+    def qualified_table(self) -> str:
+        """The table with its schema, if it has one, as filters and messages name it."""
+        return f"{self.schema}.{self.table}" if self.schema else self.table
+
 
 class Version(msgspec.Struct, frozen=True, array_like=True, order=True):
     """The place of a change in the order of its source. Versions of one source compare as tuples.

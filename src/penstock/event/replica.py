@@ -31,12 +31,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from penstock.errors import UnwritableError
 from penstock.event.keys import RowKey, changed_key, row_key
 from penstock.event.model import NO_COLUMNS, ChangeEvent, Image, Op, Source, TableSchema, Version
 from penstock.event.schema_changes import merged_schema
 
 
-class NotReplicableError(ValueError):
+class NotReplicableError(UnwritableError):
     """An event that no replica can express. The message names the table and the fix, and shows no value."""
 
 
@@ -116,7 +117,7 @@ class TableChanges:
             self.rows = kept
 
     def _add_row(self, event: ChangeEvent) -> None:
-        key = _checked_key(event)
+        key = replicable_key(event)
         old_key = changed_key(event)
         if self.truncated is not None and event.version <= self.truncated:
             self.older += 1
@@ -220,8 +221,13 @@ def may_forget(tombstone_timestamp: int, newest: int, horizon_seconds: float) ->
     return tombstone_timestamp < newest - int(horizon_seconds * 1_000_000_000)
 
 
-def _checked_key(event: ChangeEvent) -> Image:
-    table = event.source.table
+def replicable_key(event: ChangeEvent) -> Image:
+    """Return the primary key of a change of a row.
+
+    Raises:
+        NotReplicableError: it has none, or is of Bigtable.
+    """
+    table = event.source.qualified_table
     if event.source.system == "bigtable":
         raise NotReplicableError(
             f"table {table}: a change of Bigtable has cells and not a row, so there is no current row to maintain: "
