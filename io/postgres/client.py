@@ -62,9 +62,23 @@ class Now(NamedTuple):
 class Client:
     """The questions of one thread."""
 
-    def __init__(self, stream: ChangeStream, connection: Connection, *, application: str = "") -> None:
-        """`application`: the name of the sessions in pg_stat_activity; empty: that of the dsn, or penstock."""
+    def __init__(
+        self,
+        stream: ChangeStream,
+        connection: Connection,
+        *,
+        application: str = "",
+        lock_timeout_ms: int = 0,
+    ) -> None:
+        """Connect at the first question.
+
+        Args:
+            application: name of the sessions in pg_stat_activity; empty: the name of the dsn, or penstock.
+            lock_timeout_ms: how long a statement waits for a lock before it raises `LockedError`. 0: the server's
+                setting.
+        """
         self._stream, self._connection = stream, connection
+        self._options = f"{_OPTIONS} -c lock_timeout={lock_timeout_ms}" if lock_timeout_ms else _OPTIONS
         self._name: dict[str, Any] = {"application_name": application} if application else {}
         self._session: psycopg.Connection[Any] | None = None
         self._types: dict[int, CatalogType] | None = None
@@ -88,7 +102,7 @@ class Client:
                 # Otherwise psycopg would leave a transaction open after a question, and it would hold back VACUUM.
                 autocommit=True,
                 connect_timeout=_CONNECT_SECONDS,
-                options=_OPTIONS,
+                options=self._options,
                 fallback_application_name="penstock",
                 **self._name,
             )

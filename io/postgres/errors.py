@@ -21,6 +21,10 @@ _RETRYABLE_CLASSES = ("08", "40")
 """Classes of SQLSTATE: connection exceptions, and transactions that were rolled back for others."""
 
 
+class LockedError(ChangeStreamError):
+    """Another session holds a lock for longer than a statement waits. Try again in a new transaction."""
+
+
 def classify_error(sqlstate: str, message: str, stream: str) -> Exception:
     """Return the exception that an error of the server means: `UnreachableError` to try again, or the error to raise.
 
@@ -96,4 +100,5 @@ _KNOWN: dict[tuple[str, str], tuple[type[ChangeStreamError], str]] = {
     ),
     ("58P01", "requested WAL segment"): _INVALIDATED,
     ("42P01", ""): (SetupError, "a relation does not exist"),
+    ("55P03", ""): (LockedError, "a lock is held by another session"),
 }

@@ -156,6 +156,8 @@ class SnapshotWorker:
                 self._backoff.failed(str(error), self._unavailable_seconds)
                 self._stopped.wait(self._backoff.remaining_pause())
             except ChangeStreamError as error:
+                if self._stopped.is_set():
+                    return None
                 refused += 1
                 # Without the list of its tables a snapshot cannot begin, so the pipeline fails.
                 if isinstance(job, Snapshot):

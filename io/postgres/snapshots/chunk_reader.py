@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from psycopg import sql
 
@@ -17,6 +17,7 @@ from penstock.io.change_streams.snapshots.progress import INITIAL, Snapshot
 from penstock.io.change_streams.snapshots.signals import matches
 from penstock.io.change_streams.snapshots.worker import Problems
 from penstock.io.postgres.client import Client
+from penstock.io.postgres.errors import LockedError
 from penstock.io.postgres.record import Table, parse_lsn
 from penstock.io.postgres.snapshots import chunks
 from penstock.io.postgres.snapshots.chunks import ChunkStatement, SnapshotRow, VisibleTransactions
@@ -24,7 +25,11 @@ from penstock.io.postgres.snapshots.held_snapshot import HeldSnapshot, take_snap
 from penstock.io.postgres.source import ChangeStream, Connection
 from penstock.tables import matches_table
 
+Answer = TypeVar("Answer")
+
 _LOGGER = logging.getLogger(__name__)
+LOCK_TIMEOUT_MS = 500
+"""A migration may lock a table for hours. A thread that waits for it must notice that it was stopped."""
 _GAP_SECONDS = 0.02
 """How often the reader looks whether a transaction that is in the log is visible."""
 _OLDEST_WITH_GENERATED = 180_000
@@ -46,7 +51,7 @@ class ChunkReader:
         `stopped`: whether to end a wait.
         """
         self._stream, self._tables, self._held, self._stopped = stream, tables, held, stopped
-        self._client = Client(stream, connection)
+        self._client = Client(stream, connection, lock_timeout_ms=LOCK_TIMEOUT_MS)
 
     def visible(self) -> VisibleTransactions:
         """Return which transactions are visible now."""
@@ -56,7 +61,8 @@ class ChunkReader:
         """Return the tables that a request means, and the names that cannot be read."""
         published = {
             f"{schema}.{name}": has_key
-            for schema, name, has_key in self._published()
+            # The server locks every published table for a moment to list them.
+            for schema, name, has_key in self._when_unlocked(self._published)
             if matches_table(tuple(self._tables), schema, name)
         }
         request, found, problems = snapshot.request, [], Problems()
@@ -83,22 +89,42 @@ class ChunkReader:
             try:
                 with self._transaction():
                     return self._client.rows(chunks.TABLES, parameters)
+            except LockedError:
+                raise
             except ChangeStreamError as error:
                 # The first chunk finds the same, and the snapshot continues without it.
                 _LOGGER.warning("the tables cannot be listed at the first snapshot: %s", error)
         return self._client.rows(chunks.TABLES, parameters)
 
     def read(self, request: ChunkRequest) -> Chunk:
-        """Return a chunk of `SnapshotRow`s.
+        """Return a chunk of `SnapshotRow`s. While another session locks the table, wait for it.
 
         Raises:
             UnreachableError: ask again later.
+            LockedError: the table is locked, and the reader was stopped.
             ChangeStreamError: the server refused it; the message says what to do.
         """
         self._wait_until_visible(request.after)
         schema, _, name = request.table.partition(".")
-        with self._transaction() as at:
-            return self._read_in_transaction(request, schema, name, at)
+
+        def read() -> Chunk:
+            with self._transaction() as at:
+                return self._read_in_transaction(request, schema, name, at)
+
+        return self._when_unlocked(read)
+
+    def _when_unlocked(self, read: Callable[[], Answer]) -> Answer:
+        """Return the result of `read`, repeated while another session holds a lock that it needs."""
+        was_locked = False
+        while True:
+            try:
+                return read()
+            except LockedError as error:
+                if self._stopped():
+                    raise
+                if not was_locked:
+                    _LOGGER.warning("a snapshot waits until a table is unlocked: %s", error)
+                was_locked = True
 
     @contextmanager
     def _transaction(self) -> Iterator[str]:

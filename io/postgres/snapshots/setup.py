@@ -12,10 +12,10 @@ from penstock.io.change_streams.snapshots.channels import Channel, TableChannel,
 from penstock.io.change_streams.snapshots.worker import SnapshotWorker
 from penstock.io.postgres.client import Client
 from penstock.io.postgres.log_reader import LogPosition
-from penstock.io.postgres.snapshots.chunk_reader import ChunkReader
+from penstock.io.postgres.snapshots.chunk_reader import LOCK_TIMEOUT_MS, ChunkReader
 from penstock.io.postgres.snapshots.held_snapshot import HeldSnapshot
 from penstock.io.postgres.snapshots.merge import SnapshotMerge
-from penstock.io.postgres.source import ChangeStream
+from penstock.io.postgres.source import ChangeStream, Connection
 
 _PUBLISHED = "select from pg_publication_tables where schemaname || '.' || tablename = %s and pubname = any(%s) limit 1"
 
@@ -24,6 +24,26 @@ def _signals(table: str) -> str:
     schema, _, name = table.partition(".")
     query = sql.SQL("select id::text, type::text, data::text from {}.{} order by id")
     return query.format(sql.Identifier(schema), sql.Identifier(name)).as_string()
+
+
+class _SignalTable:
+    """The rows of the signal table, or none if the log has them: signals in the log have a place there."""
+
+    def __init__(self, stream: ChangeStream, connection: Connection, table: str) -> None:
+        self._publications, self._table = list(stream.publications), table
+        self._client = Client(stream, connection, lock_timeout_ms=LOCK_TIMEOUT_MS)
+        self._is_published: bool | None = None
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Return the rows that are not in the log. Raises as `Client.rows` does."""
+        if self._is_published is None:
+            self._is_published = bool(self._client.rows(_PUBLISHED, (self._table, self._publications)))
+            if self._is_published:
+                self.close()
+        return [] if self._is_published else self._client.rows(_signals(self._table))
+
+    def close(self) -> None:
+        self._client.close()
 
 
 def merge_maker(
@@ -35,12 +55,8 @@ def merge_maker(
     def channels() -> list[Channel]:
         found = channels_of(options)
         if options.signal_table:
-            client = Client(stream, settings.connection)
-            # Signals in the log have a place there. Only a table that the log does not have is polled.
-            if client.rows(_PUBLISHED, (options.signal_table, list(stream.publications))):
-                client.close()
-            else:
-                found.append(TableChannel(lambda: client.rows(_signals(options.signal_table)), client.close))
+            table = _SignalTable(stream, settings.connection, options.signal_table)
+            found.append(TableChannel(table.rows, table.close))
         return found
 
     def make(position: LogPosition) -> SnapshotMerge:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
+import psycopg
 import pytest
 
 from penstock.io.change_streams.snapshots.notifications import NotificationRecord
@@ -186,8 +188,6 @@ def test_a_row_does_not_follow_a_change_that_is_in_the_log_before_others_see_it(
     """A standby that does not confirm: the commit is in the log, and its session still waits."""
     import threading
 
-    import psycopg
-
     reader = Snapshots(filled)
     filled.execute("alter system set synchronous_standby_names = 'nobody'", "select pg_reload_conf()")
     wait_until(lambda: filled.rows("show synchronous_standby_names") == [("nobody",)])
@@ -220,8 +220,6 @@ def test_a_row_does_not_follow_a_change_that_is_in_the_log_before_others_see_it(
 
 
 def test_a_long_transaction_does_not_stop_a_snapshot(filled):
-    import psycopg
-
     reader = Snapshots(filled, chunk_rows=5)
     with psycopg.connect(filled.dsn) as other:
         other.execute("update t set v = 'long' where id < 10")
@@ -392,8 +390,6 @@ def test_a_table_that_is_rewritten_while_it_is_read_loses_no_row(filled):
 
 @pytest.mark.campaign
 def test_a_chunk_that_waits_for_the_lock_of_a_rewrite_loses_no_row_and_holds_up_no_change(filled):
-    import psycopg
-
     filled.execute(
         "create table other (id int primary key)",
         "insert into t select i, 'v' || i from generate_series(26, 500) i",
@@ -414,6 +410,23 @@ def test_a_chunk_that_waits_for_the_lock_of_a_rewrite_loses_no_row_and_holds_up_
         )
         assert len(reader.reads("t")) < 500
         rewriting.commit()
+    reader.run_to_now()
+    assert reader.replayed("t") == contents(filled, "t")
+
+
+def test_a_bundle_ends_while_a_migration_locks_the_table_of_its_chunk(filled):
+    reader = Snapshots(filled, idle_stream_seconds=0)  # each bundle stops its reader at the end
+    released = threading.Event()
+    with psycopg.connect(filled.dsn) as migration:
+        migration.execute("lock table t in access exclusive mode")
+        release = threading.Timer(20, lambda: (released.set(), migration.rollback()))
+        release.start()
+        signal(filled, data_collections=["public.t"])
+        for _ in range(4):
+            reader.epochs.run(0.3)
+        release.cancel()
+        assert not released.is_set(), "the end of a bundle waits for the migration"
+        assert not reader.reads("t")
     reader.run_to_now()
     assert reader.replayed("t") == contents(filled, "t")
 
