@@ -31,6 +31,7 @@ from penstock.io.columnar.arrow_rows import (
     rows_of_arrow,
     rows_to_arrow,
 )
+from penstock.io.columnar.known_keys import SnapshotKeys
 from penstock.io.columnar.replica import (
     TableEvents,
     events_of_epoch,
@@ -73,6 +74,7 @@ class DeltaTarget:
     # Not in the repr, because it may contain credentials.
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     tombstone_seconds: float = TOMBSTONE_SECONDS
+    _keys: SnapshotKeys = field(default_factory=SnapshotKeys, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -111,8 +113,14 @@ class DeltaTarget:
             delta = self._create(uri, table)
         if delivery.is_delivered(_ledger(delta, delivery.writer)):
             return
+        before = delta.version()
+        are_new = self.mode != "log" and self._keys.are_new(
+            uri, before, table.events, lambda: _read_keys(delta)
+        )
         writer = {"log": _append, "current": _merge_current, "history": _merge_history}[self.mode]
-        writer(_Commit(delta, uri, delivery, self.schema_changes, self.tombstone_seconds), table)
+        writer(_Commit(delta, uri, delivery, self.schema_changes, self.tombstone_seconds, are_new), table)
+        # If the table has more commits than that of the epoch, its version is higher, and the keys are read again.
+        self._keys.committed(uri, before + 1)
 
     def _open(self, uri: str) -> Any:
         """Return the table with its newest snapshot; None if there is none."""
@@ -151,13 +159,17 @@ def _errors(uri: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Commit:
-    """One commit: the snapshot that it begins at, and what it must write besides the rows."""
+    """One commit: the snapshot that it begins at, and what it must write besides the rows.
+
+    `are_new`: the table has no row with a key of the epoch. Then nothing is read, and the rows are appended.
+    """
 
     delta: Any
     uri: str
     delivery: EpochDelivery
     policy: Policy
     tombstone_seconds: float
+    are_new: bool
 
     def properties(self, truncated: Version | None = None, forgotten: int | None = None) -> Any:
         """Return the properties with the ledger.
@@ -206,6 +218,27 @@ class _Commit:
             self.rewrite(arrow_schema(TableSchema(after.columns[: len(held.columns)])))
         return after, change
 
+    def load(self, condition: str, keys: list[str] | None = None) -> list[StoredRow]:
+        """Return the rows that fulfil a condition; `keys` follow it as a list of texts."""
+        if self.are_new or (keys is not None and not keys):
+            return []
+        listed = "" if keys is None else "({})".format(", ".join(_quoted(key) for key in keys))
+        return rows_of_arrow(_read(self.delta, f"{condition} {listed}"))
+
+    def append(
+        self, rows: list[StoredRow], columns: TableSchema, change: SchemaChange, source: Source
+    ) -> None:
+        """Append rows whose keys the table does not have. Tombstones stay until a commit that merges."""
+        from deltalake import write_deltalake
+
+        write_deltalake(
+            self.delta,
+            rows_to_arrow(rows, _written(columns, change), source),
+            mode="append",
+            schema_mode="merge",
+            commit_properties=self.properties(),
+        )
+
     def rewrite(self, shape: pa.Schema) -> None:
         """Give columns wider types. delta-rs has no type widening, so the table is written again, in one commit.
 
@@ -244,8 +277,11 @@ def _merge_current(commit: _Commit, table: TableEvents) -> None:
         after, change = commit.fit(wanted)
         data = frozenset(column.name for column in after if not column.name.startswith(PREFIX))
         rows = current_rows(
-            changes, lambda keys: _load(commit.delta, keys, f"{KEY} in"), commit.truncated, guarded=data
+            changes, lambda keys: commit.load(f"{KEY} in", keys), commit.truncated, guarded=data
         )
+        if commit.are_new:
+            commit.append(rows, after, change, table.source)
+            continue
         forgotten = commit.forget_before(changes.newest)
         properties = commit.properties(changes.truncated, forgotten)
         merge = _merge(commit, rows, after, change, table.source, f"t.{KEY} = s.{KEY}", properties)
@@ -271,12 +307,15 @@ def _removed(changes: TableChanges, forgotten: int | None) -> str:
 
 def _merge_history(commit: _Commit, table: TableEvents) -> None:
     history = History(
-        lambda keys: _load(commit.delta, keys, f"({VALID_TO} is null or {DELETED}) and {KEY} in"),
-        lambda: _load(commit.delta, None, f"{VALID_TO} is null"),
-        lambda keys: _load(commit.delta, keys, f"{KEY} in"),
+        lambda keys: commit.load(f"({VALID_TO} is null or {DELETED}) and {KEY} in", keys),
+        lambda: commit.load(f"{VALID_TO} is null"),
+        lambda keys: commit.load(f"{KEY} in", keys),
     )
     rows = history.add(table.events)
     after, change = commit.fit(table_schema(history.schema, "history"))
+    if commit.are_new:
+        commit.append(rows, after, change, table.source)
+        return
     on = f"t.{KEY} = s.{KEY} and t.{VERSION} = s.{VERSION}"
     merge = _merge(commit, rows, after, change, table.source, on, commit.properties())
     merge.when_matched_update_all().when_not_matched_insert_all().execute()
@@ -291,10 +330,8 @@ def _merge(
     on: str,
     properties: Any,
 ) -> Any:
-    held = {column.name for column in columns if column.name not in change.ignored}
-    written = TableSchema(tuple(column for column in columns if column.name in held))
     return commit.delta.merge(
-        rows_to_arrow(rows, written, source),
+        rows_to_arrow(rows, _written(columns, change), source),
         predicate=on,
         source_alias="s",
         target_alias="t",
@@ -303,12 +340,15 @@ def _merge(
     )
 
 
-def _load(delta: Any, keys: list[str] | None, condition: str) -> list[StoredRow]:
-    """Return the rows that fulfil a condition; `keys` follow it as a list of texts."""
-    if keys is not None and not keys:
-        return []
-    listed = "" if keys is None else "({})".format(", ".join(_quoted(key) for key in keys))
-    return rows_of_arrow(_read(delta, f"{condition} {listed}"))
+def _written(columns: TableSchema, change: SchemaChange) -> TableSchema:
+    return TableSchema(tuple(column for column in columns if column.name not in change.ignored))
+
+
+def _read_keys(delta: Any) -> Iterator[list[str]]:
+    from deltalake import QueryBuilder
+
+    for part in QueryBuilder().register("t", delta).execute(f"select {KEY} from t"):
+        yield pa.record_batch(part).column(0).to_pylist()
 
 
 def _read(delta: Any, where: str = "true") -> Any:

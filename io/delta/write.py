@@ -36,7 +36,9 @@ class WriteToDelta(WriteCheckedRows):
     last version of a row counts.
     What repeats: nothing. The commit of an epoch has its number as an application transaction, which is compared
     before the commit. Two drivers, or other writers of the table, change nothing about that.
-    Watermark: each event holds it until its commit. State: the events of the last `roll_seconds`.
+    Watermark: each event holds it until its commit.
+    State: the events of the last `roll_seconds`; in the driver eight bytes for each key of a table, while rows of a
+    snapshot are written to it. Except in the mode ``log``, a commit reads the table in the driver.
 
     Args:
         uri: the table: a local folder or the URL of an object store. ``{table}``, ``{schema}`` and ``{database}`` are

@@ -29,6 +29,7 @@ from penstock.io.columnar.arrow_rows import (
     rows_of_arrow,
     rows_to_arrow,
 )
+from penstock.io.columnar.known_keys import SnapshotKeys
 from penstock.io.columnar.replica import (
     TableEvents,
     events_of_epoch,
@@ -89,6 +90,7 @@ class IcebergTarget:
     # Not in the repr, because they may contain credentials.
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     tombstone_seconds: float = TOMBSTONE_SECONDS
+    _keys: SnapshotKeys = field(default_factory=SnapshotKeys, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -121,10 +123,15 @@ class IcebergTarget:
 
     def _publish(self, catalog: Any, name: str, delivery: EpochDelivery, table: TableEvents) -> None:
         found = self._open(catalog, name, table)
-        commit = _Commit(found, name, delivery, self.schema_changes, self.tombstone_seconds)
-        if delivery.is_delivered(commit.ledger):
+        if delivery.is_delivered(_ledger(found, delivery.writer)):
             return
-        {"log": _append, "current": _replace_current, "history": _replace_history}[self.mode](commit, table)
+        are_new = self.mode != "log" and self._keys.are_new(
+            name, found.metadata.current_snapshot_id, table.events, lambda: _read_keys(found)
+        )
+        writer = {"log": _append, "current": _replace_current, "history": _replace_history}[self.mode]
+        writer(_Commit(found, name, delivery, self.schema_changes, self.tombstone_seconds, are_new), table)
+        # After a commit the catalogue answers with the metadata of this commit.
+        self._keys.committed(name, found.metadata.current_snapshot_id)
 
     def _load_catalog(self) -> Any:
         from pyiceberg.catalog import load_catalog
@@ -174,22 +181,17 @@ def _errors(target: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Commit:
-    """One commit: the metadata that it begins at, and what it must write besides the rows."""
+    """One commit: the metadata that it begins at, and what it must write besides the rows.
+
+    `are_new`: the table has no row with a key of the epoch. Then nothing is read, and the rows are appended.
+    """
 
     table: Any
     name: str
     delivery: EpochDelivery
     policy: Policy
     tombstone_seconds: float
-
-    @property
-    def ledger(self) -> LedgerEntry | None:
-        """The last epoch of this sink in the table."""
-        found = self.table.metadata.properties.get(f"penstock.sink.{self.delivery.writer}")
-        if found is None:
-            return None
-        generation, epoch, driver = found.split(":")
-        return LedgerEntry(int(generation), int(epoch), driver)
+    are_new: bool
 
     @property
     def truncated(self) -> Version | None:
@@ -238,7 +240,23 @@ class _Commit:
             transaction.set_properties(self.properties(truncated, forgotten))
 
     def load(self, condition: Any) -> list[StoredRow]:
+        if self.are_new:
+            return []
         return rows_of_arrow(self.table.scan(row_filter=condition).to_arrow())
+
+
+def _ledger(table: Any, writer: str) -> LedgerEntry | None:
+    """Return the entry of a writer in a table."""
+    found = table.metadata.properties.get(f"penstock.sink.{writer}")
+    if found is None:
+        return None
+    generation, epoch, driver = found.split(":")
+    return LedgerEntry(int(generation), int(epoch), driver)
+
+
+def _read_keys(table: Any) -> Iterator[list[str]]:
+    for part in table.scan(selected_fields=(KEY,)).to_arrow_batch_reader():
+        yield part.column(0).to_pylist()
 
 
 def _append(commit: _Commit, table: TableEvents) -> None:
@@ -259,7 +277,8 @@ def _replace_current(commit: _Commit, table: TableEvents) -> None:
             if changes.truncated is None
             else LessThan(VERSION, encode_version(changes.truncated))
         )
-        forgotten = commit.forget_before(changes.newest)
+        # Tombstones stay until a commit that replaces rows.
+        forgotten = None if commit.are_new else commit.forget_before(changes.newest)
         if forgotten is not None:
             before = datetime.fromtimestamp(forgotten // 1_000_000_000, UTC).isoformat()
             older = Or(older, And(EqualTo(DELETED, True), LessThan(TIMESTAMP, before)))
@@ -295,4 +314,6 @@ def _replace(
 ) -> None:
     columns, change = schema_change(commit.name, commit.columns(), wanted, commit.policy)
     table = rows_to_arrow(rows, columns, source)
+    if commit.are_new:
+        replaced = None
     commit.write(table, alters=change.alters, replaced=replaced, truncated=truncated, forgotten=forgotten)

@@ -27,7 +27,9 @@ class WriteToIceberg(WriteCheckedRows):
     last version of a row counts.
     What repeats: nothing. The commit of an epoch sets its number as a table property, which is compared before the
     commit. Two drivers, or other writers of the table, change nothing about that.
-    Watermark: each event holds it until its commit. State: the events of the last `roll_seconds`.
+    Watermark: each event holds it until its commit.
+    State: the events of the last `roll_seconds`; in the driver eight bytes for each key of a table, while rows of a
+    snapshot are written to it. Except in the mode ``log``, a commit reads the table in the driver.
 
     Args:
         table: the table with its namespace, such as ``shop.orders``. ``{table}``, ``{schema}`` and ``{database}`` are
