@@ -123,8 +123,9 @@ class ChangeStreamCoder(shared.ChangeStreamCoder):
 class LogFrontierCoder(FlatFrontierCoder):
     """Encodes the frontier of a log reader: ``{"end", "positions": {name of the slot: [at, watermark]}, "v":1}``.
 
-    `at` is [lsn, claimed, system, previous_end, snapshots, recent, prepared, initial]; see `LogPosition`.
+    `at` is [lsn, claimed, system, previous_end, snapshots, recent, prepared, initial, published]; see `LogPosition`.
     `initial` is a list or null. `snapshots` is the document of a `SnapshotProgress`, and null if there is none.
+    `published` is missing in older checkpoints.
     """
 
     def document(self, frontier: FlatFrontier) -> dict[str, Any]:
@@ -145,11 +146,11 @@ class LogFrontierCoder(FlatFrontierCoder):
 def _position_document(position: LogPosition) -> list[Any]:
     snapshots = None if position.snapshots == NO_SNAPSHOTS else position.snapshots.document()
     initial = None if position.initial is None else list(position.initial)
-    return [*position[:4], snapshots, list(position.recent), position.prepared, initial]
+    return [*position[:4], snapshots, list(position.recent), position.prepared, initial, position.published]
 
 
 def _position(document: list[Any]) -> list[Any]:
-    lsn, claimed, system, previous_end, snapshots, recent, prepared, initial = document
+    lsn, claimed, system, previous_end, snapshots, recent, prepared, initial, *published = document
     progress = NO_SNAPSHOTS if snapshots is None else SnapshotProgress.from_document(snapshots)
     return list(
         LogPosition(
@@ -161,6 +162,7 @@ def _position(document: list[Any]) -> list[Any]:
             tuple(recent),
             prepared,
             None if initial is None else InitialSnapshot(*initial),
+            *published,
         )
     )
 

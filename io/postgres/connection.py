@@ -19,6 +19,7 @@ from penstock.io.postgres.log_decoder import LogDecoder, UnknownPrepared
 from penstock.io.postgres.log_reader import CaughtUp, Log, LogPosition
 from penstock.io.postgres.preflight import SLOT, Slot, check_slot, renewed_slot
 from penstock.io.postgres.record import format_lsn
+from penstock.io.postgres.schema_watch import NEWEST, PUBLISHED, Published
 from penstock.io.postgres.source import ChangeStream, Connection
 from penstock.io.postgres.transactions import Step, TransactionReader
 
@@ -80,6 +81,14 @@ class Server:
                     yield StreamedLog(client, stream, decoder, self._heartbeat_seconds)
                 finally:
                     stream.close()
+
+    def published(self) -> Published:
+        """Return the published tables as they are now. Raises what `Client.rows` raises."""
+        with Client(self._stream, self._connection) as client:
+            ((newest,),) = client.rows(NEWEST)
+            return Published.of(
+                newest, client.rows(PUBLISHED, {"publications": list(self._stream.publications)})
+            )
 
     def renew(self, position: LogPosition) -> LogPosition:
         """Return the position of the slot as it is now; a slot that cannot be read any more is created again.

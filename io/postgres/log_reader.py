@@ -23,7 +23,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from penstock.errors import PositionLostError
+from penstock.errors import ChangeStreamError, PositionLostError
 from penstock.io.change_streams.backoff import Backoff
 from penstock.io.change_streams.flat import Advanced, Ended, Position
 from penstock.io.change_streams.prefetch import Claim, ReadAhead, Traffic
@@ -82,7 +82,8 @@ class LogPosition(NamedTuple):
     remains to be read of tables. `recent`: transactions that were read and that other sessions may not see yet; empty
     if no snapshot can begin. `prepared`: where the oldest transaction was prepared that is neither committed nor rolled
     back, 0 if there is none. The server does not repeat a prepared transaction that was acknowledged. `initial`: while
-    an initial snapshot is read, and until the log was read to its end.
+    an initial snapshot is read, and until the log was read to its end. `published`: the published tables when they were
+    last looked at, packed; see `schema_watch`.
     """
 
     lsn: int
@@ -93,6 +94,7 @@ class LogPosition(NamedTuple):
     recent: tuple[int, ...] = ()
     prepared: int = 0
     initial: InitialSnapshot | None = None
+    published: str = ""
 
     @property
     def safe_lsn(self) -> int:
@@ -141,6 +143,14 @@ class Service(Protocol):
         """Return the place where the log can be read from now on, after `position` was lost."""
 
 
+class Watch(Protocol):
+    """Looks for changes of the published tables; see `schema_watch`."""
+
+    @property
+    def is_due(self) -> bool: ...
+    def look(self, known: str) -> tuple[str, list[str]]: ...
+
+
 class Merge(Protocol):
     """The snapshots of a reader; see `snapshots.merge`."""
 
@@ -168,13 +178,17 @@ class Merge(Protocol):
 
 @dataclass(slots=True)
 class QueuedStep:
-    """A position, the watermark there, and the records that were read on the way to it."""
+    """A position, the watermark there, and the records that were read on the way to it.
+
+    `warnings`: texts for the user, which are logged when the step is claimed.
+    """
 
     position: LogPosition
     watermark: int
     records: Sequence[Any]
     size: int
     ended: bool = False
+    warnings: tuple[str, ...] = ()
 
 
 class Batch:
@@ -216,12 +230,13 @@ class LogReader:
         ahead: ReadAhead,
         make_merge: Callable[[LogPosition], Merge] | None = None,
         renews: bool = False,
+        watch: Watch | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`wanted`: whether a record is emitted; the position passes the others. `end`: nanoseconds, inclusive.
 
         `make_merge`: makes what adds snapshots; None: no snapshot is read. `renews`: a lost position is replaced, and
-        all tables are read again.
+        all tables are read again. `watch`: looks for changes of the published tables; None: nothing does.
         """
         self._service, self.slot, self._wanted, self._end = service, slot, wanted, end
         self._unavailable_seconds = unavailable_seconds
@@ -251,7 +266,9 @@ class LogReader:
         self.is_exhausted = False
         """Whether the end of the read was claimed: the thread has ended, and no step follows."""
         self._requests = self._retries = self._received_bytes = 0
-        self._make_merge, self._renews = make_merge, renews
+        self._make_merge, self._renews, self._watch = make_merge, renews, watch
+        self._warnings: tuple[str, ...] = ()
+        """Texts for the next step."""
         self._merge: Merge | None = None
         self._parked = self._gone = False
         self._thread = threading.Thread(target=self._run, name="penstock-postgres-reader", daemon=True)
@@ -289,6 +306,9 @@ class LogReader:
             # `extendleft` adds one after the other to the front, so the last step must come first.
             self._queue.extendleft(reversed(batch.steps[batch.claimed :]))
             if batch.claimed:
+                for step in batch.steps[: batch.claimed]:
+                    for warning in step.warnings:
+                        _LOGGER.warning("%s", warning)
                 last = batch.steps[batch.claimed - 1]
                 self._claimed = last.position, last.watermark
                 if self.unpaid:
@@ -383,6 +403,7 @@ class LogReader:
                 self._merge = self._make_merge(self._read[0])
             while not self._stopped:
                 try:
+                    self._look()
                     if self._merge is not None:
                         self._scan(self._merge)
                     self._read_until_lost()
@@ -410,7 +431,7 @@ class LogReader:
         _LOGGER.warning("changes are lost, so a new snapshot of all tables begins: %s", lost)
         renewed = self._service.renew(position)
         merge.begin_again()
-        self._read = renewed._replace(snapshots=merge.progress), watermark
+        self._read = renewed._replace(snapshots=merge.progress, published=position.published), watermark
 
     def _scan(self, merge: Merge) -> None:
         """Queue the rows of an initial snapshot. All of them come before the first change, so the log waits."""
@@ -444,6 +465,7 @@ class LogReader:
                     log.acknowledge(acknowledged)
                     if self._merge is not None:
                         self._merge.acknowledged(acknowledged)
+                self._look()
                 arrived = log.read(MOST_IN_BATCH)
                 self._service.backoff.answered()
                 steps = [step for item, size in arrived if (step := self._step(item, size)) is not None]
@@ -457,6 +479,20 @@ class LogReader:
                         log.hurry()
                 if steps and not self._put(steps):
                     return
+
+    def _look(self) -> None:
+        """Compare the published tables with the known ones, if it is time to."""
+        if self._watch is None or not self._watch.is_due:
+            return
+        position, watermark = self._read
+        try:
+            published, warnings = self._watch.look(position.published)
+        except (UnreachableError, ChangeStreamError) as error:
+            # Reading matters more: if the server cannot be asked at all, the log cannot be read either.
+            _LOGGER.debug("the published tables were not looked at: %s", error)
+            return
+        self._read = position._replace(published=published), watermark
+        self._warnings += tuple(warnings)
 
     @contextmanager
     def _opened(self) -> Iterator[None]:
@@ -570,6 +606,8 @@ class LogReader:
 
     def _put(self, steps: list[QueuedStep]) -> bool:
         """Queue steps; wait while the budget is used up. False: the read has ended or the reader was stopped."""
+        if self._warnings:
+            steps[0].warnings, self._warnings = self._warnings, ()
         with self._changed:
             # Queue first and wait afterwards: so a step that is larger than the budget passes too.
             self._queue.extend(steps)

@@ -14,8 +14,11 @@
   docs/snapshots.md has the rest.
 - **Several slots** are partitions of one read: each has its own order, position and acknowledgement, and the watermark
   is the lowest one.
-- **State**: one position of each slot in the restriction. The server keeps its log from the last position that a bundle
-  *began* at: such a position is in the checkpoint. While the pipeline is stopped, the log grows.
+- **DDL** is not in the log. The published tables are compared with the last known ones when a reader starts and every
+  minute, and a warning says what the target lacks; see `schema_watch`.
+- **State**: one position of each slot in the restriction, with the names of the published tables and their columns. The
+  server keeps its log from the last position that a bundle *began* at: such a position is in the checkpoint. While the
+  pipeline is stopped, the log grows.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ from penstock.io.change_streams.read_fn import ReadChangeStreamFn, ReadFromChang
 from penstock.io.change_streams.settings import Limits
 from penstock.io.change_streams.snapshots.options import NEVER, WHEN_NEEDED, SnapshotOptions, initial_request
 from penstock.io.postgres import coder
-from penstock.io.postgres.log_reader import NO_SNAPSHOTS, LogPosition, LogReader, Service
+from penstock.io.postgres.log_reader import NO_SNAPSHOTS, LogPosition, LogReader
 from penstock.io.postgres.metrics import PostgresMetrics
 from penstock.io.postgres.prefetch import StreamPool
 from penstock.io.postgres.preflight import (
@@ -59,6 +62,7 @@ from penstock.io.postgres.preflight import (
     unmatched_tables,
 )
 from penstock.io.postgres.record import LogRecord
+from penstock.io.postgres.schema_watch import SchemaWatch, repair_of
 from penstock.io.postgres.setup_warnings import warnings_of
 from penstock.io.postgres.source import EVERY_TABLE, ChangeStream, Connection, PostgresSettings
 from penstock.tables import SourceTable, Unmatched, matches_table
@@ -66,6 +70,7 @@ from penstock.timestamps import Timelike
 
 if TYPE_CHECKING:
     from penstock.io.postgres.client import Client
+    from penstock.io.postgres.connection import Server
 
 _BACKOFFS: ProcessLocal[Backoff] = ProcessLocal()
 _NO_SLOTS: Mapping[str, str] = MappingProxyType({})
@@ -103,11 +108,17 @@ class ReadPostgresFn(ReadChangeStreamFn):
         self._client(stream)  # compares the stream with the program's
         ahead = ReadAhead(limits.buffer_bytes)
         shards = {shard.slot: shard for shard in stream.shards}
+        servers = {slot: self.open_server(shard) for slot, shard in shards.items()}
+        repair = repair_of(settings.snapshots, several_slots=bool(stream.further))
+        watches = {
+            slot: SchemaWatch(servers[slot].published, shard.short_name, settings.tables, repair)
+            for slot, shard in shards.items()
+        }
 
         def make(slot: str, position: LogPosition, watermark: int) -> LogReader:
             make_merge = merge_maker(shards[slot], settings, _backoff(stream))
             return LogReader(
-                self.open_server(shards[slot]),
+                servers[slot],
                 slot,
                 position,
                 watermark,
@@ -117,11 +128,12 @@ class ReadPostgresFn(ReadChangeStreamFn):
                 ahead=ahead,
                 make_merge=make_merge if _has_snapshots(settings, position) else None,
                 renews=settings.snapshots.snapshot == WHEN_NEEDED,
+                watch=watches[slot],
             )
 
         return StreamPool(make, ahead, limits)
 
-    def open_server(self, stream: ChangeStream) -> Service:
+    def open_server(self, stream: ChangeStream) -> Server:
         """Return the server of a stream with one slot, whose log is not opened yet."""
         from penstock.io.postgres.connection import Server
 

@@ -17,6 +17,7 @@ from penstock.io.postgres.log_reader import CaughtUp, LogPosition
 from penstock.io.postgres.preflight import SLOT, check_slot
 from penstock.io.postgres.read import ReadPostgresFn, ReadPostgresUnboundedFn
 from penstock.io.postgres.record import Table, TableColumn
+from penstock.io.postgres.schema_watch import Published
 from penstock.io.postgres.source import ChangeStream
 from penstock.io.postgres.transactions import TransactionReader
 from tests.conformance.adapters import Adapter
@@ -46,6 +47,9 @@ class Service:
 
     def close(self) -> None:
         pass
+
+    def published(self) -> Published:
+        return Published(0, ())
 
     @contextmanager
     def open(self, position: LogPosition, watermark: int) -> Iterator[Log]:

@@ -49,6 +49,16 @@ def test_streams_and_positions_of_several_slots_survive_a_checkpoint() -> None:
     assert LogFrontierCoder().decode(LogFrontierCoder().encode(frontier)) == frontier
 
 
+def test_a_position_of_an_older_checkpoint_knows_no_published_tables() -> None:
+    coder = LogFrontierCoder()
+    known = LogPosition(7, 3, "system", published="packed")
+    encoded = coder.encode(FlatFrontier({"a": Position(list(known), 7)}, None))
+    assert coder.decode(encoded).positions["a"].at == list(known)
+    older = encoded.replace(b',"packed"]', b"]")
+    assert older != encoded
+    assert coder.decode(older).positions["a"].at == list(known._replace(published=""))
+
+
 def test_a_read_begins_at_the_confirmed_position_of_each_slot() -> None:
     fn = ReadFromPostgresChangeStream.bounded_fn(source()._settings)
     frontier = fn.first_frontier(STREAM, {"one": Slot(10, "s"), "two": Slot(20, "s"), "three": Slot(30, "s")})

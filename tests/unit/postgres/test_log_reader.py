@@ -91,7 +91,7 @@ class Server:
         yield Log()
 
 
-def reader(server, position=START, end=None, buffer_bytes=1 << 20):
+def reader(server, position=START, end=None, buffer_bytes=1 << 20, watch=None):
     return LogReader(
         server,
         SLOT,
@@ -101,6 +101,7 @@ def reader(server, position=START, end=None, buffer_bytes=1 << 20):
         end=end,
         unavailable_seconds=60,
         ahead=ReadAhead(buffer_bytes),
+        watch=watch,
     )
 
 

@@ -1,0 +1,215 @@
+"""What changed in the published tables since they were last looked at: tables, and columns of tables. Pure.
+
+The log has no record of DDL, and none of the values that DDL gives to rows that exist. So the reader asks the catalogue
+when it starts and every minute, and compares the answer with the one before, which is in the checkpoint. A column is
+known by its number, which a rename keeps. The catalogue describes the tables as they are now, which may be later than
+what was read of the log.
+
+State: the names of the published tables and their columns, compressed, in the reader's position.
+"""
+
+from __future__ import annotations
+
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Sequence
+from typing import Any
+from zlib import compress, decompress
+
+import msgspec
+
+from penstock.io.change_streams.snapshots.options import SnapshotOptions
+from penstock.tables import matches_table
+
+LOOK_SECONDS = 60.0
+NEWEST = "select coalesce(max(oid), 0)::int8 from pg_class"
+# A table that the publication does not list belongs to it by FOR ALL TABLES, by its schema, or as a partition.
+PUBLISHED = """
+select relation.oid::int8, namespace.nspname, relation.relname, relation.relispartition,
+       not exists (select from pg_publication_rel listed
+                   join pg_publication publication on publication.oid = listed.prpubid
+                   where listed.prrelid = relation.oid and publication.pubname = any(%(publications)s)),
+       relation.relnatts::int4,
+       (select coalesce(jsonb_agg(jsonb_build_array(attnum, attname, atthasmissing
+                          or (atthasdef and attgenerated = '') or attidentity <> '') order by attnum), '[]')
+        from pg_attribute where attrelid = relation.oid and attnum > 0 and not attisdropped
+          and case when published.columns is null then attgenerated = '' else published.columns ? attname::text end)
+from (select schemaname, tablename, jsonb_agg(name) filter (where name is not null) as columns
+      from pg_publication_tables tables
+      left join lateral jsonb_array_elements_text(to_jsonb(tables) -> 'attnames') name on true
+      where pubname = any(%(publications)s) group by schemaname, tablename) published
+join pg_namespace namespace on namespace.nspname = published.schemaname
+join pg_class relation on relation.relnamespace = namespace.oid and relation.relname = published.tablename
+"""
+"""The published tables, as the fields of `PublishedTable`."""
+
+
+class PublishedColumn(msgspec.Struct, frozen=True, array_like=True):
+    """`number`: which a rename keeps. `has_default`: DDL may have given rows a value that the log does not have."""
+
+    number: int
+    name: str
+    has_default: bool = False
+
+
+class PublishedTable(msgspec.Struct, frozen=True, array_like=True):
+    """`is_automatic`: the publication does not list it by name. `numbers`: how many columns it has had so far."""
+
+    oid: int
+    schema: str
+    name: str
+    is_partition: bool
+    is_automatic: bool
+    numbers: int
+    columns: tuple[PublishedColumn, ...]
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+class Published(msgspec.Struct, frozen=True, array_like=True):
+    """The published tables at one moment. `newest`: the highest object id then; later tables have higher ones."""
+
+    newest: int
+    tables: tuple[PublishedTable, ...]
+
+    @classmethod
+    def of(cls, newest: int, rows: Sequence[Sequence[Any]]) -> Published:
+        """Return the answers to `NEWEST` and `PUBLISHED`."""
+        return cls(newest, msgspec.convert(sorted(rows, key=lambda row: row[0]), tuple[PublishedTable, ...]))
+
+    def pack(self) -> str:
+        """Return a short text, for the position."""
+        return b64encode(compress(msgspec.json.encode(self))).decode("ascii")
+
+    @classmethod
+    def unpack(cls, packed: str) -> Published:
+        return msgspec.json.decode(decompress(b64decode(packed)), type=cls)
+
+
+def differences(
+    before: Published,
+    now: Published,
+    publication: str,
+    repair: Callable[[str], str],
+    patterns: tuple[str, ...] = ("*",),
+) -> list[str]:
+    """Return a text for each change that the log does not show, of the tables that match `patterns`.
+
+    `repair`: says for a table, ``schema.table``, how to send its rows again.
+    """
+
+    def read(tables: Sequence[PublishedTable]) -> list[PublishedTable]:
+        return [table for table in tables if matches_table(patterns, table.schema, table.name)]
+
+    known, found = {table.oid: table for table in before.tables}, list[str]()
+    for table in read(now.tables):
+        if (old := known.get(table.oid)) is not None:
+            found += _of_table(old, table, repair)
+        elif not (table.is_automatic and table.oid > before.newest):
+            found.append(
+                f"{table} joined the {publication}: rows that it had before are not in the target. {repair(str(table))}"
+            )
+    published = {table.oid for table in now.tables}
+    # Old partitions are dropped as a routine.
+    return found + [
+        f"{table} left the {publication}, or was dropped: its changes are not read any more, and the target keeps the "
+        "rows that it has"
+        for table in read(before.tables)
+        if table.oid not in published and not table.is_partition
+    ]
+
+
+def _of_table(old: PublishedTable, new: PublishedTable, repair: Callable[[str], str]) -> list[str]:
+    found = []
+    if str(old) != str(new):
+        found.append(
+            f"{old} is called {new} now: later changes have the new name, and rows that were written before are in the "
+            f"target under the old one. {repair(str(new))}"
+        )
+    columns = {column.number: column for column in old.columns}
+    for column in new.columns:
+        before = columns.pop(column.number, None)
+        if before is None:
+            # Without a default the rows that exist have NULL, as in the target. A column that existed before and is
+            # published only now may have any value.
+            if column.has_default or column.number <= old.numbers:
+                found.append(
+                    f"{new} has the new column {column.name}: the log does not have its values in rows that were "
+                    f"written before, so the target has none. {repair(str(new))}"
+                )
+        elif before.name != column.name:
+            found.append(
+                f"{new}: the column {before.name} is called {column.name} now. In the target, rows that were written "
+                f"before have no {column.name}, and {before.name} keeps its values. {repair(str(new))}; then drop "
+                f"{before.name} in the target"
+            )
+    found += [
+        f"{new}: the column {column.name} was dropped, or left the publication. The target keeps it, with old values "
+        "in rows that were written before: drop it there"
+        for column in columns.values()
+    ]
+    return found
+
+
+def repair_of(options: SnapshotOptions, *, several_slots: bool = False) -> Callable[[str], str]:
+    """Return what says how to send the rows of a table again."""
+
+    def repair(table: str) -> str:
+        if several_slots:
+            return f"To send them again, read {table} with snapshot=initial in a pipeline of its own"
+        if options.signal_folder:
+            return f"To send them again, run: penstock snapshot {options.signal_folder} --table {table}"
+        if options.signal_table:
+            return (
+                f"To send them again, run: INSERT INTO {options.signal_table} VALUES ('{table}', 'execute-snapshot', "
+                f'\'{{"data-collections": ["{table}"]}}\')'
+            )
+        if options.takes_signals:
+            return f"To send them again, send a signal execute-snapshot for {table}"
+        return (
+            "To send them again, set signal_folder, start the pipeline again, and run: penstock snapshot JOB.YAML "
+            f"--table {table}"
+        )
+
+    return repair
+
+
+class SchemaWatch:
+    """Looks at the published tables of one slot from time to time; shared by the readers of a process."""
+
+    def __init__(
+        self,
+        ask: Callable[[], Published],
+        publication: str,
+        patterns: tuple[str, ...],
+        repair: Callable[[str], str],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`ask`: asks the server. `patterns`: of the tables that are read; changes of others are not told."""
+        self._ask, self._publication, self._patterns, self._repair = ask, publication, patterns, repair
+        self._clock = clock
+        self._next = -float("inf")
+        self._newest = 0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the last look was long ago."""
+        return self._clock() >= self._next
+
+    def look(self, known: str) -> tuple[str, list[str]]:
+        """Return what is known now, packed, and texts about what changed. `known`: of the last look; "" if none.
+
+        Raises what `ask` raises; the next look is due later all the same.
+        """
+        self._next = self._clock() + LOOK_SECONDS
+        now, newest = self._ask(), self._newest
+        self._newest = now.newest
+        if not known:
+            return now.pack(), []
+        before = Published.unpack(known)
+        if before.tables == now.tables:  # the text stays the same, and so does the position
+            return known, []
+        before = Published(max(before.newest, newest), before.tables)
+        return now.pack(), differences(before, now, self._publication, self._repair, self._patterns)

@@ -1,0 +1,157 @@
+"""Changes of the published tables that the log does not have are told once, with what repairs them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from penstock.io.change_streams.snapshots.options import SnapshotOptions
+from penstock.io.change_streams.status import UnreachableError
+from penstock.io.postgres.log_reader import CaughtUp, LogPosition
+from penstock.io.postgres.schema_watch import (
+    LOOK_SECONDS,
+    Published,
+    PublishedColumn,
+    PublishedTable,
+    SchemaWatch,
+    differences,
+    repair_of,
+)
+from tests.unit.postgres.test_log_reader import START, Server, claim, reader
+
+FOLDER = repair_of(SnapshotOptions(signal_folder="/signals"))
+AGAIN = "To send them again, run: penstock snapshot /signals --table public.orders"
+
+
+def table(oid: int = 1, name: str = "orders", *columns: tuple[Any, ...], **facts: Any) -> PublishedTable:
+    named = tuple(PublishedColumn(*column) for column in columns or ((1, "id"), (2, "note")))
+    given = {"is_partition": False, "is_automatic": False, "numbers": max(c.number for c in named), **facts}
+    return PublishedTable(oid, "public", name, columns=named, **given)
+
+
+def changes(before: list[PublishedTable], now: list[PublishedTable], *patterns: str) -> list[str]:
+    return differences(
+        Published(100, tuple(before)),
+        Published(200, tuple(now)),
+        "publication shop",
+        FOLDER,
+        patterns or ("*",),
+    )
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        (
+            table(1, "orders", (1, "id"), (2, "note"), (3, "channel", True)),
+            "public.orders has the new column channel: ",
+        ),
+        (
+            table(1, "orders", (1, "id"), (2, "remark")),
+            "public.orders: the column note is called remark now. ",
+        ),
+        (
+            table(1, "orders", (1, "id")),
+            "public.orders: the column note was dropped, or left the publication. ",
+        ),
+        (table(1, "sales"), "public.orders is called public.sales now: "),
+    ],
+)
+def test_each_change_of_a_table_is_told_once(now: PublishedTable, said: str) -> None:
+    (text,) = changes([table()], [now])
+    assert text.startswith(said)
+    assert changes([now], [now]) == []
+
+
+def test_a_new_column_without_a_default_needs_no_repair() -> None:
+    assert changes([table()], [table(1, "orders", (1, "id"), (2, "note"), (3, "channel"))]) == []
+
+
+def test_a_column_that_existed_before_it_was_published_lacks_its_values() -> None:
+    before = table(1, "orders", (1, "id"), numbers=2)
+    (text,) = changes([before], [table()])
+    assert text.startswith("public.orders has the new column note: ")
+    assert text.endswith(AGAIN)
+
+
+def test_a_table_that_joins_and_one_that_leaves_are_told() -> None:
+    joined, left = table(2, "refunds"), table(3, "old")
+    texts = changes([table(), left], [table(), joined])
+    assert texts[0].startswith(
+        "public.refunds joined the publication shop: rows that it had before are not in the target. "
+    )
+    assert texts[1].startswith("public.old left the publication shop, or was dropped: ")
+    assert changes([table(), left], [table(), joined], "orders") == []  # tables that are not read
+
+
+def test_tables_that_are_published_from_their_creation_on_lack_nothing() -> None:
+    new, attached = table(150, "p_new", is_automatic=True), table(50, "p_old", is_automatic=True)
+    assert [text[:12] for text in changes([table()], [table(), new, attached])] == ["public.p_old"]
+    assert changes([table(), table(2, "p", is_partition=True)], [table()]) == []
+
+
+def test_the_repair_is_the_one_that_the_pipeline_can_do() -> None:
+    assert "INSERT INTO public.s VALUES" in repair_of(SnapshotOptions(signal_table="public.s"))("public.t")
+    assert "set signal_folder" in repair_of(SnapshotOptions())("public.t")
+    assert "in a pipeline of its own" in repair_of(SnapshotOptions(), several_slots=True)("public.t")
+
+
+def test_what_is_known_survives_packing() -> None:
+    published = Published(7, (table(), table(2, "refunds", (1, "id", True))))
+    assert Published.unpack(published.pack()) == published
+    many = [table(oid, f"orders_{oid}", *((n, f"column_{n}") for n in range(1, 21))) for oid in range(500)]
+    assert len(Published(0, tuple(many)).pack()) < 30_000
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_server_is_asked_at_the_start_and_every_minute() -> None:
+    clock, answers = Clock(), [[table()], [table()], [table(1, "orders", (1, "id"))]]
+    watch = SchemaWatch(
+        lambda: Published(1, tuple(answers.pop(0))), "publication shop", ("*",), FOLDER, clock=clock
+    )
+    assert watch.is_due
+    known, texts = watch.look("")
+    assert (texts, watch.is_due) == ([], False)
+    clock.now += LOOK_SECONDS
+    assert watch.is_due
+    assert watch.look(known) == (known, [])
+    later, texts = watch.look(known)
+    assert later != known
+    assert len(texts) == 1
+
+
+def test_a_reader_warns_when_the_step_is_claimed_and_the_position_remembers_it(caplog: Any) -> None:
+    before, now = Published(1, (table(),)), Published(2, (table(), table(2, "refunds")))
+    server = Server([CaughtUp(10, 10), CaughtUp(20, 20)])
+    watch = SchemaWatch(lambda: now, "publication shop", ("*",), FOLDER)
+    reading = reader(server, START._replace(published=before.pack()), watch=watch)
+    try:
+        batch = reading.take(5)
+        with caplog.at_level(logging.WARNING):
+            assert not caplog.messages
+            claim(reading, batch)
+        assert [text[:29] for text in caplog.messages] == ["public.refunds joined the pub"]
+        assert Published.unpack(reading.position.published) == now
+    finally:
+        reading.stop()
+
+
+def test_a_look_that_fails_does_not_end_the_read() -> None:
+    def ask() -> Published:
+        raise UnreachableError("too many connections")
+
+    reading = reader(Server([CaughtUp(10, 10)]), watch=SchemaWatch(ask, "p", ("*",), FOLDER))
+    try:
+        claim(reading, reading.take(5))
+        assert reading.position == LogPosition(10, 0, "system")
+        assert reading.uncounted().retries == 0  # the log is not opened again
+    finally:
+        reading.stop()
