@@ -13,13 +13,13 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from decimal import Decimal
-from struct import Struct, pack, unpack_from
+from struct import Struct, unpack_from
 from uuid import UUID
 
 from penstock.errors import SetupError
 from penstock.event.column_types import ColumnType, Kind
+from penstock.event.float32 import shortest
 from penstock.io.postgres.column_types import TypeCatalog, column_type
 from penstock.io.postgres.record import Row, Table
 
@@ -104,13 +104,7 @@ def _float8(data: bytes) -> str:
 
 def _float4(data: bytes) -> str:
     (value,) = unpack_from("!f", data)
-    if value - value == 0:
-        for digits in range(1, 10):  # the shortest text that is the same float of 32 bits
-            text = f"{value:.{digits}g}"
-            with suppress(OverflowError):  # the largest number, rounded up
-                if pack("!f", float(text)) == data:
-                    return _float(value, text, 6)
-    return _float(value, repr(value), 6)
+    return _float(value, repr(shortest(value)), 6)
 
 
 def _float(value: float, text: str, digits: int) -> str:

@@ -18,6 +18,7 @@ from decimal import Decimal
 from typing import Any
 
 from penstock.event.column_types import Interval
+from penstock.timestamps import days_from_civil
 
 SESSION_SETTINGS = {
     "DateStyle": "ISO, YMD",
@@ -63,27 +64,13 @@ def date(text: str) -> int | float:
         return _INFINITE[text]
     era, text = _split_era(text)
     year, month, day = text.split("-")
-    return _days(era(int(year)), int(month), int(day))
+    return days_from_civil(era(int(year)), int(month), int(day))
 
 
 def _split_era(text: str) -> tuple[Callable[[int], int], str]:
     if text.endswith(" BC"):
         return (lambda year: 1 - year), text[:-3]  # 1 BC is the year 0
     return (lambda year: year), text
-
-
-def _days(year: int, month: int, day: int) -> int:
-    """Return days since 1970-01-01. `datetime` has only the years 1 to 9999.
-
-    Source: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", days_from_civil. A year starts in March here,
-    so that the leap day is its last one.
-    """
-    if month <= 2:
-        year -= 1
-        month += 12
-    era, year_of_era = divmod(year, 400)
-    day_of_year = (153 * (month - 3) + 2) // 5 + day - 1
-    return era * 146_097 + year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year - 719_468
 
 
 def time(text: str) -> int:
@@ -110,7 +97,7 @@ def _any_timestamp(text: str) -> int | float:
     era, text = _split_era(text)
     day, _, clock = text.partition(" ")
     year, month, day_of_month = day.split("-")
-    return _days(era(int(year)), int(month), int(day_of_month)) * _DAY + time(clock)
+    return days_from_civil(era(int(year)), int(month), int(day_of_month)) * _DAY + time(clock)
 
 
 _OFFSET = re.compile(r"([+-])(\d\d)(?::(\d\d))?(?::(\d\d))?( BC)?$")

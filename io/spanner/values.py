@@ -19,6 +19,7 @@ from typing import Any, TypedDict
 import msgspec
 
 from penstock.event.column_types import ColumnType, Field, Interval, Kind
+from penstock.event.float32 import shortest
 from penstock.event.model import Image, TableSchema
 from penstock.timestamps import parse_timestamp
 
@@ -163,9 +164,13 @@ def _rest_of_conversion(type_: ColumnType) -> Callable[[Any], Any] | None:
     """Return what turns the value that msgspec decoded, if it is not None, into the final one."""
     if type_.kind is Kind.DATE:
         return lambda value: value.toordinal() - _EPOCH_DAY
+    if type_.kind is Kind.FLOAT32:
+        return shortest
     if type_.kind in _DECODED_BY_MSGSPEC:
         return None
     if type_.kind is Kind.ARRAY:
+        if type_.element is not None and type_.element.kind is Kind.FLOAT32:
+            return lambda values: [None if each is None else shortest(each) for each in values]
         in_c = type_.element is not None and type_.element.kind in _DECODED_BY_MSGSPEC
         return None if in_c else lambda value: python_value(type_, value)
     return _FROM_JSON.get(type_.kind)
@@ -217,7 +222,7 @@ def _json_text(value: Any) -> str:
 
 _FROM_JSON: dict[Kind, Callable[[Any], Any]] = {
     Kind.INT64: int,
-    Kind.FLOAT32: _float,
+    Kind.FLOAT32: lambda value: shortest(_float(value)),
     Kind.FLOAT64: _float,
     Kind.DECIMAL: _decimal,
     Kind.BYTES: a2b_base64,

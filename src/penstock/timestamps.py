@@ -72,6 +72,20 @@ def nanoseconds(name: str, moment: Timelike) -> int:
     return round((moment - EPOCH) / timedelta(microseconds=1)) * 1000
 
 
+def days_from_civil(year: int, month: int, day: int) -> int:
+    """Return days since 1970-01-01 in the proleptic Gregorian calendar; the year 0 is 1 BC. Any year.
+
+    Source: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", days_from_civil. A year starts in March here,
+    so that the leap day is its last one.
+    """
+    if month <= 2:
+        year -= 1
+        month += 12
+    era, year_of_era = divmod(year, 400)
+    day_of_year = (153 * (month - 3) + 2) // 5 + day - 1
+    return era * 146_097 + year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year - 719_468
+
+
 def _is_fraction(text: str) -> bool:
     """Return whether the text is 1 to 9 digits; `int` would take a sign, spaces and underscores too."""
     return len(text) <= 9 and text.isdigit() and text.isascii()

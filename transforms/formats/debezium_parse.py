@@ -22,7 +22,6 @@ Source: Debezium documentation 3.x, "Debezium connector for PostgreSQL", Data ch
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
 
@@ -47,9 +46,15 @@ from penstock.event import (
 from penstock.event.keys import canonical_key
 from penstock.transforms.formats.converter import Converter, JsonConverter
 from penstock.transforms.formats.debezium import PLACEHOLDER
+from penstock.transforms.formats.debezium_postgres import unchanged_forms
 from penstock.transforms.formats.debezium_table import UNAVAILABLE_HEADER, column_mapping
 from penstock.transforms.formats.debezium_types import Schema, TypeModes
-from penstock.transforms.formats.debezium_values import Parse, column_type, value_parser
+from penstock.transforms.formats.debezium_values import (
+    Parse,
+    column_type,
+    content_parser,
+    value_parser,
+)
 from penstock.transforms.formats.formatted import Headers
 
 _Raws = dict[str, msgspec.Raw]
@@ -70,7 +75,12 @@ class _Envelope(msgspec.Struct):
     before: _Raws | None = None
     after: _Raws | None = None
     ts_ms: int | None = None
-    message: dict[str, Any] | None = None
+    message: _Message | None = None
+
+
+class _Message(msgspec.Struct):
+    prefix: str | None = None
+    content: msgspec.Raw = msgspec.Raw(b"null")
 
 
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
@@ -108,8 +118,8 @@ class DebeziumParser:
             raise UsageError(f"DebeziumParser: {error}") from None
         if unknown := modes.keys() - set(TypeModes.__struct_fields__):
             raise UsageError(f"DebeziumParser has no option {', '.join(sorted(unknown))}")
-        text = unavailable_value_placeholder
-        self._placeholders = frozenset(map(msgspec.json.encode, (text, b64encode(text.encode()).decode())))
+        forms = unchanged_forms(unavailable_value_placeholder)
+        self._placeholders = frozenset(map(msgspec.json.encode, forms))
         self._tables: dict[Any, _Columns] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -134,7 +144,7 @@ class DebeziumParser:
         if op is None:
             raise ValueError(f"op {envelope.op!r} does not exist in Debezium JSON")
         columns = self._columns(opened.schema, raw_key, envelope, op)
-        return self._events(op, columns, raw_key, envelope, dict(headers))
+        return self._events(op, columns, raw_key, envelope, opened.schema, dict(headers))
 
     def _open_key(self, key: bytes) -> _Raws:
         return _decode_key(self._key_converter.open(key).payload)
@@ -145,6 +155,7 @@ class DebeziumParser:
         columns: _Columns,
         raw_key: _Raws | None,
         envelope: _Envelope,
+        schema: msgspec.Raw | None,
         headers: dict[str, bytes],
     ) -> list[ChangeEvent]:
         has_row = op not in (Op.TRUNCATE, Op.MESSAGE)
@@ -173,9 +184,22 @@ class DebeziumParser:
                 before,
                 after,
                 columns.schema,
-                None if message is None else _message(message),
+                None if message is None else self._message(message, schema),
             )
         ]
+
+    def _message(self, message: _Message, schema: msgspec.Raw | None) -> Message:
+        raw = message.content
+        if bytes(raw) == b"null":
+            return Message(message.prefix or "", b"")
+        parse = content_parser(_content_schema(schema), self._modes.binary_handling_mode)
+        try:
+            return Message(message.prefix or "", parse(raw))
+        except ValueError:
+            raise ValueError(
+                "the content of a message does not have the form of binary_handling_mode="
+                f"{self._modes.binary_handling_mode}: use the mode of the connector that wrote it"
+            ) from None
 
     def _columns(
         self, schema: msgspec.Raw | None, raw_key: _Raws | None, envelope: _Envelope, op: Op
@@ -262,13 +286,15 @@ def _row_fields(schema: Schema) -> list[Schema]:
     return []
 
 
+def _content_schema(schema: msgspec.Raw | None) -> Schema | None:
+    if schema is None:
+        return None
+    fields = {field["field"]: field for field in msgspec.json.decode(schema)["fields"]}
+    return next((each for each in fields["message"]["fields"] if each["field"] == "content"), None)
+
+
 def _position(name: str, keys: tuple[str, ...]) -> int | None:
     return keys.index(name) + 1 if name in keys else None
-
-
-def _message(message: dict[str, Any]) -> Message:
-    content = msgspec.convert(message.get("content") or "", bytes)
-    return Message(message.get("prefix") or "", content)
 
 
 def event_from_source(

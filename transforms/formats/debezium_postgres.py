@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 import re
+from base64 import b64encode
 from collections.abc import Callable
 from decimal import Decimal
 from hashlib import md5
@@ -38,6 +39,7 @@ from penstock.timestamps import NANOS
 from penstock.transforms.formats.debezium_types import (
     EXACT,
     Mapping,
+    Nested,
     Schema,
     TypeModes,
     array_mapping,
@@ -57,16 +59,18 @@ _MONEY_SCALE = 2
 _DAY = 86_400 * NANOS
 
 
-def postgres_mapping(type_: ColumnType, modes: TypeModes, as_json: bool, exact: bool) -> Mapping | None:
+def postgres_mapping(
+    type_: ColumnType, modes: TypeModes, as_json: bool, exact: bool, nested: Nested
+) -> Mapping | None:
     """Return how a column of this type is shown; None if `exact` and the connector leaves it out."""
     native = type_.native
     if type_.element is not None:
-        element = postgres_mapping(type_.element, modes, as_json, exact)
+        element = postgres_mapping(type_.element, modes, as_json, exact, nested)
         if element is None or (exact and type_.element.native in _NO_ARRAYS):
             return None
         # The connector declares the elements of these arrays as required.
         required = type_.element.kind is Kind.ENUM or type_.element.native == "tsvector"
-        return array_mapping(element, exact=exact, optional=not required)
+        return array_mapping(element, nested=nested, optional=not required)
     make = _MAPPINGS.get(native.partition("(")[0])
     if make is not None:
         return make(type_, modes, as_json)
@@ -410,6 +414,14 @@ def unchanged_value(type_: ColumnType, schema: Schema, placeholder: str, missing
     if kind == "array":
         return _unchanged_array(schema["items"], placeholder, missing)
     return missing
+
+
+def unchanged_forms(placeholder: str) -> list[Any]:
+    """Return the values of `unchanged_value` for all types, as JSON has them."""
+    pairs = {placeholder: placeholder}
+    texts = [placeholder, b64encode(placeholder.encode()).decode()]
+    arrays = [[text] for text in (*texts, str(_named_uuid(placeholder)))]
+    return [*texts, *arrays, list(placeholder.encode()), pairs, msgspec.json.encode(pairs).decode()]
 
 
 def _unchanged_array(items: Schema, placeholder: str, missing: Any) -> Any:

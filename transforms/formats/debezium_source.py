@@ -51,7 +51,7 @@ class SpannerSource(Common, frozen=True, gc=False):
     instance_id: str
     database_id: str
     change_stream_name: str
-    table: str | None
+    table: str
     server_transaction_id: str | None
     record_sequence_prefix: str | None
     low_watermark: int | None

@@ -26,6 +26,7 @@ from penstock.transforms.formats.debezium_postgres import (
 from penstock.transforms.formats.debezium_source import json_block, plain_block
 from penstock.transforms.formats.debezium_types import (
     Mapping,
+    Nested,
     Schema,
     TypeModes,
     array_mapping,
@@ -126,27 +127,40 @@ class DebeziumTable:
         """Return how each column is shown, and the schemas of the fields of a row."""
         shown: dict[str, Mapping] = {}
         for column in schema:
-            found = self._mapping(column, converter.as_json)
+            found = self._mapping(column, converter)
             if found is not None:
                 shown[column.name] = found
-        # A binary record has no way to leave a column out: where it was not sent, it must be null.
-        optional = None if converter.as_json or self._exact else True
         row = [
-            field_schema(
-                column,
-                shown[column.name].schema,
-                optional=optional if column.key_position is None else self._optional_key(column),
-            )
+            field_schema(column, found.schema, optional=self._optional(column, found, converter.as_json))
             for column in schema
-            if column.name in shown
+            if (found := shown.get(column.name))
         ]
         return shown, row
 
-    def _mapping(self, column: Column, as_json: bool) -> Mapping | None:
-        modes = self._options.modes
+    def _optional(self, column: Column, shown: Mapping, as_json: bool) -> bool | None:
+        """Return whether the field of a column may be null or left out; None: if the column may be NULL."""
+        if column.key_position is not None:
+            return self._optional_key(column)
+        if self._exact:
+            return None
+        # A binary record has no way to leave a column out: where it was not sent, it must be null. A large value of
+        # PostgreSQL that did not change is left out if its type has no placeholder.
+        is_large = column.type.kind is Kind.ARRAY or (
+            column.type.kind is Kind.DECIMAL and column.type.precision is None
+        )
+        if not as_json or (
+            self._as_postgres and is_large and unchanged_value(column.type, shown.schema, "", _OMIT) is _OMIT
+        ):
+            return True
+        return None
+
+    def _mapping(self, column: Column, converter: Converter) -> Mapping | None:
+        modes, as_json = self._options.modes, converter.as_json
+        without_schema = as_json and not converter.embeds_schema
+        nested: Nested = "null" if self._exact else "kept" if without_schema else "refused"
         if not self._as_postgres:
-            return column_mapping(column.type, modes, self._as_spanner, as_json)
-        found = postgres_mapping(column.type, modes, as_json, self._exact)
+            return column_mapping(column.type, modes, self._as_spanner, as_json, nested)
+        found = postgres_mapping(column.type, modes, as_json, self._exact, nested)
         default = NO_DEFAULT if found is None else default_value(column, found)
         if found is None or default is NO_DEFAULT:
             return found
@@ -362,7 +376,9 @@ class _Marker:
 _OMIT = _Marker()
 
 
-def column_mapping(type_: ColumnType, modes: TypeModes, as_spanner: bool, as_json: bool = True) -> Mapping:
+def column_mapping(
+    type_: ColumnType, modes: TypeModes, as_spanner: bool, as_json: bool = True, nested: Nested = "kept"
+) -> Mapping:
     """Return how a column is shown; Debezium's Spanner connector sends decimals and dates as the service's text."""
     if as_spanner and type_.kind is Kind.ARRAY and type_.element:
         return array_mapping(column_mapping(type_.element, modes, as_spanner, as_json))
@@ -376,7 +392,7 @@ def column_mapping(type_: ColumnType, modes: TypeModes, as_spanner: bool, as_jso
                 {"type": "string"}, lambda days: str(convert(days)).removesuffix("Z") if convert else days
             )
         return Mapping({"type": "string"}, convert)
-    return mapping(type_, modes, as_json)
+    return mapping(type_, modes, as_json, nested=nested)
 
 
 _TEXT_IN_SPANNER = frozenset({Kind.DECIMAL, Kind.DATE, Kind.TIMESTAMP, Kind.JSON, Kind.ENUM})

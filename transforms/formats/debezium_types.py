@@ -64,9 +64,41 @@ EXACT = Context(prec=MAX_PREC, Emax=999_999, Emin=-999_999)
 """No rounding: PostgreSQL's numeric has more digits than the 28 of Python's default context."""
 
 
-def mapping(type_: ColumnType, modes: TypeModes, as_json: bool = True) -> Mapping:
-    """Return how a column of this type is shown. `as_json`: for JSON, which has no NaN and no infinities."""
+Nested = Literal["kept", "null", "refused"]
+"""How an array in an array is shown. No schema has one, because PostgreSQL does not declare dimensions."""
+
+
+def int64(value: int, remedy: str) -> int:
+    """Return an integer that the schema declares as int64.
+
+    Raises:
+        ValueError: it has more than 64 bits, and a consumer that reads it would wrap it silently.
+    """
+    if -(2**63) <= value < 2**63:
+        return value
+    raise ValueError(f"the number does not fit the 64 bits that the schema declares: {remedy}")
+
+
+def mapping(
+    type_: ColumnType,
+    modes: TypeModes,
+    as_json: bool = True,
+    *,
+    nested: Nested = "kept",
+    bounded: bool = True,
+) -> Mapping:
+    """Return how a column of this type is shown.
+
+    Args:
+        type_: The type.
+        modes: The options.
+        as_json: For JSON, which has no NaN and no infinities.
+        nested: How an array in an array is shown.
+        bounded: Whether integers beyond 64 bits are refused. Without a schema, JSON can hold any integer.
+    """
     kind = type_.kind
+    if kind is Kind.UINT64 and bounded:
+        return Mapping({"type": "int64"}, lambda value: int64(value, _LEAVE_OUT))
     if kind in _INTEGERS:
         return Mapping({"type": _INTEGERS[kind]})
     match kind:
@@ -84,18 +116,22 @@ def mapping(type_: ColumnType, modes: TypeModes, as_json: bool = True) -> Mappin
         case Kind.TIME:
             return _time(type_, modes.time_precision_mode)
         case Kind.LOCAL_TIMESTAMP:
-            return _local_timestamp(type_, modes.time_precision_mode)
+            return _local_timestamp(type_, modes.time_precision_mode, bounded)
         case Kind.TIMESTAMP:
             convert = _zoned_json if as_json else _zoned_timestamp
             return Mapping(_named("string", "io.debezium.time.ZonedTimestamp"), convert)
         case Kind.INTERVAL if modes.interval_handling_mode == "string":
             return Mapping(_named("string", "io.debezium.time.Interval"), interval_text)
         case Kind.INTERVAL:
-            return Mapping(_named("int64", "io.debezium.time.MicroDuration"), _interval_microseconds)
+            schema = _named("int64", "io.debezium.time.MicroDuration")
+            return Mapping(schema, _interval_microseconds if bounded else _any_interval_microseconds)
         case Kind.ARRAY:
-            return array_mapping(mapping(type_.element or ColumnType(Kind.OTHER), modes, as_json))
+            element = type_.element or ColumnType(Kind.OTHER)
+            return array_mapping(
+                mapping(element, modes, as_json, nested=nested, bounded=bounded), nested=nested
+            )
         case Kind.STRUCT:
-            return _struct(type_, modes, as_json)
+            return _struct(type_, modes, as_json, nested, bounded)
         case Kind.JSON:
             return Mapping(_named("string", "io.debezium.data.Json"))
         case Kind.UUID:
@@ -241,23 +277,26 @@ def _iso_time(value: int) -> str:
     return f"{time_text(value)}Z"
 
 
-def _local_timestamp(type_: ColumnType, mode: str) -> Mapping:
+def _local_timestamp(type_: ColumnType, mode: str, bounded: bool) -> Mapping:
     if mode == "isostring":
         return Mapping(_named("string", "io.debezium.time.IsoTimestamp"), _zoned_timestamp)
     if mode == "connect":
-        return Mapping(_named("int64", "org.apache.kafka.connect.data.Timestamp"), _in_units(1_000_000))
+        return Mapping(
+            _named("int64", "org.apache.kafka.connect.data.Timestamp"), _in_units(1_000_000, bounded)
+        )
     digits = _digits(type_)
     if mode == "nanoseconds" or (mode.startswith("adaptive") and digits > 6):
-        return Mapping(_named("int64", "io.debezium.time.NanoTimestamp"), _in_units(1))
+        return Mapping(_named("int64", "io.debezium.time.NanoTimestamp"), _in_units(1, bounded))
     if mode.startswith("adaptive") and digits <= 3:
-        return Mapping(_named("int64", "io.debezium.time.Timestamp"), _in_units(1_000_000))
-    return Mapping(_named("int64", "io.debezium.time.MicroTimestamp"), _in_units(1_000))
+        return Mapping(_named("int64", "io.debezium.time.Timestamp"), _in_units(1_000_000, bounded))
+    return Mapping(_named("int64", "io.debezium.time.MicroTimestamp"), _in_units(1_000, bounded))
 
 
-def _in_units(nanoseconds: int) -> Convert:
+def _in_units(nanoseconds: int, bounded: bool) -> Convert:
     def convert(value: float) -> int:
         if value - value == 0:
-            return int(value // nanoseconds)
+            units = int(value // nanoseconds)
+            return int64(units, _OTHER_PRECISION) if bounded else units
         return infinite if value > 0 else minus_infinite
 
     # The connector's infinities are moments in microseconds; nanoseconds end at 64 bits.
@@ -310,34 +349,60 @@ def _zoned_json(value: float) -> datetime | str:
     return _zoned_timestamp(value)
 
 
-def _interval_microseconds(value: Interval) -> int:
+def _any_interval_microseconds(value: Interval | float) -> int:
+    if isinstance(value, float):  # only infinities are floats
+        raise ValueError(
+            "an infinite interval has no number of microseconds: use interval_handling_mode=string"
+        )
     # A month is 365.25 / 12 days, as Debezium documents.
     days = value.months * 365.25 / 12 + value.days
     return round(days * 86_400_000_000) + value.nanoseconds // 1000
 
 
-def array_mapping(element: Mapping, *, exact: bool = False, optional: bool = True) -> Mapping:
-    """Return how an array is shown whose elements are shown as `element`.
+def _interval_microseconds(value: Interval | float) -> int:
+    return int64(_any_interval_microseconds(value), "use interval_handling_mode=string")
 
-    `exact`: a nested list is null, as in Debezium. `optional`: elements may be null.
-    """
+
+_OTHER_PRECISION = "use time_precision_mode=isostring, or microseconds in place of nanoseconds"
+_LEAVE_OUT = "leave the column out"
+
+
+def array_mapping(element: Mapping, *, nested: Nested = "kept", optional: bool = True) -> Mapping:
+    """Return how an array is shown whose elements are shown as `element`. `optional`: elements may be null."""
     schema = {"type": "array", "items": ordered_schema(element.schema, optional)}
     convert = element.convert
-    if exact:
-        return Mapping(
-            schema,
-            lambda values: [
-                None if value is None or isinstance(value, list) else convert(value) if convert else value
-                for value in values
-            ],
-        )
-    if convert is None:
+    is_declared = element.schema["type"] == "array"
+    if convert is None and (is_declared or nested == "kept"):
         return Mapping(schema)
-    return Mapping(schema, lambda values: [None if value is None else convert(value) for value in values])
+
+    def shown(values: list[Any]) -> list[Any]:
+        return [
+            None
+            if value is None
+            else inner(value)
+            if isinstance(value, list) and not is_declared
+            else value
+            if convert is None
+            else convert(value)
+            for value in values
+        ]
+
+    inner = {"kept": shown, "null": lambda values: None, "refused": _refuse_nested}[nested]
+    return Mapping(schema, shown)
 
 
-def _struct(type_: ColumnType, modes: TypeModes, as_json: bool) -> Mapping:
-    inner = {field.name: mapping(field.type, modes, as_json) for field in type_.fields}
+def _refuse_nested(values: list[Any]) -> Any:
+    raise ValueError(
+        "the schema of the column has no arrays of arrays: use JSON without schemas, or debezium_exact, which shows "
+        "the inner arrays as null"
+    )
+
+
+def _struct(type_: ColumnType, modes: TypeModes, as_json: bool, nested: Nested, bounded: bool) -> Mapping:
+    inner = {
+        field.name: mapping(field.type, modes, as_json, nested=nested, bounded=bounded)
+        for field in type_.fields
+    }
     fields = [
         {
             "type": each.schema["type"],

@@ -7,29 +7,31 @@ MicroDuration), the value that the record holds comes back.
 
 from __future__ import annotations
 
-import struct
 from base64 import urlsafe_b64decode
 from binascii import a2b_base64
 from collections.abc import Callable
-from datetime import date
 from decimal import Decimal
 from typing import Any
 
 import msgspec
 
 from penstock.event import ColumnType, Field, Interval, Kind
-from penstock.timestamps import parse_timestamp
+from penstock.event.float32 import shortest
 from penstock.transforms.formats.debezium_types import (
     EXACT,
     INFINITE_DAY,
     Schema,
     infinities,
 )
-from penstock.transforms.formats.value_text import parse_interval, parse_time
+from penstock.transforms.formats.value_text import (
+    parse_interval,
+    parse_iso_date,
+    parse_iso_timestamp,
+    parse_time,
+)
 
 Parse = Callable[[Any], Any]
 
-_EPOCH_DAY = date(1970, 1, 1).toordinal()
 _MILLI, _MICRO, _NANO = 1_000_000, 1_000, 1
 
 _as_int = msgspec.json.Decoder(int).decode
@@ -77,7 +79,15 @@ def value_parser(schema: Schema, type_: ColumnType, binary_handling_mode: str = 
     kind, name = schema["type"], schema.get("name", "")
     if kind == "array":
         element = value_parser(schema["items"], type_.element or ColumnType(Kind.OTHER), binary_handling_mode)
-        return lambda raw: [_unless_null(each, element) for each in _as_raw_list(raw)]
+
+        def parse_array(raw: Any) -> list[Any]:
+            # Arrays of arrays have the schema of their elements.
+            return [
+                _unless_null(each, parse_array if bytes(each)[:1] == b"[" else element)
+                for each in _as_raw_list(raw)
+            ]
+
+        return parse_array
     if name == "org.apache.kafka.connect.data.Decimal":
         scale = int(schema["parameters"]["scale"])
         return lambda raw: _decimal(a2b_base64(_as_text(raw)), scale)
@@ -123,8 +133,7 @@ def _float(raw: Any) -> float:
 
 
 def _float32(raw: Any) -> float:
-    single: float = struct.unpack("f", struct.pack("f", _float(raw)))[0]
-    return single
+    return shortest(_float(raw))
 
 
 def _decimal(unscaled: bytes, scale: int) -> Decimal:
@@ -145,12 +154,12 @@ def _days(raw: Any) -> float:
 
 def _date_text(raw: Any) -> float:
     text = _as_text(raw).removesuffix("Z")
-    return float(text) if "inf" in text else date.fromisoformat(text).toordinal() - _EPOCH_DAY
+    return float(text) if "inf" in text else parse_iso_date(text)
 
 
 def _timestamp_text(raw: Any) -> float:
     text = _as_text(raw)
-    return float(text) if "inf" in text else parse_timestamp(text)
+    return float(text) if "inf" in text else parse_iso_timestamp(text)
 
 
 def _in_units(nanoseconds: int) -> Parse:
@@ -170,6 +179,16 @@ def _time_text(raw: Any) -> int:
 
 def _times(nanoseconds: int) -> Parse:
     return lambda raw: _as_int(raw) * nanoseconds
+
+
+def content_parser(schema: Schema | None, binary_handling_mode: str) -> Parse:
+    """Return the function from the bytes of a JSON value to the content of a message.
+
+    `schema`: that of the content, if the record has one. A schema of bytes says base64 in every mode.
+    """
+    if schema is not None and schema["type"] == "bytes":
+        return _FROM_PLAIN["bytes"]
+    return _FROM_PLAIN["bytes"] if binary_handling_mode == "bytes" else _BINARY[binary_handling_mode]
 
 
 _BINARY: dict[str, Parse] = {

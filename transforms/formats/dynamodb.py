@@ -230,7 +230,14 @@ def attribute_value(type_: ColumnType) -> Callable[[Any], Attribute]:
     """Return the function from a value of a column type, not NULL, to DynamoDB's attribute value."""
     if type_.kind is Kind.ARRAY:
         element = attribute_value(type_.element or ColumnType(Kind.OTHER))
-        return lambda values: {"L": [{"NULL": True} if value is None else element(value) for value in values]}
+
+        # PostgreSQL's arrays of several dimensions are nested lists of one element type.
+        def shown(values: Any) -> Attribute:
+            if not isinstance(values, list):
+                return element(values)
+            return {"L": [{"NULL": True} if value is None else shown(value) for value in values]}
+
+        return shown
     if type_.kind is Kind.STRUCT:
         inner = {field.name: attribute_value(field.type) for field in type_.fields}
         return lambda value: {

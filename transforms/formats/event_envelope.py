@@ -177,7 +177,7 @@ class _Table:
         self.topic = ".".join(parts)
         self.names = schema.names
         self.key_names = tuple(column.name for column in schema.key_columns)
-        shown = _mappings(schema, converter.as_json)
+        shown = _mappings(schema, converter.as_json, converter.embeds_schema)
         self._converters = {name: each.convert for name, each in shown.items() if each.convert}
         name = ".".join(re.sub(r"[^A-Za-z0-9_]", "_", part) for part in parts)
         key = _struct(name + ".Key", [_field(column, shown, False) for column in schema.key_columns])
@@ -212,7 +212,7 @@ class _Columns:
 
     def __init__(self, given: TableSchema | None, raw: msgspec.Raw | None) -> None:
         if given is not None:
-            shown = _mappings(given, True)
+            shown = _mappings(given, as_json=True, embeds_schema=False)
             self.schema, types = given, {name: each.schema for name, each in shown.items()}
         elif raw is not None:
             fields = {field["field"]: field for field in msgspec.json.decode(raw)["fields"]}
@@ -301,8 +301,14 @@ def _cell_change(cell: _Cell) -> CellChange:
     return CellChange(cell.mod, cell.family, cell.qualifier, cell.start_us, cell.end_us, value)
 
 
-def _mappings(schema: TableSchema, as_json: bool) -> dict[str, Mapping]:
-    return {column.name: mapping(column.type, _MODES, as_json) for column in schema}
+def _mappings(schema: TableSchema, as_json: bool, embeds_schema: bool) -> dict[str, Mapping]:
+    has_schema = embeds_schema or not as_json
+    return {
+        column.name: mapping(
+            column.type, _MODES, as_json, nested="refused" if has_schema else "kept", bounded=has_schema
+        )
+        for column in schema
+    }
 
 
 def _field(column: Column, shown: dict[str, Mapping], in_row: bool) -> Schema:

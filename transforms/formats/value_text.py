@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from functools import lru_cache
 
 from penstock.event import Interval
-from penstock.timestamps import NANOS, format_timestamp
+from penstock.timestamps import NANOS, days_from_civil, format_timestamp, parse_timestamp
 
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
 """The years 1 to 9999, which `datetime` has."""
@@ -44,6 +45,35 @@ def iso_date(days: int) -> str:
     return f"{sign}{abs(year):04d}-{month:02d}-{day:02d}"
 
 
+_DATE = re.compile(r"([+-]?)(\d{4,})-(\d\d)-(\d\d)", re.ASCII)
+
+
+def parse_iso_date(text: str) -> int:
+    """Return the days since 1970-01-01 of `iso_date`.
+
+    Raises:
+        ValueError: another form.
+    """
+    match = _DATE.fullmatch(text)
+    if match is None:
+        raise ValueError("not a date of the form YYYY-MM-DD")
+    year = int(match[2])
+    return days_from_civil(-year if match[1] == "-" else year, int(match[3]), int(match[4]))
+
+
+def parse_iso_timestamp(text: str) -> int:
+    """Return the nanoseconds since the epoch of a timestamp in UTC, of any year: an `iso_date`, T, a time, Z.
+
+    Raises:
+        ValueError: another form.
+    """
+    if text[4:5] == "-":  # nearly all of them have a year of four digits, and years from 1 on are read in C
+        with suppress(ValueError):
+            return parse_timestamp(text)
+    day, _, time = text.removesuffix("Z").partition("T")
+    return parse_iso_date(day) * 86_400 * NANOS + parse_time(time)
+
+
 def fraction(nanos: int) -> str:
     """Return a point and the digits that are needed, or nothing for a whole second."""
     return f".{nanos:09d}".rstrip("0") if nanos else ""
@@ -68,8 +98,13 @@ def parse_time(text: str) -> int:
     return ((hours * 60 + minutes) * 60 + seconds) * NANOS + int((match[4] or "").ljust(9, "0"))
 
 
-def interval_text(value: Interval) -> str:
-    """Return ISO 8601, each part that is not zero with its own sign: ``P1Y2M-3DT0H-2M-3.5S``."""
+def interval_text(value: Interval | float) -> str:
+    """Return ISO 8601, each part that is not zero with its own sign: ``P1Y2M-3DT0H-2M-3.5S``.
+
+    PostgreSQL 17 has infinite intervals, which are floats: ``infinity``, ``-infinity``.
+    """
+    if isinstance(value, float):
+        return "infinity" if value > 0 else "-infinity"
     years, months = divmod(abs(value.months), 12)
     seconds, nanos = divmod(abs(value.nanoseconds), NANOS)
     later, time_later = value.months >= 0, value.nanoseconds >= 0
@@ -83,12 +118,14 @@ def _signed(amount: int, positive: bool) -> int:
     return amount if positive else -amount
 
 
-def parse_interval(text: str) -> Interval:
+def parse_interval(text: str) -> Interval | float:
     """Return the interval of `interval_text`; parts may be left out.
 
     Raises:
         ValueError: another form.
     """
+    if text.endswith("infinity"):
+        return float(text)
     match = _INTERVAL.fullmatch(text)
     if match is None or len(text) < 3:
         raise ValueError("not an ISO 8601 duration")

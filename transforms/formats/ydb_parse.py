@@ -157,8 +157,10 @@ class YdbParser:
             return self._schema_change(record.tableChanges[0].table, record.ts)
         if record.payload is not None:
             return self._debezium(key, record.payload)
-        if record.key is None or (record.update is None and record.reset is None and record.erase is None):
+        if record.key is None or (record.update, record.reset, record.erase).count(None) != 2:
             raise ValueError("a record of a YDB changefeed has a key and one of update, reset and erase")
+        if record.erase:
+            raise ValueError("a record of a YDB changefeed has columns in erase: an erase has no columns")
         is_scan = initial_scan or (record.ts is not None and record.ts == self._snapshot)
         return self._change(record, record.key, timestamp, version, is_scan)
 

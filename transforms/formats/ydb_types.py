@@ -50,6 +50,8 @@ Convert = Callable[[Any], Any]
 
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _END_DAY = date(2106, 1, 1).toordinal() - _EPOCH_DAY
+# Date32, Datetime64 and Timestamp64. Source: YDB source code, `MIN_DATE32` and `MAX_DATE32`.
+_FIRST_DAY, _LAST_DAY = -53_375_809, 53_375_807
 _END_MICROS = _END_DAY * 86_400_000_000
 
 
@@ -202,6 +204,19 @@ def _finite_integer(value: float) -> int:
     return value
 
 
+def _days64(value: float) -> int:
+    days = _finite_integer(value)
+    if not _FIRST_DAY <= days <= _LAST_DAY:
+        raise ValueError("a date of YDB lies between the years 144169 BC and 148106")
+    return days
+
+
+def _micros64(value: float) -> int:
+    micros = _whole_micros(value)
+    _days64(micros // 86_400_000_000)
+    return micros
+
+
 def _whole_micros(value: float) -> int:
     micros, nanos = divmod(_finite_integer(value), 1000)
     if nanos:
@@ -210,7 +225,7 @@ def _whole_micros(value: float) -> int:
 
 
 def _whole_seconds(value: float) -> int:
-    seconds, micros = divmod(_whole_micros(value), 1_000_000)
+    seconds, micros = divmod(_micros64(value), 1_000_000)
     if micros:
         raise ValueError("a Datetime64 has whole seconds")
     return seconds
@@ -251,7 +266,6 @@ def _json_text(raw: Any) -> str:
 
 _TIME_TEXT = (_show_timestamp, lambda raw: parse_timestamp(_as_text(raw)))
 _TEXT = (None, _as_text)
-_MICROS = (_whole_micros, lambda raw: _as_int(raw) * 1000)
 _INTERVAL_MICROS = (_interval_micros, lambda raw: Interval(nanoseconds=_as_int(raw) * 1000))
 _JSON = (_show_json, _json_text)
 
@@ -272,9 +286,9 @@ _RULES: dict[str, tuple[Convert | None, Convert]] = {
     "Datetime": (_show_datetime, _TIME_TEXT[1]),
     "Timestamp": _TIME_TEXT,
     "Interval": _INTERVAL_MICROS,
-    "Date32": (_finite_integer, _as_int),
+    "Date32": (_days64, _as_int),
     "Datetime64": (_whole_seconds, lambda raw: _as_int(raw) * 1_000_000_000),
-    "Timestamp64": _MICROS,
+    "Timestamp64": (_micros64, lambda raw: _as_int(raw) * 1000),
     "Interval64": _INTERVAL_MICROS,
     Kind.STRING: _TEXT,
     Kind.ENUM: _TEXT,
@@ -287,11 +301,26 @@ _RULES: dict[str, tuple[Convert | None, Convert]] = {
 def _array(type_: ColumnType, extended_dates: bool) -> Mapping:
     element = type_mapping(type_.element or ColumnType(Kind.OTHER), extended_dates)
     show, parse = element.show, element.parse
-    return Mapping(
-        "Json",
-        show and (lambda values: [None if value is None else show(value) for value in values]),
-        lambda raw: [_unless_null(each, parse) for each in _as_raw_list(raw)],
-    )
+    # PostgreSQL's arrays of several dimensions are nested lists of one element type.
+    is_scalar = type_.element is not None and type_.element.kind not in (Kind.ARRAY, Kind.JSON)
+
+    def shown(values: list[Any]) -> list[Any]:
+        return [
+            None
+            if value is None
+            else shown(value)
+            if is_scalar and isinstance(value, list)
+            else show and show(value)
+            for value in values
+        ]
+
+    def parsed(raw: Any) -> list[Any]:
+        return [
+            _unless_null(each, parsed if is_scalar and bytes(each)[:1] == b"[" else parse)
+            for each in _as_raw_list(raw)
+        ]
+
+    return Mapping("Json", show and shown, parsed)
 
 
 def _struct(type_: ColumnType, extended_dates: bool) -> Mapping:

@@ -90,7 +90,9 @@ def ours(name: str, **options: Any) -> dict[str, list[Any]]:
             # A message outside of transactions has no metadata.
             records += made if whole[0].transaction else format(whole[0])
     else:
-        records = [record for event in events() for record in format(event)]
+        # Some of the values that damage records are refused.
+        kept = [event for event in events() if event.source.table not in FAILING]
+        records = [record for event in kept for record in format(event)]
     by_topic = defaultdict(list)
     for record in records:
         key, value = record.key and json.loads(record.key), record.value and json.loads(record.value)
@@ -211,9 +213,21 @@ def test_without_exact_only_what_debezium_invents_or_loses_differs() -> None:
                 # The connector leaves out columns of types that it does not know.
                 assert columns(other[1]) < columns(value)
                 continue
-            assert comparable(record.topic, [key, value, headers]) == comparable(record.topic, other)
+            ours_, theirs_ = (
+                [each, relaxed(whole), rest] for each, whole, rest in ([key, value, headers], other)
+            )
+            assert comparable(record.topic, ours_) == comparable(record.topic, theirs_)
             compared += 1
     assert compared > 750
+
+
+def relaxed(value: Any) -> Any:
+    """Return a value without what its schema says of NULL in columns that may be unchanged large values."""
+    for image in value["schema"]["fields"][:2] if value else ():
+        for field in image["fields"]:
+            if field["type"] == "array" or field.get("name") == "io.debezium.data.VariableScaleDecimal":
+                field["optional"] = True
+    return value
 
 
 def columns(value: Any) -> set[str]:

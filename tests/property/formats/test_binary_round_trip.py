@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from penstock.event import ChangeEvent, Kind
+from penstock.event.float32 import shortest
 from penstock.transforms.formats.avro import AvroConverter
 from penstock.transforms.formats.avro_schema import avro_name
 from penstock.transforms.formats.converter import Converter
@@ -24,7 +25,9 @@ KNOWN = VALUES | {
     Kind.STRING: texts.filter(lambda text: text != PLACEHOLDER),
     Kind.UINT64: st.integers(0, 2**63 - 1),
     Kind.LOCAL_TIMESTAMP: st.integers(-(2**62), 2**62),
+    Kind.FLOAT32: VALUES[Kind.FLOAT32].map(shortest),
 }
+"""The values that Kafka Connect's types hold, in the forms that sources have for them."""
 PRECISE = {"time_precision_mode": "nanoseconds", "interval_handling_mode": "string"}
 registries = count()
 

@@ -28,7 +28,7 @@ from penstock.event import (
 )
 from penstock.transforms.formats.debezium import DebeziumFormat
 from penstock.transforms.formats.debezium_parse import DebeziumParser
-from penstock.transforms.formats.debezium_source import json_block, plain_block
+from penstock.transforms.formats.debezium_source import json_block, plain_block, source_schema
 from penstock.transforms.formats.formatted import FormattedRecord
 from tests.unit.formats.events import event_of, schema_of
 
@@ -378,3 +378,8 @@ def test_the_spanner_connector_names_keys_and_rows_without_the_server() -> None:
 )
 def test_a_zoned_timestamp_has_the_digits_that_it_needs(nanoseconds: float, text: str) -> None:
     assert typed(ColumnType(Kind.TIMESTAMP), nanoseconds) == text
+
+
+def test_the_table_is_required_in_the_source_of_spanner_as_in_the_connector() -> None:
+    (source,) = (field for field in source_schema("spanner")["fields"] if field["field"] == "table")
+    assert source == {"type": "string", "optional": False, "field": "table"}

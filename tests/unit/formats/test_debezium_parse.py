@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -14,11 +15,14 @@ from penstock.event import (
     NO_COLUMNS,
     CellChange,
     ChangeEvent,
+    Column,
     ColumnType,
+    Interval,
     Kind,
     Message,
     Op,
     Source,
+    TableSchema,
     Transaction,
     Version,
 )
@@ -150,7 +154,7 @@ def test_the_cells_of_bigtable_come_back() -> None:
         (ColumnType(Kind.TIMESTAMP), float("-inf"), {}),
         (ColumnType(Kind.DATE), float("-inf"), {}),
         (ColumnType(Kind.FLOAT64), float("-inf"), {}),
-        (ColumnType(Kind.UINT64), 2**64 - 1, {}),
+        (ColumnType(Kind.UINT64), 2**63 - 1, {}),
     ],
 )
 def test_each_mode_is_read_back(type_: ColumnType, value: Any, options: dict[str, Any]) -> None:
@@ -247,3 +251,64 @@ def test_a_key_change_counts_as_two_events_of_its_transaction() -> None:
     assert parse_transaction_record(transaction_records("srv", [moved])[1].value or b"").event_count == 2
     with pytest.raises(ValueError, match="without events"):
         transaction_records("srv", [])
+
+
+@pytest.mark.parametrize("mode", ["bytes", "base64", "base64-url-safe", "hex"])
+@pytest.mark.parametrize("schemas_enable", [False, True])
+@pytest.mark.parametrize("content", [b"", b"plain text", b"abc", b"\xfb\xff\xfe", b"face"])
+def test_the_content_of_a_message_is_read_in_the_mode_that_wrote_it(
+    mode: Any, schemas_enable: bool, content: bytes
+) -> None:
+    source, version = Source("postgresql", "", "db"), Version(5, "7", f"{6:020d}")
+    about = Transaction("7", previous_end=5)
+    message = ChangeEvent(
+        source, Op.MESSAGE, 0, None, None, None, version, NO_COLUMNS, about, Message("audit", content)
+    )
+    parser = DebeziumParser(binary_handling_mode=mode)
+    assert parsed(message, parser, schemas_enable=schemas_enable, binary_handling_mode=mode) == [message]
+
+
+def test_a_message_in_another_mode_is_refused_with_the_option() -> None:
+    source, version = Source("postgresql", "", "db"), Version(5, "7", f"{6:020d}")
+    message = ChangeEvent(
+        source, Op.MESSAGE, 0, None, None, None, version, NO_COLUMNS, None, Message("audit", b"\xfb\xff")
+    )
+    with pytest.raises(ValueError, match="binary_handling_mode=hex: use the mode"):
+        parsed(message, DebeziumParser(binary_handling_mode="hex"), binary_handling_mode="base64")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "options", "remedy"),
+    [
+        (Kind.UINT64, 2**63, {}, "leave the column out"),
+        (Kind.LOCAL_TIMESTAMP, 9_224_318_015_999_999_999_000, {}, "time_precision_mode=isostring"),
+        (
+            Kind.LOCAL_TIMESTAMP,
+            -62_135_596_800 * 10**9,
+            {"time_precision_mode": "nanoseconds"},
+            "or microseconds in place of nanoseconds",
+        ),
+        (Kind.INTERVAL, Interval(178_000_000 * 12), {}, "interval_handling_mode=string"),
+        (Kind.INTERVAL, float("inf"), {}, "interval_handling_mode=string"),
+    ],
+)
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_number_beyond_64_bits_is_refused_with_its_column_and_the_remedy(
+    kind: Kind, value: Any, options: dict[str, Any], remedy: str, exact: bool
+) -> None:
+    schema = schema_of({"k": Kind.INT64}, big=kind)
+    event = event_of(schema, after={"k": 1, "big": value})
+    with pytest.raises(ValueError, match="column big of .*" + remedy) as raised:
+        parsed(event, debezium_exact=exact, **options)
+    assert re.search(r"\d{3}", str(raised.value)) is None
+
+
+def test_an_array_that_was_not_sent_is_not_sent_after_parsing() -> None:
+    array = ColumnType(Kind.ARRAY, "integer[]", element=ColumnType(Kind.INT32, "integer"))
+    schema = TableSchema((Column("k", ColumnType(Kind.INT64), False, 1), Column("a", array)))
+    source, version = Source("postgresql", "", "db", "s", "t"), Version(5, "7", f"{6:020d}")
+    event = ChangeEvent(source, Op.UPDATE, 0, {"k": 1}, None, {"k": 1}, version, schema)
+    (record,) = DebeziumFormat("srv")(event)
+    assert b'"a":[95,95,' in (record.value or b"")
+    (result,) = DebeziumParser(schema)(record.key, record.value)
+    assert result.unavailable == ("a",)

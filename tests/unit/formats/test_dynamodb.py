@@ -132,6 +132,11 @@ def test_the_view_type_chooses_the_images() -> None:
     [
         (ColumnType(Kind.BOOL), False, {"BOOL": False}),
         (ColumnType(Kind.UINT64), 2**64 - 1, {"N": "18446744073709551615"}),
+        (
+            ColumnType(Kind.ARRAY, element=ColumnType(Kind.INT32)),
+            [[1], [None]],
+            {"L": [{"L": [{"N": "1"}]}, {"L": [{"NULL": True}]}]},
+        ),
         (ColumnType(Kind.FLOAT64), 0.1, {"N": "0.1"}),
         (ColumnType(Kind.DECIMAL), Decimal("-1.50"), {"N": "-1.50"}),
         (ColumnType(Kind.STRING), "", {"S": ""}),

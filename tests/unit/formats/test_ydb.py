@@ -306,6 +306,11 @@ def test_the_debezium_flavour_knows_a_create_only_with_both_images(op: Op, mode:
         (ColumnType(Kind.INTERVAL, "INTERVAL"), Interval(14, 3, 3_723_500_000_000), '"P1Y2M3DT1H2M3.5S"'),
         (ColumnType(Kind.TIME, "time"), 3_723_000_004_000, '"01:02:03.000004"'),
         (ColumnType(Kind.ARRAY, element=ColumnType(Kind.BYTES)), [b"a", None], '["YQ==",null]'),
+        (
+            ColumnType(Kind.ARRAY, element=ColumnType(Kind.DECIMAL)),
+            [[Decimal("1.5")], [None]],
+            '[["1.5"],[null]]',
+        ),
         (ColumnType(Kind.STRING), None, "null"),
     ],
 )
@@ -322,6 +327,8 @@ def test_each_type_is_shown_by_the_table(type_: ColumnType, given: Any, shown: s
         (ColumnType(Kind.TIMESTAMP), float("inf"), "infinite"),
         (column_type("Interval"), Interval(1), "neither months nor days"),
         (ColumnType(Kind.JSON), "{secret", "malformed"),
+        (column_type("Timestamp64"), 9_224_318_015_999_999_999_000, "148106"),
+        (column_type("Date32"), 2_145_031_948, "148106"),
     ],
 )
 def test_a_value_that_ydb_does_not_have_is_named_by_its_column(

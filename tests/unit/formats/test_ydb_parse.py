@@ -96,6 +96,9 @@ def test_a_column_that_the_schema_lacks_is_kept() -> None:
     [
         (b"secret", "not a record of a YDB changefeed"),
         (b'{"key":[1]}', "one of update, reset and erase"),
+        (b'{"key":[1],"update":{"v":"x"},"erase":{}}', "one of update, reset and erase"),
+        (b'{"key":[1],"update":{},"reset":{"v":"x"}}', "one of update, reset and erase"),
+        (b'{"key":[1],"erase":{"v":"x"}}', "an erase has no columns"),
         (b'{"key":[1,2],"erase":{}}', "2 values, and the schema 1 key columns"),
         (b'{"key":[1],"update":{"n":"secret"}}', "column n of Orders.*Double"),
         (b'{"payload":{"op":"x","after":{"k":1}}}', "op 'x' does not exist"),
