@@ -37,6 +37,7 @@ from typing import TypeAlias
 from penstock.errors import LineageError
 from penstock.io.bigtable.keys import EVERYTHING, KeyRange, abbreviate, missing, tiles, united
 from penstock.io.bigtable.record import Continuation
+from penstock.io.change_streams.dealing import Family, deal_families
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,18 +284,16 @@ class Frontier:
     def deal(self, n: int) -> list[Frontier]:
         """Return at most `n` frontiers, none empty, that can be read in parallel; `join` is the exact inverse.
 
-        A waiting segment goes to the same part as all segments that its target overlaps. The lowest watermarks are
-        spread over different parts.
+        A waiting segment goes to the same part as all segments that its target overlaps. A segment keeps its part from
+        one deal to the next where possible; see `deal_families`.
 
         Raises:
             ValueError: this is a dealt part itself; `join` first.
         """
         if self.dealt:
             raise ValueError("a dealt part cannot be dealt again: join all parts first")
-        families = sorted(self._families(), key=lambda family: (_lowest(family), family[0].range))
-        parts: list[list[Segment]] = [[] for _ in range(min(n, len(families)))]
-        for family in families:
-            min(parts, key=len).extend(family)
+        families = [Family(each, each[0].range.start, _lowest(each)) for each in self._families()]
+        parts = deal_families(families, n)
         return [replace(self, segments=_sorted(part), dealt=len(parts) > 1) for part in parts]
 
     @staticmethod

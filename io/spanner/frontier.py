@@ -54,6 +54,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from penstock.errors import LineageError
+from penstock.io.change_streams.dealing import Family, deal_families
 from penstock.io.change_streams.frontier import Slowest
 from penstock.io.spanner.position import Position, Runs
 from penstock.io.spanner.query import ROOT, is_list_of_placements, token_of
@@ -263,19 +264,15 @@ class Frontier:
         """Return at most `n` frontiers, none empty, that can be read in parallel; `join` is the exact inverse.
 
         A waiting child goes to the same part as its open parents, so that it can open there. Partitions with a common
-        child stay together. The lowest positions are spread over different parts.
+        child stay together. A partition keeps its part from one deal to the next where possible; see `deal_families`.
 
         Raises:
             ValueError: this is a dealt part itself; `join` first.
         """
         if self.dealt:
             raise ValueError("a dealt part cannot be dealt again: join all parts first")
-        families = sorted(self._families(), key=lambda family: (self._lowest(family), family))
-        parts: list[list[str]] = [[] for _ in range(min(n, len(families)))]
-        for family in families:
-            # Add the family to the shortest part. Families come in the order of their positions, so neighbours in time
-            # go to different parts.
-            min(parts, key=len).extend(family)
+        families = [Family(each, each[0].encode(), self._lowest(each)) for each in self._families()]
+        parts = deal_families(families, n)
         return [self._part(tokens, dealt=len(parts) > 1) for tokens in parts]
 
     @staticmethod

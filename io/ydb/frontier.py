@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 from penstock.errors import LineageError
+from penstock.io.change_streams.dealing import Family, deal_families
 from penstock.io.change_streams.frontier import Slowest
 
 VirtualTime: TypeAlias = tuple[int, int]
@@ -210,7 +211,8 @@ class Frontier:
     def deal(self, n: int) -> list[Frontier]:
         """Return at most `n` frontiers, none empty, that can be read in parallel; `join` is the exact inverse.
 
-        A waiting child goes to the same part as its open parents. The lowest watermarks are spread over the parts.
+        A waiting child goes to the same part as its open parents. A partition keeps its part from one deal to the next
+        where possible; see `deal_families`.
 
         Raises:
             ValueError: this is a dealt part itself; `join` first.
@@ -218,10 +220,8 @@ class Frontier:
         if self.dealt:
             raise ValueError("a dealt part cannot be dealt again: join all parts first")
         # A child stays with its parents. In another part it would not open before the next join.
-        families = sorted(self._families(), key=lambda family: (self._lowest(family), family))
-        parts: list[list[int]] = [[] for _ in range(min(n, len(families)))]
-        for family in families:
-            min(parts, key=len).extend(family)
+        families = [Family(each, b"%d" % each[0], self._lowest(each)) for each in self._families()]
+        parts = deal_families(families, n)
         return [self._part(frozenset(numbers), dealt=len(parts) > 1) for numbers in parts]
 
     @staticmethod

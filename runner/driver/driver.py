@@ -62,7 +62,8 @@ class _LastEpoch:
     """The last epoch that this driver ran. It is committed if the record has its number.
 
     `nonces` are those of its tasks. Tasks of the next epoch get them, so that workers run the bundle finalizers
-    of bundles that were committed. `unfinalized` are the nonces of tasks that have such finalizers.
+    of bundles that were committed. `unfinalized` are the nonces of tasks that have such finalizers. `owners` is by
+    input of the epoch the process that has read it, or "" if nothing of it remains to be read.
     """
 
     number: int = 0
@@ -70,6 +71,7 @@ class _LastEpoch:
     nonces: frozenset[str] = frozenset()
     unfinalized: frozenset[str] = frozenset()
     metrics: tuple[bytes, ...] = ()
+    owners: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, attempt: Attempt, reports: Sequence[TaskReport]) -> _LastEpoch:
@@ -80,6 +82,11 @@ class _LastEpoch:
             nonces=frozenset(report.nonce for report in reports),
             unfinalized=frozenset(report.nonce for report in reports if report.has_finalizers),
             metrics=tuple(info for report in reports for info in report.metrics),
+            owners=tuple(
+                report.process if report.residuals else ""
+                for report in sorted(reports, key=lambda report: report.input_index)
+                if report.level == 0
+            ),
         )
 
 
@@ -280,6 +287,7 @@ class Driver:
             due,
             waiting,
             event=event,
+            owners=self._last.owners if due else (),
             committed_nonces=self._last.nonces if self._last.number == record.number else frozenset(),
             test_clock_us=self._test_stream.clock_us(state),
             set_back_us=set_back_us,

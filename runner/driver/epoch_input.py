@@ -47,6 +47,7 @@ class EpochInputs:
         waiting: Sequence[Residual],
         *,
         event: TestStreamEvent | None,
+        owners: tuple[str, ...],
         committed_nonces: frozenset[str],
         test_clock_us: int | None,
         set_back_us: int = 0,
@@ -55,7 +56,8 @@ class EpochInputs:
     ) -> EpochInput:
         """Return the input of a try of the epoch that follows `state`: it reads `due`, and `waiting` is kept.
 
-        `max_records` is the limit of each task in this epoch, if it is not that of all epochs.
+        `owners` is by input the process that has read it in the last epoch. `max_records` is the limit of each task in
+        this epoch, if it is not that of all epochs.
         """
         limits = replace(self._limits, idle_seconds=idle_seconds)
         return EpochInput(
@@ -69,6 +71,7 @@ class EpochInputs:
             earliest_window_end_us=self._residuals.earliest_window_ends_us([*due, *waiting]),
             state_folder=self._state_folder,
             staging=self._staging,
+            owners=owners,
             committed_nonces=committed_nonces,
             test_clock_us=test_clock_us,
             set_back_us=set_back_us,

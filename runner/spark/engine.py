@@ -27,6 +27,7 @@ from penstock.runner.spark.freeze_imports import freeze_imports
 from penstock.runner.spark.jvm import SparkJvm, has_broken_worker_factory, use_new_worker_factory
 from penstock.runner.spark.session import jvm_of
 from penstock.runner.tasks.epoch import EpochInput, TaskReport
+from penstock.runner.tasks.shared_inputs import check_inputs
 
 MAX_DESCRIPTION = 200
 """Characters of a level's step names in Spark's UI."""
@@ -49,7 +50,7 @@ class SparkEngine:
         """Run one epoch; return the reports of all its tasks.
 
         Raises:
-            EpochAbortedError: the tasks did not all work on the same attempts of each other.
+            EpochAbortedError: the tasks did not all work on the same attempts of each other, or not on each input.
             SparkError: Spark failed; the message says why and what to do.
         """
         try:
@@ -161,7 +162,9 @@ def check_reports(frames: Iterable[Frame], shape: list[int]) -> list[TaskReport]
     pins = pin_attempts(controls, taken, shape)
     reports: list[TaskReport] = [control.payload for control in pins.values()]
     refuse_problems(reports)
-    return reports
+    check_inputs((report.input_index for report in reports if report.level == 0), shape[0])
+    # By input, so that the residuals of the next record have the order of this one, and their inputs the same indices.
+    return sorted(reports, key=lambda report: (report.level, report.input_index))
 
 
 def refuse_problems(reports: Iterable[TaskReport]) -> None:
@@ -186,15 +189,18 @@ def _level_function(plan_broadcast: Any, level: int, epoch: EpochInput) -> Any:
     """Return the function that runs one level's tasks. Spark pickles it, so it holds no engine."""
 
     def run(partition: int, packets: Iterator[Any]) -> Iterator[tuple[int, bytes]]:
+        from penstock.runner.spark.input_exchange import input_of, this_process
         from penstock.runner.tasks.task import run_level
         from penstock.runner.tasks.worker_logs import apply_levels
 
         plan = plan_broadcast.value
         apply_levels(plan.logging)
+        process = this_process()
+        index = partition if level else input_of(partition, epoch, process)
         frames = () if level == 0 else (data for _, data in packets)
         # `yield from` forwards `close`: Spark closes the iterator if it needs no more output of the task
         # (`handover.iterate`).
-        yield from run_level(plan, level, partition, epoch, frames)
+        yield from run_level(plan, level, partition, epoch, frames, input_index=index, process=process)
         sys.stdout.flush()  # the daemon has made it line-buffered, and a worker ends without flushing
         freeze_imports()
 

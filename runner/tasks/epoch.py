@@ -92,6 +92,8 @@ class EpochInput:
 
     - `attempt`: the driver's try of the epoch. Each task attempt replaces the nonce by its own.
     - `inputs`: one per partition.
+    - `owners`: by input, the process that holds its open streams (`TaskReport.process` of the last epoch); "" if none
+      does. Empty if no input has an owner.
     - `watermarks`: those of the last record.
     - `state`: by the name of the stateful step.
     - `waiting_residuals_us`: by step, the lowest watermark of its residuals that are not yet due. They are in none
@@ -115,6 +117,7 @@ class EpochInput:
     earliest_window_end_us: Mapping[str, int] = field(default_factory=dict)
     state_folder: str = ""
     staging: str | None = None
+    owners: tuple[str, ...] = ()
     committed_nonces: frozenset[str] = frozenset()
     test_clock_us: int | None = None
     set_back_us: int = 0
@@ -177,7 +180,8 @@ class Failure:
 class TaskReport:
     """The report of one task attempt to the driver.
 
-    - `nonce`: the attempt's own.
+    - `nonce`: the attempt's own. `process`: where it ran; "" if that does not matter.
+    - `input_index`: which input of the epoch it ran; at a level below 0 its partition.
     - `residuals`, `carried`: the elements that the next record must store.
     - `runs`, `timers`: by step, only for the key groups of the task.
     - `watermarks`: those of this partition.
@@ -194,6 +198,8 @@ class TaskReport:
 
     nonce: str = ""
     level: int = 0
+    process: str = ""
+    input_index: int = 0
     residuals: list[ResidualReport] = field(default_factory=list)
     carried: list[CarriedElement] = field(default_factory=list)
     runs: dict[str, tuple[StateRun, ...]] = field(default_factory=dict)

@@ -22,13 +22,17 @@ def _new_nonce() -> str:
 class TaskScope:
     """One attempt of the task that runs a level of a plan for one partition, in one epoch.
 
-    `nonce` differs for each attempt, also for those that Spark repeats.
+    `nonce` differs for each attempt, also for those that Spark repeats. `input_index` is the input that it runs: at
+    level 0 maybe one that was made for another partition (`shared_inputs`). `process` is where it runs; "" if the tasks
+    do not exchange inputs.
     """
 
     plan: Plan
     level: int
     partition: int
     epoch: EpochInput
+    input_index: int
+    process: str = ""
     # Drawn in the worker. If the driver sent it with the task, all attempts that Spark makes of a task would share it.
     nonce: str = field(default_factory=_new_nonce)
 
@@ -45,7 +49,7 @@ class TaskScope:
     @property
     def input(self) -> TaskInput:
         """Impulses, residuals and publications for the stages of the task."""
-        return self.epoch.inputs[self.partition].for_steps(self.plan.steps_at(self.level))
+        return self.epoch.inputs[self.input_index].for_steps(self.plan.steps_at(self.level))
 
     @property
     def attempt(self) -> Attempt:

@@ -40,18 +40,28 @@ __all__ = ["Packet", "run_level"]
 
 
 def run_level(
-    plan: Plan, level: int, partition: int, epoch: EpochInput, frames: Iterable[bytes]
+    plan: Plan,
+    level: int,
+    partition: int,
+    epoch: EpochInput,
+    frames: Iterable[bytes],
+    *,
+    input_index: int | None = None,
+    process: str = "",
 ) -> Iterator[Packet]:
     """Run a level's stages for one partition; yield packets for the next level or, from the last level, for the driver.
 
     `frames` are those that the level above has sent to this partition (none at level 0). The last level yields
-    control records only. Packets are yielded while the stages still run; see `handover`.
+    control records only. Packets are yielded while the stages still run; see `handover`. `input_index` and `process`:
+    see `TaskScope`; None is the input of the partition.
     """
     worker_plan = worker_plan_of(plan)
     # First finalize bundles of the last epoch in this process: this task's input says which of them were committed.
     for processor in worker_plan.finalizers.run(epoch.attempt.epoch, epoch.committed_nonces):
         worker_plan.give_back(processor)
-    scope = TaskScope(plan, level, partition, epoch)
+    scope = TaskScope(
+        plan, level, partition, epoch, partition if input_index is None else input_index, process
+    )
     return iterate(lambda emit: Task(scope, worker_plan, emit).run(frames))
 
 
@@ -64,7 +74,9 @@ class Task:
         self._stages = scope.stages
         self._started = {(stage.origin, stage.step): stage for stage in self._stages if stage.step}
         self._begun = time.monotonic()
-        self._report = TaskReport(nonce=scope.nonce, level=scope.level)
+        self._report = TaskReport(
+            nonce=scope.nonce, level=scope.level, process=scope.process, input_index=scope.input_index
+        )
         self._inbox = Inbox(scope.plan, scope.level, scope.partitions)
         self._state = TaskState(scope.epoch, scope.nonce, *scope.key_groups)
         self._side_inputs = SideInputs(scope, worker_plan.context, self._state)

@@ -103,3 +103,21 @@ class FinalizingFn(beam.DoFn):
         path = os.path.join(self.folder, str(element))
         finalizer.register(lambda: open(path, "a").close())
         yield element
+
+
+class ProcessesFn(beam.DoFn):
+    """Passes (element, n) on, and writes for each bundle a line with the process into the element's file."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.seen: set[Any] = set()
+
+    def start_bundle(self) -> None:
+        self.seen.clear()
+
+    def process(self, pair: Any) -> Iterator[Any]:
+        if pair[0] not in self.seen:
+            self.seen.add(pair[0])
+            with open(os.path.join(self.folder, pair[0]), "a") as file:
+                file.write(f"{os.getpid()}\n")
+        yield pair

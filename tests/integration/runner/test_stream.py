@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from apache_beam.utils.timestamp import Timestamp
 from penstock.publish import PublishAfterCommit
 from penstock.runner import PySparkRunner
 from penstock.runner.protocol.errors import CheckpointError, EpochFailedError
-from tests.integration.runner.sources import AppendFn, CountFn, Endless, FailingFn, FinalizingFn
+from tests.integration.runner.sources import AppendFn, CountFn, Endless, FailingFn, FinalizingFn, ProcessesFn
 
 pytestmark = pytest.mark.spark
 
@@ -93,6 +94,26 @@ def test_equal_elements_are_not_merged_and_a_drain_publishes_everything_read(
     assert result.wait_until_finish(120_000) == "DRAINED"
     whole = [name.split("-")[2] for name in _files(published)][:-2]
     assert set(whole) == {"100"}, "each window counts 50 of each of two equal elements"
+
+
+@pytest.mark.slow(seconds=12)
+def test_a_read_stays_in_the_process_that_has_its_streams(start: Start, published: Path) -> None:
+    def build(p: beam.Pipeline) -> None:
+        numbers = p | beam.Create(["a", "b"]) | beam.Reshuffle() | beam.ParDo(CountFn(200))
+        _ = numbers | beam.ParDo(ProcessesFn(str(published)))
+
+    def processes(element: str) -> list[str]:
+        file = published / element
+        return file.read_text().split() if file.exists() else []
+
+    result = start(build)
+    _until(lambda: min(len(processes(element)) for element in "ab") >= 44, result)
+    result.stop()
+    for element in "ab":
+        # The first epochs start the workers. Without the exchange of inputs a process changes every two to four epochs.
+        settled = processes(element)[4:44]
+        changes = sum(before != after for before, after in itertools.pairwise(settled))
+        assert changes <= 5, settled
 
 
 @pytest.mark.slow

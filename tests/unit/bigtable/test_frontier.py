@@ -140,7 +140,7 @@ def test_a_step_of_a_partition_that_may_not_be_open_is_refused() -> None:
 
 
 def test_a_dealt_part_waits_for_the_others_and_never_reopens_what_they_may_complete() -> None:
-    one, two = reading(A_B, B_C).deal(2)
+    one, two = sorted(reading(A_B, B_C).deal(2), key=lambda part: part.segments[0].range)
     one = one.apply(closed(A_B, (A_B, A_C)))
     assert one.openings == {}
     assert one.waiting == {}

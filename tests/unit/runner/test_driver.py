@@ -20,8 +20,11 @@ from penstock.runner.driver.residuals import Residuals
 from penstock.runner.harness.bundle import PlanContext
 from penstock.runner.planning.graph import build_plan
 from penstock.runner.planning.plan import Plan
+from penstock.runner.protocol.errors import EpochAbortedError
+from penstock.runner.protocol.frames import Frame, Kind
 from penstock.runner.protocol.record import CommitRecord, EpochState, Publication, Residual
-from penstock.runner.tasks.epoch import EpochInput, EpochLimits, Failure, TaskReport
+from penstock.runner.spark.engine import check_reports
+from penstock.runner.tasks.epoch import EpochInput, EpochLimits, Failure, ResidualReport, TaskReport
 
 
 class _Ranges(RestrictionProvider):  # type: ignore[misc, unused-ignore]
@@ -169,3 +172,32 @@ def test_slow_publications_limit_the_epochs_that_follow(plan: Plan) -> None:
     first, second, third = _limits_of_three_epochs(plan, engine, Publication("Send", b""))
     assert first == second == 100
     assert third == pytest.approx(10, abs=1)
+
+
+def test_an_epoch_knows_which_processes_have_the_streams_of_its_inputs(plan: Plan) -> None:
+    rest = ResidualReport("Read", "1.0", b"", 0, 0)
+    reports = [
+        TaskReport("a", process="B", input_index=1, residuals=[rest]),
+        TaskReport("b", process="A", input_index=0),
+        TaskReport("c", level=1, process="B", input_index=0),
+    ]
+    engine = _NoTasks(*reports)
+    driver = _driver(plan, engine, lambda: 50)
+    due = EpochState(residuals=(Residual("Read", "1.0", b"", 0, 0),))
+    for number in (1, 2):
+        driver(
+            CommitRecord(number, 1, "writer", None, 0, "epoch", 1, due), Attempt("job", 1, number + 1, "a")
+        )
+    assert [epoch.owners for epoch in engine.ran] == [(), ("", "B")], "nothing of input 0 remains to be read"
+
+
+@pytest.mark.parametrize("indices", [(0, 0), (1, 1)])
+def test_tasks_that_ran_one_input_twice_void_the_epoch(indices: tuple[int, int]) -> None:
+    frames = [
+        Frame(
+            Kind.CONTROL, 0, partition, f"{partition:016d}", 0, 0, pickle.dumps(TaskReport(input_index=index))
+        )
+        for partition, index in enumerate(indices)
+    ]
+    with pytest.raises(EpochAbortedError, match="did not run each input once"):
+        check_reports(frames, [2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -116,7 +117,7 @@ def test_dealt_parts_hold_each_partition_once_and_join_to_the_whole() -> None:
     frontier = opened("a", "b", "c", "d", "e")
     parts = frontier.deal(3)
     assert sorted(token for part in parts for token in part.open) == ["a", "b", "c", "d", "e"]
-    assert [len(part.open) for part in parts] == [2, 2, 1]
+    assert sorted(len(part.open) for part in parts) == [1, 2, 2]
     assert all(part.dealt for part in parts)
     assert Frontier.join(parts) == frontier
 
@@ -132,10 +133,17 @@ def test_waiting_child_is_dealt_to_the_part_of_its_open_parent() -> None:
     assert part.waiting.keys() == {"m"}
 
 
-def test_slowest_partitions_are_dealt_to_different_parts() -> None:
-    frontier = Frontier({"a": Position(1), "b": Position(2), "c": Position(90), "d": Position(91)}, {})
-    parts = frontier.deal(2)
-    assert sorted(part.watermark or 0 for part in parts) == [1, 2]
+def test_partitions_that_are_behind_are_dealt_to_different_parts() -> None:
+    hour = 3600 * 1_000_000_000
+    for names in itertools.combinations("abcdef", 2):
+        frontier = Frontier({name: Position(1 if name in names else hour) for name in "abcdef"}, {})
+        assert [part.watermark for part in frontier.deal(2)] == [1, 1], names
+
+
+def test_a_partition_keeps_its_part_while_positions_change() -> None:
+    before = Frontier({name: Position(10 + at) for at, name in enumerate("abcdefgh")}, {}).deal(3)
+    after = Frontier({name: Position(20 - at) for at, name in enumerate("abcdefgh")}, {}).deal(3)
+    assert [part.open.keys() for part in before] == [part.open.keys() for part in after]
 
 
 def test_a_dealt_part_is_not_dealt_again() -> None:
@@ -146,7 +154,7 @@ def test_a_dealt_part_is_not_dealt_again() -> None:
 
 def test_parents_that_finish_in_different_parts_open_the_child_at_the_join(children: Any) -> None:
     merge = children(20, ("m", ("a", "b")))
-    left, right = opened("a", "b").deal(2)
+    left, right = sorted(opened("a", "b").deal(2), key=lambda part: min(part.open))
     left = left.apply(Announced("a", merge)).apply(Finished("a"))
     right = right.apply(Announced("b", merge)).apply(Finished("b"))
     assert not left.open
@@ -155,7 +163,7 @@ def test_parents_that_finish_in_different_parts_open_the_child_at_the_join(child
 
 
 def test_a_part_does_not_open_a_child_whose_other_parent_another_part_holds(children: Any) -> None:
-    left, right = opened("a", "b").deal(2)
+    left, right = sorted(opened("a", "b").deal(2), key=lambda part: min(part.open))
     left = left.apply(Announced("a", children(20, ("m", ("a", "b"))))).apply(Finished("a"))
     assert not left.open
     assert left.waiting == {"m": Waiting(20, frozenset("b"))}
