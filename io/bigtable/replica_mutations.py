@@ -7,7 +7,7 @@ nothing: a deletion that is repeated removes nothing that was written since.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from google.cloud.bigtable_v2.types import bigtable as bigtable_types
@@ -23,12 +23,26 @@ _RowFilter = data_types.RowFilter.pb()
 
 QUALIFIER = b"version"
 MOST_MUTATIONS = 100_000
-"""Mutations of one row in one request. Source: Bigtable documentation, "Quotas and limits"."""
+"""Mutations of one row in one request, the version included. Source: Bigtable documentation, "Quotas and limits"."""
 
 
 def is_of_the_sink(event: ChangeEvent, family: str) -> bool:
     """Return whether a change was written by this sink, by the family of versions; it must not go back."""
     return any(cell.family == family for cell in event.cells)
+
+
+def parts_of_row(events: Sequence[ChangeEvent]) -> list[tuple[int, int]]:
+    """Return the places, first and last (exclusive), of the changes of a row that fit into one request together.
+
+    A change with more entries than the limit has a part of its own, which the service refuses.
+    """
+    parts, first, size = [], 0, 1
+    for place, event in enumerate(events):
+        if place > first and size + len(event.cells) > MOST_MUTATIONS:
+            parts.append((first, place))
+            first, size = place, 1
+        size += len(event.cells)
+    return [*parts, (first, len(events))]
 
 
 def row_request(table: str, app_profile: str, family: str, events: Iterable[ChangeEvent]) -> Any:

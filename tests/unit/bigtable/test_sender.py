@@ -1,0 +1,82 @@
+"""How many requests the changes of one row take. The service is a function that refuses what Bigtable refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import pytest
+
+from penstock.event import NO_COLUMNS, CellChange, ChangeEvent, Op, Source, Version
+from penstock.io.bigtable import replica_mutations
+from penstock.io.bigtable.source import Connection
+from penstock.io.bigtable.write import BigtableTarget
+from penstock.io.staging.delivery import Delivery, Refusal
+
+SOURCE = Source("bigtable", "p/i", table="origin")
+BAD = b"refused"
+
+
+class InvalidArgument(grpc.RpcError):
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.INVALID_ARGUMENT
+
+
+class Row:
+    """Takes conditional requests for one row; `requests` has the values of each one that it took."""
+
+    def __init__(self) -> None:
+        self.requests: list[list[bytes]] = []
+        self.asked = 0
+
+    def __call__(self, request: Any, **options: Any) -> None:
+        self.asked += 1
+        values = [mutation.set_cell.value for mutation in request.false_mutations]
+        if len(values) > replica_mutations.MOST_MUTATIONS or BAD in values:
+            raise InvalidArgument
+        self.requests.append(values[:-1])
+
+
+def change(number: int, *values: bytes) -> ChangeEvent:
+    cells = tuple(CellChange("SET_CELL", "f", b"q", 1000, None, value) for value in values)
+    row, version = {"row_key": b"row"}, Version(number * 1_000_000, "", f"{0:020d}")
+    return ChangeEvent(SOURCE, Op.UPDATE, number, row, None, row, version, NO_COLUMNS, cells=cells)
+
+
+def deliver(
+    events: list[ChangeEvent], monkeypatch: pytest.MonkeyPatch, most: int = 10
+) -> tuple[Row, tuple[Refusal, ...]]:
+    monkeypatch.setattr(replica_mutations, "MOST_MUTATIONS", most)
+    sender = BigtableTarget("p", "i", "t", Connection(emulator_host="localhost:1")).open(skip_refused=True)
+    row = Row()
+    monkeypatch.setattr(sender, "_call", row)
+    try:
+        return row, sender.send(Delivery("s", "j", 0, 1, 1, 1), events).refused
+    finally:
+        sender.close()
+
+
+def test_a_hot_row_takes_as_few_requests_as_the_limit_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = [change(number, b"%d" % number) for number in range(25)]
+    row, refused = deliver(events, monkeypatch)
+    assert not refused
+    assert [len(values) for values in row.requests] == [9, 9, 7]
+    assert [value for values in row.requests for value in values] == [b"%d" % n for n in range(25)]
+
+
+def test_a_refused_change_of_a_hot_row_is_found_by_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = [change(number, BAD if number == 5 else b"%d" % number) for number in range(64)]
+    row, refused = deliver(events, monkeypatch, most=1000)
+    assert [each.index for each in refused] == [5]
+    written = [value for values in row.requests for value in values]
+    assert written == [b"%d" % number for number in range(64) if number != 5]
+    assert row.asked == 13
+
+
+def test_a_change_beyond_the_limit_is_refused_and_the_others_are_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events = [change(1, b"a"), change(2, *([b"b"] * 10)), change(3, b"c")]
+    row, refused = deliver(events, monkeypatch)
+    assert [each.index for each in refused] == [1]
+    assert row.requests == [[b"a"], [b"c"]]
