@@ -38,6 +38,7 @@ from penstock.io.bigquery.services import (
 )
 from penstock.io.bigquery.target import BigQueryTarget
 from penstock.io.staging.delivery import (
+    PARTLY_WRITTEN,
     Delivery,
     EventBatch,
     LedgerEntry,
@@ -161,7 +162,7 @@ class LogSender:
     def refuse(self, refused: dict[int, Refusal], index: int, reason: str) -> None:
         refusal = Refusal(index, reason)
         if not self._skip_refused:
-            raise RefusalError(refusal)
+            raise RefusalError(refusal, PARTLY_WRITTEN)
         refused[index] = refusal
 
     def append(self, table: str, stream: str, rows: Sequence[EncodedRow], offset: int) -> None:

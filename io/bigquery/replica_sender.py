@@ -26,7 +26,14 @@ from penstock.io.bigquery.rows import (
 from penstock.io.bigquery.sequence import sequence_number
 from penstock.io.bigquery.services import DEFAULT_STREAM, Warehouse, WriteApi
 from penstock.io.bigquery.target import BigQueryTarget
-from penstock.io.staging.delivery import Delivery, EventBatch, Refusal, RefusalError, Sent
+from penstock.io.staging.delivery import (
+    PARTLY_WRITTEN,
+    Delivery,
+    EventBatch,
+    Refusal,
+    RefusalError,
+    Sent,
+)
 from penstock.io.staging.table_sources import TableSources
 
 
@@ -122,7 +129,7 @@ class ReplicaSender:
     def _refuse(self, refused: dict[int, Refusal], index: int, reason: str) -> None:
         refusal = Refusal(index, reason)
         if not self._skip_refused:
-            raise RefusalError(refusal)
+            raise RefusalError(refusal, PARTLY_WRITTEN)
         refused[index] = refusal
 
 

@@ -21,6 +21,7 @@ from penstock.io.bigtable.replica_mutations import (
     row_request,
 )
 from penstock.io.staging.delivery import (
+    PARTLY_WRITTEN,
     Delivery,
     EventBatch,
     Refusal,
@@ -80,7 +81,7 @@ class BigtableSender:
             found = [each for part in threads.map(self._write_row, rows.values()) for each in part]
         refused = sorted(found, key=lambda each: each.index)
         if refused and not self._skip_refused:
-            raise RefusalError(refused[0])
+            raise RefusalError(refused[0], PARTLY_WRITTEN)
         return Sent(tuple(refused))
 
     def close(self) -> None:

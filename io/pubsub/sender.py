@@ -29,6 +29,10 @@ from penstock.io.staging.delivery import (
 if TYPE_CHECKING:
     from penstock.io.pubsub.target import PubSubTarget
 
+_PARTLY_PUBLISHED = (
+    "Other messages of its batch may be published already, and the next try publishes them again, with the same "
+    "penstock_id"
+)
 _ANSWER_SECONDS = 60.0
 """How long to wait for the answer to one request."""
 
@@ -74,7 +78,7 @@ class PubSubSender:
             for index, reason in self._publish(messages):
                 refused[index] = Refusal(index, reason)
                 if not self._skip_refused:
-                    raise RefusalError(refused[index])
+                    raise RefusalError(refused[index], _PARTLY_PUBLISHED)
         return Sent(tuple(refused[index] for index in sorted(refused)))
 
     def close(self) -> None:

@@ -33,6 +33,8 @@ from penstock.io.spanner.replica_values import (
 )
 from penstock.io.spanner.source import EMULATOR_VARIABLE
 from penstock.io.staging.delivery import (
+    NOTHING_WRITTEN,
+    PARTLY_WRITTEN,
     Delivery,
     EventBatch,
     LedgerEntry,
@@ -178,7 +180,9 @@ class SpannerSender:
                     continue
                 refused[first] = _reason(error)
                 if not self._skip_refused:
-                    raise RefusalError(Refusal(first, refused[first])) from error
+                    raise RefusalError(
+                        Refusal(first, refused[first]), PARTLY_WRITTEN if first else NOTHING_WRITTEN
+                    ) from error
                 after = msgspec.structs.replace(after, refused=tuple(sorted(refused.items())))
                 self._commit(delivery.writer, [], known, after)
             known = self._known[delivery.writer] = after

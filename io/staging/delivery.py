@@ -111,8 +111,7 @@ class Sender(Protocol):
         Raises:
             TargetUnavailableError: the target did not answer. The caller closes this sender, and sends again with a new
                 one. It is not known whether the batch was delivered.
-            RefusalError: the target refuses a row, and the sender was opened with `skip_refused=False`. Nothing of
-                the batch was written.
+            RefusalError: the target refuses a row, and the sender was opened with `skip_refused=False`.
             ServiceError: the target refuses the batch, and repeating it at once would not help.
         """
 
@@ -146,12 +145,21 @@ class TargetUnavailableError(ServiceError):
     """The target did not answer, or asked to try again later."""
 
 
-class RefusalError(Exception):
-    """Raised by a sender: the target refuses a row, and the sender must not skip refused rows."""
+NOTHING_WRITTEN = "Nothing of its batch was written"
+PARTLY_WRITTEN = (
+    "Other rows of its batch may be written already, and the next try does not write them a second time"
+)
 
-    def __init__(self, refusal: Refusal) -> None:
+
+class RefusalError(Exception):
+    """Raised by a sender: the target refuses a row, and the sender must not skip refused rows.
+
+    `batch` is a sentence for the user that says what of the other rows of the batch was written.
+    """
+
+    def __init__(self, refusal: Refusal, batch: str = NOTHING_WRITTEN) -> None:
         super().__init__(f"row {refusal.index} of the batch: {refusal.reason}")
-        self.refusal = refusal
+        self.refusal, self.batch = refusal, batch
 
 
 class RowRefusedError(ServiceError):

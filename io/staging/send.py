@@ -97,7 +97,7 @@ class SendBatchesFn(beam.DoFn):
                 self._pause,
             )
         except RefusalError as error:
-            raise self._explained(error.refusal, events) from error
+            raise self._explained(error, events) from error
 
     def _send_once(self, batch: StagedBatch, events: StagedEvents) -> Sent:
         if self._sender is None:
@@ -114,11 +114,12 @@ class SendBatchesFn(beam.DoFn):
         if sender is not None:
             sender.close()
 
-    def _explained(self, refusal: Refusal, events: StagedEvents) -> RowRefusedError:
+    def _explained(self, error: RefusalError, events: StagedEvents) -> RowRefusedError:
+        refusal = error.refusal
         event = _event_at(events, refusal)
         return RowRefusedError(
             f"{self._target.name} refuses the {event.op} of a row of {event.source.table or event.source.system} at "
-            f"position {event.id}: {refusal.reason}. Nothing of its batch was written. Correct the target, then "
+            f"position {event.id}: {refusal.reason}. {error.batch}. Correct the target, then "
             "start the pipeline again. Or give the sink an error output (with_exception_handling), and it continues "
             "without the row",
         )

@@ -11,7 +11,7 @@ from penstock.event import NO_COLUMNS, CellChange, ChangeEvent, Op, Source, Vers
 from penstock.io.bigtable import replica_mutations
 from penstock.io.bigtable.source import Connection
 from penstock.io.bigtable.write import BigtableTarget
-from penstock.io.staging.delivery import Delivery, Refusal
+from penstock.io.staging.delivery import Delivery, Refusal, RefusalError
 
 SOURCE = Source("bigtable", "p/i", table="origin")
 BAD = b"refused"
@@ -44,10 +44,11 @@ def change(number: int, *values: bytes) -> ChangeEvent:
 
 
 def deliver(
-    events: list[ChangeEvent], monkeypatch: pytest.MonkeyPatch, most: int = 10
+    events: list[ChangeEvent], monkeypatch: pytest.MonkeyPatch, most: int = 10, *, skip_refused: bool = True
 ) -> tuple[Row, tuple[Refusal, ...]]:
     monkeypatch.setattr(replica_mutations, "MOST_MUTATIONS", most)
-    sender = BigtableTarget("p", "i", "t", Connection(emulator_host="localhost:1")).open(skip_refused=True)
+    target = BigtableTarget("p", "i", "t", Connection(emulator_host="localhost:1"))
+    sender = target.open(skip_refused=skip_refused)
     row = Row()
     monkeypatch.setattr(sender, "_call", row)
     try:
@@ -80,3 +81,9 @@ def test_a_change_beyond_the_limit_is_refused_and_the_others_are_written(
     row, refused = deliver(events, monkeypatch)
     assert [each.index for each in refused] == [1]
     assert row.requests == [[b"a"], [b"c"]]
+
+
+def test_a_refusal_says_that_other_changes_may_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RefusalError) as refused:
+        deliver([change(1, b"a"), change(2, BAD)], monkeypatch, skip_refused=False)
+    assert "may be written already" in refused.value.batch

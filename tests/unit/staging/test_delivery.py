@@ -28,6 +28,7 @@ from penstock.io.staging import (
 from penstock.io.staging.batch import EventBlocks
 from penstock.io.staging.blocks import RecordBlock
 from penstock.io.staging.coders import RecordBlockCoder
+from penstock.io.staging.delivery import PARTLY_WRITTEN
 from penstock.io.staging.delivery_coders import RefusedEventCoder
 from penstock.io.staging.refused import RefusedEvent
 from penstock.io.staging.send import SendBatchesFn
@@ -186,8 +187,17 @@ def test_a_refused_row_is_named_by_its_position_and_not_by_its_values():
     target = ScriptedTarget(lambda tries: RefusalError(Refusal(1, "value too long")))
     with pytest.raises(RowRefusedError) as failed:
         send(target)
-    assert f"position {event_of(2, 2).id}: value too long" in str(failed.value)
+    assert f"position {event_of(2, 2).id}: value too long. Nothing of its batch was written" in str(
+        failed.value
+    )
     assert not failed.value.retryable
+
+
+def test_a_refused_row_of_a_batch_that_is_written_in_parts_does_not_promise_that_nothing_was_written():
+    target = ScriptedTarget(lambda tries: RefusalError(Refusal(1, "value too long"), PARTLY_WRITTEN))
+    with pytest.raises(RowRefusedError, match="Other rows of its batch may be written already") as failed:
+        send(target)
+    assert "Nothing of its batch" not in str(failed.value)
 
 
 def test_a_refusal_outside_of_the_batch_is_a_bug_of_the_sender():
