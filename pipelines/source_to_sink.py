@@ -39,6 +39,7 @@ from penstock.pipelines.transaction_metadata import (
     refuse_snapshots,
 )
 from penstock.secrets import read_references
+from penstock.tables import TableSelection
 from penstock.transforms.formats.debezium import DebeziumFormat
 
 WRITE = "Write"
@@ -73,7 +74,8 @@ def build_function(source: str, sink: str) -> Callable[..., Any]:
         if not kind.has_format:
             options = EventOptions(**chosen, replay=replay)
             transform, options = read.filtering_after_rows(transform, options)
-            return _apply(pipeline, source, transform, options, _sink(kind, given))
+            sink = _sink(kind, given).selecting(_selected_tables(given))
+            return _apply(pipeline, source, transform, options, sink)
         options = replace(EventOptions.of(source, {"format": RECORD_FORMAT, **chosen}), replay=replay)
         transform, options = read.filtering_after_rows(transform, options)
         format_ = options.make_format(source, transform.stream)
@@ -81,10 +83,11 @@ def build_function(source: str, sink: str) -> Callable[..., Any]:
         if metadata is not None:
             refuse_snapshots(options, transform)
             refuse_schema_in_topic(given.get("topic"))
+        sink = _sink(kind, given, format=format_)
+        if metadata is None:  # whose records belong to no table of the source
+            sink = sink.selecting(_selected_tables(given))
         check = FormatCheck(options, format_, source, getattr(transform, "capture_type", str))
-        return _apply(
-            pipeline, source, transform, options, _sink(kind, given, format=format_), check, metadata
-        )
+        return _apply(pipeline, source, transform, options, sink, check, metadata)
 
     build.__name__ = f"{source}_to_{sink}"
     build.__doc__ = f"{read.title} to {kind.title}: the pipeline of the template `{source}-to-{sink}`."
@@ -101,6 +104,11 @@ def _sink(kind: SinkKind, given: dict[str, Any], **more: Any) -> Any:
         else:
             arguments[name] = read_references(value)
     return kind.load()(**arguments, **more)
+
+
+def _selected_tables(given: Mapping[str, Any]) -> TableSelection:
+    """Return the filters by table. Source and steps apply them, and the sink too: to what it has staged before."""
+    return TableSelection(tuple(given.get("tables") or ()), tuple(given.get("without_tables") or ()))
 
 
 def _check_mode(source: str, kind: SinkKind, given: dict[str, Any]) -> None:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import get_args
 
 import msgspec
 
-from penstock.errors import UsageError
+from penstock.errors import PenstockError, UnwritableError, UsageError
 from penstock.event.coder import decode_event
 from penstock.event.model import ChangeEvent, Column, Source, TableSchema
 from penstock.event.plain_types import plain_schema
 from penstock.event.replica import by_table
-from penstock.event.schema_changes import Policy, SchemaChange, merged_schema, plan_schema_change
+from penstock.event.schema_changes import (
+    Policy,
+    SchemaChange,
+    SchemaChangedError,
+    merged_schema,
+    plan_schema_change,
+)
 from penstock.io.columnar.table_rows import PREFIX, Mode
 from penstock.io.staging.arguments import SOURCE_NAMES, check_choice, check_placeholders
 from penstock.io.staging.batch import StagedBatch, StagedEvents
 from penstock.io.staging.coders import RecordBlockCoder
+from penstock.tables import EVERY_TABLE, TableSelection
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +41,53 @@ class TableEvents:
         return reduce(merged_schema, (event.schema for event in self.events), TableSchema(()))
 
 
-def events_of_epoch(batches: Sequence[StagedBatch]) -> list[TableEvents]:
-    """Return the events of an epoch by table."""
+def events_of_epoch(
+    batches: Sequence[StagedBatch], selection: TableSelection = EVERY_TABLE
+) -> list[TableEvents]:
+    """Return the events of an epoch by table, those of the tables that are selected now."""
     decode_block = RecordBlockCoder().decode
-    events = [event for batch in batches for event in StagedEvents(batch, decode_block, decode_event)]
+    events = [
+        event for batch in batches for event in StagedEvents(batch, decode_block, decode_event, selection)
+    ]
     return [TableEvents(each[0].source, each) for each in by_table(events).values()]
+
+
+def publish_tables_of_epoch(tables: Iterable[TableEvents], publish: Callable[[TableEvents], None]) -> None:
+    """Publish each table of an epoch. A table that can never be published does not keep the others from it.
+
+    Raises:
+        PenstockError: that of the first table that failed. It is a permanent one only after all other tables.
+    """
+    failed: list[tuple[Source, PenstockError]] = []
+    for table in tables:
+        if not table.source.table:  # a message of the log belongs to no table
+            continue
+        try:
+            publish(table)
+        except PenstockError as error:
+            if error.retryable:
+                raise
+            failed.append((table.source, error))
+    if not failed:
+        return
+    (source, first), *others = failed
+    if not isinstance(first, SchemaChangedError | UnwritableError | UsageError):
+        raise first
+    text = f"{source.qualified_table}: {str(first).rstrip('.')}. All other tables of the epoch are written"
+    if others:
+        text += f", except {', '.join(other.qualified_table for other, _ in others)}, which cannot be either"
+    raise type(first)(
+        f"{text}. Parameters of the next start hold for these changes too: to go on without the table, set "
+        f"without_tables={source.qualified_table}"
+    ) from first
+
+
+def image_columns(held: TableSchema, mode: Mode) -> TableSchema:
+    """Return the columns of rows of the source, from the columns of a table in a mode."""
+    if mode != "log":
+        return TableSchema(tuple(column for column in held if not column.name.startswith(PREFIX)))
+    images = next((column for column in held if column.name == "after"), None)
+    return TableSchema(tuple(Column(each.name, each.type) for each in images.type.fields) if images else ())
 
 
 def table_for(name: str, source: Source, given: dict[str, Source]) -> str:
@@ -99,10 +148,7 @@ def log_columns(
 
     `target` are the columns of the table, `wanted` those of the events. Errors are those of `schema_change`.
     """
-    held = {column.name: column for column in target}
-    images = held.get("after")
-    known = TableSchema(tuple(Column(each.name, each.type) for each in images.type.fields) if images else ())
-    after, change = schema_change(table, known, plain_schema(wanted), policy)
+    after, change = schema_change(table, image_columns(target, "log"), plain_schema(wanted), policy)
     types = {column.name: column.type for column in after}
     written = [column for column in wanted if column.name not in change.ignored]
     return TableSchema(

@@ -12,6 +12,8 @@ from penstock.event.model import ChangeEvent
 from penstock.io.columnar.check import CheckRows
 from penstock.io.columnar.table_rows import Mode
 from penstock.io.staging.dead_letter_limit import check_limit, stop_at_refused
+from penstock.io.staging.publish_epochs import PublishEpochs
+from penstock.tables import TableSelection
 
 
 class WriteCheckedRows(beam.PTransform):
@@ -38,6 +40,16 @@ class WriteCheckedRows(beam.PTransform):
         check_limit(max_dead_letters)
         changed = copy.copy(self)
         changed._divides, changed._max_dead_letters = True, max_dead_letters
+        return changed
+
+    def selecting(self, selection: TableSelection) -> Self:
+        """Return a copy that leaves out the events of other tables, also those that are staged already.
+
+        Files are written before their commit, so a sink of files has nothing to leave out.
+        """
+        changed = copy.copy(self)
+        if isinstance(self._write, PublishEpochs):
+            changed._write = self._write.selecting(selection)
         return changed
 
     def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:

@@ -13,14 +13,15 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
+from typing_extensions import Self
 
 from penstock.attempt import TOKEN_DIGITS
 from penstock.event.change_rows import change_rows
-from penstock.event.model import Source, TableSchema, Version
+from penstock.event.model import NO_COLUMNS, Source, TableSchema, Version
 from penstock.event.replica import TableChanges, encode_version, fold
 from penstock.event.schema_changes import Policy, SchemaChange
 from penstock.folders import check_creatable
@@ -32,10 +33,13 @@ from penstock.io.columnar.arrow_rows import (
     rows_to_arrow,
 )
 from penstock.io.columnar.known_keys import SnapshotKeys
+from penstock.io.columnar.one_schema import with_one_schema
 from penstock.io.columnar.replica import (
     TableEvents,
     events_of_epoch,
+    image_columns,
     log_columns,
+    publish_tables_of_epoch,
     schema_change,
     table_for,
 )
@@ -58,6 +62,7 @@ from penstock.io.delta.errors import DeltaTargetError, classify_error
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.delivery import LedgerEntry, TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
+from penstock.tables import EVERY_TABLE, TableSelection
 
 _EPOCH_BITS = 32
 _PLACEHOLDER = re.compile(r"\{\w+\}")
@@ -74,6 +79,7 @@ class DeltaTarget:
     # Not in the repr, because it may contain credentials.
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     tombstone_seconds: float = TOMBSTONE_SECONDS
+    selection: TableSelection = EVERY_TABLE
     _keys: SnapshotKeys = field(default_factory=SnapshotKeys, init=False, repr=False, compare=False)
 
     @property
@@ -98,21 +104,27 @@ class DeltaTarget:
         with _errors(uri):
             self._open(uri)
 
+    def selecting(self, selection: TableSelection) -> Self:
+        return replace(self, selection=selection)
+
     def publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
         given: dict[str, Source] = {}
-        for each in events_of_epoch(batches):
-            if not each.source.table:  # a message of the log belongs to no table
-                continue
-            uri = table_for(self.uri, each.source, given)
+
+        def publish(table: TableEvents) -> None:
+            uri = table_for(self.uri, table.source, given)
             with _errors(uri):
-                self._publish(uri, delivery, each)
+                self._publish(uri, delivery, table)
+
+        publish_tables_of_epoch(events_of_epoch(batches, self.selection), publish)
 
     def _publish(self, uri: str, delivery: EpochDelivery, table: TableEvents) -> None:
         delta = self._open(uri)
         if delta is None:
-            delta = self._create(uri, table)
+            delta = self._create(uri, with_one_schema(uri, table, NO_COLUMNS, self.schema_changes))
         if delivery.is_delivered(_ledger(delta, delivery.writer)):
             return
+        held = image_columns(columns_of_arrow(_pyarrow_schema(delta)), self.mode)
+        table = with_one_schema(uri, table, held, self.schema_changes)
         before = delta.version()
         are_new = self.mode != "log" and self._keys.are_new(
             uri, before, table.events, lambda: _read_keys(delta)

@@ -55,7 +55,7 @@ class WriteToDelta(WriteCheckedRows):
 
     Raises:
         UsageError: an argument is wrong, or delta-rs is missing (at construction).
-        SchemaChangedError: `schema_changes` forbids what must change (at run time; nothing of the epoch is written).
+        SchemaChangedError: `schema_changes` forbids what must change (at run time; other tables are written).
     """
 
     def __init__(

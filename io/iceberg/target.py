@@ -11,15 +11,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
+from typing_extensions import Self
 
 from penstock.compat import UTC
 from penstock.event.change_rows import change_rows
-from penstock.event.model import Source, TableSchema, Version
+from penstock.event.model import NO_COLUMNS, Source, TableSchema, Version
 from penstock.event.replica import encode_version, fold
 from penstock.event.schema_changes import Policy
 from penstock.folders import check_creatable
@@ -30,10 +31,13 @@ from penstock.io.columnar.arrow_rows import (
     rows_to_arrow,
 )
 from penstock.io.columnar.known_keys import SnapshotKeys
+from penstock.io.columnar.one_schema import with_one_schema
 from penstock.io.columnar.replica import (
     TableEvents,
     events_of_epoch,
+    image_columns,
     log_columns,
+    publish_tables_of_epoch,
     schema_change,
     table_for,
 )
@@ -55,6 +59,7 @@ from penstock.io.iceberg.errors import IcebergTargetError, classify_error, not_c
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.delivery import LedgerEntry, TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
+from penstock.tables import EVERY_TABLE, TableSelection
 
 
 def unavailable_errors() -> tuple[type[Exception], ...]:
@@ -90,6 +95,7 @@ class IcebergTarget:
     # Not in the repr, because they may contain credentials.
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     tombstone_seconds: float = TOMBSTONE_SECONDS
+    selection: TableSelection = EVERY_TABLE
     _keys: SnapshotKeys = field(default_factory=SnapshotKeys, init=False, repr=False, compare=False)
 
     @property
@@ -112,19 +118,25 @@ class IcebergTarget:
         with _errors(self.name):
             self._load_catalog().list_namespaces()
 
+    def selecting(self, selection: TableSelection) -> Self:
+        return replace(self, selection=selection)
+
     def publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
         given: dict[str, Source] = {}
-        for each in events_of_epoch(batches):
-            if not each.source.table:  # a message of the log belongs to no table
-                continue
-            name = table_for(self.table, each.source, given)
+
+        def publish(table: TableEvents) -> None:
+            name = table_for(self.table, table.source, given)
             with _errors(f"the Iceberg table {name} of the catalogue {self.catalog}"):
-                self._publish(self._load_catalog(), name, delivery, each)
+                self._publish(self._load_catalog(), name, delivery, table)
+
+        publish_tables_of_epoch(events_of_epoch(batches, self.selection), publish)
 
     def _publish(self, catalog: Any, name: str, delivery: EpochDelivery, table: TableEvents) -> None:
         found = self._open(catalog, name, table)
         if delivery.is_delivered(_ledger(found, delivery.writer)):
             return
+        held = image_columns(columns_of_arrow(found.schema().as_arrow()), self.mode)
+        table = with_one_schema(name, table, held, self.schema_changes)
         are_new = self.mode != "log" and self._keys.are_new(
             name, found.metadata.current_snapshot_id, table.events, lambda: _read_keys(found)
         )
@@ -149,7 +161,9 @@ class IcebergTarget:
             found = catalog.load_table(name)
         except NoSuchTableError:
             catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
-            found = catalog.create_table_if_not_exists(name, schema=new_table_schema(table.schema, self.mode))
+            created = with_one_schema(name, table, NO_COLUMNS, self.schema_changes)
+            shape = new_table_schema(created.schema, self.mode)
+            found = catalog.create_table_if_not_exists(name, schema=shape)
         # Set the property only on this handle of the table: other writers keep their own setting.
         properties = {**found.metadata.properties, "commit.retry.num-retries": "0"}
         found.metadata = found.metadata.model_copy(update={"properties": properties})

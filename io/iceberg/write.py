@@ -48,7 +48,7 @@ class WriteToIceberg(WriteCheckedRows):
 
     Raises:
         UsageError: an argument is wrong, or pyiceberg is missing (at construction).
-        SchemaChangedError: `schema_changes` forbids what must change (at run time; nothing of the epoch is written).
+        SchemaChangedError: `schema_changes` forbids what must change (at run time; other tables are written).
     """
 
     def __init__(

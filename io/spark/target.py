@@ -7,11 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from typing_extensions import Self
+
 from penstock.attempt import current_attempt
 from penstock.errors import UsageError
 from penstock.io.spark.table_jars import TABLE_FORMATS, refusal
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.epochs import EpochDelivery
+from penstock.tables import TableSelection
 
 ForEachEpoch = Callable[[Any, int], object]
 """A function of a DataFrame and the epoch's number, as that of `foreachBatch`."""
@@ -29,6 +32,10 @@ class SparkFunctionTarget:
 
     def check(self) -> None:
         """Nothing can be checked before Spark runs."""
+
+    def selecting(self, selection: TableSelection) -> Self:
+        """Return the target unchanged: calls with an equal id have equal rows, so what is staged stays as it is."""
+        return self
 
     def publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
         if current_attempt().generation == 0:

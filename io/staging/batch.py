@@ -19,6 +19,7 @@ from penstock.io.staging.blocks import RecordBlock
 from penstock.io.staging.delivery import Delivery
 from penstock.io.staging.errors import OutputError
 from penstock.io.staging.store import store_of
+from penstock.tables import EVERY_TABLE, TableSelection
 
 INLINE_BYTES = 32 * 1024
 """A batch of at most this many bytes is part of its publication."""
@@ -86,23 +87,32 @@ class EventBlocks:
 
 @dataclass(slots=True)
 class StagedEvents:
-    """The events of a batch; see `penstock.io.staging.delivery.EventBatch`. Read when they are first needed."""
+    """The events of a batch; see `penstock.io.staging.delivery.EventBatch`. Read when they are first needed.
+
+    Only events of the tables of `selection`: a filter that was added after the batch was staged holds for it too. An
+    event of no table, such as a message of the log, is always there.
+    """
 
     batch: StagedBatch
     decode_block: Callable[[bytes], RecordBlock]
     decode_event: Callable[[bytes], ChangeEvent]
+    selection: TableSelection = EVERY_TABLE
     _content: bytes | None = field(default=None, init=False)
 
     def __len__(self) -> int:
-        return self.batch.records
+        return self.batch.records if self.selection == EVERY_TABLE else sum(1 for _ in self)
 
     def __iter__(self) -> Iterator[ChangeEvent]:
         if self._content is None:
             self._content = self.batch.read()
         content, start = self._content, 0
+        every = self.selection == EVERY_TABLE
         while start < len(content):
             (length,) = _LENGTH.unpack_from(content, start)
             start += _LENGTH.size
             for _, record in self.decode_block(content[start : start + length]).records():
-                yield self.decode_event(record)
+                event = self.decode_event(record)
+                source = event.source
+                if every or not source.table or self.selection.has(source.schema, source.table):
+                    yield event
             start += length

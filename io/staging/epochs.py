@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Protocol
 
+from typing_extensions import Self
+
 from penstock.attempt import Driver
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.delivery import LedgerEntry, is_delivered_entry, position_of
+from penstock.tables import TableSelection
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -54,6 +57,9 @@ class EpochTarget(Protocol):
         Raises:
             PenstockError: it cannot, and how to correct it.
         """
+
+    def selecting(self, selection: TableSelection) -> Self:
+        """Return a target that leaves out the events of other tables, also of batches that are staged already."""
 
     def publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
         """Write an epoch whole or not at all, with its entry in the ledger; in the driver.

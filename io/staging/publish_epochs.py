@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 import time
@@ -10,6 +11,7 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
+from typing_extensions import Self
 
 from penstock.errors import UsageError
 from penstock.event.coder import encode_event
@@ -27,6 +29,7 @@ from penstock.io.staging.rolling import RollingPolicy
 from penstock.io.staging.send_after_commit import BATCH_BYTES, ShardOf
 from penstock.io.staging.store import FileStore, store_of
 from penstock.publish import ForgettingParDo, PublishOnDriver
+from penstock.tables import TableSelection
 
 
 class PublishEpochs(beam.PTransform):
@@ -79,6 +82,12 @@ class PublishEpochs(beam.PTransform):
         self._staging = None if staging is None else store_of(staging)
         self._inline_bytes = None if inline else 0
         self._unavailable_seconds = unavailable_seconds
+
+    def selecting(self, selection: TableSelection) -> Self:
+        """Return a copy whose target leaves out the events of other tables, also those that are staged already."""
+        changed = copy.copy(self)
+        changed._target = self._target.selecting(selection)
+        return changed
 
     def check(self) -> None:
         """Check the target, and the place for staged batches if one is given; see `penstock.preflight`."""

@@ -29,6 +29,7 @@ from penstock.io.staging.refused import REFUSED, RefusedEvent
 from penstock.io.staging.retry import UNAVAILABLE_SECONDS, repeat_while_unavailable
 from penstock.io.staging.roll_batches import staging_store
 from penstock.io.staging.store import FileStore
+from penstock.tables import EVERY_TABLE, TableSelection
 
 
 @beam.typehints.with_output_types(DeliveredBatch)
@@ -39,7 +40,8 @@ class SendBatchesFn(beam.DoFn):
     driver that was paused; the ledger of the target skips those. What repeats: batches, with equal content and output;
     see `penstock.io.staging.delivery`. Watermark: held by the runner at each batch. State: none.
 
-    With `skip_refused` the rows that the target refuses go to the output `REFUSED`, as `RefusedEvent`s.
+    Events of tables outside of `selection` are not sent. With `skip_refused` the rows that the target refuses go to the
+    output `REFUSED`, as `RefusedEvent`s.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class SendBatchesFn(beam.DoFn):
         sink: str,
         staging: FileStore | None = None,
         *,
+        selection: TableSelection = EVERY_TABLE,
         skip_refused: bool = False,
         unavailable_seconds: float = UNAVAILABLE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
@@ -56,6 +59,7 @@ class SendBatchesFn(beam.DoFn):
         self._target = target
         self._sink = sink
         self._staging = staging
+        self._selection = selection
         self._skip_refused = skip_refused
         self._unavailable_seconds = unavailable_seconds
         self._clock = clock
@@ -67,7 +71,7 @@ class SendBatchesFn(beam.DoFn):
 
     def process(self, batch: StagedBatch) -> Iterator[Any]:
         # The content is read when a sender asks for the first event: a batch that the ledger has costs no read.
-        events = StagedEvents(batch, RecordBlockCoder().decode, decode_event)
+        events = StagedEvents(batch, RecordBlockCoder().decode, decode_event, self._selection)
         sent = self._send(batch, events)
         for refusal in sent.refused:
             refused = RefusedEvent(_event_at(events, refusal), self._target.name, refusal.reason)

@@ -29,6 +29,7 @@ from penstock.io.staging.rolling import RollingPolicy
 from penstock.io.staging.send import SendBatchesFn
 from penstock.io.staging.store import store_of
 from penstock.publish import ForgettingParDo, PublishAfterCommit
+from penstock.tables import EVERY_TABLE, TableSelection
 
 SHARDS = 4
 """Batches that are sent at the same time."""
@@ -83,6 +84,7 @@ class SendAfterCommit(beam.PTransform):
         self._policy = RollingPolicy(round(roll_seconds * 1e6), BATCH_BYTES)
         self._staging = None if staging is None else store_of(staging)
         self._unavailable_seconds = unavailable_seconds
+        self._selection = EVERY_TABLE
         self._skip_refused = False
         self._max_dead_letters: int | None = None
 
@@ -95,6 +97,12 @@ class SendAfterCommit(beam.PTransform):
         check_limit(max_dead_letters)
         changed = copy.copy(self)
         changed._skip_refused, changed._max_dead_letters = True, max_dead_letters
+        return changed
+
+    def selecting(self, selection: TableSelection) -> Self:
+        """Return a copy that does not send the events of other tables, also those that are staged already."""
+        changed = copy.copy(self)
+        changed._selection = selection
         return changed
 
     def check(self) -> None:
@@ -111,6 +119,7 @@ class SendAfterCommit(beam.PTransform):
             self._target,
             sink,
             self._staging,
+            selection=self._selection,
             skip_refused=self._skip_refused,
             unavailable_seconds=self._unavailable_seconds,
         )

@@ -35,6 +35,23 @@ class SourceTable:
         return f"{self.schema}.{self.name}" if self.schema else self.name
 
 
+@dataclass(frozen=True, slots=True)
+class TableSelection:
+    """The tables that match one of `tables`, all if it is empty, and none of `without_tables`."""
+
+    tables: tuple[str, ...] = ()
+    without_tables: tuple[str, ...] = ()
+
+    def has(self, schema: str, table: str) -> bool:
+        """Return whether a table is selected."""
+        if self.tables and not matches_table(self.tables, schema, table):
+            return False
+        return not (self.without_tables and matches_table(self.without_tables, schema, table))
+
+
+EVERY_TABLE = TableSelection()
+
+
 @lru_cache(maxsize=8192)
 def matches_table(patterns: tuple[str, ...] | frozenset[str], schema: str, table: str) -> bool:
     """Return whether one of the patterns matches a table."""

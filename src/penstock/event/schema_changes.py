@@ -3,10 +3,10 @@
 | `schema_changes` | a new column | a wider type | another type |
 |---|---|---|---|
 | evolve | is added to the target | the target's column becomes wider | error |
-| ignore | is not written | the column stays; a value that does not fit is a dead letter | the same |
+| ignore | is not written | the column stays; a value that does not fit is refused | the same; tables leave it out |
 | stop | error | error | error |
 
-A column that the source no longer has stays in the target.
+A column that the source no longer has stays in the target. "Tables leave it out": `penstock.io.columnar.one_schema`.
 """
 
 from __future__ import annotations
@@ -69,9 +69,8 @@ def plan_schema_change(
             wider = wider_type(known, column.type)
             if wider is None and policy != "ignore":
                 raise SchemaChangedError(
-                    f"column {column.name} of table {table} changed from {_text(known)} to {_text(column.type)}, "
-                    "which does not hold all of its values: change the column of the target by hand, or set "
-                    "schema_changes='ignore'"
+                    f"{changed_type(table, column, known)}: change the column of the target by hand, or set "
+                    "schema_changes='ignore', which leaves the column as it is"
                 )
             if wider is not None and not _same(known, wider):
                 widened.append(msgspec.structs.replace(column, type=wider))
@@ -137,6 +136,14 @@ def _same(one: ColumnType, other: ColumnType) -> bool:
 
 def _same_field(one: Field, other: Field) -> bool:
     return one.name == other.name and _same(one.type, other.type)
+
+
+def changed_type(table: str, column: Column, known: ColumnType) -> str:
+    """Return what has happened to a column, for messages."""
+    return (
+        f"column {column.name} of table {table} changed from {_text(known)} to {_text(column.type)}, which does not "
+        "hold all of its values"
+    )
 
 
 def _text(type_: ColumnType) -> str:
