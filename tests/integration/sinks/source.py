@@ -3,15 +3,23 @@
 The statement `number` of a writer does not depend on what was read before, so a splittable DoFn can start anywhere,
 and the rows and the log that a target must have at the end follow from the last number alone.
 
-A round is six statements on one row: CREATE (or a key change back), two partial UPDATEs, a change of the key, a partial
-UPDATE, and a DELETE or another partial UPDATE. One writer also makes one event that targets refuse.
+A round is nine statements. Six are about one row: CREATE (or a key change back), two partial UPDATEs, of which the
+second one changes the large value, a change of the key, a partial UPDATE, and a DELETE or another partial UPDATE. If
+the row was deleted, the last three create it again, give it back the key that it had first, and delete it. If it stays,
+they exchange its key with that of the row that stayed before it, through a third key.
+
+The large value `big` is sent only when it changes, as PostgreSQL does with large values, so no change of a key has it.
+One writer also makes one event that targets refuse.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
+
+import msgspec
 
 from penstock.event import CellChange, ChangeEvent, Column, ColumnType, Kind, Op, Source, TableSchema, Version
 from penstock.event.model import NO_COLUMNS
@@ -19,7 +27,7 @@ from penstock.event.model import NO_COLUMNS
 WRITERS = ("w0", "w1", "w2", "w3")
 PER_SECOND = 12
 """Statements of each writer."""
-ROUND, SLOTS = 6, 59
+ROUND, SLOTS = 9, 59
 _START = 1_763_740_800  # 2025-11-21T16:00:00Z
 BAD_WRITER, BAD_NUMBER = "w0", 50
 BAD_OWNER = "bad"
@@ -33,12 +41,16 @@ SCHEMA = TableSchema(
         Column("slot", _INT, False, 2),
         Column("a", _INT),
         Column("b", _INT),
+        Column("big", ColumnType(Kind.STRING)),
         Column("note", ColumnType(Kind.STRING)),
         Column("at", ColumnType(Kind.TIMESTAMP)),
     )
 )
 
 Key = tuple[str, int]
+Values = dict[str, Any]
+COMPARED = ("a", "b", "big")
+"""The columns that are compared with the source."""
 _DELETE_ROW = (CellChange("DELETE_FAMILY", "f"),)
 
 
@@ -48,24 +60,35 @@ class Statement:
 
     op: Op
     key: Key
-    values: dict[str, int] | None
+    values: Values | None
     old_key: Key | None = None
 
 
 def statement(writer: str, number: int) -> Statement:
-    """Return a statement of a writer. `a` and `b` are the numbers of the statements that wrote them."""
+    """Return a statement of a writer. `a`, `b` and `big` have the numbers of the statements that wrote them."""
     round_, step = divmod(number, ROUND)
-    here = (writer, round_ % SLOTS)
-    there = (writer, round_ % SLOTS + SLOTS)
+    here, there = (writer, round_ % SLOTS), (writer, round_ % SLOTS + SLOTS)
+    both, large = {"a": number, "b": number}, {"big": f"large {number}"}
     if step == 0:
         back = round_ >= SLOTS and _stays(round_ - SLOTS)
-        op = Op.UPDATE if back else Op.CREATE
-        return Statement(op, here, {"a": number, "b": number}, there if back else None)
+        return Statement(Op.UPDATE, here, both, there) if back else Statement(Op.CREATE, here, both | large)
+    if step == 2:
+        return Statement(Op.UPDATE, here, {"b": number} | large)
     if step == 3:
         return Statement(Op.UPDATE, there, {"a": number - 2, "b": number - 1}, here)
-    if step == 5 and not _stays(round_):
-        return Statement(Op.DELETE, there, None)
-    return Statement(Op.UPDATE, here if step < 3 else there, {"a" if step in (1, 4) else "b": number})
+    if step < 6 or (_stays(round_) and round_ < 3):
+        if step == 5 and not _stays(round_):
+            return Statement(Op.DELETE, there, None)
+        return Statement(Op.UPDATE, here if step < 3 else there, {"a" if step in (1, 4, 7) else "b": number})
+    if _stays(round_):
+        spare, other = (writer, 2 * SLOTS), (writer, (round_ - 3) % SLOTS + SLOTS)
+        old, new = ((there, spare), (other, there), (spare, other))[step - 6]
+        return Statement(Op.UPDATE, new, both, old)
+    return (
+        Statement(Op.CREATE, there, both | large),
+        Statement(Op.UPDATE, here, both, there),
+        Statement(Op.DELETE, here, None),
+    )[step - 6]
 
 
 def _stays(round_: int) -> bool:
@@ -94,8 +117,42 @@ def _event(made: Statement, number: int, writer: str) -> ChangeEvent:
     before = None if made.old_key is None else dict(zip(("owner", "slot"), made.old_key, strict=True))
     after = None if made.values is None else {**key, **made.values}
     if made.old_key is not None:
-        after = {**(after or {}), "note": None, "at": None}  # a change of the key sends the whole row
+        # A change of the key sends all columns but the large one, which it does not change.
+        after = {**(after or {}), "note": None, "at": None}
     return ChangeEvent(SOURCE, made.op, _time(number), key, before, after, _version(number, writer), SCHEMA)
+
+
+def whole(event: ChangeEvent) -> ChangeEvent:
+    """Return the event with the large value if its key changed, for targets that take no such change without it."""
+    if not event.before or not event.after:
+        return event
+    large = _followed(owner_key(event)[0]).large(number_at(event.timestamp))
+    return msgspec.structs.replace(event, after={**event.after, "big": large})
+
+
+class _Followed:
+    """The rows of a writer, followed from its first statement on."""
+
+    def __init__(self, writer: str) -> None:
+        self._writer = writer
+        self.rows: dict[Key, Values] = {}
+        self._large: list[str | None] = []
+
+    def large(self, number: int) -> str | None:
+        """Return the large value of the row of a statement, after the statement."""
+        self.follow(number + 1)
+        return self._large[number]
+
+    def follow(self, end: int) -> None:
+        for number in range(len(self._large), end):
+            made = statement(self._writer, number)
+            row = self.rows.pop(made.old_key if made.old_key is not None else made.key, {})
+            if made.values is not None:
+                self.rows[made.key] = row = {**row, **made.values}
+            self._large.append(row.get("big"))
+
+
+_followed = lru_cache(maxsize=None)(_Followed)
 
 
 def event_seconds(number: int) -> int:
@@ -153,16 +210,14 @@ class Truth:
 
     end: int
 
-    def rows(self) -> dict[Key, tuple[int, int]]:
-        """The rows of the table: key to (a, b)."""
-        found: dict[Key, dict[str, int]] = {}
+    def rows(self, columns: Sequence[str] = COMPARED) -> dict[Key, tuple[Any, ...]]:
+        """The rows of the table: key to the values of columns."""
+        found: dict[Key, Values] = {}
         for writer in WRITERS:
-            for number in range(self.end):
-                made = statement(writer, number)
-                row = found.pop(made.old_key if made.old_key is not None else made.key, {})
-                if made.values is not None:
-                    found[made.key] = {**row, **made.values}
-        return {key: (row["a"], row["b"]) for key, row in found.items()}
+            followed = _Followed(writer)
+            followed.follow(self.end)
+            found |= followed.rows
+        return {key: tuple(row[name] for name in columns) for key, row in found.items()}
 
     def log(self) -> dict[Key, list[int]]:
         """The numbers of the events of each key, in commit order. A change of the key is an event of the new key."""

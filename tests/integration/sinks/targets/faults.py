@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from tests.integration.sinks.source import Key, Truth, number_at
+from tests.integration.sinks.source import COMPARED, Key, Truth, number_at
 
 
-def replica_faults(name: str, found: Iterable[tuple[str, int, int, int]], truth: Truth) -> list[str]:
-    """Compare rows (owner, slot, a, b) with those of the source."""
+def replica_faults(
+    name: str, found: Iterable[tuple[Any, ...]], truth: Truth, columns: Sequence[str] = COMPARED
+) -> list[str]:
+    """Compare rows (owner, slot, columns …) with those of the source."""
     listed = list(found)
-    rows = {(owner, slot): (a, b) for owner, slot, a, b in listed}
-    expected = truth.rows()
+    rows = {(owner, slot): tuple(values) for owner, slot, *values in listed}
+    expected = truth.rows(columns)
     faults = [] if len(rows) == len(listed) else [f"{name}: a key is there twice"]
     missing, foreign = expected.keys() - rows.keys(), rows.keys() - expected.keys()
     differ = [key for key in expected.keys() & rows.keys() if rows[key] != expected[key]]

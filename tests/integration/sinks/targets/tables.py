@@ -67,7 +67,7 @@ class Delta(TargetUnderTest):
         assert self._server.listens(self._port, time.monotonic() + 60), "the S3 server does not listen"
 
     def faults(self, truth: Truth) -> list[str]:
-        current = self._read("current", "owner, slot, a, b", "not _penstock_deleted")
+        current = self._read("current", "owner, slot, a, b, big", "not _penstock_deleted")
         log = self._read("log", "key.owner, key.slot, epoch_ns(timestamp)", "true order by metadata.version")
         return replica_faults("Delta current", current, truth) + log_faults("Delta log", log, truth)
 
@@ -130,7 +130,7 @@ class Iceberg(TargetUnderTest):
             self._locked.close()
 
     def faults(self, truth: Truth) -> list[str]:
-        rows = self._read("current", "owner, slot, a, b", "not _penstock_deleted")
+        rows = self._read("current", "owner, slot, a, b, big", "not _penstock_deleted")
         entries = self._read(
             "log", "key.owner, key.slot, epoch_ns(timestamp)", "true order by metadata.version"
         )
