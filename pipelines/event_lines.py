@@ -133,7 +133,7 @@ class FormatCheck:
     def __init__(
         self, options: EventOptions, format_: Format, system: str, capture: Callable[[], str]
     ) -> None:
-        self._options, self._format, self._capture = options, format_, capture
+        self._options, self.format, self._capture = options, format_, capture
         if system == "bigtable":  # nothing has to be asked for
             self._check_capture()
 
@@ -146,16 +146,16 @@ class FormatCheck:
         """
         if self._options.replay is None:  # a replay does not read the source
             self._check_capture()
-        if check := getattr(self._format, "check", None):
+        if check := getattr(self.format, "check", None):
             check()
         if any(kind == "hash" for _, _, kind, _ in self._options.chosen_masks()):
             secret_key(self._options.mask_key or "")
 
     def _check_capture(self) -> None:
-        mode = getattr(self._format, "required_mode", None)
+        mode = getattr(self.format, "required_mode", None)
         if mode and not self._options.materialize_rows:
             try:
-                check_capture(mode, self._capture(), modes=getattr(self._format, "modes", MODES))
+                check_capture(mode, self._capture(), modes=getattr(self.format, "modes", MODES))
             except UsageError as error:
                 remedy = "; or set materialize_rows=true" if self._capture() else ""
                 raise UsageError(f"format {self._options.format}: {error}{remedy}") from None
@@ -278,7 +278,9 @@ def readable(source: Any, options: EventOptions) -> beam.PTransform:
     """
     if options.replay is not None:
         return NoRecords(divided=options.dead_letters is not None)
-    if options.notification_log is not None:
+    if options.preview is not None:
+        source = source.for_preview()
+    elif options.notification_log is not None:
         source = source.with_notifications(WriteToJsonLines(options.notification_log, table="notifications"))
     return source if options.dead_letters is None else source.with_exception_handling()
 
@@ -300,6 +302,9 @@ def write_letters(letters: list[Any], options: EventOptions) -> None:
     """Write dead letters to the folder that the options name, if they name one."""
     if options.dead_letters is not None:
         every = letters | "DeadLetters" >> beam.Flatten()
+        if options.preview is not None:
+            _ = every | "WriteDeadLetters" >> options.preview.letters(_describe_letter)
+            return
         if (limit := options.max_dead_letters) is not None:
             stop = StopAtLimit(limit, DeadLetter, _describe_letter, "dead letters of this pipeline")
             every |= "LimitOfDeadLetters" >> stop
@@ -317,6 +322,7 @@ class WriteLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
 
     def __init__(self, options: EventOptions, output: str, *, shards: int, roll_seconds: float) -> None:
         super().__init__()
+        self._preview = options.preview
         divided = bool(options.barrier_seconds)
         self._write = WriteToJsonLines(
             output,
@@ -330,7 +336,8 @@ class WriteLines(beam.PTransform):  # type: ignore[misc, unused-ignore]
 
     def expand(self, lines: beam.PCollection[Line]) -> Any:
         """Return the published files."""
-        return lines | "Files" >> self._write
+        write = self._write if self._preview is None else self._preview.lines()
+        return lines | "Files" >> write
 
 
 def _shard_lines(lines: RecordLines, pair: tuple[int, ShardRecord]) -> list[Line]:

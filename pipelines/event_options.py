@@ -102,7 +102,9 @@ class EventOptions:
     dead_letters: str | None = None
     max_dead_letters: int | None = None
     format_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    replay: Any = None  # a `Replay`, whose module imports Beam; only `penstock dead-letters replay` sets it
+    # These two are no parameters, and their modules import Beam.
+    replay: Any = None  # a `Replay`: set by `penstock dead-letters replay`
+    preview: Any = None  # a `Preview`: set by `penstock run --limit --print`
 
     def __post_init__(self) -> None:
         limit = self.max_dead_letters
@@ -203,7 +205,7 @@ def choices_for_records(system: str) -> dict[str, Argument]:
 
 def event_arguments(system: str) -> dict[str, Argument]:
     """Return the arguments of `EventOptions` that fit a source, and one for the options of each of its formats."""
-    left_out = ("format_options", "replay", *_NOT_FOR.get(system, ()))
+    left_out = ("format_options", "replay", "preview", *_NOT_FOR.get(system, ()))
     own = {name: each for name, each in arguments_of(EventOptions).items() if name not in left_out}
     formats = formats_of(system)
     for name, each in own.items():

@@ -28,7 +28,7 @@ def takes(source: Callable[..., Any], names: str, *, events_of: str) -> Callable
     """Return a decorator that makes the arguments `names` of `source`, and those of `EventOptions`, arguments of a
     build function. Required arguments come first in its signature. An argument of both is given to the source, which
     saves the work on changes that it leaves out. References to secrets in arguments of the source are read. The
-    argument `replay` is not in the signature: it is no parameter.
+    arguments `replay` and `preview` are not in the signature: they are no parameters.
     """
 
     def decorate(build: Build) -> Build:
@@ -51,12 +51,14 @@ def takes(source: Callable[..., Any], names: str, *, events_of: str) -> Callable
             return source(**{name: _without_references(value) for name, value in read.items()})
 
         @functools.wraps(build)
-        def with_plain_arguments(pipeline: Any, *, replay: Any = None, **given: Any) -> Any:
+        def with_plain_arguments(
+            pipeline: Any, *, replay: Any = None, preview: Any = None, **given: Any
+        ) -> Any:
             seen.bind(pipeline, **given)  # raises TypeError for an argument that is unknown or missing
             read = {name: given[name] for name in of_source if name in given}
             chosen = {each.name: given[each.name] for each in of_events if each.name in given.keys() - both}
             rest = {name: value for name, value in given.items() if name not in read and name not in chosen}
-            options = replace(EventOptions.of(events_of, chosen), replay=replay)
+            options = replace(EventOptions.of(events_of, chosen), replay=replay, preview=preview)
             return build(pipeline, source=made(**read), events=options, **rest)
 
         with_plain_arguments.__signature__ = seen  # type: ignore[attr-defined]

@@ -66,17 +66,18 @@ def build_function(source: str, sink: str) -> Callable[..., Any]:
     pipeline_parameter = inspect.Parameter("pipeline", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     seen = inspect.Signature([pipeline_parameter, *ordered])
 
-    def build(pipeline: beam.Pipeline, *, replay: Any = None, **given: Any) -> Any:
+    def build(pipeline: beam.Pipeline, *, replay: Any = None, preview: Any = None, **given: Any) -> Any:
         seen.bind(pipeline, **given)  # raises TypeError for an argument that is unknown or missing
         _check_mode(source, kind, given)
         chosen = {name: given[name] for name in of_events if name in given and name not in of_source}
         transform = read.build_function().source(**{name: given[name] for name in of_source if name in given})
         if not kind.has_format:
-            options = EventOptions(**chosen, replay=replay)
+            options = EventOptions(**chosen, replay=replay, preview=preview)
             transform, options = read.filtering_after_rows(transform, options)
             sink = _sink(kind, given).selecting(_selected_tables(given))
             return _apply(pipeline, source, transform, options, sink)
-        options = replace(EventOptions.of(source, {"format": RECORD_FORMAT, **chosen}), replay=replay)
+        options = EventOptions.of(source, {"format": RECORD_FORMAT, **chosen})
+        options = replace(options, replay=replay, preview=preview)
         transform, options = read.filtering_after_rows(transform, options)
         format_ = options.make_format(source, transform.stream)
         metadata = metadata_format(options, format_)
@@ -137,8 +138,14 @@ def _apply(
     if options.replay is not None:
         events = options.replay.into(events, WRITE)
     write = sink if options.dead_letters is None else sink.with_exception_handling()
+    if options.preview is not None:
+        format = None if check is None else check.format
+        write = options.preview.write(sink, format, refuses=options.dead_letters is not None)
     if check is not None:
         write = CheckedWrite(write, check)
+    if options.preview is not None:
+        write_letters(letters, options)
+        return events | WRITE >> write
     if options.dead_letters is None:
         return events | WRITE >> write
     written, refused = events | WRITE >> write

@@ -45,7 +45,7 @@ class ReplicaSender:
     ) -> None:
         self._target, self._skip_refused = target, skip_refused
         self._api, self._warehouse = api, warehouse
-        self._tables: dict[str, _Table] = {}
+        self._tables: dict[str, ReplicaTable] = {}
         self._sources = TableSources(BigQueryTargetError)
 
     def send(self, delivery: Delivery, events: EventBatch) -> Sent:
@@ -87,30 +87,14 @@ class ReplicaSender:
         if known is None or merged != known.schema:
             if reason := bad_key(merged) or bad_name(merged.names):
                 raise BigQueryTargetError(f"table {name}: {reason}")
-            self._tables[name] = _Table(merged, self._warehouse.replica(name, merged), self._target)
+            self._tables[name] = ReplicaTable(merged, self._warehouse.replica(name, merged), self._target)
 
     def _changes(self, event: ChangeEvent) -> list[bytes]:
-        """Return the rows that an event means: one, two if the key changed, none if it changes no row."""
-        if event.op in (Op.MESSAGE, Op.SCHEMA):
+        """Return the rows that an event means; see `ReplicaTable.changes`."""
+        if not changes_row(event):
             return []
-        source = event.source
-        if event.op is Op.TRUNCATE:
-            raise NotReplicableError(
-                f"table {source.table}: BigQuery's change data capture has no TRUNCATE: truncate the table in "
-                "BigQuery, or use mode='log'"
-            )
-        if source.system == "bigtable" or not event.key:
-            raise NotReplicableError(
-                f"table {source.table}: the event has no row with a primary key: use mode='log', which writes every "
-                "change"
-            )
-        table = self._tables[self._target.table_of(source)]
-        number = sequence_number(event.version)
-        if event.op is Op.DELETE:
-            return [table.delete(event, event.key, number)]
-        old_key = changed_key(event)
-        upsert = table.upsert(event, number)
-        return [upsert] if old_key is None else [table.delete(event, old_key, number), upsert]
+        table = self._tables[self._target.table_of(event.source)]
+        return [table.layout.encode(row) for row in table.changes(event)]
 
     def _append(self, name: str, rows: Sequence[EncodedRow], refused: dict[int, Refusal]) -> None:
         layout = self._tables[name].layout
@@ -133,7 +117,33 @@ class ReplicaSender:
         refused[index] = refusal
 
 
-class _Table:
+Row = dict[str, Any]
+"""Values by column, with those of the pseudo-columns."""
+
+
+def changes_row(event: ChangeEvent) -> bool:
+    """Return whether an event changes a row.
+
+    Raises:
+        NotReplicableError: it changes rows that have no primary key, or all rows.
+    """
+    if event.op in (Op.MESSAGE, Op.SCHEMA):
+        return False
+    source = event.source
+    if event.op is Op.TRUNCATE:
+        raise NotReplicableError(
+            f"table {source.table}: BigQuery's change data capture has no TRUNCATE: truncate the table in "
+            "BigQuery, or use mode='log'"
+        )
+    if source.system == "bigtable" or not event.key:
+        raise NotReplicableError(
+            f"table {source.table}: the event has no row with a primary key: use mode='log', which writes every "
+            "change"
+        )
+    return True
+
+
+class ReplicaTable:
     """A table of the target: the layout of its changes, and how values are converted."""
 
     def __init__(self, schema: TableSchema, fields: Sequence[Field], target: BigQueryTarget) -> None:
@@ -147,7 +157,21 @@ class _Table:
         }
         self._data = [name for name in self._converters if name not in {c.name for c in schema.key_columns}]
 
-    def upsert(self, event: ChangeEvent, number: str) -> bytes:
+    def changes(self, event: ChangeEvent) -> list[Row]:
+        """Return the rows that a change of a row means: one, or two if its key changed.
+
+        Raises:
+            NotReplicableError: the event does not have the whole row.
+            ValueError: a value that BigQuery cannot hold.
+        """
+        key, number = event.key or {}, sequence_number(event.version)
+        if event.op is Op.DELETE:
+            return [self.delete(event, key, number)]
+        old_key = changed_key(event)
+        upsert = self.upsert(event, number)
+        return [upsert] if old_key is None else [self.delete(event, old_key, number), upsert]
+
+    def upsert(self, event: ChangeEvent, number: str) -> Row:
         """Return the row after the change.
 
         Raises:
@@ -163,16 +187,16 @@ class _Table:
             )
         return self._row(event, after | (event.key or {}), "UPSERT", number)
 
-    def delete(self, event: ChangeEvent, key: Image, number: str) -> bytes:
+    def delete(self, event: ChangeEvent, key: Image, number: str) -> Row:
         """Return the row that deletes a key."""
         return self._row(event, key, "DELETE", number)
 
-    def _row(self, event: ChangeEvent, values: Image, change: str, number: str) -> bytes:
-        row: dict[str, Any] = {
+    def _row(self, event: ChangeEvent, values: Image, change: str, number: str) -> Row:
+        row: Row = {
             name: convert(values[name])
             for name, convert in self._converters.items()
             if values.get(name) is not None
         }
         if self._writes_time:
             row[COMMITTED_AT] = event.timestamp // 1000
-        return self.layout.encode({**row, CHANGE_TYPE: change, CHANGE_SEQUENCE_NUMBER: number})
+        return {**row, CHANGE_TYPE: change, CHANGE_SEQUENCE_NUMBER: number}

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from penstock.event.model import Source
+from penstock.event.model import ChangeEvent, Source
 from penstock.event.schema_changes import Policy
 from penstock.extras import extra_packages
 from penstock.io.bigquery.columns import Nanoseconds
 from penstock.io.change_streams.credentials import GoogleLogin
+from penstock.io.staging.preview import Written
 
 if TYPE_CHECKING:
     from penstock.io.staging.delivery import Sender
@@ -58,6 +59,13 @@ class BigQueryTarget:
 
         sender = LogSender if self.mode == "log" else ReplicaSender
         return sender(self, skip_refused, BigQueryWriteApi(self), BigQueryWarehouse(self))
+
+    def preview(self, event: ChangeEvent) -> list[Written]:
+        """Return the rows of an event; see `penstock.io.staging.preview`."""
+        with extra_packages("bigquery"):
+            from penstock.io.bigquery.preview import rows_of_event
+
+        return rows_of_event(event, self)
 
     def table_of(self, source: Source) -> str:
         """Return the table that the events of a source table go to."""

@@ -6,8 +6,10 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.event.model import ChangeEvent
 from penstock.extras import extra_packages
 from penstock.io.bigtable.source import EMULATOR_VARIABLE, Connection
+from penstock.io.staging.preview import Written
 from penstock.io.staging.retry import UNAVAILABLE_SECONDS
 from penstock.io.staging.send_after_commit import SHARDS, SendAfterCommit
 
@@ -49,6 +51,27 @@ class BigtableTarget:
             from penstock.io.bigtable.sender import BigtableSender
 
         return BigtableSender(self, skip_refused)
+
+    def preview(self, event: ChangeEvent) -> list[Written]:
+        """Return the mutations of the event's row; see `penstock.io.staging.preview`."""
+        with extra_packages("bigtable"):
+            from penstock.io.bigtable.replica_mutations import is_of_the_sink, row_request
+
+        if is_of_the_sink(event, self.version_family):
+            return []
+        row_request(self.table_path, "", self.version_family, [event])  # refuses what cannot be replicated
+        mutations = [
+            {
+                "kind": cell.mod,
+                "family": cell.family,
+                "qualifier": cell.qualifier,
+                "timestamp_micros": cell.start_us,
+                "value": cell.value,
+            }
+            for cell in event.cells
+        ]
+        (row_key,) = (event.key or {}).values()
+        return [{"table": self.table, "row_key": row_key, "mutations": mutations}]
 
 
 class WriteToBigtable(SendAfterCommit):

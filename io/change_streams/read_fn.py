@@ -381,6 +381,20 @@ class ReadFromChangeStream(beam.PTransform):
         changed._settings = replace(self._settings, error_output=True)
         return changed
 
+    def for_preview(self) -> Self:
+        """Return a copy that reads the same and leaves no trace: it tells the service no position, creates nothing
+        there, answers no signal, and writes no lineage events and no notifications.
+        """
+        changed = copy.copy(self)
+        changed._settings = replace(
+            self._settings,
+            lineage_output=False,
+            notification_output=False,
+            snapshots=self._settings.snapshots.for_preview(),
+        )
+        changed._logs = {}
+        return changed
+
     def with_lineage(self, log: beam.PTransform) -> Self:
         """Return a copy that applies `log` to the lineage events; see `penstock.io.change_streams.lineage`.
 

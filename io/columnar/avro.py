@@ -20,6 +20,7 @@ from penstock.event.model import ChangeEvent, Column, Image, TableSchema
 from penstock.event.plain_types import event_metadata, plain_images, plain_schema
 from penstock.io.columnar.parquet import events_of, schema_of_blocks
 from penstock.io.staging.blocks import RecordBlock
+from penstock.io.staging.preview import Written
 
 AvroCompression = Literal["deflate", "none"]
 """What fastavro writes without a further package."""
@@ -84,6 +85,12 @@ class AvroRows:
         codec = "null" if self.compression == "none" else self.compression
         fastavro.writer(buffer, _parsed(schema), rows, codec=codec)
         yield buffer.getvalue()
+
+    def rows_of_event(self, event: ChangeEvent, table: str) -> list[Written]:
+        """Return the row of an event; see `penstock.io.staging.preview`."""
+        types = {field["name"]: field["type"] for field in avro_schema(event.schema)["fields"]}
+        row = avro_row(event, event.schema)
+        return [{"table": table, "row": {name: row[name] for name in types}, "types": types}]
 
 
 def avro_schema(schema: TableSchema) -> dict[str, Any]:

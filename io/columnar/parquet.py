@@ -11,6 +11,7 @@ from penstock.errors import UsageError
 from penstock.event.model import ChangeEvent, TableSchema
 from penstock.event.schema_changes import merged_schema
 from penstock.io.staging.blocks import RecordBlock
+from penstock.io.staging.preview import Written
 
 ParquetCompression = Literal["zstd", "snappy", "gzip", "none"]
 
@@ -46,6 +47,12 @@ class ParquetRows:
             for block in kept:
                 writer.write_table(change_rows(list(events_of(block)), schema))
         yield buffer.getvalue()
+
+    def rows_of_event(self, event: ChangeEvent, table: str) -> list[Written]:
+        """Return the row of an event; see `penstock.io.staging.preview`."""
+        from penstock.io.columnar.preview import rows_of_event
+
+        return rows_of_event(event, table, "log")
 
 
 def events_of(block: RecordBlock) -> Iterator[ChangeEvent]:

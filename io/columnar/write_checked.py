@@ -12,6 +12,7 @@ from penstock.event.model import ChangeEvent
 from penstock.io.columnar.check import CheckRows
 from penstock.io.columnar.table_rows import Mode
 from penstock.io.staging.dead_letter_limit import check_limit, stop_at_refused
+from penstock.io.staging.preview import Preview
 from penstock.io.staging.publish_epochs import PublishEpochs
 from penstock.tables import TableSelection
 
@@ -51,6 +52,12 @@ class WriteCheckedRows(beam.PTransform):
         if isinstance(self._write, PublishEpochs):
             changed._write = self._write.selecting(selection)
         return changed
+
+    @property
+    def preview(self) -> Preview:
+        """What the sink writes for one event; see `penstock.io.staging.preview`."""
+        preview: Preview = self._write.preview
+        return preview
 
     def expand(self, events: beam.PCollection[ChangeEvent]) -> Any:
         check = CheckRows(self._target, self._rows_mode, divides=self._divides)

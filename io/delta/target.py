@@ -21,7 +21,7 @@ from typing_extensions import Self
 
 from penstock.attempt import TOKEN_DIGITS
 from penstock.event.change_rows import change_rows
-from penstock.event.model import NO_COLUMNS, Source, TableSchema, Version
+from penstock.event.model import NO_COLUMNS, ChangeEvent, Source, TableSchema, Version
 from penstock.event.replica import TableChanges, encode_version, fold
 from penstock.event.schema_changes import Policy, SchemaChange
 from penstock.folders import check_creatable
@@ -34,6 +34,7 @@ from penstock.io.columnar.arrow_rows import (
 )
 from penstock.io.columnar.known_keys import SnapshotKeys
 from penstock.io.columnar.one_schema import with_one_schema
+from penstock.io.columnar.preview import rows_of_event
 from penstock.io.columnar.replica import (
     TableEvents,
     events_of_epoch,
@@ -62,6 +63,7 @@ from penstock.io.delta.errors import DeltaTargetError, classify_error
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.delivery import LedgerEntry, TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
+from penstock.io.staging.preview import Written
 from penstock.tables import EVERY_TABLE, TableSelection
 
 _EPOCH_BITS = 32
@@ -106,6 +108,12 @@ class DeltaTarget:
 
     def selecting(self, selection: TableSelection) -> Self:
         return replace(self, selection=selection)
+
+    def preview(self, event: ChangeEvent) -> list[Written]:
+        """Return the rows of an event; see `penstock.io.staging.preview`."""
+        if not event.source.table:  # a message of the log belongs to no table
+            return []
+        return rows_of_event(event, table_for(self.uri, event.source, {}), self.mode)
 
     def publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
         given: dict[str, Source] = {}

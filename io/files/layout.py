@@ -44,13 +44,14 @@ class Layout:
     def __call__(self, event: ChangeEvent, event_us: int) -> str:
         hour = event_hour(event_us) if self.partition_by == "hour" else event_hour(event_us) // 24
         return _bucket(
-            self._table(event),
+            self.table_of(event),
             partition_folder(hour, self.partition_by),
             shard_name(shard_of(event, self.shards), self.shards),
             columns_digest(event.schema),
         )
 
-    def _table(self, event: ChangeEvent) -> str:
+    def table_of(self, event: ChangeEvent) -> str:
+        """Return the name of the folder of a table, before characters are escaped."""
         if self.table is None:
             source = event.source
             return ".".join(part for part in (source.schema, source.table) if part) or source.system

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from penstock.event.coder import encode_event
 from penstock.event.model import ChangeEvent
@@ -14,11 +15,19 @@ from penstock.io.columnar.parquet import ParquetCompression, ParquetRows
 from penstock.io.columnar.write_checked import WriteCheckedRows
 from penstock.io.files.layout import Layout, Partitions
 from penstock.io.staging.format import FileFormat
+from penstock.io.staging.preview import Preview, Written
 from penstock.io.staging.rolling import RollingPolicy
 from penstock.io.staging.store import store_of
 from penstock.io.staging.transform import WriteStagedFiles
 
 Table = str | Callable[[ChangeEvent], str] | None
+
+
+class RowFormat(FileFormat, Protocol):
+    """A format of files with rows of events."""
+
+    def rows_of_event(self, event: ChangeEvent, table: str) -> list[Written]:
+        """Return the rows of an event as values; see `penstock.io.staging.preview`."""
 
 
 class _WriteRows(WriteCheckedRows):
@@ -28,21 +37,30 @@ class _WriteRows(WriteCheckedRows):
         self,
         target: str,
         output: str | os.PathLike[str],
-        format: FileFormat,
+        format: RowFormat,
         layout: Layout,
         roll_seconds: float,
         roll_bytes: int,
     ) -> None:
-        self._layout = layout
+        self._layout, self._format = layout, format
         policy = RollingPolicy(round(roll_seconds * 1e6), roll_bytes)
         write = WriteStagedFiles(
             store_of(output), encode=encode_event, bucket=layout, format=format, policy=policy
         )
         super().__init__(target, "Write", write)
 
+    @property
+    def preview(self) -> Preview:
+        """The rows of one event; see `penstock.io.staging.preview`."""
+        return partial(_rows_of_event, self._format, self._layout)
+
     def display_data(self) -> dict[str, Any]:
         layout = self._layout
         return {**super().display_data(), "partition_by": layout.partition_by, "shards": layout.shards}
+
+
+def _rows_of_event(format: RowFormat, layout: Layout, event: ChangeEvent) -> list[Written]:
+    return format.rows_of_event(event, layout.table_of(event))
 
 
 class WriteToParquet(_WriteRows):

@@ -20,7 +20,7 @@ from typing_extensions import Self
 
 from penstock.compat import UTC
 from penstock.event.change_rows import change_rows
-from penstock.event.model import NO_COLUMNS, Source, TableSchema, Version
+from penstock.event.model import NO_COLUMNS, ChangeEvent, Source, TableSchema, Version
 from penstock.event.replica import encode_version, fold
 from penstock.event.schema_changes import Policy
 from penstock.folders import check_creatable
@@ -32,6 +32,7 @@ from penstock.io.columnar.arrow_rows import (
 )
 from penstock.io.columnar.known_keys import SnapshotKeys
 from penstock.io.columnar.one_schema import with_one_schema
+from penstock.io.columnar.preview import rows_of_event
 from penstock.io.columnar.replica import (
     TableEvents,
     events_of_epoch,
@@ -59,6 +60,7 @@ from penstock.io.iceberg.errors import IcebergTargetError, classify_error, not_c
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.delivery import LedgerEntry, TargetUnavailableError
 from penstock.io.staging.epochs import EpochDelivery
+from penstock.io.staging.preview import Written
 from penstock.tables import EVERY_TABLE, TableSelection
 
 
@@ -120,6 +122,12 @@ class IcebergTarget:
 
     def selecting(self, selection: TableSelection) -> Self:
         return replace(self, selection=selection)
+
+    def preview(self, event: ChangeEvent) -> list[Written]:
+        """Return the rows of an event; see `penstock.io.staging.preview`."""
+        if not event.source.table:  # a message of the log belongs to no table
+            return []
+        return rows_of_event(event, table_for(self.table, event.source, {}), self.mode)
 
     def publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
         given: dict[str, Source] = {}

@@ -43,13 +43,18 @@ def records_of(
         if index in left_out:
             continue
         try:
-            records += _records(index, event, format, topic)
+            records += records_of_event(index, event, format, topic)
         except ValueError as error:
             refused.append(Refusal(index, str(error)))
     return records, refused
 
 
-def _records(index: int, event: ChangeEvent, format: Format, topic: str) -> list[Record]:
+def records_of_event(index: int, event: ChangeEvent, format: Format, topic: str) -> list[Record]:
+    """Return the records of the event with this index; see `records_of`.
+
+    Raises:
+        ValueError: the format cannot express the event, or a topic has no possible name.
+    """
     source, found = event.source, []
     own = [(EVENT_ID, event.id.encode()), (VERSION, encode_version(event.version).encode())]
     for record in format(event):

@@ -160,6 +160,8 @@ class Client:
 
     def advance(self, lsn: int) -> None:
         """Tell the server that changes before `lsn` are not needed any more. It is never moved back."""
+        if self._connection.preview:
+            return
         self.rows(
             "select pg_replication_slot_advance(slot_name, %(lsn)s::pg_lsn) from pg_replication_slots "
             "where slot_name = "
@@ -250,7 +252,7 @@ class LogStream:
     def __init__(
         self, connection: Connection, stream: ChangeStream, options: dict[str, str], start: int
     ) -> None:
-        self._name = str(stream)
+        self._name, self._is_preview = str(stream), connection.preview
         info = psycopg.conninfo.make_conninfo(
             connection.dsn,
             replication="database",
@@ -333,7 +335,9 @@ class LogStream:
 
     def acknowledge(self, lsn: int) -> None:
         """Set the position before which the server may drop its log; it is sent with the next status."""
-        self._acknowledged = max(self._acknowledged, lsn)
+        # In a status the position 0 confirms nothing.
+        if not self._is_preview:
+            self._acknowledged = max(self._acknowledged, lsn)
 
     def send_status(self, *, ask: bool = False) -> None:
         """Tell the server what was received and acknowledged. `ask`: it answers with what it has sent at once."""

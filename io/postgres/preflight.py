@@ -25,6 +25,10 @@ select slot.plugin, slot.database, coalesce(slot.confirmed_flush_lsn, '0/0')::te
        slot.temporary, coalesce(to_jsonb(slot) ->> 'invalidation_reason', '')
 from pg_control_system() system left join pg_replication_slots slot on slot.slot_name = %s
 """
+SLOT_READER = """
+select slot.active_pid, coalesce(reader.application_name, '') from pg_replication_slots slot
+left join pg_stat_activity reader on reader.pid = slot.active_pid where slot.slot_name = %s
+"""
 CREATE_SLOT = "select lsn::text from pg_create_logical_replication_slot(%s, 'pgoutput')"
 DROP_SLOT = "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = %s"
 UNIDENTIFIED = """
@@ -301,6 +305,27 @@ def _quoted(name: str) -> str:
 def _quoted_table(name: str) -> str:
     schema, _, table = name.partition(".")
     return f"{_quoted(schema)}.{_quoted(table)}"
+
+
+def free_slot_problems(stream: ChangeStream, rows: Rows, reader_name: str) -> list[ChangeStreamError]:
+    """Return why a preview cannot read the slot: it does not exist, or another reader has it."""
+    found = rows(SLOT_READER, (stream.slot,))
+    if not found:
+        return [
+            SetupError(
+                f"{stream}: the slot does not exist, and a preview creates none. Create it",
+                run=[f"SELECT pg_create_logical_replication_slot('{stream.slot}', 'pgoutput')"],
+            )
+        ]
+    ((pid, application),) = found
+    if pid is None or application == reader_name:
+        return []
+    return [
+        SetupError(
+            f"{stream}: the process {pid} of the server sends the slot to another reader, and a slot has one. Stop the "
+            "pipeline that reads it, or name another slot"
+        )
+    ]
 
 
 def check_slot(stream: ChangeStream, rows: Sequence[tuple[Any, ...]]) -> Slot:

@@ -26,10 +26,13 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
+
+from typing_extensions import Self
 
 from penstock.errors import (
     ChangeStreamError,
@@ -57,6 +60,7 @@ from penstock.io.postgres.preflight import (
     Slot,
     check_shards,
     check_source,
+    free_slot_problems,
     prepared_slot,
     source_tables,
     unmatched_tables,
@@ -147,11 +151,14 @@ class ReadPostgresFn(ReadChangeStreamFn):
         problems: list[ChangeStreamError] = []
         try:
             for shard in stream.shards:
+                if connection.preview:
+                    problems += free_slot_problems(shard, client.rows, connection.reader_name)
                 try:
                     slot = check_source(
                         shard,
                         client.rows,
-                        create_slot=connection.create_slot,
+                        # Of a preview, `free_slot_problems` tells it in other words.
+                        create_slot=connection.create_slot or connection.preview,
                         renew_slot=options.snapshot == WHEN_NEEDED,
                         reads_tables=options.snapshot != NEVER,
                         streaming=connection.streaming,
@@ -390,6 +397,15 @@ class ReadFromPostgresChangeStream(ReadFromChangeStream):
         """Whether rows of tables may come between the changes."""
         options = self._settings.snapshots
         return bool(options.takes_signals or options.snapshot != NEVER)
+
+    def for_preview(self) -> Self:
+        """Return a copy that leaves no trace: the slot must exist and does not move; see the base class."""
+        changed = super().for_preview()
+        # A variable without a type: the class of settings is that of all sources, whose connection is another one.
+        held: Any = changed._settings
+        connection = replace(held.connection, create_slot=False, preview=True)
+        changed._settings = replace(held, connection=connection)
+        return changed
 
     def setup_warnings(self) -> list[str]:
         """Return warnings about the slot and the tables: retention, failover, replica identity. It asks the server.

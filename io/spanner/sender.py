@@ -15,7 +15,7 @@ from google.cloud import spanner
 from google.cloud.spanner_v1 import KeySet
 
 from penstock.errors import ServiceError
-from penstock.event.model import ChangeEvent, TableSchema
+from penstock.event.model import ChangeEvent, Source, TableSchema
 from penstock.event.replica import (
     NotReplicableError,
     RowChange,
@@ -258,15 +258,8 @@ def _parts(events: Sequence[ChangeEvent], start: int) -> list[tuple[int, int]]:
 
 
 def _write_table(transaction: Any, changes: TableChanges) -> None:
-    if changes.truncated is not None:
-        raise NotReplicableError(
-            f"table {changes.source.table}: Spanner has no TRUNCATE, so WriteToSpanner does not apply one"
-        )
-    table = (
-        changes.source.table
-        if not changes.source.schema
-        else f"{changes.source.schema}.{changes.source.table}"
-    )
+    refuse_truncate(changes)
+    table = table_of(changes.source)
     types = {column.name: column.type for column in changes.schema}
     keys = {
         key_text([spanner_value(types[name], value) for name, value in change.key.items()]): change
@@ -278,12 +271,31 @@ def _write_table(transaction: Any, changes: TableChanges) -> None:
         version = encode_version(change.version)
         if key in known and known[key] >= version:
             continue
-        _write_row(transaction, table, change, changes.schema)
+        write_row(transaction, table, change, changes.schema)
         deleted = format_timestamp(change.timestamp) if change.deleted else None
         transaction.insert_or_update(VERSIONS, _VERSIONS, [(table, key, version, deleted)])
 
 
-def _write_row(transaction: Any, table: str, change: RowChange, schema: TableSchema) -> None:
+def refuse_truncate(changes: TableChanges) -> None:
+    """Raise a NotReplicableError if a batch has a TRUNCATE."""
+    if changes.truncated is not None:
+        raise NotReplicableError(
+            f"table {changes.source.table}: Spanner has no TRUNCATE, so WriteToSpanner does not apply one"
+        )
+
+
+def table_of(source: Source) -> str:
+    """Return the name of the target's table."""
+    return source.table if not source.schema else f"{source.schema}.{source.table}"
+
+
+def write_row(transaction: Any, table: str, change: RowChange, schema: TableSchema) -> None:
+    """Write a row in a transaction: its changed columns, or its deletion.
+
+    Raises:
+        ValueError: Spanner has no type for a value.
+        NotReplicableError: the key changed, and the source did not send all columns.
+    """
     types = {column.name: column.type for column in schema}
     key = [spanner_value(types[name], value) for name, value in change.key.items()]
     if change.deleted:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.errors import UsageError
+from penstock.event.model import ChangeEvent
 from penstock.extras import extra_packages
+from penstock.io.staging.preview import Written
 from penstock.io.staging.retry import UNAVAILABLE_SECONDS
 from penstock.io.staging.send_after_commit import SHARDS, SendAfterCommit
 
@@ -48,6 +50,13 @@ class SpannerTarget:
             from penstock.io.spanner.sender import SpannerSender
 
         return SpannerSender(self, skip_refused)
+
+    def preview(self, event: ChangeEvent) -> list[Written]:
+        """Return the mutations of an event; see `penstock.io.staging.preview`."""
+        with extra_packages("spanner"):
+            from penstock.io.spanner.preview import mutations_of_event
+
+        return mutations_of_event(event)
 
 
 class WriteToSpanner(SendAfterCommit):

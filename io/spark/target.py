@@ -11,9 +11,11 @@ from typing_extensions import Self
 
 from penstock.attempt import current_attempt
 from penstock.errors import UsageError
+from penstock.event.model import ChangeEvent
 from penstock.io.spark.table_jars import TABLE_FORMATS, refusal
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.epochs import EpochDelivery
+from penstock.io.staging.preview import Written
 from penstock.tables import TableSelection
 
 ForEachEpoch = Callable[[Any, int], object]
@@ -36,6 +38,12 @@ class SparkFunctionTarget:
     def selecting(self, selection: TableSelection) -> Self:
         """Return the target unchanged: calls with an equal id have equal rows, so what is staged stays as it is."""
         return self
+
+    def preview(self, event: ChangeEvent) -> list[Written]:
+        """Return the row of the DataFrame for an event; see `penstock.io.staging.preview`."""
+        from penstock.io.columnar.preview import rows_of_event
+
+        return rows_of_event(event, event.source.table, "log")
 
     def publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
         if current_attempt().generation == 0:

@@ -57,7 +57,7 @@ _PURGE_PART = 100
 """Tombstones are looked for whenever the newest change is this part of the horizon further."""
 
 
-class _RowFaultError(Exception):
+class RowFaultError(ValueError):
     """A range of events that cannot be written because of a value. The text shows no value."""
 
 
@@ -177,7 +177,7 @@ class SqlSender:
         try:
             with self._session.transaction():
                 self._apply(events, one_shard)
-        except (_RowFaultError, NotReplicableError, UnicodeEncodeError, psycopg.Error) as error:
+        except (RowFaultError, NotReplicableError, UnicodeEncodeError, psycopg.Error) as error:
             if isinstance(error, psycopg.Error) and not _concerns_a_row(error):
                 raise
             if len(events) == 1:
@@ -193,7 +193,7 @@ class SqlSender:
     def _apply(self, events: Sequence[ChangeEvent], one_shard: bool) -> None:
         if self._target.mode == "log":
             for name, group in groupby(events, self._target.table_of):
-                self._copy(copy_log(name), map(_log_row, group))
+                self._copy(copy_log(name), map(log_row, group))
             return
         for changes in fold(events).values():
             if changes.rows or changes.truncated is not None:
@@ -204,7 +204,7 @@ class SqlSender:
         horizon = self._truncate(table, changes)
         batch = f"penstock_{abs(hash(table)) % 10**12}"
         self._session.execute(create_batch(batch, table))
-        rows = list(_batch_rows(table, changes, one_shard))
+        rows = list(batch_rows(table, changes, one_shard))
         self._copy(copy_batch(batch, table), (row for row, _ in rows))
         with_bases = any(has_base for _, has_base in rows)
         self._session.execute(upsert(batch, table, with_bases=with_bases), {"horizon": horizon})
@@ -243,10 +243,14 @@ class SqlSender:
                 copy.write_row(row)
 
 
-def _batch_rows(
+def batch_rows(
     table: TargetTable, changes: TableChanges, one_shard: bool
 ) -> Iterator[tuple[list[str | None], bool]]:
-    """Yield each row of the temporary table as texts, and whether it has a base."""
+    """Yield each row of the temporary table as texts, and whether it has a base.
+
+    Raises:
+        RowFaultError: a value that PostgreSQL cannot hold.
+    """
     types = {column.name: column.type for column in changes.schema}
     keys = [(c.name, text_writer(types[c.name], c.sql)) for c in table.key_columns]
     data = [(c.name, text_writer(types.get(c.name, _UNKNOWN), c.sql)) for c in table.data]
@@ -263,7 +267,7 @@ def _batch_rows(
             values = change.values
             row += [None if (value := values.get(name)) is None else write(value) for name, write in data]
         except ValueError as error:
-            raise _RowFaultError(str(error)) from None
+            raise RowFaultError(str(error)) from None
         deleted = "t" if change.deleted else "f"
         committed = _LOG_TIMESTAMP(change.timestamp // 1000 * 1000)
         yield [*row, encode_version(change.version), deleted, committed, unsent, *base], unsent is not None
@@ -271,7 +275,7 @@ def _batch_rows(
 
 def _check_base(change: RowChange, changes: TableChanges, one_shard: bool) -> None:
     if not one_shard and change.base != change.key:
-        raise _RowFaultError(
+        raise RowFaultError(
             f"the key of a row of {changes.source.table} changed, and the source did not send all columns. They are "
             "in the row with the old key, which another shard writes: use shards=1, or let the source send whole rows "
             "(PostgreSQL: REPLICA IDENTITY FULL)"
@@ -286,7 +290,8 @@ def _element(name: str) -> str:
     return f'"{escaped}"'
 
 
-def _log_row(event: ChangeEvent) -> list[str | None]:
+def log_row(event: ChangeEvent) -> list[str | None]:
+    """Return the row of an event in a change log, as texts; raises as `batch_rows`."""
     try:
         source = {name: getattr(event.source, name) for name in event.source.__struct_fields__}
         not_sent = "{" + ",".join(map(_element, event.unavailable)) + "}"
@@ -303,7 +308,7 @@ def _log_row(event: ChangeEvent) -> list[str | None]:
             not_sent,
         ]
     except ValueError as error:
-        raise _RowFaultError(str(error)) from None
+        raise RowFaultError(str(error)) from None
 
 
 def _concerns_a_row(error: psycopg.Error) -> bool:

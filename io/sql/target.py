@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from penstock.event.model import ChangeEvent, Source
 from penstock.event.schema_changes import Policy
 from penstock.io.sql.statements import TableName
+from penstock.io.staging.preview import Written
 
 if TYPE_CHECKING:
     import psycopg
@@ -65,6 +66,12 @@ class SqlTarget:
         from penstock.io.sql.sender import SqlSender
 
         return SqlSender(self, skip_refused)
+
+    def preview(self, event: ChangeEvent) -> list[Written]:
+        """Return the rows of an event; see `penstock.io.staging.preview`."""
+        from penstock.io.sql.preview import rows_of_event
+
+        return rows_of_event(event, self)
 
     def connect(self) -> psycopg.Connection[Any]:
         """Return a session in autocommit mode.

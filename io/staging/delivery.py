@@ -21,6 +21,7 @@ from typing import NamedTuple, Protocol
 from penstock.attempt import Driver
 from penstock.errors import ServiceError
 from penstock.event.model import ChangeEvent
+from penstock.io.staging.preview import Written
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -131,6 +132,13 @@ class Target(Protocol):
 
         Raises:
             ServiceError: it does not, and how to correct it.
+        """
+
+    def preview(self, event: ChangeEvent) -> list[Written]:
+        """Return what the target would get for one event; see `penstock.io.staging.preview`.
+
+        Raises:
+            ValueError: the target cannot hold a value, or cannot express the event.
         """
 
     def open(self, *, skip_refused: bool) -> Sender:

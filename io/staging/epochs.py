@@ -11,8 +11,10 @@ from typing import Protocol
 from typing_extensions import Self
 
 from penstock.attempt import Driver
+from penstock.event.model import ChangeEvent
 from penstock.io.staging.batch import StagedBatch
 from penstock.io.staging.delivery import LedgerEntry, is_delivered_entry, position_of
+from penstock.io.staging.preview import Written
 from penstock.tables import TableSelection
 
 
@@ -60,6 +62,13 @@ class EpochTarget(Protocol):
 
     def selecting(self, selection: TableSelection) -> Self:
         """Return a target that leaves out the events of other tables, also of batches that are staged already."""
+
+    def preview(self, event: ChangeEvent) -> list[Written]:
+        """Return what the target would get for one event; see `penstock.io.staging.preview`.
+
+        Raises:
+            ValueError: the target cannot hold a value, or cannot express the event.
+        """
 
     def publish(self, delivery: EpochDelivery, batches: Sequence[StagedBatch]) -> None:
         """Write an epoch whole or not at all, with its entry in the ledger; in the driver.

@@ -23,6 +23,7 @@ from penstock.io.staging.epochs import EpochTarget, by_epoch
 from penstock.io.staging.format import FileFormat
 from penstock.io.staging.names import sink_name
 from penstock.io.staging.operations import clean_up
+from penstock.io.staging.preview import Preview
 from penstock.io.staging.retry import UNAVAILABLE_SECONDS, repeat_while_unavailable
 from penstock.io.staging.roll_batches import RollBatchesFn, bucket_of, staging_store
 from penstock.io.staging.rolling import RollingPolicy
@@ -88,6 +89,11 @@ class PublishEpochs(beam.PTransform):
         changed = copy.copy(self)
         changed._target = self._target.selecting(selection)
         return changed
+
+    @property
+    def preview(self) -> Preview:
+        """What the sink writes for one event; see `penstock.io.staging.preview`."""
+        return self._target.preview
 
     def check(self) -> None:
         """Check the target, and the place for staged batches if one is given; see `penstock.preflight`."""

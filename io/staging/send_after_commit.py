@@ -22,6 +22,7 @@ from penstock.io.staging.collect import CollectRecordsFn
 from penstock.io.staging.dead_letter_limit import check_limit, stop_at_refused
 from penstock.io.staging.delivery import Target
 from penstock.io.staging.names import sink_name
+from penstock.io.staging.preview import Preview
 from penstock.io.staging.refused import REFUSED, RefusedEvent
 from penstock.io.staging.retry import UNAVAILABLE_SECONDS
 from penstock.io.staging.roll_batches import RollBatchesFn, bucket_of
@@ -104,6 +105,11 @@ class SendAfterCommit(beam.PTransform):
         changed = copy.copy(self)
         changed._selection = selection
         return changed
+
+    @property
+    def preview(self) -> Preview:
+        """What the sink writes for one event; see `penstock.io.staging.preview`."""
+        return self._target.preview
 
     def check(self) -> None:
         """Check the target, and the place for staged batches if one is given; see `penstock.preflight`."""

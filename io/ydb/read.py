@@ -18,10 +18,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from typing_extensions import Self
 
 from penstock.errors import UsageError
 from penstock.extras import extra_packages
@@ -178,6 +180,7 @@ class ReadFromYdbChangefeed(ReadFromChangeStream):
     bounded_fn = ReadYdbFn
     unbounded_fn = ReadYdbUnboundedFn
     record_type = ChangefeedRecord
+    _settings: Settings
 
     def __init__(
         self,
@@ -238,6 +241,12 @@ class ReadFromYdbChangefeed(ReadFromChangeStream):
             snapshot="" if snapshot is None else _snapshot(snapshot),
         )
         super().__init__(stream, settings)
+
+    def for_preview(self) -> Self:
+        """Return a copy that leaves no trace: it commits no offset of a consumer; see the base class."""
+        changed = super().for_preview()
+        changed._settings = replace(changed._settings, consumer="")
+        return changed
 
     def check(self) -> Description:
         """Ask YDB whether the changefeed can be read; return its description, and log its limitations.

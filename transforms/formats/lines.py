@@ -135,4 +135,9 @@ def _base64(data: bytes | None) -> Any:
     return None if data is None else {"base64": b64encode(data).decode()}
 
 
+def encoded_as_json(data: bytes | None, encoding: Encoding) -> Any:
+    """Return an encoded key or value as a value for msgspec's JSON encoder: as lines with the content `messages`."""
+    return _SHOW[encoding](data)
+
+
 _SHOW: dict[Encoding, Callable[[bytes | None], Any]] = {"json": _embedded, "text": _text, "binary": _base64}

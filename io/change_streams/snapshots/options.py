@@ -34,6 +34,13 @@ class SnapshotOptions:
     parallel_tables: int = 2
     poll_seconds: float = 1.0
 
+    def for_preview(self) -> SnapshotOptions:
+        """Return the options of a read that answers no signal and replaces no lost position."""
+        snapshot = INITIAL if self.snapshot == WHEN_NEEDED else self.snapshot
+        return SnapshotOptions(
+            snapshot=snapshot, chunk_size=self.chunk_size, parallel_tables=self.parallel_tables
+        )
+
     @property
     def takes_signals(self) -> bool:
         """Whether a signal can come."""

@@ -32,6 +32,8 @@ from penstock.io.postgres.source import ChangeStream, Connection
 
 HOLD_SECONDS = 300
 """How long the server keeps the snapshot while no worker reads."""
+_PREVIEW_SECONDS = 5
+"""The same for a preview, which nobody continues."""
 _PING_SECONDS = 10.0
 _FLUSH_TICK_SECONDS = 0.02
 
@@ -94,7 +96,8 @@ class HeldSnapshot:
         until = time.monotonic() + float(seconds)
         while time.monotonic() < until and not stopped() and holder.rows(_FLUSHED, (end,)) == [(False,)]:
             time.sleep(_FLUSH_TICK_SECONDS)
-        holder.start(_HOLD.format(seconds=HOLD_SECONDS, lock=self._lock))
+        unused = _PREVIEW_SECONDS if self._connection.preview else HOLD_SECONDS
+        holder.start(_HOLD.format(seconds=unused, lock=self._lock))
         self.name = exported.name
         return InitialSnapshot(exported.visible, parse_lsn(end), timestamp, exported.name, self._lock)
 

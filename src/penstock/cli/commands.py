@@ -40,6 +40,7 @@ from penstock.cli.emulator import emulator
 from penstock.cli.inputs import Problem, from_flags
 from penstock.cli.json_schema import json_schema as job_schema
 from penstock.cli.package import package
+from penstock.cli.preview import run_preview
 from penstock.cli.redaction import redacted, resume_command, secret_names, shown_value
 from penstock.cli.resolve import resolve
 from penstock.cli.runner_options import begin_session
@@ -264,6 +265,15 @@ def validate(name_or_file: str, sets: Sequence[str], json_: bool, online: bool, 
 @click.option(
     "--drain-after", type=Span(), help="Drain the pipeline after this time, such as 90s, 10m or 2h."
 )
+@click.option(
+    "--limit", type=click.IntRange(min=1), metavar="N", help="With --print: how many changes are shown."
+)
+@click.option(
+    "--print",
+    "print_",
+    is_flag=True,
+    help="With --limit: print the first N changes as they would be written, then end. Nothing is written.",
+)
 def run(
     name_or_file: str,
     sets: Sequence[str],
@@ -272,15 +282,25 @@ def run(
     until: str | None,
     drain_after: float | None,
     metrics: Sequence[str],
+    limit: int | None,
+    print_: bool,
     **flags: Any,
 ) -> None:
     """Run a template or a job file on Spark.
 
     The command ends when the pipeline is done, fails, or is interrupted. Ctrl-C stops the pipeline with a checkpoint
     and prints the command that continues it. Ctrl-C again, a second or more later, aborts at once.
+
+    With --limit and --print it shows the first changes and leaves no trace: no output, no checkpoint, and the position
+    of the source does not move.
     """
+    if print_ is not (limit is not None):
+        refuse("--limit and --print belong together: --limit 10 --print shows ten changes and writes nothing")
+    sets = [*sets, *_end_at(until)]
+    if limit is not None:
+        sys.exit(run_preview(name_or_file, sets, flags, limit, start, progress=progress, debug=debug))
     try:
-        configuration = resolve(name_or_file, [*sets, *_end_at(until)], flags, os.environ)
+        configuration = resolve(name_or_file, sets, flags, os.environ)
     except ConfigurationError as error:
         refuse(error)
     mark("read the configuration")
@@ -329,10 +349,10 @@ for _command in (
     cli.add_command(_command)
 
 
-def start(configuration: Configuration) -> Any:
-    """Begin to start Spark, and build the pipeline while it starts: both take seconds."""
+def start(configuration: Configuration, **more: Any) -> Any:
+    """Begin to start Spark, and build the pipeline while it starts: both take seconds. `more`: see `build`."""
     begin_session(configuration.runner, [configuration.template.module])
-    pipeline = build(configuration)
+    pipeline = build(configuration, **more)
     mark("built the pipeline")
     return pipeline
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.errors import AnotherDriverError, PenstockError, UsageError
 from penstock.failures import describe_failure
@@ -69,6 +69,16 @@ class Continuation:
     command: str | None = None
 
 
+class Observer(Protocol):
+    """Looks at a pipeline while it runs, and may end it. Each method returns a sentence about the end, or ""."""
+
+    def look(self, snapshot: Snapshot) -> str:
+        """Return why the pipeline is to end now; "" if it is not."""
+
+    def finish(self, snapshot: Snapshot) -> str:
+        """Return the last message; the pipeline has ended."""
+
+
 def run_pipeline(
     build: Callable[[], Any],
     reporter: Reporter,
@@ -78,15 +88,22 @@ def run_pipeline(
     drain_after_seconds: float | None = None,
     export: Export = lambda measurements: None,
     words: Words = program_words,
+    observer: Observer | None = None,
 ) -> ExitCode:
     """Build a Beam pipeline, run it until it ends or is interrupted, and return how it ended.
 
     Every failure becomes one message. With `debug` its traceback is shown too, which may contain values of rows.
     `drain_after_seconds` after the start the pipeline is drained. `export` gets the measurements of each commit.
-    `words` says messages in the words of the user's surface.
+    `words` says messages in the words of the user's surface. `observer` may end the pipeline, which is then done.
     """
     session = _Session(
-        reporter, continuation, debug, drain_after_seconds=drain_after_seconds, export=export, words=words
+        reporter,
+        continuation,
+        debug,
+        drain_after_seconds=drain_after_seconds,
+        export=export,
+        words=words,
+        observer=observer,
     )
     with StopSignals(session.abort).installed() as signals:
         try:
@@ -174,8 +191,9 @@ class _Session:
         drain_after_seconds: float | None = None,
         export: Export = lambda measurements: None,
         words: Words = program_words,
+        observer: Observer | None = None,
     ) -> None:
-        self._export, self.words = export, words
+        self._export, self.words, self._observer = export, words, observer
         self._exported_epochs = -1
         self._drain_after_seconds = drain_after_seconds
         self._reporter = reporter
@@ -186,7 +204,7 @@ class _Session:
     def watch(self, result: Any, signals: StopSignals) -> ExitCode:
         """Show progress until the pipeline has ended; ask it to stop when a signal requests that."""
         stop = result.stop if hasattr(result, "stop") else result.cancel  # other runners can only cancel
-        stopping, drain_at = False, None
+        stopping, drain_at, observed = False, None, ""
         if self._drain_after_seconds is not None:
             drain_at = self._clock() + self._drain_after_seconds
         try:
@@ -202,6 +220,10 @@ class _Session:
                     self._reporter.message("draining", "draining, as asked by --drain-after")
                     result.drain()
                 self._export_commit(result)
+                if self._observer is not None and not observed:
+                    observed = self._observer.look(self._snapshot(result))
+                    if observed:
+                        stop()
                 if self._reporter.due():
                     self._reporter.show(self._snapshot(result))
             result.wait_until_finish()
@@ -210,6 +232,9 @@ class _Session:
             return self.fail(ExitCode.FAILED, error)
         if self._reporter.shows_progress:
             self._reporter.show(self._snapshot(result))
+        if self._observer is not None and not stopping:
+            self._reporter.message("done", self._observer.finish(self._snapshot(result)))
+            return ExitCode.DONE
         return self._end(result.state, stopping, getattr(result, "requested", ""))
 
     def fail(self, code: ExitCode, error: BaseException) -> ExitCode:

@@ -81,4 +81,5 @@ def test_every_command_of_the_tutorial_of_postgres_works_in_its_order(tmp_path: 
     printed, _ = run_page("tutorial-postgres.md", 54320, tmp_path)
     # The queries of the page end only when their results are the expected ones.
     assert "call first" in printed
+    assert printed.count('{"table":"lake/') == 3
     assert "choose-one" not in (tmp_path / "messages.txt").read_text() + (tmp_path / "job.yaml").read_text()

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from penstock.cli.commands import cli
 from penstock.errors import PositionLostError, SetupError, SeveralProblemsError, UnavailableError
 from penstock.io.postgres import ReadFromPostgresChangeStream
+from penstock.io.postgres.client import Client
 from tests.epochs import Epochs
 
 pytestmark = pytest.mark.slow
@@ -43,6 +44,24 @@ def test_a_missing_slot_says_how_to_make_one(database):
     database.execute(TABLE, "create publication changes for all tables")
     with pytest.raises(PositionLostError, match="create_slot=True"):
         database.source().check()
+
+
+def test_a_preview_creates_no_slot_and_takes_none_from_another_reader(database):
+    database.execute(TABLE, "create publication changes for all tables")
+    preview = database.source(create_slot=True, snapshot="when_needed").for_preview()
+    with pytest.raises(SetupError, match="a preview creates none") as missing:
+        preview.check()
+    database.execute(*missing.value.run)
+    preview.check()
+    reader = database.source()
+    with Client(reader.stream, reader._settings.connection) as client:
+        stream = client.open_stream(0)
+        try:
+            with pytest.raises(SetupError, match="sends the slot to another reader"):
+                preview.check()
+            reader.check()  # a pipeline takes over from the driver before it
+        finally:
+            stream.close()
 
 
 def test_everything_that_is_missing_is_told_at_once_with_statements_that_repair_it(database):

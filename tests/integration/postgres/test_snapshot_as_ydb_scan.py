@@ -15,6 +15,7 @@ import pytest
 from penstock.io.postgres.events import EventConverter
 from penstock.io.postgres.record import ChangeKind
 from penstock.transforms.formats.ydb import YdbFormat
+from tests.epochs import Epochs
 from tests.integration.postgres.conftest import Database
 from tests.integration.postgres.test_snapshots import SIGNALS, Snapshots, contents
 from tests.waiting import wait_until
@@ -152,3 +153,11 @@ def test_a_paused_initial_snapshot_does_not_hold_changes_back(original, tmp_path
     write_signal(tmp_path, "resume", "resume-snapshot", {}, 2)
     reader.run_until("COMPLETED")
     assert reader.replayed("t") == contents(original, "t")
+
+
+def test_the_server_does_not_hold_the_snapshot_of_a_preview_that_ended(original: Database) -> None:
+    source = original.source(snapshot="initial", chunk_rows=1, idle_stream_seconds=0)
+    Epochs(source.for_preview()).run(0.1, steps=1)
+    holders = HOLDERS.format(original.name)
+    assert original.rows(holders)
+    wait_until(lambda: not original.rows(holders), "the snapshot is still held")
