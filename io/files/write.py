@@ -136,7 +136,8 @@ class _Lines:
 
     def _shard(self, element: Any) -> int:
         if self.shard is None:
-            return stable_hash(self.key(element)) % self.shards if self.key else 0
+            # One shard needs no hash, which costs more than the rest of the bucket.
+            return stable_hash(self.key(element)) % self.shards if self.key and self.shards > 1 else 0
         shard = self.shard(element)
         if not 0 <= shard < self.shards:
             raise ValueError(f"the shard function returned {shard}; shards are 0 to {self.shards - 1}.")

@@ -19,6 +19,17 @@ BLOCK_BYTES = 256 * 1024
 """A bundle emits its blocks when all of them together have this many bytes."""
 
 
+def in_global_window(elements: beam.PCollection[Any]) -> beam.PCollection[Any]:
+    """Return the elements in the global window.
+
+    State and timers of a sink are kept per window, and a file or batch must not end with a window of the input.
+    """
+    # Elements of a source are there already. To assign the window again would cost a call and two objects for each.
+    if isinstance(elements.windowing.windowfn, GlobalWindows):
+        return elements
+    return elements | "Global" >> beam.WindowInto(GlobalWindows())
+
+
 @beam.typehints.with_output_types(tuple[str, RecordBlock])
 class CollectRecordsFn(beam.DoFn):
     """Element to (bucket, block of records). A block holds what one bundle has for a bucket.

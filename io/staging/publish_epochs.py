@@ -10,7 +10,6 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.transforms.window import GlobalWindows
 from typing_extensions import Self
 
 from penstock.errors import UsageError
@@ -18,7 +17,7 @@ from penstock.event.coder import encode_event
 from penstock.event.model import ChangeEvent
 from penstock.io.staging import delivery_coders  # noqa: F401  registers the coders of the values between the steps
 from penstock.io.staging.batch import StagedBatch
-from penstock.io.staging.collect import CollectRecordsFn
+from penstock.io.staging.collect import CollectRecordsFn, in_global_window
 from penstock.io.staging.epochs import EpochTarget, by_epoch
 from penstock.io.staging.format import FileFormat
 from penstock.io.staging.names import sink_name
@@ -108,8 +107,7 @@ class PublishEpochs(beam.PTransform):
         collect = CollectRecordsFn(encode_event, ShardOf(self._shards), closes=self._closes)
         publish = _PublishEpochs(self._target, sink, self._staging, self._unavailable_seconds)
         return (
-            events
-            | "Global" >> beam.WindowInto(GlobalWindows())
+            in_global_window(events)
             | "Collect" >> beam.ParDo(collect)
             | "Roll" >> ForgettingParDo(roll)
             | "Publish" >> PublishOnDriver(publish)

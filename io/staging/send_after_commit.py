@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.transforms.window import GlobalWindows
 from typing_extensions import Self
 
 from penstock.errors import UsageError
@@ -18,7 +17,7 @@ from penstock.event.sharding import shard_of
 from penstock.io.staging import delivery_coders  # noqa: F401  registers the coders of the values between the steps
 from penstock.io.staging.batch import EventBlocks
 from penstock.io.staging.coders import RecordBlockCoder
-from penstock.io.staging.collect import CollectRecordsFn
+from penstock.io.staging.collect import CollectRecordsFn, in_global_window
 from penstock.io.staging.dead_letter_limit import check_limit, stop_at_refused
 from penstock.io.staging.delivery import Target
 from penstock.io.staging.names import sink_name
@@ -130,8 +129,7 @@ class SendAfterCommit(beam.PTransform):
             unavailable_seconds=self._unavailable_seconds,
         )
         staged = (
-            events
-            | "Global" >> beam.WindowInto(GlobalWindows())
+            in_global_window(events)
             | "Collect" >> beam.ParDo(CollectRecordsFn(encode_event, ShardOf(self._shards)))
             | "Roll" >> ForgettingParDo(roll)
         )

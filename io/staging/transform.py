@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.transforms.window import GlobalWindows
 
-from penstock.io.staging.collect import CollectRecordsFn
+from penstock.io.staging.collect import CollectRecordsFn, in_global_window
 from penstock.io.staging.format import FileFormat
 from penstock.io.staging.names import sink_name
 from penstock.io.staging.publication import PublishedFile
@@ -70,9 +69,7 @@ class WriteStagedFiles(beam.PTransform):
             self._store, sink, self._policy, self._format, in_event_time_order=self._in_event_time_order
         )
         return (
-            elements
-            # State and timers are kept per window, and a file must not end with a window of the input.
-            | "Global" >> beam.WindowInto(GlobalWindows())
+            in_global_window(elements)
             | "Collect" >> beam.ParDo(self._collect)
             | "Roll" >> ForgettingParDo(roll)
             | "Publish" >> PublishAfterCommit(PublishFilesFn(self._store, sink))
