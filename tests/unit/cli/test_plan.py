@@ -84,7 +84,7 @@ def test_a_step_is_right_of_the_steps_that_feed_it() -> None:
 def test_only_an_online_validation_asks_the_services(
     options: list[str], code: ExitCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(pipeline: Any, *, resuming: bool) -> None:
+    def refuse(pipeline: Any, *, resuming: bool = False) -> None:
         raise SetupError("there is no change stream All")
 
     monkeypatch.setattr(preflight, "preflight", refuse)
