@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from penstock.pipelines.event_options import EventOptions, table_and_column
 from penstock.suggestions import did_you_mean
-from penstock.tables import SourceTable, is_glob, matches_table, unmatched
+from penstock.tables import SourceTable, TableSelection, is_glob, matches_table, unmatched
 from penstock.transforms.expression import RowExpression
 
 
@@ -37,7 +37,8 @@ def check_choices(options: EventOptions, tables: Sequence[SourceTable], source: 
         names, globs = unmatched(parameter, patterns, tables, source)
         found.problems.extend(names)
         found.warnings.extend(globs)
-    read = [table for table in tables if _is_read(options, table)]
+    selection = TableSelection(tuple(options.tables), tuple(options.without_tables))
+    read = [table for table in tables if selection.has(table.schema, table.name)]
     for parameter, references in _columns_of(options).items():
         for pattern, column in map(table_and_column, references):
             _check_column(found, parameter, pattern, column, read, source)
@@ -53,13 +54,6 @@ def _columns_of(options: EventOptions) -> dict[str, Iterable[str]]:
         "mask_columns": options.mask_columns,
         "rename_columns": options.rename_columns,
     }
-
-
-def _is_read(options: EventOptions, table: SourceTable) -> bool:
-    left_out = matches_table(tuple(options.without_tables), table.schema, table.name)
-    return not left_out and (
-        not options.tables or matches_table(tuple(options.tables), table.schema, table.name)
-    )
 
 
 def _check_column(

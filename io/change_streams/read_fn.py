@@ -296,7 +296,8 @@ class ReadChangeStreamFn(beam.DoFn, RestrictionProvider):
             raise SetupError(
                 f"the program reads the {self._settings.identity}, but its checkpoint was made for a later end: the "
                 f"{element.identity}. Changes after the new end may be published already. Pass the same end as before, "
-                "a later one, or none; or pass another folder as --checkpoint_dir"
+                "a later one, or none; or pass another folder as --checkpoint_dir. To end the pipeline at this moment, "
+                "let it run with the same end as before and drain it: run penstock drain with its checkpoint folder"
             )
         return replace(self._with_end(element), start=self.first_time_after(element.end))
 

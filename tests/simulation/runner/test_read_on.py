@@ -152,7 +152,7 @@ def test_the_same_end_leaves_a_pipeline_that_has_ended_as_it_is(name: str, tmp_p
 @pytest.mark.parametrize("epochs", [2, 1000])
 def test_an_earlier_end_is_refused(name: str, tmp_path: Path, epochs: int) -> None:
     run(to_files(name, ENDS[1], tmp_path), tmp_path, epochs)
-    with pytest.raises(SetupError, match="was made for a later end"):
+    with pytest.raises(SetupError, match="was made for a later end.*drain it: run penstock drain"):
         run(to_files(name, ENDS[0], tmp_path), tmp_path, 1)
 
 

@@ -179,6 +179,25 @@ def test_columns_are_added_and_become_wider(tmp_path: Path, mode: Any):
     assert rows(tmp_path / "t", columns, "true") == [(1, 1, None), (2, 1 << 40, "x")]
 
 
+def test_a_snapshot_repairs_what_ddl_left_in_a_replica(tmp_path: Path):
+    before = schema_of({"id": Kind.INT64}, email=Kind.STRING, note=Kind.STRING)
+    # ADD COLUMN channel DEFAULT 'web', RENAME email TO mail, DROP COLUMN note
+    after = schema_of({"id": Kind.INT64}, mail=Kind.STRING, channel=Kind.STRING)
+    target = DeltaTarget(str(tmp_path / "t"), "current", "evolve")
+    old = [
+        event_of(before, after={"id": number, "email": f"{number}@x", "note": "n"}, timestamp=number)
+        for number in (1, 2)
+    ]
+    publish(target, old, 2)
+    new = [{"id": number, "mail": f"{number}@x", "channel": "web"} for number in (1, 2)]
+    publish(target, [event_of(after, Op.UPDATE, after=new[0], timestamp=10)], 3)
+    columns = "id, mail, channel, email, note"
+    left = [(1, "1@x", "web", "1@x", "n"), (2, None, None, "2@x", "n")]  # as docs/schema-changes.md says
+    assert rows(tmp_path / "t", columns) == left
+    publish(target, [event_of(after, Op.READ, after=row, timestamp=20 + row["id"]) for row in new], 4)
+    assert rows(tmp_path / "t", columns) == [(n, f"{n}@x", "web", f"{n}@x", "n") for n in (1, 2)]
+
+
 @pytest.mark.parametrize("mode", ["log", "current", "history"])
 def test_the_policy_stop_writes_nothing_of_the_epoch(tmp_path: Path, mode: Any):
     target = DeltaTarget(str(tmp_path / "t"), mode, "stop")
