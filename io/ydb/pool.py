@@ -7,6 +7,8 @@ a new reader is made. A reader that no bundle asks for within `idle_stream_secon
 One thread per pool does the periodic work while there are readers: it asks the server about idle partitions, commits
 the offsets of the consumer, looks for new columns, and stops parked readers.
 
+An error of this work that is not expected fails the next bundle, and the thread starts again with the bundle after it.
+
 **Commits**: a position that a bundle begins at is in the checkpoint, so its offset may be committed. A commit never
 runs ahead of the checkpoint, and is repeated after a crash. A commit that fails is tried again with the next one.
 """
@@ -74,6 +76,7 @@ class StreamPool:
         self._to_commit: dict[int, int] = {}
         self._committed: dict[int, int] = {}
         self._worker: threading.Thread | None = None
+        self._error: BaseException | None = None
         # A separate lock: the condition of the readers is notified for each batch.
         self._work_to_do = threading.Event()
 
@@ -87,7 +90,14 @@ class StreamPool:
             yield prefetcher
 
     def begin(self, openings: Mapping[int, Position]) -> None:
-        """Start a bundle: note the offsets to commit. If it continues no parked reader, stop all of them."""
+        """Start a bundle: note the offsets to commit. If it continues no parked reader, stop all of them.
+
+        Raises what the periodic work raised.
+        """
+        with self.ahead.changed:
+            error, self._error = self._error, None
+        if error is not None:
+            raise error
         if self._consumer:
             with self.ahead.changed:
                 for partition, position in openings.items():
@@ -149,8 +159,15 @@ class StreamPool:
 
     def _ensure_worker(self) -> None:
         if self._worker is None:
-            self._worker = threading.Thread(target=self._work, name="penstock-ydb-reader-worker", daemon=True)
+            self._worker = threading.Thread(target=self._run, name="penstock-ydb-reader-worker", daemon=True)
             self._worker.start()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:  # whatever it is, the next bundle raises it
+            with self.ahead.changed:
+                self._worker, self._error = None, error
 
     def _work(self) -> None:
         """Do the periodic work. The thread ends when there are no readers; the next one starts another."""

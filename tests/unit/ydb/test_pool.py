@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +20,7 @@ from penstock.io.ydb.read import Tables
 from penstock.io.ydb.source import ChangeStream
 from penstock.io.ydb.steps import Rules
 from tests.unit.ydb.memory import MemoryService, described
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 STREAM = ChangeStream("/local", "orders", "feed", 0, None)
 
@@ -122,6 +123,29 @@ def test_a_commit_that_fails_does_not_fail_the_read_and_a_later_one_includes_it(
     reading.bundle(16)
     monkeypatch.setattr(reading.service, "commit", real)
     reading.bundle(16)
+    wait_until(lambda: reading.service.topic.committed("c", 0) == 32, "the offset is not committed")
+
+
+def test_an_unexpected_error_of_the_periodic_work_fails_the_next_bundle_and_the_work_continues(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failed = reading.service.commit, threading.Event()
+
+    def failing(*arguments: Any) -> None:
+        failed.set()
+        raise AttributeError("a bug")
+
+    reading.bundle(16)
+    monkeypatch.setattr(reading.service, "commit", failing)
+    monkeypatch.setattr("threading.excepthook", lambda arguments: None)
+    reading.bundle(16)
+    assert failed.wait(PATIENCE_SECONDS)
+    monkeypatch.setattr(reading.service, "commit", real)
+    committed = reading.frontier
+    wait_until(lambda: reading.pool._worker is None, "the work does not end")
+    with pytest.raises(AttributeError, match="a bug"):
+        reading.bundle(16)
+    reading.bundle(16, committed)
     wait_until(lambda: reading.service.topic.committed("c", 0) == 32, "the offset is not committed")
 
 
