@@ -20,6 +20,13 @@ from confluent_kafka import (
 from penstock.io.kafka.errors import CLIENT_LOG
 from penstock.io.kafka.records import LONGEST_METADATA, StoredEntry, decode_entry, encode_entry
 
+LEDGER_CONFIG = {
+    "cleanup.policy": "compact",
+    "segment.ms": "600000",
+    "min.cleanable.dirty.ratio": "0.1",
+}
+"""Settings of a new ledger topic. A broker compacts closed segments only, and by default closes one after a gigabyte or
+seven days. A writer without an offset reads what is not compacted."""
 _REQUEST_SECONDS = 30.0
 
 

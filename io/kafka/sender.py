@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from penstock.io.kafka.errors import (
     needs_a_person,
     unreachable_broker,
 )
-from penstock.io.kafka.ledger import Ledger
+from penstock.io.kafka.ledger import LEDGER_CONFIG, Ledger
 from penstock.io.kafka.records import Record, StoredEntry, records_of, topics_of
 from penstock.io.staging.delivery import (
     Delivery,
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _REQUEST_SECONDS = 30.0
 """Time limit of one request to the brokers, such as the creation of a topic."""
+_TOPICS_AT_ONCE = 100
+"""Topics that one request creates."""
 _METADATA_SECONDS = 5.0
 """Time limit of one try to get the list of topics; a refused login is noticed after each."""
 _FLUSH_SECONDS = 60.0
@@ -57,7 +59,7 @@ class KafkaSender:
         self._topics: set[str] = set()
         if target.transactional:
             with self._errors():
-                self._create(target.ledger_topic, 1, {"cleanup.policy": "compact"})
+                self._create({target.ledger_topic} - self._existing(), 1, LEDGER_CONFIG)
 
     def check(self) -> None:
         """Ask for the topics, and for the topic of the sink if it is one and is not to be created.
@@ -146,23 +148,29 @@ class KafkaSender:
     def _create_topics(self, records: Sequence[Record]) -> None:
         """Create the topics that are missing, or raise an error if that is not wanted."""
         target = self._target
-        for topic in topics_of(records) - self._topics:
-            if target.create_topics:
-                self._create(topic, target.partitions, dict(target.topic_config))
-            elif topic not in self._existing():
-                # A producer would wait for the topic until the records time out.
-                raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
-            self._topics.add(topic)
+        unknown = topics_of(records) - self._topics
+        if not unknown:
+            return
+        missing = unknown - self._existing()
+        if missing and not target.create_topics:
+            # A producer would wait for the topic until the records time out.
+            raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+        self._create(missing, target.partitions, dict(target.topic_config))
+        self._topics |= unknown
 
-    def _create(self, topic: str, partitions: int, config: dict[str, str]) -> None:
-        if topic not in self._existing():
-            new = NewTopic(topic, partitions, self._target.replication_factor, config=config)
-            try:
-                self._admin.create_topics([new], operation_timeout=_REQUEST_SECONDS)[topic].result()
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise
-        self._topics.add(topic)
+    def _create(self, topics: Collection[str], partitions: int, config: dict[str, str]) -> None:
+        new = [
+            NewTopic(topic, partitions, self._target.replication_factor, config=config)
+            for topic in sorted(topics)
+        ]
+        for first in range(0, len(new), _TOPICS_AT_ONCE):
+            some = new[first : first + _TOPICS_AT_ONCE]
+            for answer in self._admin.create_topics(some, operation_timeout=_REQUEST_SECONDS).values():
+                try:
+                    answer.result()
+                except KafkaException as error:
+                    if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                        raise
 
     def _existing(self) -> frozenset[str]:
         """Return the topics that exist."""
