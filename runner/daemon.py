@@ -23,6 +23,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from penstock.runner.spark.daemon_handoff import EARLY, hand_over, listen, take_over
+from penstock.runner.spark.printed_lines import mark_prints
 from penstock.runner.spark.worker_path import without_archives
 
 if __name__ == "__main__":
@@ -63,10 +64,14 @@ def worker(sock: Any, authenticated: bool) -> int:
     When Spark stops or cancels a task, the JVM closes the connection while the worker still flushes its output.
     PySpark's daemon (read in 4.3) prints a BrokenPipeError traceback then, as if the pipeline had failed.
     """
+    mark_prints()
     try:
         return int(_pyspark_worker(sock, authenticated))
     except (BrokenPipeError, ConnectionResetError):
         return 1  # the manager waits until the connection is closed, then ends this process
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
 
 
 # PySpark's `manager` looks the function up in its module, so this replaces it.

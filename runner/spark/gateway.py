@@ -4,7 +4,8 @@ PySpark starts the JVM with `java_gateway.launch_gateway` (read in 4.3.0) and wa
 standard error and raises `JAVA_GATEWAY_EXITED` without a reason if it ends. Here `launch_jvm` starts the same command
 and returns at once, before PySpark is imported, so the driver can import and plan while the JVM starts. The JVM writes
 to a pipe. A thread copies the pipe to standard error and keeps the last lines, from which `diagnosis` says why the JVM
-ended. If the JVM does not start, its stack traces are not copied: the error says the same in one sentence.
+ended. If the JVM does not start, its stack traces are not copied: the error says the same in one sentence. Lines that
+users' code prints in workers go to standard output.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TextIO
 
 from penstock.extras import require_extra
 from penstock.runner.spark.diagnosis import Limits, start_failure
 from penstock.runner.spark.errors import SparkKilledError, SparkStartError
+from penstock.runner.spark.printed_lines import MARK
 
 KEPT_LINES = 200
 """Number of the JVM's last log lines that are kept for an error message."""
@@ -47,7 +49,7 @@ class JvmProcess:
         self._lines: deque[bytes] = deque(maxlen=KEPT_LINES)
         self._held: list[bytes] | None = []  # while it starts
         self._turn = threading.Lock()
-        self._target = _standard_error()
+        self._target, self._printed_to = _descriptor(sys.__stderr__), _descriptor(sys.__stdout__)
         self._copier = threading.Thread(target=self._copy, daemon=True, name="penstock-jvm-stderr")
         self._copier.start()
 
@@ -99,6 +101,10 @@ class JvmProcess:
         for line in source:
             if _MISSING_PACKAGE.fullmatch(line):
                 continue
+            if line.startswith(MARK):
+                # Not kept for error messages, because it may contain values of rows, and not affected by `mute`.
+                _write(self._printed_to, line.removeprefix(MARK))
+                continue
             with self._turn:
                 self._lines.append(line)
                 if self._held is not None:
@@ -107,21 +113,27 @@ class JvmProcess:
                     self._write(line)
 
     def _write(self, data: bytes) -> None:
-        target = self._target
-        try:
-            while data and target is not None:
-                data = data[os.write(target, data) :]
-        except OSError:  # the reader of our standard error is gone, or its disk is full
+        if not _write(self._target, data):
             self._target = None
 
 
-def _standard_error() -> int | None:
-    """Return the descriptor of the original standard error; None if the process was started without one.
+def _write(target: int | None, data: bytes) -> bool:
+    """Write to a descriptor; return False if its reader is gone, or its disk is full."""
+    try:
+        while data and target is not None:
+            data = data[os.write(target, data) :]
+    except OSError:
+        return False
+    return True
 
-    Number 2 is not taken for granted: in a process that began with it closed, it may be any file.
+
+def _descriptor(stream: TextIO | None) -> int | None:
+    """Return the descriptor of an original standard stream; None if the process was started without it.
+
+    Its usual number is not taken for granted: in a process that began with it closed, it may be any file.
     """
     try:
-        return None if sys.__stderr__ is None else sys.__stderr__.fileno()
+        return None if stream is None else stream.fileno()
     except (OSError, ValueError):
         return None
 

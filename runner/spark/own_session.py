@@ -21,6 +21,7 @@ from penstock.runner.spark.diagnosis import context_failure
 from penstock.runner.spark.errors import SparkStartError
 from penstock.runner.spark.gateway import JvmProcess, connect, explaining_its_end, launch_jvm
 from penstock.runner.spark.java import Java, find_java, launcher_home
+from penstock.runner.spark.printed_lines import ASKED
 from penstock.runner.spark.python_check import check_python
 from penstock.runner.spark.scratch import PrivateFolder, make_private_folder, remove_abandoned
 from penstock.runner.spark.settings import (
@@ -302,6 +303,9 @@ def _jvm_environment(java: Java, folders: list[PrivateFolder], master: str) -> d
     if not master.startswith("k8s"):  # Spark would mount a volume at these paths in each executor
         environment["SPARK_LOCAL_DIRS"] = _joined(folders)
     if is_local(master):
+        # Executors of a local-cluster print into files.
+        if not master.startswith("local-cluster"):
+            environment[ASKED] = "1"
         environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", LOOPBACK)
     return environment
 
