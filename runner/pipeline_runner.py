@@ -152,7 +152,8 @@ class PySparkRunner(PipelineRunner):
         plan = replace(plan, program=packages.ship(spark, plan.program), logging=logs)
         result = PySparkPipelineResult(Residuals(PlanContext(plan)))
         job = Job(spark, plan, settings, result, described)
-        result.run_in_background(_run_method(job, plan, checkpoint), job.cancel)
+        work = _run_method(job, plan, checkpoint)
+        result.run_in_background(work, job.cancel, streaming=plan.streaming)
         if not plan.streaming and _is_interactive(proto):
             result.wait_until_finish()
         return result

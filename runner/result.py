@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,8 +12,11 @@ from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from penstock.runner import metrics
 from penstock.runner.driver.residuals import Residuals, ResidualView
+from penstock.runner.interrupts import interrupted, interrupts_raised
 from penstock.runner.metrics import Metrics
 from penstock.runner.protocol.record import CommitRecord, WatermarkKind
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +63,25 @@ class PySparkPipelineResult(PipelineResult):
         self._requested = ""
         self._cancel_job: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
+        self._streaming = False
 
     # For users.
 
     def wait_until_finish(self, duration: int | None = None) -> str | None:
         """Wait at most `duration` milliseconds (None: no limit); return the final state, None if it still runs.
 
+        Ctrl-C in this time stops a stream after its current epoch, and cancels a batch. Ctrl-C again cancels both.
+
         Raises:
             the error of a FAILED pipeline. A user's exception has the worker's traceback as a note.
+            KeyboardInterrupt: Ctrl-C; the pipeline has ended.
         """
-        if not self._finished.wait(None if duration is None else duration / 1000):
-            return None
+        with interrupts_raised():
+            try:
+                if not self._finished.wait(None if duration is None else duration / 1000):
+                    return None
+            except KeyboardInterrupt:
+                raise self._end_interrupted() from None
         if self._error is not None:
             raise self._error
         return str(self.state)
@@ -143,9 +156,13 @@ class PySparkPipelineResult(PipelineResult):
 
     # For the runner.
 
-    def run_in_background(self, work: Callable[[], str], cancel_job: Callable[[], None]) -> None:
-        """Run `work` in a thread; its return value is the final state."""
-        self._cancel_job = cancel_job
+    def run_in_background(
+        self, work: Callable[[], str], cancel_job: Callable[[], None], *, streaming: bool = False
+    ) -> None:
+        """Run `work` in a thread; its return value is the final state. If the program ends first, cancel it."""
+        self._cancel_job, self._streaming = cancel_job, streaming
+        # A thread that ran on would report that Spark, which ends with the program, fails its epochs.
+        atexit.register(self.cancel)
         self._state = PipelineState.RUNNING
         self._thread = threading.Thread(target=self._run, args=(work,), name="penstock-driver", daemon=True)
         self._thread.start()
@@ -183,6 +200,25 @@ class PySparkPipelineResult(PipelineResult):
         """Whether a drain was requested."""
         return self._drain.is_set()
 
+    def _end_interrupted(self) -> KeyboardInterrupt:
+        """End the pipeline after Ctrl-C, and return the exception that says how it ended."""
+        if self._streaming:
+            logger.warning(
+                "interrupted: the stream stops after its current epoch; to cancel it, press Ctrl-C again"
+            )
+            self.stop()
+            try:
+                self._finished.wait()
+            except KeyboardInterrupt:
+                self.cancel()
+        else:
+            self.cancel()
+        ended = {
+            PipelineState.STOPPED: "stopped with a checkpoint",
+            PipelineState.CANCELLED: "cancelled",
+        }.get(self.state, f"in the state {self.state}")
+        return interrupted(f"interrupted; the pipeline is {ended}")
+
     def _run(self, work: Callable[[], str]) -> None:
         error: BaseException | None = None
         try:
@@ -196,3 +232,4 @@ class PySparkPipelineResult(PipelineResult):
                 state, error = PipelineState.CANCELLED, None
             self._state, self._error = state, error
             self._finished.set()
+        atexit.unregister(self.cancel)

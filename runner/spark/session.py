@@ -12,7 +12,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import signal
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -128,7 +127,6 @@ class SessionStart:
         if self._error is not None:
             raise self._error
         self._forget()
-        _cancel_jobs_on_interrupt(self._context)
         return self._context
 
     def release(self) -> None:
@@ -237,19 +235,3 @@ def _end_if_dead() -> None:
     # `_jsc` is None after `stop`. A context that Spark itself has stopped still has it, so ask the JVM.
     if session.jvm.exit_code() is not None or active._jsc is None or active._jsc.sc().isStopped():
         session.end()
-
-
-def _cancel_jobs_on_interrupt(spark_context: Any) -> None:
-    """Let Ctrl-C cancel Spark's jobs, as PySpark does for a context that starts in the main thread.
-
-    The handler is that of `SparkContext._do_init` (read in 4.3), which sets it in no other thread.
-    """
-
-    def interrupted(number: int, frame: Any) -> None:
-        try:
-            spark_context.cancelAllJobs()
-        finally:
-            raise KeyboardInterrupt
-
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, interrupted)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -75,3 +79,77 @@ def test_a_pipeline_that_is_being_cancelled_cannot_be_drained() -> None:
     result.run_in_background(job, drain_too)
     assert result.cancel() == "CANCELLED"
     assert result.wait_until_finish() == "CANCELLED"
+
+
+PROGRAM = """
+import os, signal, sys, threading, time
+from penstock.runner.result import PySparkPipelineResult
+
+result, cancelled = PySparkPipelineResult(), threading.Event()
+interrupt = lambda: os.kill(os.getpid(), signal.SIGINT)
+
+def cancel_all_jobs(number, frame):
+    cancelled.set()
+    raise KeyboardInterrupt
+
+cancel_all_jobs.__module__ = "pyspark.core.context"  # which sets a handler with each context
+signal.signal(signal.SIGINT, cancel_all_jobs)
+
+def epochs():
+    while not result.stopping and not cancelled.is_set():
+        time.sleep(0.001)
+    if "twice" in sys.argv:
+        interrupt()
+        assert cancelled.wait(60)
+    if "ends" in sys.argv:
+        print("cancelled" if result.cancelling else "left alone")
+    if cancelled.is_set():
+        raise OSError("the job was cancelled, with a row of 4711")
+    return "STOPPED"
+
+result.run_in_background(epochs, cancelled.set, streaming="batch" not in sys.argv)
+if "ends" in sys.argv:
+    sys.exit(0)
+threading.Timer(0.1, interrupt).start()
+try:
+    result.wait_until_finish()
+finally:
+    print("the program sees it:", type(sys.exc_info()[1]).__name__)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "interrupted; the pipeline is stopped with a checkpoint"),
+        (["batch"], "interrupted; the pipeline is cancelled"),
+        (["twice"], "interrupted; the pipeline is cancelled"),
+    ],
+)
+def test_ctrl_c_in_a_program_that_waits_ends_the_pipeline_in_order_and_without_a_traceback(
+    arguments: list[str], told: str
+) -> None:
+    done = program(*arguments)
+    assert done.returncode == -signal.SIGINT
+    assert done.stdout == "the program sees it: KeyboardInterrupt\n"
+    lines = done.stderr.splitlines()
+    assert lines[-1] == told, done.stderr
+    assert [line for line in lines[:-1] if not line.startswith("interrupted: the stream stops")] == []
+
+
+def test_a_program_that_ends_before_its_pipeline_cancels_it() -> None:
+    """Else its thread would log failures of an epoch whose Spark has ended with the program."""
+    done = program("ends")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "cancelled\n", "")
+
+
+def program(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )

@@ -80,7 +80,6 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launcher]:
     monkeypatch.setattr(session_module, "has_gateway", lambda: False)
     monkeypatch.setattr(session_module, "warm_up", lambda context: fake.launched[-1].steps.append("warm"))
     monkeypatch.setattr(session_module, "_end_if_dead", lambda: None)
-    monkeypatch.setattr(session_module, "_cancel_jobs_on_interrupt", lambda context: None)
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     assert session_module._beginning is None
     yield fake
