@@ -27,6 +27,7 @@ from penstock import __version__
 from penstock.cli import flex, graph, jobs
 from penstock.cli.common import (
     build,
+    complete_template,
     configuration_options,
     progress_options,
     refuse,
@@ -74,13 +75,8 @@ def list_(json_: bool) -> None:
         click.echo(f"{name:<{width}}  {found.summary(name)}")
 
 
-def _names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the name of a template."""
-    return [name for name in templates() if name.startswith(incomplete)]
-
-
 @cli.command()
-@click.argument("name", shell_complete=_names)
+@click.argument("name", shell_complete=complete_template)
 @click.option("--json", "json_", is_flag=True, help="Print the whole specification as JSON.")
 @click.option("--flex-metadata", is_flag=True, help="Print the metadata of a Google flex template.")
 @click.option("--json-schema", is_flag=True, help="Print a JSON schema of the job file, for editors.")
@@ -99,7 +95,7 @@ def describe(name: str, json_: bool, flex_metadata: bool, json_schema: bool, exa
 
 
 @cli.command()
-@click.argument("name", shell_complete=_names)
+@click.argument("name", shell_complete=complete_template)
 @click.option(
     "--set", "sets", multiple=True, metavar="NAME=VALUE", help="Value of a parameter; repeat it for more."
 )
@@ -296,11 +292,12 @@ def run(
     """
     if print_ is not (limit is not None):
         refuse("--limit and --print belong together: --limit 10 --print shows ten changes and writes nothing")
-    sets = [*sets, *_end_at(until)]
     if limit is not None:
-        sys.exit(run_preview(name_or_file, sets, flags, limit, start, progress=progress, debug=debug))
+        sys.exit(
+            run_preview(name_or_file, sets, flags, limit, start, until=until, progress=progress, debug=debug)
+        )
     try:
-        configuration = resolve(name_or_file, sets, flags, os.environ)
+        configuration = resolve(name_or_file, sets, flags, os.environ, until)
     except ConfigurationError as error:
         refuse(error)
     mark("read the configuration")
@@ -329,11 +326,6 @@ def _exporting(wanted: Sequence[str]) -> Iterator[Export]:
         except UsageError as error:
             refuse(error)
         yield export
-
-
-def _end_at(until: str | None) -> list[str]:
-    """Return the value of `--set` that is equivalent to `--until`."""
-    return [] if until is None else [f"end={until}"]
 
 
 for _command in (

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from penstock.cli.configuration import Configuration, ConfigurationError, runner_flag
-from penstock.cli.inputs import MAX_JOB_CHARACTERS, read_job
+from penstock.cli.inputs import JOB_SUFFIXES, MAX_JOB_CHARACTERS, read_job
 from penstock.cli.resolve import resolve
 from penstock.cli.runner_options import RUNNER, RUNNER_PACKAGE, Values, flags_of_beam
 from penstock.errors import PenstockError, UsageError
@@ -20,6 +21,7 @@ from penstock.launch.run import ExitCode
 from penstock.launch.words import Words, command_words
 from penstock.pipelines.event_options import SECRETS
 from penstock.secrets import read_references, with_stand_ins
+from penstock.templates.template import templates
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -47,7 +49,37 @@ def configuration_options(command: Command) -> Command:
         metavar="NAME=VALUE",
         help="Set a parameter of the template. Repeat it for a list; commas do not separate values.",
     )
-    return click.argument("name_or_file", metavar="NAME|JOB.YAML")(sets(command))
+    argument = click.argument(
+        "name_or_file", metavar="NAME|JOB.YAML", shell_complete=_complete_template_or_file
+    )
+    return argument(sets(command))
+
+
+def complete_template(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete the name of a template."""
+    return [CompletionItem(name) for name in templates() if name.startswith(incomplete)]
+
+
+def complete_file(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Let the shell complete the name of a file or a folder."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+def _complete_template_or_file(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    # The shell can complete a file only if it gets nothing else to offer.
+    found = complete_template(context, parameter, incomplete)
+    jobs = [
+        CompletionItem(path.name)
+        for path in sorted(Path().iterdir())
+        if path.suffix in JOB_SUFFIXES and path.name.startswith(incomplete)
+    ]
+    return found + jobs or complete_file(context, parameter, incomplete)
 
 
 def progress_options(command: Command) -> Command:
@@ -65,13 +97,13 @@ def progress_options(command: Command) -> Command:
     return progress(debug(command))
 
 
-job_argument = click.argument("job", metavar="JOB.YAML|CHECKPOINT")
+job_argument = click.argument("job", metavar="JOB.YAML|CHECKPOINT", shell_complete=complete_file)
 """A job file, or the checkpoint folder of a job: a path or a URL."""
 
 
 def is_job_file(job: str) -> bool:
     """Return whether the argument JOB names a job file."""
-    return Path(job).suffix in (".yaml", ".yml")
+    return Path(job).suffix in JOB_SUFFIXES
 
 
 def checkpoint_of(job: str) -> str:

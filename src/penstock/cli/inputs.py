@@ -25,6 +25,9 @@ from ruamel.yaml.reader import ReaderError
 
 from penstock.suggestions import did_you_mean
 
+JOB_SUFFIXES = (".yaml", ".yml", ".json")
+"""How the names of job files end. JSON is read as YAML, of which it is a part."""
+
 SECTIONS = ("template", "parameters", "runner")
 
 MAX_JOB_CHARACTERS = 64 * 1024

@@ -45,6 +45,7 @@ def run_preview(
     limit: int,
     start: Callable[..., Any],
     *,
+    until: str | None,
     progress: str,
     debug: bool,
 ) -> ExitCode:
@@ -55,7 +56,9 @@ def run_preview(
     """
     with TemporaryDirectory(prefix="penstock-preview-", ignore_cleanup_errors=True) as folder:
         try:
-            configuration = resolve(name_or_file, sets, {**flags, "checkpoint_dir": folder}, os.environ)
+            configuration = resolve(
+                name_or_file, sets, {**flags, "checkpoint_dir": folder}, os.environ, until
+            )
         except ConfigurationError as error:
             refuse(error)
         ignore_import_warnings()

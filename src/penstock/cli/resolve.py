@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.cli.configuration import Configuration, ConfigurationError, configure, runner_flag
 from penstock.cli.inputs import (
+    JOB_SUFFIXES,
     MAX_JOB_CHARACTERS,
     Job,
     Problem,
@@ -24,18 +25,26 @@ from penstock.templates.template import Template, UnknownTemplateError, template
 
 
 def resolve(
-    name_or_file: str, sets: Sequence[str], flags: Mapping[str, Any], environment: Mapping[str, str]
+    name_or_file: str,
+    sets: Sequence[str],
+    flags: Mapping[str, Any],
+    environment: Mapping[str, str],
+    until: str | None = None,
 ) -> Configuration:
     """Return the configuration that the command line asks for.
 
     `name_or_file` is the name of a template or the path of a job file, `sets` are the values of `--set`, `flags` those
-    of the runner's flags by option name (None or () if not given).
+    of the runner's flags by option name (None or () if not given), `until` is the value of `--until`, which sets `end`.
 
     Raises:
         ConfigurationError: with every problem that was found.
     """
     job = _read_job_or_name(name_or_file)
     parameters, problems = from_flags(sets)
+    if until is not None and "end" in parameters:
+        problems.append(Problem("--until", "sets `end`, which --set sets too; give one of them"))
+    elif until is not None:
+        parameters["end"] = RawValue((until,), "--until")
     problems = [*job.problems, *problems, *_misplaced_options(job)]
     template = _template(job, problems)
     if template is None:
@@ -65,7 +74,7 @@ def resolve(
 def _read_job_or_name(name_or_file: str) -> Job:
     """Read the job file if the argument looks like a path, otherwise take it for the name of a template."""
     path = Path(name_or_file)
-    if path.suffix not in (".yaml", ".yml") and path.name == name_or_file:
+    if path.suffix not in JOB_SUFFIXES and path.name == name_or_file:
         return Job(RawValue((name_or_file,), ""), {}, {}, ())
     try:
         with path.open(encoding="utf-8") as file:  # one character more than allowed shows that it is too long

@@ -55,9 +55,10 @@ class Snapshot:
     """The state of a running pipeline at one time.
 
     `at`, `committed_at` and `watermark` are seconds since 1970; None means that nothing is committed yet, or that no
-    source has reported a watermark. `epochs` counts the committed epochs since the first start. `open` and `waiting`
-    count partitions; they are None if no source has partitions. `counters` are counters and gauges. `slowest` is the
-    partition that holds the watermark; None if no source tells it.
+    source has reported a watermark. It is None too if `input_read`: all input is read, so no time bounds it. `epochs`
+    counts the committed epochs since the first start. `open` and `waiting` count partitions; they are None if no source
+    has partitions. `counters` are counters and gauges. `slowest` is the partition that holds the watermark; None if no
+    source tells it.
     """
 
     at: float
@@ -68,6 +69,7 @@ class Snapshot:
     waiting: int | None
     counters: Mapping[str, int]
     slowest: Slowest | None = None
+    input_read: bool = False
 
     @property
     def lag(self) -> float | None:
@@ -95,6 +97,7 @@ def take_snapshot(at: float, progress: Progress, counters: Iterable[tuple[str, s
         waiting=len(set().union(*(part[1] for part in parts))) if parts else None,
         counters=_sums(counters),
         slowest=_slowest(progress.residuals),
+        input_read=progress.watermark_us is not None and progress.watermark_us >= _YEAR_9999_US,
     )
 
 
@@ -107,7 +110,10 @@ def rate(before: Snapshot, now: Snapshot) -> float:
 def as_line(before: Snapshot, now: Snapshot) -> str:
     """Return the progress line for people; its rate is that since `before`."""
     parts = [f"{rate(before, now):,.0f} changes/s", f"{now.changes:,} in all"]
-    parts.append("watermark -" if now.lag is None else f"watermark {_distance(now.lag)}")
+    if now.input_read:
+        parts.append("all input is read")
+    else:
+        parts.append("watermark -" if now.lag is None else f"watermark {_distance(now.lag)}")
     if now.slowest is not None and now.lag is not None and now.lag >= _LONG_SECONDS:
         parts[-1] += f", held by {now.slowest}"
     if refused := now.counters.get(REFUSED_PARTITIONS, 0):
@@ -126,7 +132,7 @@ def as_fields(before: Snapshot, now: Snapshot) -> dict[str, Any]:
     """Return the fields of a progress event. Unknown values are None, times are RFC 3339."""
     return {
         "changes_per_second": round(rate(before, now), 1),
-        "watermark": _time(now.watermark),
+        "watermark": "end" if now.input_read else _time(now.watermark),
         "watermark_lag_seconds": None if now.lag is None else round(now.lag, 3),
         "open_partitions": now.open,
         "waiting_partitions": now.waiting,
@@ -160,7 +166,7 @@ def _slowest(residuals: Iterable[Residual]) -> Slowest | None:
 
 
 def _finite_us(watermark_us: int | None) -> int | None:
-    """Return the watermark, or None for Beam's lowest ("none reported") and highest ("all input is read")."""
+    """Return the watermark, or None for Beam's lowest ("none reported") and highest (`Snapshot.input_read`)."""
     return watermark_us if watermark_us is not None and 0 < watermark_us < _YEAR_9999_US else None
 
 

@@ -136,3 +136,49 @@ def test_flex_metadata_has_a_parameter_for_each_option_of_a_format() -> None:
     assert "parentName" not in parameters["project"]
     assert parameters["ydb.mode"]["enumOptions"][0] == {"value": "KEYS_ONLY", "label": "KEYS_ONLY"}
     assert all(each["helpText"] for each in parameters.values())
+
+
+def test_a_bad_until_is_reported_as_until() -> None:
+    for extra, told in (
+        (["--until", "25:00"], "--until: "),
+        (["--until", "2026-02-01T00:00:00Z", "--set", "end=2026-02-01T00:00:00Z"], "give one of them"),
+    ):
+        done = penstock("run", "spanner-to-files", *VALID, *extra)
+        assert done.exit_code == ExitCode.CONFIGURATION
+        assert told in done.output
+        assert "--set end" not in done.output
+
+
+def completed(*words: str) -> list[str]:
+    """What the completion script of bash gets for the last of the words."""
+    variables = {
+        "_PENSTOCK_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(["penstock", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
+    return CliRunner().invoke(cli, [], env=variables, prog_name="penstock").output.splitlines()
+
+
+def test_the_shell_completes_templates_and_job_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shop.yaml").touch()
+    monkeypatch.chdir(tmp_path)
+    assert completed("run", "spanner-to-f") == ["plain,spanner-to-files"]
+    assert completed("validate", "sho") == ["plain,shop.yaml"]
+    assert completed("plan", "/data/jo") == ["file,/data/jo"]
+    assert completed("status", "che") == ["file,che"]
+
+
+def test_a_job_file_may_be_json(tmp_path: Path) -> None:
+    parameters = dict(pair.split("=", 1) for pair in SETS[1::2])
+    job = tmp_path / "job.json"
+    content = {
+        "template": "spanner-to-files",
+        "parameters": parameters,
+        "runner": {"checkpoint_dir": f"{tmp_path}/checkpoint"},
+    }
+    job.write_text(json.dumps(content, indent=2))
+    done = penstock("validate", str(job))
+    assert (done.exit_code, done.output.splitlines()[0]) == (ExitCode.DONE, "valid: spanner-to-files")
+    job.write_text(json.dumps({**content, "paramters": {}}))
+    assert f"{job}:1:" in penstock("validate", str(job)).output
+    assert "there is no checkpoint in" in penstock("status", str(job)).output

@@ -90,12 +90,16 @@ def test_the_lag_is_the_watermark_behind_now_and_negative_when_the_clock_of_this
     assert snapshot(watermark=None).lag is None
 
 
-@pytest.mark.parametrize("watermark_us", [-9_223_372_036_854_775_000, 9_223_372_036_854_775_000])
-def test_beams_lowest_and_highest_watermark_are_shown_as_unknown(watermark_us: int) -> None:
-    seen = take_snapshot(1000.0, FakeProgress(watermark_us=watermark_us), [])
-    assert seen.watermark is None
-    assert "watermark -" in as_line(seen, seen)
-    assert as_fields(seen, seen)["watermark"] is None
+def test_beams_lowest_watermark_is_shown_as_unknown_and_the_highest_as_the_end() -> None:
+    lowest, highest = (
+        take_snapshot(1000.0, FakeProgress(watermark_us=mark), [])
+        for mark in (-9_223_372_036_854_775_000, 9_223_372_036_854_775_000)
+    )
+    assert (lowest.watermark, highest.watermark) == (None, None)
+    assert "watermark -" in as_line(lowest, lowest)
+    assert as_fields(lowest, lowest)["watermark"] is None
+    assert "| all input is read |" in as_line(highest, highest)
+    assert as_fields(highest, highest)["watermark"] == "end"
 
 
 def test_the_rate_is_changes_over_the_time_between_two_snapshots() -> None:
