@@ -18,7 +18,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -436,6 +436,7 @@ class LogReader:
     def _scan(self, merge: Merge) -> None:
         """Queue the rows of an initial snapshot. All of them come before the first change, so the log waits."""
         position, watermark = self._read
+        self._opening_since, self._is_at_end = self._clock(), False
         if not merge.begin_scan(lambda: self._stopped) or merge.initial is None:
             return
         # A transaction that the snapshot does not contain may have an earlier commit timestamp. Its event timestamp is
@@ -446,6 +447,8 @@ class LogReader:
         while merge.is_scanning and not self._stopped:
             steps = self._added(merge, at_end=True)
             if steps:
+                # The chunks that are read ahead are lost too if the next bundle is in another worker.
+                self._note_first_step()
                 self._put(steps)
             elif merge.is_scanning:
                 merge.wait(_TICK_SECONDS)
@@ -467,6 +470,7 @@ class LogReader:
                         self._merge.acknowledged(acknowledged)
                 self._look()
                 arrived = log.read(MOST_IN_BATCH)
+                self._received_bytes += sum(size for _, size in arrived)
                 self._service.backoff.answered()
                 steps = [step for item, size in arrived if (step := self._step(item, size)) is not None]
                 if steps:
@@ -504,6 +508,10 @@ class LogReader:
 
     def _note_arrival(self, server_time: int, *, is_at_end: bool) -> None:
         self._is_at_end, self._is_late = is_at_end, server_time - self._read[1] > LATE_NANOS
+        self._note_first_step()
+
+    def _note_first_step(self) -> None:
+        """Decide how long the bundle reads from a connection whose first step has arrived."""
         if self._opening_since is not None:
             now = self._clock()
             needed = now - self._opening_since
@@ -591,6 +599,7 @@ class LogReader:
                 position._replace(snapshots=progress, recent=recent, initial=merge.initial),
                 watermark,
             )
+            self._received_bytes += _row_bytes(records)
             steps.append(QueuedStep(*self._read, records, len(records) * _STEP_BYTES))
         if self._ended and not merge.is_unfinished:
             steps.append(QueuedStep(*self._read, (), 0, ended=True))
@@ -613,7 +622,6 @@ class LogReader:
             self._queue.extend(steps)
             self.has_answered = True
             size = sum(step.size for step in steps)
-            self._received_bytes += size
             self._ahead.queued_bytes += size
             self._changed.notify_all()
             self._changed.wait_for(
@@ -622,6 +630,12 @@ class LogReader:
                 )
             )
         return not (self._stopped or steps[-1].ended)
+
+
+def _row_bytes(records: Iterable[Any]) -> int:
+    """Return the size of the values of the rows of a snapshot among records, as the server sent them."""
+    rows = (each.new for each in records if isinstance(each, LogRecord) and each.new is not None)
+    return sum(len(value) for row in rows for value in row if isinstance(value, (str, bytes)))
 
 
 def _unknown_prepared(item: UnknownPrepared) -> str:

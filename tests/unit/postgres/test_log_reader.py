@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import queue
 import random
 import threading
 import time
 from collections import defaultdict
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from types import SimpleNamespace
 
 import pytest
 
@@ -105,7 +107,7 @@ def reader(server, position=START, end=None, buffer_bytes=1 << 20, watch=None):
     )
 
 
-def pool_of(servers, end, clock=time.monotonic):
+def pool_of(servers, end, clock=time.monotonic, make_merge=None):
     """Return a pool of readers, one for each server."""
     ahead = ReadAhead(1 << 20)
 
@@ -120,6 +122,7 @@ def pool_of(servers, end, clock=time.monotonic):
             unavailable_seconds=1,
             ahead=ahead,
             clock=clock,
+            make_merge=make_merge,
         )
 
     return StreamPool(make, ahead, Limits.checked(idle_stream_seconds=60))
@@ -443,6 +446,52 @@ def test_a_bundle_of_a_new_connection_ends_after_one_buffer():
                 batch.claimed = len(batch.steps)
                 claimed += batch.claimed
         prefetcher.take(0)
+        assert not prefetcher.first_record_pending
+
+
+class Scan:
+    """The rows of an initial snapshot: a chunk is there when the test says so."""
+
+    initial, progress, recent, is_scanning = SimpleNamespace(timestamp=1), None, (), True
+    waits_for_log = is_unfinished = False
+
+    def __init__(self):
+        self.chunks = queue.Queue()
+
+    def begin_scan(self, stopped):
+        return True
+
+    def advance(self, lsn, timestamp, *, at_end=False):
+        with suppress(queue.Empty):
+            return [(self.chunks.get_nowait(), None, ())]
+        return []
+
+    def wait(self, seconds):
+        time.sleep(0.001)
+
+    def stop(self):
+        self.is_scanning = False
+
+
+def test_a_bundle_that_begins_a_scan_reads_as_long_as_from_a_new_connection_and_counts_what_was_sent():
+    """Chunks that are read ahead are lost, and read again, if the next bundle is in another worker."""
+    scan, now = Scan(), [100.0]
+    pool = pool_of({SLOT: Server([])}, end=None, clock=lambda: now[0], make_merge=lambda position: scan)
+    with pool.checkout(FlatFrontier({}, None)) as prefetcher:
+        prefetcher.serve(FlatFrontier({SLOT: Position(list(START), 0)}, None))
+        wait_until(lambda: prefetcher._readers[SLOT]._opening_since is not None)
+        now[0] += 1.0
+        scan.chunks.put(
+            [LogRecord(ChangeKind.READ, 1, None, n, 0, True, None, ("abc", None)) for n in (1, 2)]
+        )
+        wait_until(lambda: pool.ahead.queued_bytes)
+        assert prefetcher.uncounted().received_bytes == 6
+        batch = prefetcher.take(0)
+        batch.claimed = len(batch.steps)
+        now[0] += 1.9
+        assert prefetcher.take(0) is None
+        assert prefetcher.first_record_pending
+        now[0] += 0.2
         assert not prefetcher.first_record_pending
 
 
