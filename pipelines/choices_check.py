@@ -28,8 +28,13 @@ def has_choices(options: EventOptions) -> bool:
     )
 
 
-def check_choices(options: EventOptions, tables: Sequence[SourceTable], source: str) -> Findings:
-    """Return what is wrong about the choices. `tables`: those that the source reads; `source` names it in texts."""
+def check_choices(
+    options: EventOptions, tables: Sequence[SourceTable], source: str, *, needs_keys: bool = False
+) -> Findings:
+    """Return what is wrong about the choices. `tables`: those that the source reads; `source` names it in texts.
+
+    `needs_keys`: the sink maintains one row for each primary key.
+    """
     found = Findings([], [])
     if not tables:  # another check says so
         return found
@@ -39,6 +44,8 @@ def check_choices(options: EventOptions, tables: Sequence[SourceTable], source: 
         found.warnings.extend(globs)
     selection = TableSelection(tuple(options.tables), tuple(options.without_tables))
     read = [table for table in tables if selection.has(table.schema, table.name)]
+    if needs_keys:
+        _check_keys(found, options, read, source)
     for parameter, references in _columns_of(options).items():
         for pattern, column in map(table_and_column, references):
             _check_column(found, parameter, pattern, column, read, source)
@@ -54,6 +61,24 @@ def _columns_of(options: EventOptions) -> dict[str, Iterable[str]]:
         "mask_columns": options.mask_columns,
         "rename_columns": options.rename_columns,
     }
+
+
+def _check_keys(found: Findings, options: EventOptions, tables: Sequence[SourceTable], source: str) -> None:
+    names = ", ".join(str(table) for table in tables if not table.has_key)
+    if not names:
+        return
+    text = (
+        f"tables of {source} without a primary key: {names}. The target has one row for each primary key, so "
+    )
+    if options.dead_letters is None:
+        found.problems.append(
+            f"{text}their first change would stop the pipeline: leave them out (without_tables), give them a primary "
+            "key, or write every change as a row (mode=log), if the sink has this mode"
+        )
+    else:
+        found.warnings.append(
+            f"{text}all of their changes become dead letters: leave them out (without_tables)"
+        )
 
 
 def _check_column(

@@ -42,16 +42,23 @@ class ToEvents:
         system: spanner, bigtable, postgres or ydb.
         stream: the change stream that is read.
         tables: a function that returns the tables of the source; None: they are not known. It is called before the
-            start, and only if a choice names tables or columns.
+            start, and only if a choice names tables or columns, or with `needs_keys`.
+        needs_keys: the sink maintains one row for each primary key.
     """
 
     def __init__(
-        self, options: EventOptions, system: str, stream: Any, tables: Callable[[], Any] | None = None
+        self,
+        options: EventOptions,
+        system: str,
+        stream: Any,
+        tables: Callable[[], Any] | None = None,
+        *,
+        needs_keys: bool = False,
     ) -> None:
         self._options, self._replay = options, options.replay
         check = None
-        if tables is not None and has_choices(options) and options.replay is None:
-            check = partial(_choices_of, options, tables, stream)
+        if tables is not None and (needs_keys or has_choices(options)) and options.replay is None:
+            check = partial(_choices_of, options, tables, stream, needs_keys)
         self._convert = _CheckedConversion(
             check,
             server=f"{stream.project}/{stream.instance}" if hasattr(stream, "project") else "",
@@ -119,8 +126,8 @@ class _CheckedConversion(ToChangeEvents):
         return [*problems, *warnings]
 
 
-def _choices_of(options: EventOptions, tables: Callable[[], Any], stream: Any) -> Findings:
-    return check_choices(options, tables(), stream.short_name)
+def _choices_of(options: EventOptions, tables: Callable[[], Any], stream: Any, needs_keys: bool) -> Findings:
+    return check_choices(options, tables(), stream.short_name, needs_keys=needs_keys)
 
 
 class FormatCheck:

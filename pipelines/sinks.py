@@ -27,6 +27,7 @@ class SinkKind:
     - `examples`: an example for each argument without a default; of a mapping, ``name=value``.
     - `promise`: the end of the summary.
     - `has_format`: the transform takes a `format`, which users choose by its name.
+    - `is_replica`: the target has one row for each primary key, unless the transform has a `mode` that is *log*.
     """
 
     title: str
@@ -38,6 +39,7 @@ class SinkKind:
     secrets: frozenset[str] = frozenset()
     examples: Mapping[str, str] = field(default_factory=dict)
     has_format: bool = False
+    is_replica: bool = False
     promise: str = ", exactly once"
 
     def load(self) -> Callable[..., Any]:
@@ -45,6 +47,12 @@ class SinkKind:
         module, name = self.transform.split(":")
         found: Callable[..., Any] = getattr(import_module(module), name)
         return found
+
+    def needs_keys(self, mode: str | None) -> bool:
+        """Return whether a table without a primary key cannot be written; `mode` is what users chose, if anything."""
+        if mode is None and "mode" in self.names:
+            mode = self.arguments()["mode"].default
+        return self.is_replica and mode != "log"
 
     def parameter(self, name: str) -> str:
         """Return the name of the parameter for an argument of the transform."""
@@ -115,6 +123,7 @@ SINKS: Mapping[str, SinkKind] = {
             "endpoint": "http://localhost:9050",
             "write_endpoint": "localhost:9060",
         },
+        is_replica=True,
     ),
     "bigtable": SinkKind(
         "a Bigtable table",
@@ -144,6 +153,7 @@ SINKS: Mapping[str, SinkKind] = {
             "uri": "/data/lake/{table}",
             "storage_options": "AWS_ENDPOINT_URL=https://minio.example.com",
         },
+        is_replica=True,
     ),
     "iceberg": SinkKind(
         "Iceberg tables",
@@ -161,6 +171,7 @@ SINKS: Mapping[str, SinkKind] = {
         renamed={"table": "target_table"},
         secrets=frozenset({"catalog_properties"}),
         examples={"table": "shop.{table}", "catalog_properties": "uri=${env:CATALOG_URI}"},
+        is_replica=True,
     ),
     "kafka": SinkKind(
         "topics of Kafka",
@@ -219,6 +230,7 @@ SINKS: Mapping[str, SinkKind] = {
         renamed=_target("dsn", "schema", "table", "unavailable_seconds"),
         secrets=frozenset({"dsn"}),
         examples={"dsn": "${env:TARGET_DSN}"},
+        is_replica=True,
     ),
     "pubsub": SinkKind(
         "topics of Pub/Sub",
@@ -264,5 +276,6 @@ SINKS: Mapping[str, SinkKind] = {
         renamed=_target("project", "instance", "database", "unavailable_seconds"),
         systems=("spanner", "postgres", "ydb"),
         examples={"project": "my-project", "instance": "main", "database": "copy"},
+        is_replica=True,
     ),
 }

@@ -75,7 +75,8 @@ def build_function(source: str, sink: str) -> Callable[..., Any]:
             options = EventOptions(**chosen, replay=replay, preview=preview)
             transform, options = read.filtering_after_rows(transform, options)
             sink = _sink(kind, given).selecting(_selected_tables(given))
-            return _apply(pipeline, source, transform, options, sink)
+            needs_keys = kind.needs_keys(given.get("mode"))
+            return _apply(pipeline, source, transform, options, sink, needs_keys=needs_keys)
         options = EventOptions.of(source, {"format": RECORD_FORMAT, **chosen})
         options = replace(options, replay=replay, preview=preview)
         transform, options = read.filtering_after_rows(transform, options)
@@ -129,9 +130,11 @@ def _apply(
     sink: Any,
     check: FormatCheck | None = None,
     metadata: DebeziumFormat | None = None,
+    needs_keys: bool = False,
 ) -> Any:
     records = pipeline | "ReadChangeStream" >> readable(source, options)
-    to_events = ToEvents(options, system, source.stream, getattr(source, "source_tables", None))
+    tables = getattr(source, "source_tables", None)
+    to_events = ToEvents(options, system, source.stream, tables, needs_keys=needs_keys)
     events, letters = to_events.events(records)
     if metadata is not None:
         events |= "TransactionMetadata" >> WithTransactionMetadata(metadata)

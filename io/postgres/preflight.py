@@ -65,13 +65,15 @@ select published.schemaname, published.tablename,
        coalesce((select array_agg(value) from jsonb_array_elements_text(to_jsonb(published) -> 'attnames')),
                 array(select attname::text from pg_attribute where attrelid = relation.oid and attnum > 0
                       and not attisdropped and attgenerated = '' order by attnum)),
-       exists (select from pg_index where indrelid = relation.oid and indisprimary)
+       exists (select from pg_index where indrelid = relation.oid
+               and case when relation.relreplident = 'i' then indisreplident else indisprimary end)
 from pg_publication_tables published
 join pg_namespace namespace on namespace.nspname = published.schemaname
 join pg_class relation on relation.relnamespace = namespace.oid and relation.relname = published.tablename
 where published.pubname = any(%s)
 """
-"""The published tables with their published columns, and whether each has a primary key."""
+"""The published tables with their published columns, and whether the changes of each have a key: that of the replica
+identity's index, or the primary key."""
 
 SHARDED = """
 select distinct published.pubname, coalesce(leaf.relid, root.oid)::regclass::text,

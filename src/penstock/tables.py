@@ -23,7 +23,7 @@ _SHOWN = 12
 class SourceTable:
     """A table whose changes a source sends, with the columns that it sends now.
 
-    `schema`: empty if the source has none, or for Spanner's default one. `has_key`: whether it has a primary key.
+    `schema`: empty if the source has none, or for Spanner's default one. `has_key`: whether its changes have a key.
     """
 
     schema: str

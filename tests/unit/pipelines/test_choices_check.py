@@ -6,6 +6,7 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
+from apache_beam.pipeline import PipelineVisitor
 
 from penstock.errors import SeveralProblemsError, UsageError
 from penstock.pipelines.choices_check import check_choices
@@ -123,3 +124,74 @@ def test_the_pipeline_is_refused_at_its_start_and_only_warned_when_it_resumes(
     assert preflight(pipeline(without_tables=["visit"]), resuming=True) == [
         "without_tables: no table of publication shop matches 'visit'. Its tables are: public.customers, public.orders"
     ]
+
+
+VISITS = SourceTable("public", "visits", ("at",), has_key=False)
+
+
+def about_keys(known: list[SourceTable], **choices: Any) -> tuple[list[str], list[str]]:
+    options = EventOptions(format="debezium", **choices)
+    return tuple(check_choices(options, known, "publication shop", needs_keys=True))  # type: ignore[return-value]
+
+
+def test_a_table_without_a_key_is_a_problem_of_a_replica() -> None:
+    (problem,), warnings = about_keys([*TABLES, VISITS])
+    assert problem.startswith("tables of publication shop without a primary key: public.visits.")
+    assert "without_tables" in problem
+    assert "mode=log" in problem
+    assert not warnings
+    assert found()[0] == [], "a log needs no key"
+    assert about_keys(TABLES) == ([], [])
+    assert about_keys([*TABLES, VISITS], without_tables=["visits"]) == ([], [])
+    assert about_keys([*TABLES, VISITS], tables=["orders"]) == ([], [])
+
+
+def test_with_dead_letters_a_table_without_a_key_is_a_warning() -> None:
+    problems, (warning,) = about_keys([*TABLES, VISITS], dead_letters="/letters")
+    assert not problems
+    assert "all of their changes become dead letters" in warning
+
+
+@pytest.mark.parametrize(
+    ("sink", "given", "refused"),
+    [
+        ("delta", {"uri": "/t/{table}"}, True),
+        ("delta", {"uri": "/t/{table}", "mode": "history"}, True),
+        ("delta", {"uri": "/t/{table}", "mode": "log"}, False),
+        ("iceberg", {"target_table": "s.{table}"}, True),
+        ("postgresql", {"target_dsn": "dbname=x"}, True),
+        ("parquet", {"output": "/t"}, False),
+        ("kafka", {"bootstrap_servers": "localhost:9"}, False),
+    ],
+)
+def test_a_job_for_a_replica_is_refused_before_its_start(
+    monkeypatch: pytest.MonkeyPatch, sink: str, given: dict[str, Any], refused: bool
+) -> None:
+    from penstock.io.postgres import ReadFromPostgresChangeStream
+
+    monkeypatch.setattr(ReadFromPostgresChangeStream, "source_tables", lambda self: [*TABLES, VISITS])
+    pipeline = beam.Pipeline()
+    build_function("postgres", sink)(pipeline, dsn="dbname=shop", publication="shop", slot="s", **given)
+    problems = []
+    for part in parts_of(pipeline):
+        # The checks of other transforms would ask services.
+        if part.__class__.__name__ == "_CheckedConversion":
+            try:
+                part.check_start()
+            except UsageError as error:
+                problems.append(str(error))
+    assert [("public.visits" in text) for text in problems] == [True] * refused
+
+
+def parts_of(pipeline: beam.Pipeline) -> list[Any]:
+    found: list[Any] = []
+
+    class Visitor(PipelineVisitor):
+        def visit_transform(self, node: Any) -> None:
+            found.append(node.transform)
+
+        def enter_composite_transform(self, node: Any) -> None:
+            found.append(node.transform)
+
+    pipeline.visit(Visitor())
+    return found
