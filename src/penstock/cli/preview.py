@@ -117,10 +117,10 @@ class PreviewObserver:
             self._ended = f"no more within {LONGEST_SECONDS:g} s"
         return self._ended
 
-    def finish(self, snapshot: Snapshot) -> str:
+    def finish(self, snapshot: Snapshot, *, interrupted: bool) -> str:
         """Print the rest, and return the summary."""
         self._print_arrived()
-        why = self._ended or "no more at hand"
+        why = "interrupted" if interrupted else self._ended or "no more at hand"
         if self._shown:
             return f"{_changes(self._shown)}; {why}; nothing was written"
         if snapshot.changes:

@@ -75,8 +75,8 @@ class Observer(Protocol):
     def look(self, snapshot: Snapshot) -> str:
         """Return why the pipeline is to end now; "" if it is not."""
 
-    def finish(self, snapshot: Snapshot) -> str:
-        """Return the last message; the pipeline has ended."""
+    def finish(self, snapshot: Snapshot, *, interrupted: bool) -> str:
+        """Return the last message; the pipeline has ended. `interrupted`: by a signal."""
 
 
 def run_pipeline(
@@ -232,9 +232,10 @@ class _Session:
             return self.fail(ExitCode.FAILED, error)
         if self._reporter.shows_progress:
             self._reporter.show(self._snapshot(result))
-        if self._observer is not None and not stopping:
-            self._reporter.message("done", self._observer.finish(self._snapshot(result)))
-            return ExitCode.DONE
+        if self._observer is not None:
+            text = self._observer.finish(self._snapshot(result), interrupted=stopping)
+            self._reporter.message("stopped" if stopping else "done", text)
+            return ExitCode.INTERRUPTED if stopping else ExitCode.DONE
         return self._end(result.state, stopping, getattr(result, "requested", ""))
 
     def fail(self, code: ExitCode, error: BaseException) -> ExitCode:

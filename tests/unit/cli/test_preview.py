@@ -57,7 +57,7 @@ def test_it_ends_when_as_many_changes_are_shown_as_were_asked_for() -> None:
     assert run.look("a", epochs=1) == ""
     assert run.look("b", "c", epochs=2) == "as asked"
     assert run.printed == ["a", "b"]
-    assert run.observer.finish(at(2)) == "2 changes; as asked; nothing was written"
+    assert run.observer.finish(at(2), interrupted=False) == "2 changes; as asked; nothing was written"
 
 
 def test_it_ends_an_epoch_after_everything_from_before_it_began_is_read() -> None:
@@ -69,7 +69,7 @@ def test_it_ends_an_epoch_after_everything_from_before_it_began_is_read() -> Non
         run.look(epochs=3, watermark=BEGAN + 2) == ""
     )  # what the third epoch read arrives during the fourth
     assert run.look("a", epochs=4, watermark=BEGAN + 3) == "no more at hand"
-    assert run.observer.finish(at(4)) == "1 change; no more at hand; nothing was written"
+    assert run.observer.finish(at(4), interrupted=False) == "1 change; no more at hand; nothing was written"
 
 
 def test_it_ends_after_a_minute_although_the_source_has_more() -> None:
@@ -84,15 +84,21 @@ def test_it_ends_after_a_minute_although_the_source_has_more() -> None:
 def test_a_filter_that_nothing_passes_and_a_source_without_changes_are_told_apart() -> None:
     assert (
         Run()
-        .observer.finish(at(3, changes=1_200))
+        .observer.finish(at(3, changes=1_200), interrupted=False)
         .startswith("0 changes of 1,200 that were read pass the filters")
     )
-    assert "the source has none from the start of the read" in Run().observer.finish(at(3))
+    assert "the source has none from the start of the read" in Run().observer.finish(at(3), interrupted=False)
+
+
+def test_an_interrupt_is_told() -> None:
+    assert Run(arrived=[Text("a")]).observer.finish(at(1), interrupted=True) == (
+        "1 change; interrupted; nothing was written"
+    )
 
 
 def test_refused_changes_are_not_counted_and_what_comes_last_is_shown() -> None:
     run = Run(arrived=[Text("no key", "letter"), Text("a")])
-    assert run.observer.finish(at(3)) == "1 change; no more at hand; nothing was written"
+    assert run.observer.finish(at(3), interrupted=False) == "1 change; no more at hand; nothing was written"
     assert (run.printed, run.refused) == (["a"], ["dead letter: no key"])
 
 

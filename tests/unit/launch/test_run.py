@@ -111,14 +111,19 @@ OurError.__module__ = "penstock.somewhere"
 def run() -> Run:
     """Runs a fake pipeline, or one whose build function raises."""
 
-    def run_(pipeline: FakePipeline | Exception, debug: bool = False, style: Style = Style.JSON) -> Ended:
+    def run_(
+        pipeline: FakePipeline | Exception,
+        debug: bool = False,
+        style: Style = Style.JSON,
+        observer: Any = None,
+    ) -> Ended:
         def build() -> FakePipeline:
             if isinstance(pipeline, Exception):
                 raise pipeline
             return pipeline
 
         stream = io.StringIO()
-        code = run_pipeline(build, Reporter(style, stream), CONTINUATION, debug=debug)
+        code = run_pipeline(build, Reporter(style, stream), CONTINUATION, debug=debug, observer=observer)
         return Ended(code, [json.loads(line) for line in stream.getvalue().splitlines()])
 
     return run_
@@ -269,6 +274,35 @@ def test_an_interrupt_stops_with_a_checkpoint_and_says_how_to_continue(
     assert result.calls == ["stop"]
     assert ended.events_shown() == ["stopping", "stopped", "resume"]
     assert COMMAND in ended.message("resume")
+
+
+@dataclass
+class FakeObserver:
+    """Ends the pipeline at its second look."""
+
+    looks: int = 0
+
+    def look(self, snapshot: Any) -> str:
+        self.looks += 1
+        return "enough" if self.looks == 2 else ""
+
+    def finish(self, snapshot: Any, *, interrupted: bool) -> str:
+        return f"{self.looks} looks, {interrupted=}"
+
+
+def test_an_observer_ends_the_pipeline_once_and_has_the_last_word(run: Run) -> None:
+    result = FakeResult([step("RUNNING")] * 5)
+    ended = run(FakePipeline(result), observer=FakeObserver())
+    assert (ended.code, result.calls) == (ExitCode.DONE, ["stop"])
+    assert ended.events_shown() == ["done"]
+    assert ended.message("done") == "2 looks, interrupted=False"
+
+
+def test_an_observed_pipeline_that_is_interrupted_is_not_done(run: Run) -> None:
+    result = FakeResult([interrupting(signal.SIGINT), step("RUNNING")])
+    ended = run(FakePipeline(result), observer=FakeObserver())
+    assert ended.code == ExitCode.INTERRUPTED
+    assert ended.message("stopped") == "1 looks, interrupted=True"
 
 
 def test_a_pipeline_that_was_cancelled_without_a_signal_has_failed(run: Run) -> None:
