@@ -302,7 +302,7 @@ def test_an_observed_pipeline_that_is_interrupted_is_not_done(run: Run) -> None:
     result = FakeResult([interrupting(signal.SIGINT), step("RUNNING")])
     ended = run(FakePipeline(result), observer=FakeObserver())
     assert ended.code == ExitCode.INTERRUPTED
-    assert ended.message("stopped") == "1 looks, interrupted=True"
+    assert ended.message("stopped").endswith("interrupted=True")
 
 
 def test_a_pipeline_that_was_cancelled_without_a_signal_has_failed(run: Run) -> None:
